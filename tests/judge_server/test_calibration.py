@@ -290,7 +290,7 @@ def test_a_file_that_says_something_else_is_refused(entry: dict[str, Any]) -> No
 
 
 def test_two_maps_for_one_judge_are_refused() -> None:
-    with pytest.raises(ValidationError, match="leave one out"):
+    with pytest.raises(ValidationError, match="remove one"):
         CalibrationSet.model_validate({"maps": [ENTRY, ENTRY | {"weights": ["9", "0123"]}]})
 
 

@@ -87,7 +87,7 @@ def rubric(*criteria: dict[str, Any]) -> dict[str, Any]:
         (request(judging={"votes": 3, "temperature": 0}), "judging", "all votes would be the same"),
         (request(judging={"criteria_per_call": 0}), "judging.criteria_per_call", "greater than"),
         (request(judging={"votes": 3}), "judging.votes", "exact probability"),
-        (request(judging={"template": "mine"}), "judging.template", "no set of templates 'mine'"),
+        (request(judging={"template": "mine"}), "judging.template", "no template set 'mine'"),
         (request(judging={"template": "../x"}), "judging.template", "pattern"),
         (rubric({"id": "a", "verification": {"method": "magic"}}), "rubric.criteria.0.verification", "name a method"),
         (
@@ -95,7 +95,7 @@ def rubric(*criteria: dict[str, Any]) -> dict[str, Any]:
             "rubric.criteria.0.verification.pattern",
             "not a regular expression",
         ),
-        (rubric({"id": "a", "verification": {"method": "math"}}), "groups.0.ground_truth", "names nothing to compare"),
+        (rubric({"id": "a", "verification": {"method": "math"}}), "groups.0.ground_truth", "has nothing to compare"),
         (
             request(groups=[{"id": "g", "prompt": "p", "responses": [""], "rubric": {"criteria": []}}]),
             "groups.0.rubric.criteria",

@@ -331,7 +331,7 @@ async def test_cancelling_keeps_the_verdicts_that_were_given_and_frees_the_queue
 def test_votes_on_a_plain_verdict_are_refused_where_its_probability_is_read() -> None:
     made = asyncio.run(judge())
     for protocol in ("binary", "stepwise", "graded", "likert"):
-        with pytest.raises(InvalidRequest, match=f"votes on a {protocol} verdict whose exact probability"):
+        with pytest.raises(InvalidRequest, match=f"exact probability of a {protocol} verdict"):
             made.check_votes(JudgingConfig(protocol), 3)
     reasoned = [
         JudgingConfig("binary", rationale=True),

@@ -31,7 +31,7 @@ async def test_an_answer_that_is_none_is_a_failure_of_the_engine(endpoint: Endpo
 async def test_json_of_another_shape_is_a_failure_that_shows_where_it_departs(endpoint: Endpoint, name: str) -> None:
     failure = await endpoint.failure(name)
     assert failure.kind == "engine"
-    assert "no chat completion" in failure.detail
+    assert "not a chat completion" in failure.detail
     assert "check the path of the engine URL" in failure.detail
 
 
@@ -39,7 +39,7 @@ async def test_json_of_another_shape_is_a_failure_that_shows_where_it_departs(en
 async def test_log_probabilities_that_cannot_be_are_a_failure_of_the_engine(endpoint: Endpoint, name: str) -> None:
     failure = await endpoint.failure(name)
     assert failure.kind == "engine"
-    assert "cannot be" in failure.detail
+    assert "which is impossible" in failure.detail
 
 
 async def test_hardly_any_mass_on_the_choices_is_no_verdict(endpoint: Endpoint) -> None:
@@ -130,7 +130,7 @@ async def test_an_answer_of_another_model_is_refused(endpoint: Endpoint, name: s
     failure = await endpoint.failure(name)
     assert failure.kind == "engine"
     assert "answered as" in failure.detail
-    assert "'judge-1' was found at the start" in failure.detail
+    assert "'judge-1' when the judge started" in failure.detail
 
 
 async def test_a_failure_while_reasoning_fails_the_call(endpoint: Endpoint) -> None:

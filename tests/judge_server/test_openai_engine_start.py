@@ -92,12 +92,12 @@ async def test_an_endpoint_that_lists_no_models_judges_with_the_one_named(endpoi
 
 
 async def test_what_cannot_be_asked_cannot_start_and_says_the_way_out(endpoint: Endpoint) -> None:
-    with pytest.raises(EngineStartError, match=r"wants a key \(HTTP 401\); set ADJUDGE_ENGINE_API_KEY"):
+    with pytest.raises(EngineStartError, match=r"requires a key \(HTTP 401\); set ADJUDGE_ENGINE_API_KEY"):
         await endpoint.started("locked")
     with pytest.raises(EngineStartError, match="refused the key") as refused:
         await endpoint.started("locked", api_key=KEY)
     assert KEY not in str(refused.value)
-    with pytest.raises(EngineStartError, match=r"no list of models .* mostly in /v1"):
+    with pytest.raises(EngineStartError, match=r"does not return a list of models .* usually in /v1"):
         await endpoint.started("page")
     nobody = OpenAIEngine(f"http://127.0.0.1:{unused_port()}/v1")
     with pytest.raises(EngineNotReady, match="start the server, or correct the engine URL"):

@@ -206,7 +206,7 @@ async def test_a_group_without_what_the_set_judges_by_is_refused(store: RubricSt
         answer = await http.post("/v1/rewards", json=body(name, ground_truth="yes"))
     assert answer.status_code == 422
     assert [error["field"] for error in answer.json()["errors"]] == [f"groups.0.{lacks}"]
-    assert f"{name!r} judges by the {lacks}, which is not given" in answer.json()["detail"]
+    assert f"{name!r} needs a {lacks}, which the request lacks" in answer.json()["detail"]
     assert not asked.calls
 
 
@@ -215,7 +215,7 @@ async def test_a_set_under_a_protocol_that_it_has_no_words_for_is_refused(store:
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("rgr") | {"reward": {"mode": "likert"}})
     assert answer.status_code == 422
-    assert "'rgr' is for binary, and this request asks under likert" in answer.json()["detail"]
+    assert "'rgr' is for binary, but this request uses likert" in answer.json()["detail"]
     assert not asked.calls
 
 
@@ -285,17 +285,17 @@ async def test_what_a_set_withholds_or_is_answered_with_counts_in_the_fingerprin
         ("# \ud800".encode("utf-8", "surrogatepass"), "is not valid TOML: "),
         ("#" * 4001, "is larger than 4,000 bytes; shorten it"),
         ('hides = ["grounding"]', "declares 'hides'; it can declare protocols, requires, withholds, verdicts"),
-        ('protocols = "binary"', "protocols is 'binary'; it is a list of words"),
-        ("protocols = []", "protocols is []; it is a list of words"),
-        ("verdicts = [1, 0]", "verdicts is [1, 0]; it is a list of words"),
+        ('protocols = "binary"', "protocols is 'binary'; give a list of words"),
+        ("protocols = []", "protocols is []; give a list of words"),
+        ("verdicts = [1, 0]", "verdicts is [1, 0]; give a list of words"),
         ('protocols = ["outcome"]', "protocols names 'outcome'; it can name binary, "),
         ('withholds = ["response"]', "withholds names 'response'; it can name grounding, reference_answer, "),
-        ('requires = ["grounding", "grounding"]', "requires names one twice"),
+        ('requires = ["grounding", "grounding"]', "requires has a duplicate"),
         ('requires = ["grounding"]\nwithholds = ["grounding"]', "both requires and withholds grounding; choose one"),
-        ('withholds = ["criteria"]', "withholds criteria, which only a rating or a comparison can do without"),
+        ('withholds = ["criteria"]', "withholds criteria, which only ratings and comparisons can do without"),
         ('protocols = ["binary"]\nwithholds = ["criteria"]', "withholds criteria, which only"),
-        ('verdicts = ["yes"]', "verdicts is ['yes']; it is two words of letters or digits, that for met first"),
-        ('verdicts = ["met", "not met"]', "it is two words of letters or digits"),
+        ('verdicts = ["yes"]', "verdicts is ['yes']; give two words of letters or digits, the one for satisfied first"),
+        ('verdicts = ["met", "not met"]', "give two words of letters or digits"),
         ('verdicts = ["Met", "metall"]', "verdicts 'Met' and 'metall' begin alike"),
     ],
 )

@@ -366,7 +366,7 @@ async def test_planning_sees_the_deadline_and_the_callers_leaving(monkeypatch: p
     made, many = await judge(), group(*map(str, range(100)))
     rubrics = [ResolvedRubric(tuple(MANY[:1]))]
     arguments = (made, made.prepared(PLAIN), [many], rubrics, JudgingOptions())
-    with pytest.raises(NotReady, match="deadline passed before all of it was planned"):
+    with pytest.raises(NotReady, match="deadline passed before it was planned"):
         await plan_groups(*arguments, await deadline_after())
     assert planned == ["0", "1", "2"]
     planning = asyncio.create_task(plan_groups(*arguments, await deadline_after(1e6)))

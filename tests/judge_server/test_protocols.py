@@ -111,7 +111,7 @@ def test_masses_that_cannot_be_probabilities_are_a_fault_of_the_engine_and_no_ve
 ) -> None:
     outcome = read_yes_no(of, Reply(impossible, "1"))
     assert isinstance(outcome, CallFailure)
-    assert (outcome.kind, "cannot be" in outcome.detail) == ("engine", True)
+    assert (outcome.kind, "is impossible" in outcome.detail) == ("engine", True)
 
 
 def test_too_little_mass_on_the_choices_is_no_verdict_however_one_sided() -> None:

@@ -195,7 +195,7 @@ async def test_verdicts_that_cannot_feed_a_mode_are_refused_with_what_they_can(l
 async def test_a_run_of_two_protocols_is_taken_one_by_one(ledger: SQLLedger) -> None:
     likert = request(reward={"mode": "likert"})
     run = await judged(ledger, request(), likert)
-    with pytest.raises(InvalidRequest, match=r"'binary' and 'likert'.*choose one by protocol"):
+    with pytest.raises(InvalidRequest, match=r"'binary' and 'likert'.*part of the run by protocol"):
         await recomputed(ledger, run=run)
     groups, _ = await recomputed(ledger, run=run, reward={"mode": "likert"}, protocol="likert")
     assert [group.request_id for group in groups] == ["req_1"]
@@ -230,7 +230,7 @@ async def test_a_failed_verdict_breaks_it_off_where_failures_are_errors(ledger: 
 async def test_a_run_that_is_not_there_is_unknown(ledger: SQLLedger) -> None:
     run = await judged(ledger, request(step=3))
     for wanted in ({"run": "no-such-run"}, {"run": run, "first_step": 4}, {"run": run, "protocol": "likert"}):
-        with pytest.raises(UnknownRun, match="has nothing of run"):
+        with pytest.raises(UnknownRun, match="has no records of run"):
             await recomputed(ledger, **wanted)
 
 

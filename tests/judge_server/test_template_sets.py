@@ -57,7 +57,7 @@ async def test_the_fingerprint_changes_with_the_words_that_are_used_and_not_with
 def test_a_set_stays_as_it_was_first_read_and_a_refused_one_is_read_again(tmp_path: Path) -> None:
     library = TemplateLibrary(tmp_path)
     write(tmp_path / "a", question="{{ oops }}")
-    with pytest.raises(InvalidRequest, match=r"the set of templates 'a' cannot be used: a/question\.j2:1: "):
+    with pytest.raises(InvalidRequest, match=r"the template set 'a' cannot be used: a/question\.j2:1: "):
         library.find("a")
     write(tmp_path / "a", question=QUESTION)
     assert library.find("a") == TemplateSet({"question.j2": QUESTION})
@@ -68,7 +68,7 @@ def test_a_set_stays_as_it_was_first_read_and_a_refused_one_is_read_again(tmp_pa
 def test_an_unknown_set_is_refused_with_those_there_are(tmp_path: Path) -> None:
     library = TemplateLibrary(tmp_path / "sets")
     assert library.names == PAPERS
-    gone = "no set of templates 'x'; it has .*srar; the folder that its ADJUDGE_TEMPLATES_DIR names is not there"
+    gone = "no template set 'x'; it has .*srar; the folder in ADJUDGE_TEMPLATES_DIR does not exist"
     with pytest.raises(InvalidRequest, match=gone):
         library.find("x")
     write(tmp_path / "sets/strict", question=QUESTION)
@@ -81,7 +81,7 @@ def test_an_unknown_set_is_refused_with_those_there_are(tmp_path: Path) -> None:
         library.find("x")
     assert [error.field for error in refused.value.errors] == ["judging.template"]
     with pytest.raises(
-        InvalidRequest, match=r"'x'; it has .*; for sets of your own start it with ADJUDGE_TEMPLATES_DIR"
+        InvalidRequest, match=r"'x'; it has .*; to add sets of your own, start it with ADJUDGE_TEMPLATES_DIR"
     ):
         TemplateLibrary(None).find("x")
     assert TemplateLibrary(None).find(None) == TemplateSet()
@@ -93,7 +93,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     write(tmp_path / "sets/a", question=QUESTION)
     write(tmp_path / "sets/sets/a", question=QUESTION)
     for tried in (name, str(tmp_path / "outside")):
-        with pytest.raises(InvalidRequest, match="no set of templates"):
+        with pytest.raises(InvalidRequest, match="no template set"):
             TemplateLibrary(tmp_path / "sets").find(tried)
         with pytest.raises(ValidationError):
             JudgingOptions(template=tried)

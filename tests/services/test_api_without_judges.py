@@ -37,7 +37,7 @@ def test_an_api_that_has_found_a_judge_stays_in_use_without_and_refuses_only_wha
             assert get(api, "/readyz?only=replica").json() == {"checks": {"replica": True}}
             known = client.rewards([group("Known.")], RUBRIC).groups[0].responses[0].reward
             client.publish_rubric("team/a", RUBRIC["criteria"])
-        with pytest.raises(NotReady, match="no judge is there"):
+        with pytest.raises(NotReady, match="no judge is available"):
             client.rewards([group("New.")], RUBRIC)
         while get(api, "/readyz").status_code == 200:  # until two looks at the judge's health have found nobody
             assert api.process.poll() is None

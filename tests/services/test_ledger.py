@@ -212,7 +212,7 @@ def test_a_run_is_recomputed_and_purged_by_commands(data_dir: Path, tmp_path: Pa
     assert "deleted 0 requests" in command("ledger", "purge", "--run", "r", "--older-than", "1", "--yes")[1]
     assert "deleted 3 requests with 18 uses, and 18 verdicts" in command("ledger", "purge", "--run", "r", "--yes")[1]
     status, said = command("recompute", "r")
-    assert (status, "has nothing of run" in said) == (1, True)
+    assert (status, "has no records of run" in said) == (1, True)
 
 
 @pytest.mark.usefixtures("migrated")

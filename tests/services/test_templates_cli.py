@@ -32,7 +32,9 @@ def test_every_template_of_a_set_is_checked_and_one_wrong_is_status_1(sets: Path
     result = RUN.invoke(app, ["templates", "check", str(sets / "brief")])
     assert result.exit_code == 1
     wrong_holistic, ok, wrong_verdict = result.stdout.splitlines()
-    assert wrong_holistic.startswith("wrong  brief/holistic.j2:1: it uses 'criterion', which it is not given")
+    assert wrong_holistic.startswith(
+        "wrong  brief/holistic.j2:1: it uses 'criterion', which is not one of its variables"
+    )
     assert ok == "ok     brief/question.j2"
     assert wrong_verdict.startswith("wrong  brief/verdict.j2:1: ")
 
@@ -46,7 +48,7 @@ def test_the_folder_one_stands_in_can_be_checked(sets: Path, monkeypatch: pytest
     ("arguments", "says"),
     [
         (["check", "FOLDER"], "the folder 'sets' holds no template; it may hold binary.system.j2"),
-        (["check", "FOLDER/[red]"], "there is no folder of templates '[red]'"),
+        (["check", "FOLDER/[red]"], "there is no template folder '[red]'"),
         (["show", "--set", "rgrr"], "there is no set 'rgrr'; there are dro, "),
         (["show", "--set", "rgr", "../srar/set.toml"], "the set 'rgr' replaces no '../srar/set.toml'; it has binary"),
         (["show", "../question.j2"], "there is no template '../question.j2'; there are binary.system.j2"),

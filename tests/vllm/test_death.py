@@ -18,7 +18,7 @@ async def test_an_engine_is_dead_once_vllm_says_so_and_neither_before_it_is_load
     engine._answerer = SimpleNamespace(llm=llm)  # type: ignore[assignment]
     assert (engine.fatal_error, await engine.ready()) == ("", True)
     llm.errored = True
-    assert "has to be started anew" in engine.fatal_error
+    assert "restart this process" in engine.fatal_error
     assert not await engine.ready()
     engine._answerer = None
     assert engine.fatal_error == ""

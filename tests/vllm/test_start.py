@@ -37,7 +37,7 @@ def empty_model(folder: Path) -> Path:
 
 async def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     said = await refusal(tmp_path / "missing")
-    assert "missing is no folder" in said
+    assert "missing is not a folder" in said
 
 
 async def test_a_folder_that_is_no_model_is_refused_and_says_what_it_lacks(tmp_path: Path) -> None:

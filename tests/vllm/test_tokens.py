@@ -108,5 +108,5 @@ def test_thoughts_that_a_template_always_opens_are_closed_before_an_answer(token
     ],
 )
 def test_a_template_without_room_for_both_messages_is_refused(tokenizer: Any, template: str) -> None:
-    with pytest.raises(EngineStartError, match="tuned to follow instructions"):
+    with pytest.raises(EngineStartError, match="instruction-tuned model"):
         with_template(tokenizer, template)

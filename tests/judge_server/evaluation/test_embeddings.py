@@ -71,8 +71,8 @@ async def test_distances_are_of_the_texts_of_each_problem_alone() -> None:
     [
         (200, {"data": [{"index": 0, "embedding": [1.0]}]}, "1 embeddings to 2 texts"),
         (200, {"choices": []}, "no embeddings .*data"),
-        (200, [], "no JSON object"),
-        (401, {}, "wants a key .* ADJUDGE_ENGINE_API_KEY"),
+        (200, [], "not a JSON object"),
+        (401, {}, "requires a key .* ADJUDGE_ENGINE_API_KEY"),
         (404, {"error": {"message": "no such route"}}, "HTTP 404: no such route"),
     ],
 )
@@ -89,7 +89,7 @@ async def test_an_answer_of_no_use_says_what_is_wrong(status: int, said: Any, wh
     [
         ("http://127.0.0.1:1/v1", "write openai[+]http://HOST:PORT/v1"),
         ("openai+http://", "names no server"),
-        ("openai+http://h/v1?key=sk-1", "holds no key"),
+        ("openai+http://h/v1?key=sk-1", "must not hold a key"),
         ("openai+http://h/v1?modle=m", "unknown option 'modle'"),
     ],
 )

@@ -60,7 +60,7 @@ def repeating(batch: Batch, call: Call) -> CallFailure:
 
 async def test_an_engine_that_breaks_off_with_the_prompt_in_its_message(serve: Serve, lines: CapturedLogs) -> None:
     await (await serve(Breaking())).post("/v1/rewards", json=body())
-    assert "the engine broke off a batch" in lines.whole
+    assert "the engine failed in a batch" in lines.whole
     assert "ValueError" in lines.whole
     assert CANARY not in lines.whole
 

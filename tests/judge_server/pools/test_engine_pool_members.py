@@ -166,7 +166,7 @@ async def test_a_judge_gives_its_pool_as_much_as_those_take_that_are_up() -> Non
 async def test_two_judges_are_no_pool() -> None:
     made = PoolHarness()
     made["b"].model = "another"
-    with pytest.raises(EngineStartError, match="b is another judge than a: its model is 'another', not 'scripted'"):
+    with pytest.raises(EngineStartError, match="b is not the same judge as a: its model is 'another', not 'scripted'"):
         await made.pool.start()
     await made.pool.close()
 

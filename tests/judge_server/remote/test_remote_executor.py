@@ -235,7 +235,7 @@ async def test_with_every_judge_gone_requests_are_refused_for_a_while_and_answer
         asked = plans(api, "Yes.", of=AB)
         assert await api.executor.should_receive_traffic()
         await served[0].stop()
-        with pytest.raises(NotReady, match="no judge is there") as refused:
+        with pytest.raises(NotReady, match="no judge is available") as refused:
             await api.outcomes(asked, await deadline_after())
         assert refused.value.retry_after_s
         assert not await api.executor.ready()
@@ -259,7 +259,7 @@ async def test_a_judge_that_nobody_has_missed_yet_and_that_could_be_given_nothin
             await served[0].stop()
         else:
             served[0].process.judge = None
-        with pytest.raises(NotReady, match="no judge is there"):
+        with pytest.raises(NotReady, match="no judge is available"):
             await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after())
         await api.close()
 
@@ -356,7 +356,7 @@ async def test_judges_of_another_protocol_are_left_alone_and_what_is_asked_goes_
             await link.handshake()
         asking = ShardRequest.of([], Caller("r"), identity_digest(api.identity), 5.0)
         with pytest.raises(
-            JudgeUnavailable, match=f"this judge speaks protocol {PROTOCOL_VERSION + 1}, and not {PROTOCOL_VERSION}"
+            JudgeUnavailable, match=f"this judge speaks protocol {PROTOCOL_VERSION + 1}, not {PROTOCOL_VERSION}"
         ):
             [line async for line in link.ask(asking)]
         await link.close()

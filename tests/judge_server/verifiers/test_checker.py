@@ -127,7 +127,7 @@ async def test_what_hangs_or_explodes_costs_only_itself() -> None:
         "timeout",
         NO,
     ]
-    assert "the math check took longer than its 3 s" in found[0].detail
+    assert "the math check took longer than its limit of 3 s" in found[0].detail
     assert "the regex check" in found[2].detail
 
 

@@ -147,7 +147,7 @@ def test_words_are_never_taken_for_products_of_their_letters(expected, answer):
 def test_an_expected_answer_that_cannot_be_read_is_a_failure_that_says_so(broken):
     failed = decide(answered("math", "1", ground_truth=broken))
     assert failed.kind == "parse"
-    assert f"the ground truth {broken!r} is no formula that math-verify reads" in failed.detail
+    assert f"the ground truth {broken!r} is not a formula that math-verify can read" in failed.detail
     assert "the expected answer" in decide(answered("math", "1", expected=broken)).detail
 
 

@@ -134,7 +134,7 @@ def test_the_number_is_taken_from_the_final_answer_unless_the_whole_response_is_
 def test_a_ground_truth_that_is_no_number_is_a_failure_that_says_so():
     failed = decide(answered("numeric", "18", ground_truth="eighteen"))
     assert failed.kind == "parse"
-    assert "the ground truth 'eighteen' is no number" in failed.detail
+    assert "the ground truth 'eighteen' is not a number" in failed.detail
 
 
 def test_large_whole_numbers_are_told_apart():

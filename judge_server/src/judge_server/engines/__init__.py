@@ -1,7 +1,7 @@
-"""Engines, chosen by URL.
+"""Engines, created from their URLs.
 
 `llamacpp://MODEL`, `vllm://MODEL`, `openai+http://HOST:PORT/v1` or `openai+https://…`, and `scripted://hash`, which is
-for tests and overhead benchmarks only. Several URLs, with spaces between them, are one pool.
+for tests and overhead benchmarks only. Several URLs separated by spaces form one pool.
 """
 
 import re
@@ -18,12 +18,13 @@ _BETWEEN_URLS = re.compile(r"\s+(?=[a-z+]+://)")  # a path may hold spaces
 
 
 def engine_from_url(url: str, *, api_key: str | None = None) -> Engine:
-    """The engine an URL names, not started; a pool of them where it holds several URLs, with spaces between them.
+    """Create the engine that a URL names, without starting it; several URLs separated by spaces give a pool.
 
-    `api_key` is shown to endpoints of the OpenAI API, and used by no other.
+    `api_key` is sent to endpoints of the OpenAI API, and ignored by other engines.
 
     Raises:
-        ValueError: a scheme or an option is unknown, or two URLs name one endpoint; the message says what to write.
+        ValueError: a scheme or an option is unknown, or two URLs name the same endpoint; the message says what to
+            write.
     """
     urls = _BETWEEN_URLS.split(url.strip())
     if len(urls) == 1:
@@ -35,7 +36,7 @@ def engine_from_url(url: str, *, api_key: str | None = None) -> Engine:
 
 
 def _without_options(url: str) -> str:
-    """What an engine is called where others read it."""
+    """Return the name of an engine for display, without options and credentials."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
@@ -45,7 +46,7 @@ def _engine(url: str, api_key: str | None) -> Engine:
     if parts.scheme == "llamacpp":
         return LlamaCppEngine.from_url(parts)
     if parts.scheme == "vllm":
-        from judge_server.engines.vllm.engine import VllmEngine  # an extra: only those who have it may import it
+        from judge_server.engines.vllm.engine import VllmEngine  # an optional dependency
 
         return VllmEngine.from_url(parts)
     if parts.scheme in ("openai+http", "openai+https"):

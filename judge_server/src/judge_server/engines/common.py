@@ -1,11 +1,4 @@
-"""What engines share: URL options, batches in flight, chat templates split at marks.
-
-Options of an engine URL: typed, and a misspelt one is refused rather than ignored.
-
-Calls of an engine that are under way at the same time: each yielded as it is done, all of them to be given up.
-
-A chat template rendered around marks, taken apart at them. What a template means is not known here.
-"""
+"""What engines share: URL options, concurrent calls that can be cancelled, and chat templates split at marks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
@@ -16,7 +9,7 @@ from judge_server.ports import CallFailure, Reply
 
 
 class UrlOptions:
-    """Reads `?name=value` pairs; `reject_unknown` complains of any that nobody asked for."""
+    """Reads the `?name=value` options of an engine URL. `reject_unknown` refuses options that were not read."""
 
     def __init__(self, url: SplitResult) -> None:
         self._url = url.geturl()
@@ -24,7 +17,7 @@ class UrlOptions:
         self._known: list[str] = []
 
     def number(self, name: str, default: float) -> float:
-        """A number of at least zero."""
+        """Read a number of at least 0."""
         self._known.append(name)
         text = self._values.get(name)
         if text is None:
@@ -38,7 +31,7 @@ class UrlOptions:
         return value
 
     def integer(self, name: str, default: int) -> int:
-        """A whole number of at least one."""
+        """Read a whole number of at least 1."""
         self._known.append(name)
         text = self._values.get(name)
         if text is None:
@@ -48,22 +41,22 @@ class UrlOptions:
         return int(text)
 
     def text(self, name: str) -> str | None:
-        """Any text; None where the option is not given."""
+        """Read a text; None if the option is not given."""
         self._known.append(name)
         return self._values.get(name)
 
     def reject_unknown(self) -> None:
         """Raise `ValueError` for an option that was not read."""
-        others = sorted(set(self._values) - set(self._known))
-        if others:
-            raise ValueError(f"{self._url}: unknown option {others[0]!r}; it takes {', '.join(self._known)}")
+        unknown = sorted(set(self._values) - set(self._known))
+        if unknown:
+            raise ValueError(f"{self._url}: unknown option {unknown[0]!r}; it takes {', '.join(self._known)}")
 
 
 _CLOSED = CallFailure("engine", "the engine was closed")
 
 
 class RunningCalls:
-    """The calls under way, of any number of batches."""
+    """The running calls of any number of batches."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Reply | CallFailure]] = set()
@@ -71,7 +64,7 @@ class RunningCalls:
     async def answers(
         self, calls: Mapping[int, Coroutine[Any, Any, Reply | CallFailure]]
     ) -> AsyncGenerator[tuple[int, Reply | CallFailure], None]:
-        """Begin all calls, in order, and yield each one's index and outcome. Closing it gives up those not done."""
+        """Start all calls in order, and yield (index, outcome) as each is done. Closing cancels those not done."""
         tasks = {asyncio.create_task(call): index for index, call in calls.items()}
         self._tasks |= tasks.keys()
         waiting = set(tasks)
@@ -85,7 +78,7 @@ class RunningCalls:
             self._tasks -= tasks.keys()
 
     async def cancel_all(self) -> None:
-        """Cancel every call under way and wait until it has ended; its outcome says that the engine was closed."""
+        """Cancel all running calls and wait for them; their outcome says that the engine was closed."""
         await _cancel_tasks(self._tasks.copy())
 
 
@@ -96,7 +89,7 @@ async def _cancel_tasks(tasks: Collection[asyncio.Task[Reply | CallFailure]]) ->
 
 
 def split_at_marks(text: str, *marks: str) -> list[str] | None:
-    """What stands before, between and after the marks; None unless each is there once, in this order."""
+    """Return the pieces before, between and after the marks; None unless each occurs once, in this order."""
     if any(text.count(mark) != 1 for mark in marks):
         return None
     pieces = []

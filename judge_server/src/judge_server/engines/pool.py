@@ -1,13 +1,8 @@
-"""Several engines of one model as one engine.
+"""An engine pool: several engines of one model that act as one engine.
 
-Several engines of one model as one engine: a response's calls stay together, and faults move them on.
-
-Which member a batch goes to is the pool's to say (`judge_server.pools`); how one is started is `pool_member`'s. What is
-here: which outcomes are asked again of another member, and what a member's breaker is told.
-
-One engine of a pool: started again until it is up, and held to be the same judge as the others.
-
-An engine that was away is made anew and asked again what it is: it may have come back as something else.
+`judge_server.pools` chooses the member for each batch, so that a response's calls stay together. This module decides
+which outcomes are asked again of another member, and which count against a member's circuit breaker. A member that was
+down is created anew and must prove to be the same judge as the others before it rejoins.
 """
 
 import asyncio
@@ -22,11 +17,21 @@ from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavaila
 from judge_server.pools import CircuitBreaker, Member, MemberUnavailable, MemberView, Pool, key_of
 from judge_server.ports import Batch, CallFailure, Engine, EngineIdentity, Reply
 
+log = logging.getLogger("adjudge")
+
+STRAGGLER_TIMEOUT_S = 30.0
+"""How long the other members may take once one has started. A slower one joins when it is up."""
+
+_RETRIED_KINDS = frozenset({"engine", "overloaded"})
+_BREAKER_KINDS = frozenset({"engine", "timeout"})
+_MISSING_ANSWER = CallFailure("engine", "the engine ended a batch without an answer to this call")
+_OURS = re.compile(r"HTTP \d{3}|no answer from \S+[^\s:]|the endpoint sent nothing for \S+ s")
+
 
 def difference(one: EngineIdentity, other: EngineIdentity) -> str:
-    """The first thing in which `one` differs from `other`, in words; empty where they are the same judge.
+    """Return the first difference between two identities, in words; empty if they are the same judge.
 
-    How many batches they take at a time makes no difference.
+    The number of concurrent batches does not count.
     """
     theirs = dict(_fields(asdict(other)))
     for name, value in _fields(asdict(one)):
@@ -36,15 +41,15 @@ def difference(one: EngineIdentity, other: EngineIdentity) -> str:
 
 
 class PooledEngine:
-    """An engine, and the start that is under way.
+    """A member's engine, and its start in progress.
 
     Attributes:
-        name: what it is called; it holds no credentials.
-        engine: the engine in force, another one after each start.
-        up: it has started and is the judge that the pool is.
-        why: why it is not up, where it is not.
-        away: its last start failed in a way that may pass.
-        batches: how many batches it takes at a time, once it has been up.
+        name: the member's name, without credentials.
+        engine: the current engine; a new one after each start.
+        up: whether it has started and is the same judge as the pool.
+        why: why it is not up, if it is not.
+        may_recover: whether its last start failed in a way that may pass.
+        batches: how many batches it takes at a time; 0 until it has been up.
     """
 
     def __init__(self, name: str, make: Callable[[], Engine], start_breaker: CircuitBreaker) -> None:
@@ -60,9 +65,9 @@ class PooledEngine:
         self._starting: asyncio.Task[EngineIdentity | None] | None = None
 
     async def start(self) -> EngineIdentity | None:
-        """What it is, once it has started; None where it cannot start now, or is to be left alone for a while.
+        """Start the engine and return its identity; None if it cannot start now or the breaker is open.
 
-        A start goes on where the wait for it is cancelled; the next call waits for the same one.
+        The start continues if the wait for it is cancelled, and the next call waits for the same one.
         """
         if self._starting is None:
             if not self._start_breaker.try_acquire():
@@ -77,17 +82,17 @@ class PooledEngine:
         return identity
 
     def accept(self, identity: EngineIdentity) -> None:
-        """It is the judge that the pool is."""
+        """Mark the engine as up, as the same judge as the pool."""
         self.up, self.why, self.batches = True, "", identity.concurrent_batches
         self._start_breaker.succeeded()
 
     def reject(self, why: str) -> None:
-        """It has started as something else, and is tried again after a pause."""
+        """Mark the engine as a different judge, to be started again after a pause."""
         self.up, self.why = False, why
         self._start_breaker.failed()
 
     async def close(self) -> None:
-        """Start no more, and release the engine."""
+        """Cancel a start in progress, and release the engine."""
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait({self._starting})
@@ -105,33 +110,22 @@ class PooledEngine:
             return None
 
 
-def _fields(parts: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, Any]]:
+def _fields(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in parts.items():
         if isinstance(value, Mapping):
-            yield from _fields(value, f"{of}{name}.")
+            yield from _fields(value, f"{prefix}{name}.")
         else:
-            yield f"{of}{name}", value
-
-
-log = logging.getLogger("adjudge")
-
-STRAGGLER_TIMEOUT_S = 30.0
-"""How long the others may still take once one has started; what takes longer joins when it is up."""
-
-_RETRIED_KINDS = frozenset({"engine", "overloaded"})
-_BREAKER_KINDS = frozenset({"engine", "timeout"})
-_MISSING_ANSWER = CallFailure("engine", "the engine ended a batch without an answer to this call")
-_OURS = re.compile(r"HTTP \d{3}|no answer from \S+[^\s:]|the endpoint sent nothing for \S+ s")
+            yield f"{prefix}{name}", value
 
 
 class EnginePool:
-    """Engines by name; each is made by a function, since one that was away is made anew.
+    """Engines by name. Each is made by a function, because a member that was down is created anew.
 
-    `every_s` seconds lie between two looks at a member's health; `options` are those of `Pool`.
+    `interval_s` is the time between health checks of a member; `options` are those of `Pool`.
     """
 
     fatal_error = ""
-    concurrent_calls = None  # a member has places of its own, which a batch of another member leaves free
+    concurrent_calls = None  # each member has places of its own, which batches of other members do not take
 
     def __init__(
         self,
@@ -151,22 +145,22 @@ class EnginePool:
         self._identity: EngineIdentity | None = None
 
     def members(self) -> list[MemberView]:
-        """Each member's name, state, and calls under way."""
+        """Return each member's name, state and number of calls in flight."""
         return [member.view for member in self._pool.members]
 
     @property
     def capacity(self) -> int:
-        """How many batches those that are up take together at this moment."""
+        """How many batches the members that are up take together now."""
         return sum(member.target.batches for member in self._pool.members if not member.gone.is_set())
 
     async def start(self) -> EngineIdentity:
-        """Start all at once; one is enough, and the others join as they come up.
+        """Start all members at once. One is enough; the others join when they are up.
 
-        The identity's `concurrent_batches` is the sum over those that have started.
+        The identity's `concurrent_batches` is the sum over the members that have started.
 
         Raises:
-            EngineAway: none has started, with each one's reason, and all may come later: try again.
-            EngineStartError: none has started, and one of them never will; or two are not the same judge.
+            EngineNotReady: no member has started, but all may start later; the message gives each one's reason.
+            EngineStartError: no member has started and one of them never can, or two members are not the same judge.
         """
         starting = {asyncio.create_task(member.target.start()): member.target for member in self._pool.members}
         pending = set(starting)
@@ -193,10 +187,10 @@ class EnginePool:
         return identity
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """Answer by the member that the batch's shared text belongs to.
+        """Answer with the member that the batch's shared text is assigned to.
 
-        Calls that it fails, refuses or leaves out, or that hang when it is found gone, are asked of the next member,
-        of each at most once.
+        Calls that it fails, refuses or leaves unanswered, and calls in flight when it is found down, go to the next
+        member; each member is asked at most once.
         """
         key = _key(batch)
         left = dict(enumerate(batch.calls))
@@ -204,25 +198,25 @@ class EnginePool:
         tried: set[str] = set()
         while left and (member := self._pool.choose(key, len(left), exclude=tried)) is not None:
             tried.add(member.name)
-            places = list(left)
+            indices = list(left)
             part = replace(batch, calls=tuple(left.values()))
-            with self._pool.held(member, len(places)):
-                asking = self._ask(member, part)
+            with self._pool.held(member, len(indices)):
+                answers = self._ask(member, part)
                 try:
-                    async for place, outcome in asking:
-                        index = places[place]
+                    async for place, outcome in answers:
+                        index = indices[place]
                         if isinstance(outcome, CallFailure) and outcome.kind in _RETRIED_KINDS:
                             failed[index] = outcome
                         else:
                             del left[index]
                             yield index, outcome
                 finally:
-                    await asking.aclose()
+                    await answers.aclose()
         for index in left:
             yield index, failed.get(index) or self._no_member_failure()
 
     async def count_tokens(self, batch: Batch) -> int:
-        """Counted by the first available member that can; raises `EngineUnavailable` where none can."""
+        """Count with the first available member that can; raises `EngineUnavailable` if none can."""
         why = self._no_member_failure().detail
         for member in self._pool.in_order(_key(batch)):
             try:
@@ -245,7 +239,7 @@ class EnginePool:
     async def _ask(
         self, member: Member[PooledEngine], batch: Batch
     ) -> AsyncGenerator[tuple[int, Reply | CallFailure], None]:
-        """One member's outcomes, one for each call, and its breaker is told how it did last."""
+        """Yield one member's outcome for each call, and report its last one to its circuit breaker."""
         left = set(range(len(batch.calls)))
         answers = member.target.engine.answer(batch)
         last: Reply | CallFailure | None = None
@@ -261,10 +255,10 @@ class EnginePool:
         except StopAsyncIteration:
             last = why
         except MemberUnavailable:
-            why = CallFailure("engine", f"{member.name} was found gone before it answered")
+            why = CallFailure("engine", f"{member.name} went down before it answered")
         except Exception as error:
-            log.exception("%s broke off a batch of %d calls", member.name, len(batch.calls))
-            last = why = CallFailure("engine", f"{member.name} broke off: {type(error).__name__}; the log says more")
+            log.exception("%s failed in a batch of %d calls", member.name, len(batch.calls))
+            last = why = CallFailure("engine", f"{member.name} failed with {type(error).__name__}; see the log")
         finally:
             if (close := getattr(answers, "aclose", None)) is not None:
                 await close()
@@ -276,11 +270,11 @@ class EnginePool:
             yield place, why
 
     async def _check_health(self, pooled: PooledEngine) -> bool:
-        """Whether a member is well; one that is gone is started until it is up and the same judge as the others."""
+        """Whether a member is healthy. One that is down is started again, and accepted if it is the same judge."""
         if pooled.up and not self._pool.member(pooled.name).gone.is_set():
             return await pooled.engine.ready()
         pooled.up = False
-        told = pooled.why
+        reported = pooled.why
         identity = await pooled.start()
         if identity is None:
             return False
@@ -289,13 +283,13 @@ class EnginePool:
             pooled.accept(identity)
             return True
         why = f"it came back as another judge: {differs}"
-        if why != told:
+        if why != reported:
             log.warning("%s stays out of the pool: %s", pooled.name, why)
         pooled.reject(why)
         return False
 
     def _common_identity(self, identities: Mapping[str, EngineIdentity]) -> EngineIdentity:
-        """What all that have started are together."""
+        """Return the identity that the started members have in common."""
         if not identities:
             whys = "; ".join(f"{member.name}: {member.target.why}" for member in self._pool.members)
             refusal = (
@@ -306,8 +300,8 @@ class EnginePool:
         for other in others:
             if differs := difference(identities[other], identities[first]):
                 raise EngineStartError(
-                    f"{other} is another judge than {first}: {differs}. All engines of a pool must have the same "
-                    "model, server and settings; correct the engine URL"
+                    f"{other} is not the same judge as {first}: {differs}. All engines of a pool must have the same "
+                    "model, server and settings; correct the engine URLs"
                 )
         together = sum(identity.concurrent_batches for identity in identities.values())
         return replace(identities[first], concurrent_batches=together)
@@ -318,11 +312,11 @@ class EnginePool:
 
 
 def _loggable(failure: CallFailure) -> str:
-    """What a log may say of a failure: an endpoint's own words may repeat the prompt that it refuses."""
+    """Return what may be logged of a failure. An endpoint's own message may repeat the prompt, so it is left out."""
     ours = _OURS.match(failure.detail)
     return f"calls fail ({failure.kind})" if ours is None else f"calls fail ({failure.kind}: {ours[0]})"
 
 
 def _key(batch: Batch) -> bytes:
-    """What keeps the calls about one response together."""
+    """Return the key that keeps the calls about one response together."""
     return key_of(f"{batch.system}\0{batch.shared}")

@@ -1,10 +1,6 @@
-"""A deterministic engine without a model, for tests and overhead measurements.
+"""A deterministic engine without a model, for tests and for measuring the overhead around a model.
 
-A deterministic engine without a model, for tests and for measuring what everything around a model costs.
-
-Never a default: its answers say nothing about a response.
-
-What the scripted engine draws its answers from, and JSON that satisfies a schema.
+It is never the default, because its answers say nothing about a response.
 """
 
 import asyncio
@@ -33,69 +29,7 @@ from judge_server.ports import (
 )
 
 Draw = Callable[[int], int]
-"""Of `n` things, which one: a number from 0 to n - 1."""
-
-_QUARTERS = 5
-_UNBOUNDED = 10
-_MOST_SENTENCES = 8
-
-
-def fraction(text: str) -> float:
-    """A number in [0, 1] that a hash makes of the text."""
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()[0] / 255
-
-
-def drawing(text: str) -> Draw:
-    """Draws from a hash of the text: always the same ones, in the same order."""
-    calls = count()
-
-    def draw(among: int) -> int:
-        digest = hashlib.blake2b(f"{next(calls)}\0{text}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") % among
-
-    return draw
-
-
-def say(label: Draw) -> str:
-    """A sentence or a few."""
-    return " ".join(f"Thought {label(10_000)}." for _ in range(2 + label(_MOST_SENTENCES)))
-
-
-def fill(schema: str, value: Draw, label: Draw) -> str:
-    """JSON that satisfies a JSON Schema: `label` picks among listed values, `value` decides booleans and numbers.
-
-    Knows const, enum, boolean, integer, number, string, array (prefixItems, items, minItems) and object.
-
-    Raises:
-        ValueError: the schema asks for something else.
-    """
-    return json.dumps(_filled(json.loads(schema), value, label), ensure_ascii=False)
-
-
-def _filled(schema: dict[str, Any], value: Draw, label: Draw) -> Any:
-    match schema:
-        case {"const": only}:
-            return only
-        case {"enum": [*among]}:
-            return among[label(len(among))]
-        case {"type": "boolean"}:
-            return bool(value(2))
-        case {"type": "integer"}:
-            low, high = schema.get("minimum", 0), schema.get("maximum", _UNBOUNDED)
-            return int(low + value(int(high - low) + 1))
-        case {"type": "number"}:
-            low, high = schema.get("minimum", 0), schema.get("maximum", _UNBOUNDED)
-            return low + (high - low) * value(_QUARTERS) / (_QUARTERS - 1)
-        case {"type": "string"}:
-            return f"Reason {label(1000)}."[: schema.get("maxLength")].ljust(schema.get("minLength", 0), ".")
-        case {"type": "array"}:
-            first = schema.get("prefixItems", [])
-            others = [schema.get("items", {})] * (schema.get("minItems", 0) - len(first))
-            return [_filled(item, value, label) for item in [*first, *others]]
-        case {"type": "object"}:
-            return {name: _filled(part, value, label) for name, part in schema.get("properties", {}).items()}
-    raise ValueError(f"the scripted engine cannot answer in the form {json.dumps(schema)[:200]}")
-
+"""Draws one of `n` things, as a number from 0 to n - 1."""
 
 Script = Callable[[Batch, Call], Reply | CallFailure]
 
@@ -104,13 +38,16 @@ CAPABILITIES = Capabilities(
 )
 
 _WIDEST_SCALE = 16
+_QUARTERS = 5
+_UNBOUNDED = 10
+_MOST_SENTENCES = 8
 _YES_NO = ["yes", "no"]
 
 
 def by_hash(batch: Batch, call: Call) -> Reply:
-    """Answer from a hash of the prompt: the same prompt always gets the same verdict, half of them are yes.
+    """Answer from a hash of the prompt: the same prompt always gets the same verdict, and half of them are yes.
 
-    What is written also depends on the seed, where it is sampled. An option's mass depends on no other option.
+    Sampled text also depends on the seed. An option's mass does not depend on the other options.
     """
     prompt = "\0".join((batch.system, batch.shared, call.question))
     seed = f"\0{call.sample.seed}" if call.sample is not None and call.sample.temperature else ""
@@ -137,7 +74,7 @@ def _mass(prompt: str, label: str) -> float:
 
 
 def always(satisfied: bool) -> Script:
-    """Answer every call alike: yes or no, the top of a scale or its bottom; the step is the first on offer."""
+    """Return a script with one answer for all calls: yes or no, top or bottom of a scale, the first step."""
 
     def best(labels: Sequence[str]) -> int:
         ranked = sorted(range(len(labels)), key=lambda i: int(labels[i]) if labels[i].isdecimal() else -i)
@@ -153,7 +90,7 @@ def always(satisfied: bool) -> Script:
             batch,
             call,
             masses,
-            value=lambda among: among - 1 if satisfied else 0,
+            value=lambda n: n - 1 if satisfied else 0,
             label=lambda _: best(labels) if labels else 0,
             reason="It was to be so.",
         )
@@ -162,11 +99,10 @@ def always(satisfied: bool) -> Script:
 
 
 class ScriptedEngine:
-    """Answers by a script: a function from a call to its outcome.
+    """An engine that answers by a script, a function from a call to its outcome.
 
-    Each call takes `delay_s` seconds, and at most `concurrent_batches` calls are under way at a time, whatever batches
-    they are of.
-    What `capabilities` withholds it does not show: it then says its answer in text, as a chat model would.
+    Each call takes `delay_s` seconds, and at most `concurrent_batches` calls run at a time, whatever their batch. What
+    `capabilities` lacks is not returned: the answer is then text, as from a chat model.
     """
 
     fatal_error = ""
@@ -190,12 +126,15 @@ class ScriptedEngine:
 
     @property
     def concurrent_calls(self) -> int | None:
-        """As many as batches; calls that take no time take no place either."""
+        """As many calls as batches; None without a delay, because such calls take no place."""
         return self._concurrent_batches if self._delay_s else None
 
     @classmethod
     def from_url(cls, url: SplitResult) -> "ScriptedEngine":
-        """`scripted://hash`, `scripted://yes`, `scripted://no`, with `?delay_s=`, `?context=`, `?concurrency=`."""
+        """Create from `scripted://hash`, `scripted://yes` or `scripted://no`.
+
+        Options: `?delay_s=`, `?context=`, `?concurrency=`.
+        """
         scripts: dict[str, Script] = {"hash": by_hash, "yes": always(True), "no": always(False)}
         if url.netloc not in scripts:
             raise ValueError(f"scripted://{url.netloc} is unknown; use scripted://{' or scripted://'.join(scripts)}")
@@ -210,7 +149,7 @@ class ScriptedEngine:
         return engine
 
     async def start(self) -> EngineIdentity:
-        """Nothing to load."""
+        """Start; there is nothing to load."""
         self._running = True
         self._semaphore = asyncio.Semaphore(self._concurrent_batches)
         return EngineIdentity(
@@ -225,7 +164,7 @@ class ScriptedEngine:
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """Answer each call after the delay asked for; one that exceeds the context is refused."""
+        """Answer each call after the delay; one that exceeds the context is refused."""
         if not self._delay_s:
             await asyncio.sleep(0)
             for index, call in enumerate(batch.calls):
@@ -237,15 +176,15 @@ class ScriptedEngine:
                 yield answer
 
     async def count_tokens(self, batch: Batch) -> int:
-        """Four characters count as a token."""
+        """Count four characters as a token."""
         return max(_room(batch, call) for call in batch.calls)
 
     async def ready(self) -> bool:
-        """Whether it was started and not closed."""
+        """Whether the engine was started and not closed."""
         return self._running
 
     async def close(self) -> None:
-        """Calls from now on fail."""
+        """Close; later calls fail."""
         self._running = False
 
     async def _delayed(self, batch: Batch, call: Call) -> Reply | CallFailure:
@@ -271,7 +210,7 @@ def _reply(
     label: Draw,
     reason: str,
 ) -> Reply:
-    """The answer in the form asked for: masses of menus, `label` for choices, both draws for what is written."""
+    """Answer in the form asked for: masses for token choices, `label` for label choices, both draws for text."""
     given = reason[: 4 * call.reasoning.max_tokens] if call.reasoning is not None else None
     reply = Reply(
         reasoning=given,
@@ -292,17 +231,19 @@ def _reply(
             return replace(reply, text=shown, cut=shown != text, tokens_written=written)
 
 
-def _shown(form: AnswerForm, reply: Reply, able: Capabilities) -> Reply:
-    """The reply as an engine of these capabilities would give it."""
+def _shown(form: AnswerForm, reply: Reply, capabilities: Capabilities) -> Reply:
+    """Return the reply as an engine with these capabilities would give it."""
     match form:
-        case TokenChoice(options, then) if reply.masses is not None and not (able.logprobs and able.token_menus):
-            said = options[reply.masses.index(max(reply.masses))].label
+        case TokenChoice(options, then) if reply.masses is not None and not (
+            capabilities.logprobs and capabilities.token_menus
+        ):
+            text = options[reply.masses.index(max(reply.masses))].label
             if then is not None:
-                said += f"{then.lead}{reply.chosen}"
-            return replace(reply, masses=reply.masses if able.logprobs else None, chosen=None, text=said)
-        case LabelChoice() if not able.token_menus:
+                text += f"{then.lead}{reply.chosen}"
+            return replace(reply, masses=reply.masses if capabilities.logprobs else None, chosen=None, text=text)
+        case LabelChoice() if not capabilities.token_menus:
             return replace(reply, chosen=None, text=reply.chosen)
-        case JsonOutput() if not able.json_schema and reply.text is not None:
+        case JsonOutput() if not capabilities.json_schema and reply.text is not None:
             end = "" if reply.cut else "\n```\n"
             return replace(reply, text=f"These are my verdicts:\n```json\n{reply.text}{end}")
     return reply
@@ -317,3 +258,60 @@ def _room(batch: Batch, call: Call) -> int:
 
 def _tokens(text: str) -> int:
     return len(text) // 4
+
+
+def fraction(text: str) -> float:
+    """Return a number in [0, 1] from a hash of the text."""
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()[0] / 255
+
+
+def drawing(text: str) -> Draw:
+    """Return a function that draws from a hash of the text, always the same sequence."""
+    calls = count()
+
+    def draw(n: int) -> int:
+        digest = hashlib.blake2b(f"{next(calls)}\0{text}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % n
+
+    return draw
+
+
+def say(label: Draw) -> str:
+    """Return a few sentences."""
+    return " ".join(f"Thought {label(10_000)}." for _ in range(2 + label(_MOST_SENTENCES)))
+
+
+def fill(schema: str, value: Draw, label: Draw) -> str:
+    """Return JSON that satisfies a JSON Schema: `label` picks listed values, `value` decides booleans and numbers.
+
+    Supports const, enum, boolean, integer, number, string, array (prefixItems, items, minItems) and object.
+
+    Raises:
+        ValueError: the schema uses anything else.
+    """
+    return json.dumps(_filled(json.loads(schema), value, label), ensure_ascii=False)
+
+
+def _filled(schema: dict[str, Any], value: Draw, label: Draw) -> Any:
+    match schema:
+        case {"const": only}:
+            return only
+        case {"enum": [*values]}:
+            return values[label(len(values))]
+        case {"type": "boolean"}:
+            return bool(value(2))
+        case {"type": "integer"}:
+            low, high = schema.get("minimum", 0), schema.get("maximum", _UNBOUNDED)
+            return int(low + value(int(high - low) + 1))
+        case {"type": "number"}:
+            low, high = schema.get("minimum", 0), schema.get("maximum", _UNBOUNDED)
+            return low + (high - low) * value(_QUARTERS) / (_QUARTERS - 1)
+        case {"type": "string"}:
+            return f"Reason {label(1000)}."[: schema.get("maxLength")].ljust(schema.get("minLength", 0), ".")
+        case {"type": "array"}:
+            first = schema.get("prefixItems", [])
+            others = [schema.get("items", {})] * (schema.get("minItems", 0) - len(first))
+            return [_filled(item, value, label) for item in [*first, *others]]
+        case {"type": "object"}:
+            return {name: _filled(part, value, label) for name, part in schema.get("properties", {}).items()}
+    raise ValueError(f"the scripted engine cannot answer in the form {json.dumps(schema)[:200]}")

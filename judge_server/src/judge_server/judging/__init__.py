@@ -1,1 +1,1 @@
-"""Judging: from (response, criterion) pairs to findings, without knowing rubrics' names, runs or rewards."""
+"""Judging: from (response, criterion) pairs to verdicts. It has no notion of rubric names, runs or rewards."""

@@ -1,8 +1,8 @@
-"""What was measured of a judge: maps of its probabilities, and the protocols that it is unfit for.
+"""Measured properties of judges: probability calibrations, and the protocols a judge is unfit for.
 
-A calibration maps a judge's raw probability of yes to how often such verdicts are right. It is Platt scaling in
-log-odds, fitted on labelled verdicts of one judge. It holds for the weights, the protocol and the prompt templates that
-it was fitted for, and for no others: any other judge keeps its raw probability.
+A calibration maps a judge's raw probability of yes to the frequency with which such verdicts are right. It is Platt
+scaling in log-odds, fitted on labelled verdicts of one judge. It applies only to the weights, protocol and prompt
+templates that it was fitted for; every other judge keeps its raw probability.
 """
 
 import math
@@ -18,14 +18,14 @@ from trainer_client.wire import Criterion, JudgingProtocol
 from trainer_client.wire.criteria import CriterionKind
 
 SATISFIED_THRESHOLD = 0.5
-"""The least calibrated probability of a verdict that says yes."""
+"""The lowest calibrated probability that counts as yes."""
 
 _CLIP = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class PlattScaling:
-    """A map of probabilities: calibrated = sigmoid(slope * logit(raw) + intercept), which keeps their order.
+    """Platt scaling: calibrated = sigmoid(slope * logit(raw) + intercept), which preserves order.
 
     Raises:
         ValueError: the slope is not above 0, or a number is not finite.
@@ -38,10 +38,10 @@ class PlattScaling:
         if not (math.isfinite(self.slope) and math.isfinite(self.intercept)):
             raise ValueError(f"slope {self.slope} and intercept {self.intercept} must be finite numbers")
         if self.slope <= 0:
-            raise ValueError(f"the slope {self.slope} must be above 0, else the order of probabilities is lost")
+            raise ValueError(f"the slope {self.slope} must be above 0, or the order of probabilities is lost")
 
     def calibrate(self, raw: float) -> float:
-        """The calibrated probability of a raw one; shape (), in [0, 1]. The neutral map returns `raw` unchanged."""
+        """Return the calibrated probability, in [0, 1]. The neutral scaling returns `raw` unchanged."""
         if self == UNSCALED:
             return raw
         clipped = min(max(raw, _CLIP), 1.0 - _CLIP)
@@ -53,19 +53,19 @@ class PlattScaling:
 
 
 UNSCALED = PlattScaling()
-"""The neutral map."""
+"""The neutral scaling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The maps of one judge, and what they were fitted on.
+    """The scalings of one judge, and the data they were fitted on.
 
     Attributes:
-        name: a version, as in `2026-11-v2`.
+        name: a version, such as `2026-11-v2`.
         fitted_on: digest of the labelled data.
-        items: how many labelled verdicts that were.
-        default: the map of every kind of criterion that has none of its own.
-        by_kind: the maps of some kinds of criteria.
+        items: the number of labelled verdicts.
+        default: the scaling of every kind of criterion not in `by_kind`.
+        by_kind: the scalings of particular kinds of criteria.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -75,12 +75,12 @@ class Calibration:
     by_kind: Mapping[CriterionKind, PlattScaling] = field(default_factory=dict)
 
     def scaling_for(self, criterion: Criterion) -> PlattScaling:
-        """The map of a criterion."""
+        """Return the scaling of a criterion."""
         return self.by_kind.get(criterion.kind, self.default)
 
     @property
     def numbers(self) -> dict[str, tuple[float, float]]:
-        """Slope and intercept of each map, which is all that can change a verdict; empty if all maps are neutral."""
+        """Slope and intercept of each scaling, which alone can change a verdict; empty if all are neutral."""
         if all(one == UNSCALED for one in (self.default, *self.by_kind.values())):
             return {}
         maps = [("default", self.default), *sorted(self.by_kind.items())]
@@ -88,21 +88,21 @@ class Calibration:
 
 
 NEUTRAL = Calibration("neutral", "nothing", 0, UNSCALED)
-"""Leaves every probability as it is."""
+"""The calibration that changes nothing."""
 
 
 WeightsDigests: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
-"""Digests of the same weights, one for each form in which engines load them (`weights_digest`)."""
+"""Digests of the same weights, one for each format in which engines load them (`weights_digest`)."""
 
 
 class FittedCalibration(BaseModel):
-    """A calibration, and the judge that it was fitted for.
+    """A calibration and the judge that it was fitted for.
 
     Attributes:
-        weights: whose weights.
-        protocol: the protocol in which they were asked.
+        weights: digests of the judge's weights.
+        protocol: the protocol of the labelled verdicts.
         templates: digest of the prompt templates that ask one criterion in that protocol.
-        calibration: the maps.
+        calibration: the scalings.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -117,8 +117,8 @@ class UnfitProtocol(BaseModel):
     """A protocol that a judge was measured to be unfit for.
 
     Attributes:
-        weights: whose weights.
-        protocol: the protocol.
+        weights: digests of the judge's weights.
+        protocol: the unfit protocol.
         reason: what was measured, as the end of a sentence that begins with the judge's name.
         instead: the protocol to use instead.
     """
@@ -132,10 +132,10 @@ class UnfitProtocol(BaseModel):
 
 
 class StepBlind(BaseModel):
-    """A judge whose choice of a step was measured to be no better than a guess by the step's place.
+    """A judge whose choice of a step was measured to be no better than a guess by the step's position.
 
     Attributes:
-        weights: whose weights.
+        weights: digests of the judge's weights.
         reason: what was measured.
     """
 
@@ -146,11 +146,11 @@ class StepBlind(BaseModel):
 
 
 class CalibrationSet(BaseModel):
-    """What was measured of judges, as `judge_server/prompts/calibrations.json` holds it.
+    """Measurements of judges, as stored in `judge_server/prompts/calibrations.json`.
 
     Attributes:
-        maps: the calibrations that a judge may use.
-        unfit: the protocols that a judge refuses.
+        maps: the calibrations, by judge.
+        unfit: the protocols that judges refuse.
         step_blind: the judges that are not asked which step decides a criterion.
     """
 
@@ -165,18 +165,18 @@ class CalibrationSet(BaseModel):
         keys = [(weights, one.protocol, one.templates) for one in self.maps for weights in one.weights]
         for key in keys:
             if keys.count(key) > 1:
-                raise ValueError(f"two calibrations are for {key[1]} with the weights {key[0]}; leave one out")
+                raise ValueError(f"there are two calibrations for {key[1]} with the weights {key[0]}; remove one")
         return self
 
     def find(self, weights_digest: str, protocol: str, template_digest: str) -> Calibration:
-        """The calibration fitted for these weights, this protocol and these templates; else the neutral one."""
+        """Return the calibration for these weights, protocol and templates, or the neutral one."""
         for one in self.maps:
             if weights_digest in one.weights and (protocol, template_digest) == (one.protocol, one.templates):
                 return one.calibration
         return NEUTRAL
 
     def why_unfit(self, weights_digest: str, protocol: str) -> UnfitProtocol | None:
-        """Why a judge with these weights is unfit for a protocol; None where it is not known to be."""
+        """Return why a judge with these weights is unfit for a protocol; None if it is not known to be."""
         return next((one for one in self.unfit if weights_digest in one.weights and one.protocol == protocol), None)
 
     def names_steps(self, weights_digest: str) -> bool:
@@ -186,6 +186,6 @@ class CalibrationSet(BaseModel):
 
 @cache
 def builtin_calibrations() -> CalibrationSet:
-    """The calibrations that the package brings."""
-    shipped = files("judge_server.prompts") / "calibrations.json"
-    return CalibrationSet.model_validate_json(shipped.read_bytes())
+    """Return the calibrations that ship with the package."""
+    path = files("judge_server.prompts") / "calibrations.json"
+    return CalibrationSet.model_validate_json(path.read_bytes())

@@ -19,17 +19,17 @@ def judge_fingerprint(
     calibration: Calibration = NEUTRAL,
     min_choice_mass: float = MIN_CHOICE_MASS,
 ) -> str:
-    """Hash of model, weights, engine build, chat template, decoding, prompt templates, way of asking and calibration.
+    """Hash the model, weights, engine build, chat template, decoding, prompt templates, configuration and calibration.
 
-    Of a calibration its numbers count, and a neutral one adds nothing. The least mass on the choices counts where
+    A calibration enters with its numbers only, and a neutral one adds nothing. `min_choice_mass` enters if
     probabilities are read.
     """
     parts = asdict(identity)
-    del parts["concurrent_batches"], parts["context_tokens"]  # capacity, which no verdict depends on
+    del parts["concurrent_batches"], parts["context_tokens"]  # capacity: no verdict depends on it
     asked = asdict(config)
-    del asked["template"]  # its digest is here, and a name may come to mean something else
+    del asked["template"]  # the digest is included; the name may be reused for other texts
     if config.protocol in ("graded", "likert"):
-        asked["grade"] = "expected"  # before, it was the most likely one: verdicts in a cache must not be mixed
+        asked["grade"] = "expected"  # once the most likely grade: do not mix cached verdicts
     if identity.capabilities.logprobs and config.protocol != "checklist":
         asked["min_choice_mass"] = min_choice_mass
     whole = [parts, template_digests, asked, RATIONALE_TOKENS if config.rationale else 0]
@@ -40,20 +40,20 @@ def judge_fingerprint(
 
 
 class CallDigests:
-    """Digests of the calls about one shared text: hash(fingerprint, rendered prompt, form of answer), 32 bytes each."""
+    """Digests of calls about one shared text: hash(fingerprint, rendered prompt, answer form), 32 bytes each."""
 
     def __init__(self, fingerprint: str, system: str, shared: str) -> None:
         self._start = hashlib.sha256(f"{fingerprint}\0{system}\0{shared}\0".encode())
 
     def of(self, call: Call, verdicts: int = 1, scaling: PlattScaling = UNSCALED) -> tuple[bytes, ...]:
-        """One digest per verdict of a call; equal prompts answered in equal forms have equal digests.
+        """Return one digest per verdict of a call; equal prompts with equal answer forms have equal digests.
 
-        Criteria of two kinds may be asked in the same words, so a map of probabilities counts too.
+        The scaling enters too, because criteria of two kinds may be asked in the same words.
         """
         return self.with_ending(call, ending_of(call, scaling), verdicts)
 
     def with_ending(self, call: Call, ending: bytes, verdicts: int = 1) -> tuple[bytes, ...]:
-        """The same, of a call that is asked about many texts; `ending` is what `ending_of` gives for it."""
+        """Like `of`, with the result of `ending_of` computed beforehand for a call asked about many texts."""
         digest = self._start.copy()
         digest.update(call.question.encode())
         digest.update(ending)
@@ -64,7 +64,7 @@ class CallDigests:
 
 
 def ending_of(call: Call, scaling: PlattScaling = UNSCALED) -> bytes:
-    """What enters a call's digest behind its question: in which form it is answered, how, and how that is scaled."""
+    """Return the part of a call's digest after its question: answer form, reasoning, sampling and scaling."""
     ending = _form(call.answer)
     if call.reasoning is not None or call.think_tokens or call.sample is not None:
         ending += repr((call.reasoning, call.think_tokens, call.sample)).encode()

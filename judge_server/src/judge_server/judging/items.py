@@ -1,8 +1,8 @@
-"""Verdicts on several criteria written as one JSON answer: the schema that asks for them, and what a text says.
+"""Verdicts on several criteria written as one JSON answer: the schema that asks for them, and the reading of a text.
 
-A text is believed where it names a verdict and nowhere else: an item that is missing, cut off, contradicted or not on
-offer is a failure of its own criterion and leaves the others alone (docs/decisions/0012). Items under numbers that were
-not asked for are a failure of all: nothing tells which criterion they mean.
+A verdict is read only where the text states it. An item that is missing, cut off, contradicted or not on offer fails
+its own criterion and leaves the others alone (docs/decisions/0012). Items under numbers that were not asked for fail
+all criteria, because nothing tells which criterion they mean.
 """
 
 import json
@@ -19,7 +19,7 @@ from judge_server.ports import CallFailure
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 
 REASON_CHARACTERS = 240
-"""How long one item's reason may be."""
+"""The most characters of one item's reason."""
 
 MAX_JSON_TEXT_CHARACTERS = 250_000
 """The longest text that is read at all."""
@@ -34,12 +34,11 @@ _VALUE_LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ItemForm:
-    """What one criterion's item must hold.
+    """The form of one criterion's item.
 
-    `value` names it: `satisfied` is a boolean, `grade` an integer in 0..high, `awarded` a number, 0..high being asked
-    for and any finite one read. `steps`
-    are the step numbers that may be named besides 0 (the whole response) and -1 (none); None if no step is asked.
-    `reason` asks for a reason, before the value.
+    `value` is the key of its value: `satisfied` is a boolean, `grade` an integer in 0..high, and `awarded` a number,
+    asked for in 0..high and read if finite. `steps` are the step numbers that may be named besides 0 (the whole
+    response) and -1 (none); None if no step is asked for. `reason` asks for a reason before the value.
     """
 
     value: Literal["satisfied", "grade", "awarded"]
@@ -49,12 +48,12 @@ class ItemForm:
 
     @property
     def steps_on_offer(self) -> tuple[int, ...]:
-        """Every step number that may be named; none if no step is asked."""
+        """Every step number that may be named; empty if no step is asked for."""
         return () if self.steps is None else tuple(dict.fromkeys((*self.steps, WHOLE_RESPONSE, NO_STEP)))
 
     @property
     def permitted(self) -> str:
-        """The values permitted, in words."""
+        """The permitted values, in words."""
         if self.value == "satisfied":
             return "true or false"
         return f"{'an integer' if self.value == 'grade' else 'a number'} from 0 to {self.high:g}"
@@ -62,9 +61,9 @@ class ItemForm:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What the judge wrote of one criterion: `satisfied` is 1.0 or 0.0. `step` and `reason` are None if not asked.
+    """What the judge wrote about one criterion; `satisfied` becomes 1.0 or 0.0.
 
-    A reason asked for and not given is None as well; one that is too long is shortened to `REASON_CHARACTERS`.
+    `step` is None if not asked for. `reason` is None if not asked for or not given, and is cut to `REASON_CHARACTERS`.
     """
 
     value: float
@@ -73,9 +72,9 @@ class Item:
 
 
 def items_schema(forms: Sequence[ItemForm]) -> str:
-    """The JSON Schema, as compact JSON text, of an answer with one item per form, ids 1..k in order.
+    """Return the JSON Schema, as compact JSON text, of an answer with one item per form, with ids 1..k in order.
 
-    The order of its keys is the order in which an answer is written, so they must not be sorted.
+    The model writes keys in the order of the schema, so they must not be sorted.
     """
     listed = {
         "type": "array",
@@ -87,23 +86,23 @@ def items_schema(forms: Sequence[ItemForm]) -> str:
 
 
 def json_output_tokens(forms: Sequence[ItemForm]) -> int:
-    """How many tokens such an answer has room for, indented, and with reasons in a language that takes many."""
+    """Return the token limit of such an answer: room for indentation, and reasons in a token-heavy language."""
     return _FRAME_TOKENS + sum(_ITEM_TOKENS + (_REASON_TOKENS if form.reason else 0) for form in forms)
 
 
 def read_items(text: str, cut: bool, forms: Sequence[ItemForm]) -> list[Item | CallFailure]:
-    """What `text` says of each form, in their order; never raises.
+    """Read the item of each form from `text`, in order; never raises.
 
-    `cut` says that the text ended at its limit of tokens. The last answer in the text that is whole counts, or else
-    the last one as far as it goes; an earlier one that says otherwise of a criterion makes it fail. Failures are of
-    the kind `parse`.
+    `cut` tells that the text ended at its token limit. The last complete answer in the text counts, or else the last
+    one as far as it goes. A criterion fails if an earlier answer contradicts that one. Failures are of the kind
+    `parse`.
 
-    Items are known by their ids, 1..k, or 0..k-1 where they are all of these; the only item about a single criterion
-    may have none. Without such an answer, items that stand one by one in the text are one, and so are lines of nothing
-    but one value each, as many as there are forms.
+    Items are matched by their ids 1..k, or 0..k-1 if all of these occur; the only item about a single criterion needs
+    no id. If there is no such answer, single items that stand one by one in the text are taken as one answer, and so
+    are lines that each hold nothing but one value, if there are as many as forms.
     """
     if len(text) > MAX_JSON_TEXT_CHARACTERS:
-        detail = f"the judge wrote {len(text)} characters, and at most {MAX_JSON_TEXT_CHARACTERS} are read"
+        detail = f"the judge wrote {len(text)} characters; at most {MAX_JSON_TEXT_CHARACTERS} are read"
         return [CallFailure("parse", detail) for _ in forms]
     answers = _answers(text, forms)
     whole = [number for number, answer in enumerate(answers) if answer.ended == "whole"]
@@ -117,21 +116,21 @@ def read_items(text: str, cut: bool, forms: Sequence[ItemForm]) -> list[Item | C
 
 
 def _answers(text: str, forms: Sequence[ItemForm]) -> list["_Answer"]:
-    """Every answer in a text, in order."""
-    found = list(find_values(_decoded(text)))
-    answers = [_Answer(_listed(one, len(forms)), one.ended, forms) for one in found]
+    """Return every answer in a text, in order."""
+    values = list(find_values(_decoded(text)))
+    answers = [_Answer(_listed(one, len(forms)), one.ended, forms) for one in values]
     answers = [answer for answer in answers if answer.items or answer.strays]
     if answers:
         return answers
-    alone = [one for one in found if isinstance(one.value, dict) and one.ended == "whole"]
-    if len(alone) > 1 and not any(one.ended == "broken" for one in found):
-        answer = _Answer([one.value for one in alone], found[-1].ended, forms)
+    single_items = [one for one in values if isinstance(one.value, dict) and one.ended == "whole"]
+    if len(single_items) > 1 and not any(one.ended == "broken" for one in values):
+        answer = _Answer([one.value for one in single_items], values[-1].ended, forms)
         return [answer] if answer.items or answer.strays else []
-    return [] if found else _lines_of_values(text, forms)
+    return [] if values else _lines_of_values(text, forms)
 
 
 def _decoded(text: str) -> str:
-    """A text that is nothing but a JSON string, as what the string holds."""
+    """Decode a text that is nothing but a JSON string; return any other text unchanged."""
     stripped = text.strip()
     if len(stripped) > 1 and stripped[0] == stripped[-1] == '"':
         try:
@@ -143,7 +142,7 @@ def _decoded(text: str) -> str:
 
 
 def _listed(found: ParsedValue, asked: int) -> list[object]:
-    """The finished items of a value, also where its list is JSON in a string; none if it is not an answer's shape."""
+    """Return the finished items of a value, whose list may be JSON in a string; empty if it has another shape."""
     listed: object = found.value
     if isinstance(listed, dict):
         listed = listed.get("verdicts", [listed] if asked == 1 else None)
@@ -155,7 +154,7 @@ def _listed(found: ParsedValue, asked: int) -> list[object]:
 
 
 def _lines_of_values(text: str, forms: Sequence[ItemForm]) -> list["_Answer"]:
-    """An answer of lines: `true` and `false` alone or numbered, other values numbered; none if any line is not."""
+    """Read lines of one value each as an answer: `true` and `false` with or without numbers, other values numbered."""
     lines = [line for line in text.splitlines() if line.strip()]
     read = [_VALUE_LINE.fullmatch(line) for line in lines]
     if len(lines) != len(forms) or any(one is None for one in read):
@@ -173,12 +172,12 @@ def _lines_of_values(text: str, forms: Sequence[ItemForm]) -> list["_Answer"]:
 
 
 class _Answer:
-    """One answer's items by the criterion they speak of, or the numbers among theirs that stand for none.
+    """One answer's items by criterion.
 
     Attributes:
-        ended: how the JSON of it ended.
-        items: the items of each criterion, numbered from 1.
-        strays: the ids that were not asked for; then there are no items.
+        ended: how its JSON ended.
+        items: the items of each criterion, numbered from 1; empty if there are strays.
+        strays: the ids that were not asked for.
     """
 
     def __init__(self, listed: Sequence[object], ended: Literal["whole", "cut", "broken"], forms: Sequence[ItemForm]):
@@ -201,18 +200,18 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Mention:
-    """An item that speaks of a criterion, and which of the text's answers it stands in."""
+    """An item about a criterion, with the index of the answer that holds it."""
 
     answer: int
     item: dict[str, object]
 
 
 def _mentions(answers: Sequence[_Answer]) -> dict[int, list[_Mention]]:
-    of: dict[int, list[_Mention]] = defaultdict(list)
+    mentions: dict[int, list[_Mention]] = defaultdict(list)
     for number, answer in enumerate(answers):
         for criterion, items in answer.items.items():
-            of[criterion] += [_Mention(number, item) for item in items]
-    return of
+            mentions[criterion] += [_Mention(number, item) for item in items]
+    return mentions
 
 
 def _outcome(number: int, form: ItemForm, mentions: Sequence[_Mention], last: int, lacking: str) -> Item | CallFailure:
@@ -231,7 +230,7 @@ def _outcome(number: int, form: ItemForm, mentions: Sequence[_Mention], last: in
 
 
 def _read(item: Mapping[str, object], form: ItemForm) -> Item | str:
-    """The item, or what is wrong with it."""
+    """Return the item, or what is wrong with it."""
     if form.value not in item:
         return f"the judge gave no {form.value!r}"
     raw = item[form.value]
@@ -249,7 +248,7 @@ def _read(item: Mapping[str, object], form: ItemForm) -> Item | str:
 
 def _is_readable(form: ItemForm, value: float) -> bool:
     if form.value == "awarded":
-        return math.isfinite(value)  # one outside 0..high is clipped where it becomes a score
+        return math.isfinite(value)  # a value outside 0..high is clipped when it becomes a score
     if form.value == "grade":
         return 0 <= value <= form.high and value.is_integer()
     return 0 <= value <= 1
@@ -273,7 +272,7 @@ def _whole_number(raw: object) -> float | None:
 
 
 def _reason(raw: object) -> str | None:
-    """A reason as text that can be stored: surrogate pairs joined, what no encoding or database takes replaced."""
+    """Return a reason as storable text: surrogate pairs joined, lone surrogates and NUL replaced."""
     if not isinstance(raw, str):
         return None
     text = replace_lone_surrogates(raw).replace("\0", "\ufffd").strip()
@@ -281,12 +280,12 @@ def _reason(raw: object) -> str | None:
 
 
 def _missing_item_reason(text: str, cut: bool, answer: _Answer | None) -> str:
-    """What to add to a failure about a criterion that the answer does not have."""
+    """Return what explains that the answer has no item about a criterion."""
     began = excerpt(text)
     if not began:
         return ": it wrote nothing"
     if answer is None and not cut:
-        return f": no verdicts in what it wrote, which began {began!r}"
+        return f": it wrote no verdicts; its text began {began!r}"
     if answer is not None and answer.ended == "broken":
         return f": the answer stops being JSON before it; it began {began!r}"
     if (answer is None and cut) or (answer is not None and answer.ended == "cut"):
@@ -295,7 +294,7 @@ def _missing_item_reason(text: str, cut: bool, answer: _Answer | None) -> str:
 
 
 def excerpt(text: str) -> str:
-    """The first words of what a judge wrote, in one line, for a failure to quote."""
+    """Return the first words of a judge's text on one line, to quote in a failure."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:1000]).split())[:80]
 
 

@@ -1,4 +1,4 @@
-"""Planning: (response, criterion) pairs become calls and checks, each with its digest. Pure: nothing is asked here."""
+"""Planning: turn (response, criterion) pairs into calls and checks, each with a digest. Pure; nothing is asked here."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from trainer_client.wire import Criterion, FieldError, Prompt, Verification, Ver
 from trainer_client.wire.criteria import JudgeVerification, MathVerification
 
 FINAL_ANSWER_CHARACTERS = 400
-"""How much of an extracted final answer is shown again beside the right one."""
+"""How many characters of an extracted final answer are shown again next to the correct one."""
 
 OUTCOME = "outcome"
 """The criterion id of the verdict that compares the final answer with the ground truth."""
@@ -28,7 +28,7 @@ BY_MATH = MathVerification(method="math")
 
 @dataclass(frozen=True, slots=True)
 class GroupContext:
-    """What the responses of a group have in common: the prompt, and what only the judge sees."""
+    """What the responses of a group share: the prompt, and the material that only the judge sees."""
 
     prompt: Prompt
     grounding: str | None = None
@@ -36,15 +36,15 @@ class GroupContext:
     ground_truth: str | None = None
 
     def without(self, withheld: Collection[str]) -> "GroupContext":
-        """The context without what a set of templates withholds from the judge."""
+        """Return the context without the material that a template set withholds from the judge."""
         return GroupContext(self.prompt, *[None if name in withheld else getattr(self, name) for name in MATERIAL])
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictSlot:
-    """One verdict to be had: its criterion's id, who decides, and the digest of each vote (one unless asked).
+    """A place for one verdict: its criterion's id, how it is decided, and the digest of each vote (one by default).
 
-    `step` is the step of a verdict that names none: a program's that looks for nothing is about the whole response.
+    `step` is used for a verdict that names no step, such as that of a program that searches no steps.
     """
 
     criterion: str
@@ -55,7 +55,7 @@ class VerdictSlot:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """One call of a plan's batch, and the digests of the verdicts its reply holds."""
+    """One call of a plan's batch, with the digest of each verdict in its reply."""
 
     question: Question
     digests: tuple[bytes, ...]
@@ -63,10 +63,10 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True)
 class ResponsePlan:
-    """All that one response needs: a slot per verdict, the calls and checks that fill them, and the steps.
+    """How one response is judged: a slot per verdict, the calls and checks that fill the slots, and its steps.
 
-    `system_alone` is the system message under which a criterion is asked by itself again. `group` is the place of the
-    response's group in its request.
+    `system_alone` is the system message for asking a single criterion again. `group` is the index of the response's
+    group in its request.
     """
 
     slots: tuple[VerdictSlot, ...]
@@ -80,22 +80,22 @@ class ResponsePlan:
 
     @property
     def digests(self) -> tuple[bytes, ...]:
-        """Every digest the plan asks the judge for."""
+        """The digests of all verdicts that the judge is asked for."""
         return tuple([digest for call in self.planned_calls for digest in call.digests])
 
 
 class GroupPlanner:
-    """Plans the calls and checks about the responses to one prompt by one rubric; what they share is made once.
+    """Plans the calls and checks for the responses to one prompt under one rubric. What they share is built once.
 
     Args:
-        setup: the judge.
-        context: the prompt, and what else is known; the judge sees of it what its templates do not withhold.
-        criteria: what to judge by; shape (M,). Under `likert` they guide one rating of the whole.
+        prepared: the judging configuration, made ready.
+        context: the prompt and the material of the group. The judge sees what its templates do not withhold.
+        criteria: the M criteria to judge by. Under `likert` they guide one rating of the whole response.
         votes: how many verdicts to sample for each criterion.
-        group: the place of the group in its request.
+        group: the index of the group in its request.
 
     Attributes:
-        verified: the criteria that programs verify, and how.
+        verified: the criteria that programs verify, each with its verification.
     """
 
     def __init__(
@@ -122,18 +122,18 @@ class GroupPlanner:
             prepared.single_templates if prepared.asks_individually(len(self._to_ask)) else prepared.multi_templates
         )
         self._stepwise = prepared.config.protocol == "stepwise"
-        self._looks_in_steps = any(step_to_search(program) is not None for _, program in self.verified)
+        self._searches_steps = any(step_to_search(program) is not None for _, program in self.verified)
         self._prompt = render_conversation(context.prompt, self._templates.fence)
         self._questions: dict[tuple[int, ...], list[tuple[Question, bytes]]] = {}
         self._program_digests: dict[str, bytes] = {}
 
     def plan(self, judged: JudgedContent, *, keep: int | None = None) -> ResponsePlan:
-        """Plan one response, or what of it is to be judged.
+        """Plan one response, or the part of it that is judged.
 
-        Its steps and its final answer are those of all of it, whatever `keep` says: show the judge only this many
-        characters, the first and the last half with the middle left out; None shows them all.
+        `keep` limits how many characters the judge is shown: the first and the last half of them, with the middle left
+        out; None shows all. Steps and final answer are always those of the full text.
         """
-        parts = tuple(split_steps(judged.text)) if self._stepwise or self._looks_in_steps else ()
+        parts = tuple(split_steps(judged.text)) if self._stepwise or self._searches_steps else ()
         steps = parts if self._stepwise else ()
         needs_final_answer = (
             self._stepwise or self._context.ground_truth is not None or len(self._to_ask) < len(self._criteria)
@@ -145,9 +145,9 @@ class GroupPlanner:
         planned_calls: list[PlannedCall] = []
         votes_of: dict[str, list[bytes]] = {}
         for question, ending in self._questions_about(tuple([step.number for step in steps])):
-            own = digests.with_ending(question.call, ending, len(question.criteria))
-            planned_calls.append(PlannedCall(question, own))
-            for criterion, digest in zip(question.criteria, own, strict=True):
+            call_digests = digests.with_ending(question.call, ending, len(question.criteria))
+            planned_calls.append(PlannedCall(question, call_digests))
+            for criterion, digest in zip(question.criteria, call_digests, strict=True):
                 votes_of.setdefault(criterion, []).append(digest)
         checks = {
             criterion.id: Check(
@@ -176,26 +176,26 @@ class GroupPlanner:
         return check.digest_with(self._program_digests[criterion], subjects)
 
     def _questions_about(self, step_numbers: tuple[int, ...]) -> list[tuple[Question, bytes]]:
-        """The questions about a response with these steps, every vote's in turn, and the endings of their digests."""
-        made = self._questions.get(step_numbers)
-        if made is None:
+        """Return the questions about a response with these steps, vote by vote, each with its digest ending."""
+        questions = self._questions.get(step_numbers)
+        if questions is None:
             temperature = self._prepared.config.temperature
             samples = [SamplingOptions(temperature, vote) if temperature else None for vote in range(self._votes)]
-            made = self._questions[step_numbers] = [
+            questions = self._questions[step_numbers] = [
                 (question, ending_of(question.call, question.scaling))
                 for sample in samples
                 for question in ask_criteria(self._prepared, self._to_ask, step_numbers, sample)
             ]
-        return made
+        return questions
 
     def _slots(self, votes_of: dict[str, list[bytes]], checks: dict[str, bytes]) -> tuple[VerdictSlot, ...]:
         if self._prepared.config.protocol == "likert":
             return (VerdictSlot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
         step = WHOLE_RESPONSE if self._stepwise else None
-        judged = None if self._prepared.names_steps else step
+        judge_step = None if self._prepared.names_steps else step
         return tuple(
             [
-                VerdictSlot(c.id, "judge", tuple(votes_of[c.id]), judged)
+                VerdictSlot(c.id, "judge", tuple(votes_of[c.id]), judge_step)
                 if program is None
                 else VerdictSlot(c.id, program.method, (checks[c.id],), step)
                 for c, program in zip(self._criteria, self._programs, strict=True)
@@ -227,16 +227,16 @@ class GroupPlanner:
 
 
 def check_required(where: str, prepared: PreparedConfig, given: GroupContext) -> None:
-    """Refuse material that lacks what the set of templates requires.
+    """Check that a group has the material that the template set requires.
 
     Raises:
-        InvalidRequest: it does; `where` is the field of the request that holds the material.
+        InvalidRequest: something required is missing; `where` is the request field that holds the material.
     """
     missing = prepared.declaration.missing({name: getattr(given, name) for name in MATERIAL})
     if missing is not None:
         field = f"{where}.{missing}"
         message = (
-            f"the set of templates {prepared.config.template!r} judges by the {missing}, which is not given; give it, or "
+            f"the template set {prepared.config.template!r} needs a {missing}, which the request lacks; add it, or "
             "choose another set"
         )
         raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
@@ -252,10 +252,10 @@ def plan_outcome(judged: JudgedContent, ground_truth: str, group: int = 0) -> Re
 
 
 def verification_of(prepared: PreparedConfig, criterion: Criterion, context: GroupContext) -> Verification | None:
-    """The program that verifies a criterion; None where the judge is asked.
+    """Return the verification of a criterion by a program; None if the judge is asked.
 
-    An `answer` is compared with the ground truth, where there is one and the criterion names no other way: SRaR
-    verifies it by the outcome.
+    A criterion of kind `answer` that names no verification is compared with the ground truth, if there is one, because
+    SRaR verifies the answer by the outcome.
     """
     if prepared.config.protocol == "likert" or isinstance(criterion.verification, JudgeVerification):
         return None

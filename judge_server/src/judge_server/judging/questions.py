@@ -1,15 +1,9 @@
-"""Questions to the judge as data: judging configurations, protocols, and what each asks.
+"""Questions to the judge: judging configurations, the protocols, and what each protocol asks.
 
-A question to the judge, as data: the call, the criteria its reply has a verdict on, and how that reply is read.
-
-Data, so that it can be asked of a judge in another process.
-
-The judging protocols: what a criterion is asked, in what form it is answered, and what an answer means.
-
-One criterion a call is a distribution over a menu, or a choice among labels, so that nothing a response says can make
-a verdict that is not on offer. Several criteria a call are written as JSON, and read by `judge_server.judging.items`.
-
-Ways of asking: everything a request may choose about how the judge is asked, and what a judge has ready for each.
+A `Question` is plain data (the call, the criteria that its reply decides, and how the reply is read), so that it can be
+sent to a judge in another process. One criterion per call is answered with a token or label choice, so that no text in
+a response can produce a verdict that is not on offer. Several criteria per call are answered as JSON, which
+`judge_server.judging.items` reads.
 """
 
 from collections.abc import Callable
@@ -40,15 +34,16 @@ from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire import RATIONALE_TOKENS, Criterion, JudgingOptions, JudgingProtocol
 
 Reading: TypeAlias = Literal["yes_no", "grade", "rating"] | tuple[ItemForm, ...]
-"""How a reply is read: as one verdict from the form of its answer, or as items written in these forms."""
+"""How a reply is read: as one verdict of this kind, or as JSON items in these forms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A call, the ids of the criteria its reply has a verdict on, and how to read them, in that order.
+    """A call, the ids of the criteria that its reply decides, and how the reply is read.
 
-    `alone` asks for one of them by itself, by its place, where the reply left it out. `scaling` calibrates the
-    probability of a verdict of yes or no. A verdict from less mass on its choices than `min_choice_mass` fails.
+    `alone(place)` is the question about one of the criteria by itself, asked if the reply left it out. `scaling`
+    calibrates the probability of a yes/no verdict. A verdict with less mass on its choices than `min_choice_mass`
+    fails.
     """
 
     call: Call
@@ -59,7 +54,7 @@ class Question:
     min_choice_mass: float = MIN_CHOICE_MASS
 
     def read(self, reply: Reply) -> list[JudgeResult | CallFailure]:
-        """The verdict on each of the criteria."""
+        """Return the verdict on each of the criteria, in order."""
         answer, reading = self.call.answer, self.reading
         if reading == "yes_no" and isinstance(answer, TokenChoice):
             return [read_yes_no(answer, reply, self.scaling, self.min_choice_mass)]
@@ -69,12 +64,12 @@ class Question:
             return [read_rating(answer, reply, self.min_choice_mass)]
         if isinstance(reading, tuple):
             return read_json_output(reading, reply)
-        raise TypeError(f"{type(answer).__name__} is no form of answer to be read as {reading}")
+        raise TypeError(f"an answer of the form {type(answer).__name__} cannot be read as {reading}")
 
 
 @dataclass(frozen=True, slots=True)
 class JudgingConfig:
-    """What of a request's options can change a verdict, beyond the texts that are shown."""
+    """The options of a request that can change a verdict, apart from the texts shown."""
 
     protocol: JudgingProtocol | Literal["comparison"]
     per_call: int | Literal["all"] = 1
@@ -85,7 +80,7 @@ class JudgingConfig:
 
     @classmethod
     def of(cls, options: JudgingOptions, protocol: JudgingProtocol) -> "JudgingConfig":
-        """The way that options ask for."""
+        """Return the configuration that a request's options ask for."""
         default: int | Literal["all"] = "all" if protocol == "checklist" else 1
         return cls(
             protocol,
@@ -98,18 +93,17 @@ class JudgingConfig:
 
     @property
     def plain(self) -> bool:
-        """Whether a call asks for one verdict and nothing else: no reasons, no thoughts, no other criterion."""
+        """Whether each call asks for one verdict and nothing else: no rationale, no thinking, no other criterion."""
         return not self.rationale and not self.think_tokens and self.per_call == 1
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedConfig:
-    """A way of asking made ready: templates for one criterion and for several, fingerprint, and calibration.
+    """A judging configuration made ready: templates for one criterion and for several, fingerprint and calibration.
 
-    `names_steps` is whether the judge is asked, under `stepwise`, which step decides a criterion. Where it is not, its
-    verdicts are about the whole response.
-    `declared` is what the set of templates declares, such as what it withholds from the judge. `min_choice_mass` is
-    the least mass on its choices that a verdict is read from.
+    `names_steps` tells whether the judge is asked, under `stepwise`, which step decides a criterion; if not, its
+    verdicts are about the whole response. `declaration` is the template set's, such as what it withholds from the
+    judge. `min_choice_mass` is the least mass on its choices that a verdict is read from.
     """
 
     config: JudgingConfig
@@ -122,20 +116,20 @@ class PreparedConfig:
     min_choice_mass: float = MIN_CHOICE_MASS
 
     def per_call(self, criteria: int) -> int:
-        """How many of `criteria` criteria share a call."""
+        """Return how many criteria share a call when `criteria` are asked."""
         return max(criteria, 1) if self.config.per_call == "all" else self.config.per_call
 
     def asks_individually(self, criteria: int) -> bool:
-        """Whether each of `criteria` criteria is a question by itself: a checklist is always written as one."""
+        """Whether each of `criteria` criteria gets a call of its own. A checklist is always written as one answer."""
         if self.config.protocol == "checklist":
             return False
         return self.config.protocol == "likert" or min(self.per_call(criteria), criteria) <= 1
 
 
 def option(label: str, synonym: str = "") -> Option:
-    """A label with the spellings that a model gives it, and those of a word that means the same.
+    """Return a label with the spellings that models use for it and for a synonym.
 
-    Ten at most, so that those of two labels fit the 20 tokens whose probabilities vLLM and the OpenAI API give.
+    There are at most ten, so that two labels fit the 20 tokens whose probabilities vLLM and the OpenAI API return.
     """
     cased = [label, label.capitalize(), label.upper(), *([synonym, synonym.capitalize()] if synonym else ())]
     spellings = tuple(dict.fromkeys(cased))
@@ -143,13 +137,13 @@ def option(label: str, synonym: str = "") -> Option:
 
 
 YES_NO = (option("yes", "true"), option("no", "false"))
-"""The templates ask for true or false; a set of templates may ask for yes or no, or declare other words."""
+"""The default templates ask for true or false; a template set may ask for yes or no, or declare other words."""
 HOLISTIC = "overall"
-"""The criterion id of a verdict about the response as a whole."""
+"""The criterion id of a verdict about the whole response."""
 
 _HIGHEST_DIGIT = 9
-"""Grades of one digit are one token for every tokenizer, so their masses are read. A higher scale is a choice among
-labels, of which only the one picked is known. A rating from 1 to 10 is asked for as a digit from 0 to 9."""
+"""A one-digit grade is one token for every tokenizer, so its masses can be read. On a higher scale the grade is a label
+choice, of which only the picked label is known. A rating from 1 to 10 is asked for as a digit from 0 to 9."""
 
 
 def ask_criteria(
@@ -158,7 +152,7 @@ def ask_criteria(
     step_numbers: tuple[int, ...],
     sample: SamplingOptions | None,
 ) -> list[Question]:
-    """The questions that ask criteria of a response with these steps, in order, in the setup's way."""
+    """Return the questions about a response with these steps, in the order of the criteria."""
     if prepared.config.protocol == "likert":
         return [_ask_holistically(prepared, criteria, sample)]
     if prepared.asks_individually(len(criteria)):
@@ -171,7 +165,7 @@ def ask_criteria(
 def ask_alone(
     prepared: PreparedConfig, criterion: Criterion, step_numbers: tuple[int, ...], sample: SamplingOptions | None
 ) -> Question:
-    """Ask one criterion of a response with these steps."""
+    """Return the question about one criterion of a response with these steps."""
     protocol = prepared.config.protocol
     if protocol == "checklist":
         return _ask_together(prepared, (criterion,), step_numbers, sample)
@@ -192,7 +186,7 @@ def ask(
     reading: Literal["yes_no", "grade", "rating"],
     scaling: PlattScaling = UNSCALED,
 ) -> Question:
-    """Ask for one verdict, whose probability is calibrated by a map unless that is left out."""
+    """Return a question for one verdict, whose probability is calibrated by `scaling`."""
     config = prepared.config
     reasoning = Reasoning(RATIONALE_TOKENS, prepared.single_templates.ask) if config.rationale else None
     call = Call(question, answer, reasoning, config.think_tokens, sample)

@@ -1,17 +1,12 @@
-"""What a judge's reply means: a verdict, a failure, or votes that become one verdict.
+"""Read a judge's reply as a verdict or a failure, and combine votes into one verdict. Nothing is guessed.
 
-What a reply means: a verdict, or a failure that says why it is none. Nothing is guessed.
+Probability masses are checked first, because an endpoint may return numbers that are not probabilities.
 
-Masses are checked before anything is made of them: an endpoint may answer with numbers that are no probabilities.
-
-What a model said where it should have picked a label, for engines that cannot hold it to the labels.
-
-A label counts where it stands as the answer: at the beginning ("Yes.", "**Step 3**", "7/10"), on a line that says so
-("Final answer: no"), behind the mark `[RESULT]`, or in double brackets that end a line (`[[A]]`). Several such places
-must agree, and no other label may be named in the same sentence. Everything else is a `parse` failure, also where a
-reader would guess right (docs/decisions/0012). Characters that only format (U+200E and its kin) are not read.
-
-Several sampled verdicts on one criterion become one.
+An engine that cannot hold a model to the labels on offer returns text instead. A label in it counts only as a stated
+answer: at the beginning ("Yes.", "**Step 3**", "7/10"), on a line that announces it ("Final answer: no"), after the
+mark `[RESULT]`, or in double brackets that end a line (`[[A]]`). If there are several such places they must agree, and
+the same sentence must name no other label. Anything else is a `parse` failure, even if a reader would guess right
+(docs/decisions/0012). Formatting characters (U+200E and the like) are ignored.
 """
 
 import math
@@ -24,6 +19,231 @@ from dataclasses import dataclass, replace
 from judge_server.judging.calibration import SATISFIED_THRESHOLD, UNSCALED, PlattScaling
 from judge_server.judging.items import Item, ItemForm, excerpt, read_items
 from judge_server.ports import MASS_TOLERANCE, CallFailure, JudgeResult, LabelChoice, Reply, TokenChoice
+
+MIN_CHOICE_MASS = 0.02
+"""The default for the least probability that a judge must put on all choices together."""
+
+
+def invalid_masses(masses: Sequence[float], choices: int) -> str:
+    """Return why these cannot be the probabilities of `choices` choices, in words; empty if they can."""
+    if len(masses) != choices:
+        return f"{len(masses)} probabilities for {choices} choices"
+    wrong = next((mass for mass in masses if not 0.0 <= mass <= 1.0 + MASS_TOLERANCE), None)
+    if wrong is not None:
+        return f"a probability of {wrong:g}"
+    total = math.fsum(masses)
+    return f"probabilities that add up to {total:.6g}" if total > 1.0 + MASS_TOLERANCE else ""
+
+
+def _choice_mass(
+    token_choice: TokenChoice, reply: Reply, masses: tuple[float, ...], least: float
+) -> float | CallFailure:
+    """Return the mass of all choices together, or a failure if it is invalid or less than `least`."""
+    invalid = invalid_masses(masses, len(token_choice.options))
+    if invalid:
+        return CallFailure("engine", f"the judge's answer has {invalid}, which is impossible; check its endpoint")
+    total = math.fsum(masses)
+    if total > 0 and total >= least:
+        return total
+    labels = token_choice.options[0].label, token_choice.options[-1].label
+    named = " or ".join(labels) if len(token_choice.options) == 2 else f"a grade from {labels[0]} to {labels[1]}"
+    quote = f"; it said {reply.text[:80]!r}" if reply.text else ""
+    if not total > 0:
+        return CallFailure("parse", f"the judge put no probability on {named}{quote}")
+    return CallFailure(
+        "parse",
+        f"the judge put a probability of only {total:.2g} on {named} (min_choice_mass is {least:g}), so it tended "
+        f"to say something else{quote}",
+    )
+
+
+def read_yes_no(
+    token_choice: TokenChoice, reply: Reply, scaling: PlattScaling = UNSCALED, min_choice_mass: float = MIN_CHOICE_MASS
+) -> JudgeResult | CallFailure:
+    """Read a reply to a choice of two tokens as a verdict about the first option.
+
+    raw_probability = mass of the first option / mass of both; choice_mass is that denominator. probability is the raw
+    one calibrated by `scaling`, and the verdict is satisfied from one half on. If the engine reads no masses, the
+    model's text decides and there is no probability; the score is 0.5 if it says that both options are equal.
+
+    A choice_mass below `min_choice_mass`, or a step that was not offered, is a `parse` failure. Masses that cannot be
+    probabilities are an `engine` failure. The step is the one named after the option of greatest mass, even if
+    calibration turns the verdict.
+    """
+    if reply.masses is None:
+        return _read_from_text(token_choice, reply)
+    choice_mass = _choice_mass(token_choice, reply, reply.masses, min_choice_mass)
+    if isinstance(choice_mass, CallFailure):
+        return choice_mass
+    yes, no = reply.masses
+    raw = yes / choice_mass
+    probability = scaling.calibrate(raw)
+    step = None
+    if token_choice.then is not None:
+        label = token_choice.options[0 if yes >= no else 1].label
+        chosen = _chosen(token_choice, token_choice.then, label, reply)
+        if isinstance(chosen, CallFailure):
+            return chosen
+        step = int(chosen)
+    return JudgeResult(
+        1.0 if probability >= SATISFIED_THRESHOLD else 0.0,
+        probability,
+        min(choice_mass, 1.0),
+        step,
+        rationale=reply.reasoning,
+        raw_probability=raw,
+    )
+
+
+def _chosen(token_choice: TokenChoice, then: LabelChoice, label: str, reply: Reply) -> str | CallFailure:
+    chosen = reply.chosen
+    if chosen is None and reply.text is not None:
+        answer = read_token_choice(reply.text, token_choice)
+        if isinstance(answer, CallFailure):
+            return answer
+        if answer[0] != label:
+            return CallFailure("parse", f"the judge puts more probability on {label} but says {answer[0]}")
+        chosen = answer[1]
+    if chosen not in then.labels:
+        return CallFailure("parse", f"the judge named step {chosen!r}, which was not on offer")
+    return chosen
+
+
+def _read_from_text(token_choice: TokenChoice, reply: Reply) -> JudgeResult | CallFailure:
+    answer = read_token_choice(reply.text or "", token_choice)
+    if isinstance(answer, CallFailure):
+        return answer
+    label, then = answer
+    step = None if token_choice.then is None or then is None else int(then)
+    if label == TIE:
+        return JudgeResult(0.5, rationale=reply.reasoning)
+    return JudgeResult(1.0 if label == token_choice.options[0].label else 0.0, step=step, rationale=reply.reasoning)
+
+
+def read_grade(
+    answer: TokenChoice | LabelChoice, reply: Reply, min_choice_mass: float = MIN_CHOICE_MASS
+) -> JudgeResult | CallFailure:
+    """Read a reply as a grade. score = grade / highest grade.
+
+    From masses m_g, the grade is the expected one, E[g] = sum of g m_g / sum of m_g, and choice_mass is the sum of the
+    masses. Without masses, and for a label choice, the grade is the one that the judge said or picked. Masses are
+    checked as in `read_yes_no`.
+    """
+    labels = answer.labels if isinstance(answer, LabelChoice) else tuple(offered.label for offered in answer.options)
+    highest = int(labels[-1])
+    if isinstance(answer, TokenChoice) and reply.masses is not None:
+        total = _choice_mass(answer, reply, reply.masses, min_choice_mass)
+        if isinstance(total, CallFailure):
+            return total
+        # Divide each mass before multiplying, so that all mass on one grade gives exactly that grade.
+        expected = sum(int(name) * (mass / total) for name, mass in zip(labels, reply.masses, strict=True))
+        grade, choice_mass = min(expected, float(highest)), min(total, 1.0)
+    else:
+        label = (
+            _read_label(answer, reply)
+            if isinstance(answer, LabelChoice)
+            else read_token_choice(reply.text or "", answer)
+        )
+        if isinstance(label, CallFailure):
+            return label
+        grade, choice_mass = float(label if isinstance(label, str) else label[0]), None
+    return JudgeResult(grade / highest, None, choice_mass, grade=grade, rationale=reply.reasoning)
+
+
+def read_rating(
+    answer: TokenChoice, reply: Reply, min_choice_mass: float = MIN_CHOICE_MASS
+) -> JudgeResult | CallFailure:
+    """Read a reply of one digit from 0 to 9 as a rating from 1 to 10.
+
+    rating = digit + 1, where the digit is the expected one if masses are read (see `read_grade`).
+    score = (rating - 1) / 9 (RGR-GRPO's Likert baseline) = digit / 9.
+    """
+    result = read_grade(answer, reply, min_choice_mass)
+    if isinstance(result, CallFailure) or result.grade is None:
+        return result
+    return replace(result, grade=result.grade + 1)
+
+
+def _read_label(answer: LabelChoice, reply: Reply) -> str | CallFailure:
+    if reply.chosen is None:
+        return read_label_choice(reply.text or "", answer)
+    if reply.chosen not in answer.labels:
+        return CallFailure("parse", f"the judge answered {reply.chosen!r}, which was not on offer")
+    return reply.chosen
+
+
+def read_json_output(forms: tuple[ItemForm, ...], reply: Reply) -> list[JudgeResult | CallFailure]:
+    """Read a JSON answer about several criteria as a verdict on each. score = points awarded / points possible.
+
+    If the points awarded lie outside 0..points possible, the score is clipped to 0 or 1 (as in Rubric-Grounded RL,
+    section 3.1) and `grade` keeps them unchanged.
+    """
+    items = read_items(reply.text or "", reply.cut, forms)
+    return [_from_item(form, item) for form, item in zip(forms, items, strict=True)]
+
+
+def _from_item(form: ItemForm, item: Item | CallFailure) -> JudgeResult | CallFailure:
+    if isinstance(item, CallFailure):
+        return item
+    graded = form.value != "satisfied"
+    score = min(1.0, max(0.0, item.value / form.high)) if graded else item.value
+    return JudgeResult(score, step=item.step, grade=item.value if graded else None, rationale=item.reason)
+
+
+def combine_votes(votes: Sequence[JudgeResult | CallFailure]) -> JudgeResult | CallFailure:
+    """Combine the votes on a criterion into one verdict.
+
+    Yes/no votes are decided by majority; a tie is a no. If some votes failed, the verdict stands only if they could not
+    have turned it; otherwise it fails as they did, with `parse` only if all failed votes were unreadable. A grade or
+    rating is the mean, and fails if any vote failed. Step and rationale come from the winning side: the step it names
+    most often (the first of several), and the rationale of its first vote. Probabilities (raw and calibrated) and
+    choice masses are averaged over the votes that have them.
+    """
+    if len(votes) == 1:
+        return votes[0]
+    given = [vote for vote in votes if isinstance(vote, JudgeResult)]
+    failed = sorted((vote for vote in votes if isinstance(vote, CallFailure)), key=lambda vote: vote.kind == "parse")
+    if not given:
+        return failed[0]
+    if any(vote.grade is not None for vote in given):
+        return failed[0] if failed else _mean(given)
+    yes = [vote for vote in given if vote.score == 1.0]
+    no = [vote for vote in given if vote.score != 1.0]
+    satisfied = len(yes) > len(no) + len(failed)
+    if not satisfied and len(yes) + len(failed) > len(no):
+        kind = failed[0].kind
+        return CallFailure(
+            kind, f"{len(failed)} of {len(votes)} votes failed and could have turned the verdict: {failed[0].detail}"
+        )
+    winners = yes if satisfied else no
+    side = winners or given
+    return replace(
+        side[0],
+        score=1.0 if satisfied else 0.0,
+        probability=_average([vote.probability for vote in given]),
+        raw_probability=_average([vote.raw_probability for vote in given]),
+        choice_mass=_average([vote.choice_mass for vote in given]),
+        step=_most_named([vote.step for vote in side]),
+    )
+
+
+def _mean(given: Sequence[JudgeResult]) -> JudgeResult:
+    return replace(
+        given[0],
+        score=sum(vote.score for vote in given) / len(given),
+        grade=_average([vote.grade for vote in given]),
+        choice_mass=_average([vote.choice_mass for vote in given]),
+    )
+
+
+def _average(numbers: Sequence[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _most_named(steps: Sequence[int | None]) -> int | None:
+    return Counter(steps).most_common(1)[0][0]
+
 
 MAX_LABEL_TEXT_CHARACTERS = 20_000
 """The longest text that is read at all."""
@@ -41,16 +261,19 @@ _ANSWER_LINE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _RESULT = "[RESULT]"
-"""What Prometheus writes before its label, wherever in a line."""
+"""What Prometheus writes before its label, anywhere in a line."""
+
 _BRACKETED = re.compile(
     r"^(?P<before>[^\n]*?)\[\[[^\S\n]*"
     r"(?:(?P<first>[^\W\d_])[^\S\n]*(?P<relation>>{1,2}|<{1,2}|=)[^\S\n]*(?P<second>[^\W\d_])|(?P<label>[^\[\]\n]{1,40}))"
     r"[^\S\n]*\]\][ \t\r.*_`\"]*$",
     re.MULTILINE,
 )
-"""What judges that compare write last: `[[A]]` (MT-Bench), `[[A>>B]]` and `[[A=B]]` (Arena-Hard, NeMo)."""
+"""What comparing judges write last: `[[A]]` (MT-Bench), `[[A>>B]]` and `[[A=B]]` (Arena-Hard, NeMo)."""
+
 TIE = "="
-"""What is read of `[[A=B]]`, where both are on offer."""
+"""The label read from `[[A=B]]`, if both are on offer."""
+
 _NO_ANSWER = "it does not begin with an answer on offer"
 _LEAD_WORDS = {"answer", "step", "option", "grade", "score", "rating"}
 _DASH = re.compile(r"(?<=[^\S\n])[-–](?=\s)")
@@ -59,13 +282,13 @@ _STOPS = {".", "!", ",", ";", ":", "—", "(", "\n"}
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """Labels by the words each may be written in, and the words that may lead to one."""
+    """Labels by the words that may spell each, and the words that may lead to one."""
 
     by_words: dict[tuple[str, ...], str]
     lead: frozenset[str]
 
     def at(self, words: Sequence[str], start: int) -> tuple[str, int] | None:
-        """The label written from `start` on, and where it ends; the longest one."""
+        """Return the longest label written from `start` on, and where it ends."""
         for length in range(min(max(map(len, self.by_words), default=0), len(words) - start), 0, -1):
             label = self.by_words.get(tuple(word.casefold() for word in words[start : start + length]))
             if label is not None:
@@ -73,9 +296,9 @@ class _Labels:
         return None
 
     def bracketed(self, verdict: re.Match[str]) -> str:
-        """A line that ends with a verdict in double brackets, as an answer's line; as it stands if it has none.
+        """Rewrite a line that ends with a label in double brackets as an answer line; leave any other line unchanged.
 
-        What the line says before the verdict is dropped, unless it announces an answer and names another label.
+        The text before the brackets is dropped, unless it announces an answer and names another label.
         """
         label_text = verdict["label"]
         if label_text is None:
@@ -90,16 +313,16 @@ class _Labels:
         return f"{'' if agrees else verdict['before']}\nanswer: {label_text}\n"
 
     def named(self, words: Sequence[str]) -> set[str]:
-        """Every label that the words name. A lone letter names one only as it is spelled, since "a" is a word too."""
+        """Return every label that the words name. A single letter must match in case, because "a" is a word too."""
         exact = {label for label in self.by_words.values() if len(label) == 1 and label.isalpha()}
         hits = ((found, words[i]) for i in range(len(words)) if (found := self.at(words, i)))
         return {label for (label, _), word in hits if label not in exact or word == label}
 
 
 def read_token_choice(text: str, token_choice: TokenChoice) -> tuple[str, str | None] | CallFailure:
-    """The label that `text` gives as its answer, and that of the choice which follows; None if the menu has none.
+    """Read the label that `text` gives as its answer, and that of the label choice that follows (None without one).
 
-    The label is `TIE` where the text says of both options of a menu of two that they are equal.
+    The label is `TIE` if the text says that both of two options are equal.
     """
     written = {
         words: o.label for o in token_choice.options for s in (o.label, *o.spellings) if (words := _fold_words(s))
@@ -108,7 +331,7 @@ def read_token_choice(text: str, token_choice: TokenChoice) -> tuple[str, str | 
 
 
 def read_label_choice(text: str, choice: LabelChoice) -> str | CallFailure:
-    """The label that `text` gives as its answer."""
+    """Read the label that `text` gives as its answer."""
     outcome = _read(text, _labels(choice), None)
     return outcome if isinstance(outcome, CallFailure) else outcome[0]
 
@@ -135,7 +358,7 @@ def _read(text: str, labels: _Labels, then: LabelChoice | None) -> tuple[str, st
 
 
 def _places(text: str, labels: _Labels) -> Iterator[tuple[bool, str]]:
-    """Where an answer may stand: the beginning (true), then behind each line's "answer:" or `[RESULT]`."""
+    """Yield the places of possible answers: the beginning (True), then after each "answer:" or `[RESULT]`."""
     written = text if text.isascii() else "".join(c for c in text if unicodedata.category(c) != "Cf")
     written = _BRACKETED.sub(labels.bracketed, written)
     plain = _DASH.sub("—", written.replace(_RESULT, "\nanswer: ").translate(_MARKS).strip())
@@ -148,7 +371,7 @@ def _places(text: str, labels: _Labels) -> Iterator[tuple[bool, str]]:
 
 
 def _statement(words: Sequence[str], labels: _Labels, then: LabelChoice | None) -> tuple[str, str | None] | str:
-    """The answer that the words begin with, or why they are none."""
+    """Return the answer that the words begin with, or why there is none."""
     found = labels.at(words, _skip_lead(words, labels.lead))
     if found is None:
         return _NO_ANSWER
@@ -184,13 +407,13 @@ def _skip_lead(
 
 
 def _labels_after_lead(words: Sequence[str], labels: _Labels) -> set[str]:
-    """Every label that stands behind a word that leads to one ("step 2"), in any sentence."""
+    """Return every label that follows a leading word ("step 2"), in any sentence."""
     led = (labels.at(words, i + 1) for i, word in enumerate(words) if word.casefold() in labels.lead)
     return {found[0] for found in led if found}
 
 
 def _skip_scale(words: Sequence[str], end: int, label: str, labels: _Labels) -> int:
-    """Behind "/10", "of 10" or "out of 10", where 10 is the greatest label."""
+    """Skip "/10", "of 10" or "out of 10", if 10 is the greatest label."""
     numbers = [int(name) for name in labels.by_words.values() if name.lstrip("-").isdecimal()]
     if label.isdecimal() and numbers:
         for scale in (["/"], ["of"], ["out", "of"]):
@@ -200,7 +423,7 @@ def _skip_scale(words: Sequence[str], end: int, label: str, labels: _Labels) -> 
 
 
 def _stands_alone(words: Sequence[str], end: int, label: str, also: set[str] | frozenset[str] = frozenset()) -> bool:
-    """Whether a label ends here. "2. The" may be the head of a list, so a number takes no full stop before words."""
+    """Whether a label ends here. A number followed by ". " and words does not: it may number a list item."""
     if end >= len(words):
         return True
     stop = words[end]
@@ -210,7 +433,7 @@ def _stands_alone(words: Sequence[str], end: int, label: str, also: set[str] | f
 
 
 def _sentence(words: Sequence[str], start: int) -> Sequence[str]:
-    """From `start` to the end of its sentence, without the mark that ends it."""
+    """Return the words from `start` to the end of the sentence, without its final mark."""
     for end in range(start, len(words)):
         if words[end] == "\n" or words[end][0] in ".!?":
             return words[start:end]
@@ -229,228 +452,3 @@ def _fold_words(written: str) -> tuple[str, ...]:
 def _failed(why: str, text: str) -> CallFailure:
     shown = excerpt(text)
     return CallFailure("parse", f"{why}; the judge wrote {shown!r}" if shown else "the judge wrote nothing")
-
-
-MIN_CHOICE_MASS = 0.02
-"""The least probability that a judge must put on all choices together, unless a judge is given another."""
-
-
-def invalid_masses(masses: Sequence[float], choices: int) -> str:
-    """What makes these no probabilities of `choices` choices, in words; empty where they can be."""
-    if len(masses) != choices:
-        return f"{len(masses)} probabilities for {choices} choices"
-    wrong = next((mass for mass in masses if not 0.0 <= mass <= 1.0 + MASS_TOLERANCE), None)
-    if wrong is not None:
-        return f"a probability of {wrong:g}"
-    total = math.fsum(masses)
-    return f"probabilities that add up to {total:.6g}" if total > 1.0 + MASS_TOLERANCE else ""
-
-
-def _choice_mass(
-    token_choice: TokenChoice, reply: Reply, masses: tuple[float, ...], least: float
-) -> float | CallFailure:
-    """The mass of all choices together, where it can be one and is at least `least`."""
-    wrong = invalid_masses(masses, len(token_choice.options))
-    if wrong:
-        return CallFailure("engine", f"the judge's answer has {wrong}, which cannot be; check its endpoint")
-    total = math.fsum(masses)
-    if total > 0 and total >= least:
-        return total
-    labels = token_choice.options[0].label, token_choice.options[-1].label
-    named = " or ".join(labels) if len(token_choice.options) == 2 else f"a grade from {labels[0]} to {labels[1]}"
-    said = f"; it said {reply.text[:80]!r}" if reply.text else ""
-    if not total > 0:
-        return CallFailure("parse", f"the judge put no probability on {named}{said}")
-    return CallFailure(
-        "parse",
-        f"the judge put a probability of {total:.2g} on {named}, and min_choice_mass is {least:g}: it would rather "
-        f"have said something else{said}",
-    )
-
-
-def read_yes_no(
-    token_choice: TokenChoice, reply: Reply, scaling: PlattScaling = UNSCALED, min_choice_mass: float = MIN_CHOICE_MASS
-) -> JudgeResult | CallFailure:
-    """Turn a reply to a menu of two into a verdict about its first option.
-
-    raw_probability = mass of the first / mass of both, choice_mass is that denominator, and probability is the raw one
-    calibrated by `scaling`: satisfied from one half on. Where the engine reads no masses, what the model said decides,
-    and there is no probability; the score is 0.5 where it said that both options are equal. A choice_mass below
-    `min_choice_mass`, or a step that was not offered, is a `parse` failure; masses that cannot be probabilities are an
-    `engine` failure.
-
-    A step is the one that the model named after the option of greatest mass, also where calibration turns the verdict.
-    """
-    if reply.masses is None:
-        return _read_said(token_choice, reply)
-    choice_mass = _choice_mass(token_choice, reply, reply.masses, min_choice_mass)
-    if isinstance(choice_mass, CallFailure):
-        return choice_mass
-    yes, no = reply.masses
-    raw = yes / choice_mass
-    probability = scaling.calibrate(raw)
-    step = None
-    if token_choice.then is not None:
-        label = token_choice.options[0 if yes >= no else 1].label
-        chosen = _chosen(token_choice, token_choice.then, label, reply)
-        if isinstance(chosen, CallFailure):
-            return chosen
-        step = int(chosen)
-    return JudgeResult(
-        1.0 if probability >= SATISFIED_THRESHOLD else 0.0,
-        probability,
-        min(choice_mass, 1.0),
-        step,
-        rationale=reply.reasoning,
-        raw_probability=raw,
-    )
-
-
-def _chosen(token_choice: TokenChoice, then: LabelChoice, label: str, reply: Reply) -> str | CallFailure:
-    chosen = reply.chosen
-    if chosen is None and reply.text is not None:
-        said = read_token_choice(reply.text, token_choice)
-        if isinstance(said, CallFailure):
-            return said
-        if said[0] != label:
-            return CallFailure("parse", f"the judge leans to {label} and says {said[0]}")
-        chosen = said[1]
-    if chosen not in then.labels:
-        return CallFailure("parse", f"the judge named step {chosen!r}, which was not on offer")
-    return chosen
-
-
-def _read_said(token_choice: TokenChoice, reply: Reply) -> JudgeResult | CallFailure:
-    said = read_token_choice(reply.text or "", token_choice)
-    if isinstance(said, CallFailure):
-        return said
-    label, then = said
-    step = None if token_choice.then is None or then is None else int(then)
-    if label == TIE:
-        return JudgeResult(0.5, rationale=reply.reasoning)
-    return JudgeResult(1.0 if label == token_choice.options[0].label else 0.0, step=step, rationale=reply.reasoning)
-
-
-def read_grade(
-    answer: TokenChoice | LabelChoice, reply: Reply, min_choice_mass: float = MIN_CHOICE_MASS
-) -> JudgeResult | CallFailure:
-    """Turn a reply into a grade. score = grade / highest grade.
-
-    From masses m_g, the grade is the expected one, E[g] = sum of g m_g / sum of m_g, and choice_mass is that sum of
-    masses. Where the engine reads none, and for a choice, the grade is the one that the judge said or picked. Masses
-    are refused as in `read_yes_no`.
-    """
-    labels = answer.labels if isinstance(answer, LabelChoice) else tuple(offered.label for offered in answer.options)
-    highest = int(labels[-1])
-    if isinstance(answer, TokenChoice) and reply.masses is not None:
-        total = _choice_mass(answer, reply, reply.masses, min_choice_mass)
-        if isinstance(total, CallFailure):
-            return total
-        # Each mass is divided before it is multiplied, so that all mass on one grade gives exactly that grade.
-        expected = sum(int(label) * (mass / total) for label, mass in zip(labels, reply.masses, strict=True))
-        grade, choice_mass = min(expected, float(highest)), min(total, 1.0)
-    else:
-        said = (
-            _read_label(answer, reply)
-            if isinstance(answer, LabelChoice)
-            else read_token_choice(reply.text or "", answer)
-        )
-        if isinstance(said, CallFailure):
-            return said
-        grade, choice_mass = float(said if isinstance(said, str) else said[0]), None
-    return JudgeResult(grade / highest, None, choice_mass, grade=grade, rationale=reply.reasoning)
-
-
-def read_rating(
-    answer: TokenChoice, reply: Reply, min_choice_mass: float = MIN_CHOICE_MASS
-) -> JudgeResult | CallFailure:
-    """Turn a reply of one digit from 0 to 9 into a rating from 1 to 10.
-
-    rating = digit + 1, of the expected digit where masses are read (see `read_grade`).
-    score = (rating - 1) / 9 (RGR-GRPO's Likert baseline) = digit / 9.
-    """
-    result = read_grade(answer, reply, min_choice_mass)
-    if isinstance(result, CallFailure) or result.grade is None:
-        return result
-    return replace(result, grade=result.grade + 1)
-
-
-def _read_label(answer: LabelChoice, reply: Reply) -> str | CallFailure:
-    if reply.chosen is None:
-        return read_label_choice(reply.text or "", answer)
-    if reply.chosen not in answer.labels:
-        return CallFailure("parse", f"the judge answered {reply.chosen!r}, which was not on offer")
-    return reply.chosen
-
-
-def read_json_output(forms: tuple[ItemForm, ...], reply: Reply) -> list[JudgeResult | CallFailure]:
-    """Turn what was written of several criteria into a verdict on each. score = points awarded / points there are.
-
-    Points awarded outside 0..points there are make the score 0 or 1, and stay what they are in `grade` (Rubric-Grounded
-    RL, section 3.1, clips as well).
-    """
-    items = read_items(reply.text or "", reply.cut, forms)
-    return [_from_item(form, item) for form, item in zip(forms, items, strict=True)]
-
-
-def _from_item(form: ItemForm, item: Item | CallFailure) -> JudgeResult | CallFailure:
-    if isinstance(item, CallFailure):
-        return item
-    graded = form.value != "satisfied"
-    score = min(1.0, max(0.0, item.value / form.high)) if graded else item.value
-    return JudgeResult(score, step=item.step, grade=item.value if graded else None, rationale=item.reason)
-
-
-def combine_votes(votes: Sequence[JudgeResult | CallFailure]) -> JudgeResult | CallFailure:
-    """One verdict from the votes on a criterion.
-
-    Yes or no goes by majority, and a tie is a no. Where votes failed, the verdict stands only if they could not have
-    turned it; else it fails as they did, with `parse` only if all failed votes were unreadable. A grade or rating is
-    the mean, and fails with any of its votes. The step and the rationale are those of the side that won: the step most
-    of it names (the first of several), the rationale of its first vote. Probabilities, raw and calibrated, and menu
-    masses are averaged over the votes that have them.
-    """
-    if len(votes) == 1:
-        return votes[0]
-    given = [vote for vote in votes if isinstance(vote, JudgeResult)]
-    failed = sorted((vote for vote in votes if isinstance(vote, CallFailure)), key=lambda vote: vote.kind == "parse")
-    if not given:
-        return failed[0]
-    if any(vote.grade is not None for vote in given):
-        return failed[0] if failed else _mean(given)
-    yes = [vote for vote in given if vote.score == 1.0]
-    no = [vote for vote in given if vote.score != 1.0]
-    satisfied = len(yes) > len(no) + len(failed)
-    if not satisfied and len(yes) + len(failed) > len(no):
-        kind = failed[0].kind
-        return CallFailure(
-            kind, f"{len(failed)} of {len(votes)} votes failed and could turn the rest: {failed[0].detail}"
-        )
-    winners = yes if satisfied else no
-    side = winners or given
-    return replace(
-        side[0],
-        score=1.0 if satisfied else 0.0,
-        probability=_average([vote.probability for vote in given]),
-        raw_probability=_average([vote.raw_probability for vote in given]),
-        choice_mass=_average([vote.choice_mass for vote in given]),
-        step=_most_named([vote.step for vote in side]),
-    )
-
-
-def _mean(given: Sequence[JudgeResult]) -> JudgeResult:
-    return replace(
-        given[0],
-        score=sum(vote.score for vote in given) / len(given),
-        grade=_average([vote.grade for vote in given]),
-        choice_mass=_average([vote.choice_mass for vote in given]),
-    )
-
-
-def _average(numbers: Sequence[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _most_named(steps: Sequence[int | None]) -> int | None:
-    return Counter(steps).most_common(1)[0][0]

@@ -1,11 +1,7 @@
-"""What a request still has to ask the judge, who is billed for it, and what the results are.
+"""The results of judging a request: outcomes by digest, who is billed, which work is left, and when plans complete.
 
-What a request leaves to be asked, for whom, and what has become of it.
-
-Findings from the moment they are known until the cache shows them to everybody who reads it.
-
-Without this, a request that read the cache just before another one's verdicts were written there would ask for them
-again. Nothing here reads or writes a cache.
+`WriteBehindBuffer` holds each verdict from the moment it is known until the cache shows it to every reader. Without
+it, a request that read the cache just before another one's verdicts were written would ask for them again.
 """
 
 from collections import Counter, deque
@@ -26,12 +22,12 @@ CallOutcome = JudgeResult | CallFailure
 
 
 class Caller(NamedTuple):
-    """Whom calls are charged to, and how soon they are wanted. Requests that name no run share the run named ''.
+    """Who is billed for calls, and how urgent they are. Requests that name no run share the run named ''.
 
     Attributes:
-        run: the run's name; before it, for projects other than the default one, the project's and a NUL.
-        priority: the class that the calls wait in.
-        share: the weight of the project beside others.
+        run: the run's name, prefixed with the project's and a NUL for all projects but the default one.
+        priority: the queue class of the calls.
+        share: the weight of the project relative to others.
     """
 
     run: str = ""
@@ -40,7 +36,7 @@ class Caller(NamedTuple):
 
     @classmethod
     def of(cls, request: RewardRequest | VerdictRequest | ComparisonRequest) -> "Caller":
-        """The caller of a request, for whom this task works."""
+        """Return the caller of a request, with the identity of the current task."""
         identity, run = current_identity(), (request.run or "").replace(NUL, "\N{REPLACEMENT CHARACTER}")
         if identity.project_id != DEFAULT_PROJECT:
             run = f"{identity.project_id}{NUL}{run}"
@@ -48,19 +44,20 @@ class Caller(NamedTuple):
 
     @property
     def project_id(self) -> str:
-        """The project."""
+        """The id of the run's project."""
         return project_of_run(self.run)
 
 
 ANONYMOUS_CALLER = Caller()
-"""A caller who gives no name."""
+"""The caller of work without a request."""
 
 
 @dataclass(slots=True)
 class JudgementResults:
-    """What became of every digest asked for, which of them were known before, and what asking cost.
+    """The outcome of every digest asked for, where it came from, and what the calls cost.
 
-    `cached` came from the cache, `joined` from another request's calls; what asking cost is of this request's own.
+    `cached` digests came from the cache, `joined` ones from another request's calls. The costs are those of this
+    request's own calls.
     """
 
     by_digest: dict[bytes, CallOutcome] = field(default_factory=dict)
@@ -76,7 +73,7 @@ class JudgementResults:
 
 
 class CompletionTracker:
-    """Tells `done` of each plan, once, when every digest of its slots has an outcome."""
+    """Calls `done` with the index of each plan, once, when every digest of its slots has an outcome."""
 
     def __init__(
         self,
@@ -98,7 +95,7 @@ class CompletionTracker:
                 done(index)
 
     def complete(self, digests: Iterable[bytes]) -> None:
-        """These digests have their final outcome."""
+        """Mark digests whose outcome is final."""
         if self._done is None:
             return
         for digest in digests:
@@ -112,7 +109,10 @@ UnresolvedWork = tuple[ResponsePlan, list[PlannedCall], list[tuple[bytes, Check]
 
 
 def find_unresolved(plans: Sequence[ResponsePlan], known: dict[bytes, CallOutcome]) -> list[UnresolvedWork]:
-    """What of each plan nobody has an outcome for, each digest once; a call that has one verdict unknown is asked."""
+    """Return the calls and checks of each plan that have no outcome yet, each digest once.
+
+    A call is made if any of its verdicts is unknown.
+    """
     claimed = set(known)
     work: list[UnresolvedWork] = []
     for plan in plans:
@@ -129,56 +129,56 @@ def find_unresolved(plans: Sequence[ResponsePlan], known: dict[bytes, CallOutcom
 
 
 def failures_by_kind(outcomes: Iterable[CallOutcome]) -> Counter[str]:
-    """How many calls failed, by kind."""
+    """Count the failed outcomes by kind."""
     return Counter(o.kind for o in outcomes if isinstance(o, CallFailure))
 
 
 class WriteBehindBuffer:
-    """Keeps each finding until it is stored and every read of the cache that began before that has ended."""
+    """Keeps each verdict until it is stored and every cache read that began before that has ended."""
 
     on_pending: Callable[[], None] | None = None
-    """Told when there is something new to store after there was nothing."""
+    """Called when there is something to store after there was nothing."""
 
     def __init__(self) -> None:
-        self._of: dict[bytes, JudgeResult] = {}
+        self._by_digest: dict[bytes, JudgeResult] = {}
         self._new: dict[bytes, JudgeResult] = {}
         self._readers: set[int] = set()
         self._written: deque[tuple[int, Mapping[bytes, JudgeResult]]] = deque()
         self._time = 0
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._by_digest)
 
     def add(self, digest: bytes, result: JudgeResult) -> None:
-        """A finding is known; the first one of a digest stands."""
-        if digest not in self._of:
+        """Add a verdict; the first one under a digest stands."""
+        if digest not in self._by_digest:
             if not self._new and self.on_pending is not None:
                 self.on_pending()
-            self._of[digest] = self._new[digest] = result
+            self._by_digest[digest] = self._new[digest] = result
 
     def get(self, digest: bytes) -> JudgeResult | None:
-        """The finding, if it is kept here."""
-        return self._of.get(digest)
+        """Return the verdict, if it is in the buffer."""
+        return self._by_digest.get(digest)
 
     @contextmanager
     def read_through(self) -> Iterator[None]:
-        """The cache is read in this block, and what it did not show is looked for here before the block ends."""
+        """Keep stored verdicts while the block reads the cache and then looks here for what the cache did not show."""
         self._time += 1
-        mine = self._time
-        self._readers.add(mine)
+        reader = self._time
+        self._readers.add(reader)
         try:
             yield
         finally:
-            self._readers.discard(mine)
+            self._readers.discard(reader)
             self._drop()
 
     def take_pending(self) -> Mapping[bytes, JudgeResult]:
-        """What nobody has begun to store yet; whoever takes it stores it, and says so."""
+        """Return the verdicts to store; the caller stores them and then calls `mark_stored`."""
         new, self._new = self._new, {}
         return new
 
     def mark_stored(self, results: Mapping[bytes, JudgeResult]) -> None:
-        """These were stored, or could not be."""
+        """Mark verdicts as stored, or as failed to store."""
         self._time += 1
         self._written.append((self._time, results))
         self._drop()
@@ -187,4 +187,4 @@ class WriteBehindBuffer:
         oldest = min(self._readers, default=self._time + 1)
         while self._written and self._written[0][0] < oldest:
             for digest in self._written.popleft()[1]:
-                self._of.pop(digest, None)
+                self._by_digest.pop(digest, None)

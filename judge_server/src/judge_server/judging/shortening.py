@@ -1,8 +1,7 @@
-"""Shorten groundings, prompts and responses to a budget, leaving out the middle.
+"""Shorten groundings, prompts and responses to a budget of characters.
 
-Leaving out the middle of what is too long to be shown.
-
-Cuts a grounding to a budget of characters, at a place where a reader would stop.
+Responses and messages lose their middle, with a note of how much was left out. A grounding is cut at its end, where a
+sentence, paragraph or word ends.
 """
 
 import json
@@ -15,17 +14,20 @@ from trainer_client.wire import Message, Prompt, ToolCall
 
 
 def material_characters(material: JudgedContent) -> int:
-    """How many characters of a response are shown whole."""
+    """Count the characters of a response when it is shown in full."""
     return len(material.text) if material.messages is None else sum(map(len, _texts(material.messages)))
 
 
 def prompt_characters(text: Prompt) -> int:
-    """How many characters a text has, or messages together."""
+    """Count the characters of a text, or of all messages together."""
     return len(text) if isinstance(text, str) else sum(map(len, _texts(text)))
 
 
 def without_middle(text: str, keep: int | None) -> tuple[str, int]:
-    """The first and the last half of `keep` characters, with a note of how many were left out; None keeps all."""
+    """Keep the first and last half of `keep` characters, with a note of how many were left out between them.
+
+    Returns the text and the number of characters left out; a `keep` of None keeps all.
+    """
     if keep is None or len(text) <= keep:
         return text, 0
     omitted = len(text) - keep
@@ -34,9 +36,9 @@ def without_middle(text: str, keep: int | None) -> tuple[str, int]:
 
 
 def shorten_messages(messages: Sequence[Message], keep: int | None) -> tuple[tuple[Message, ...], int]:
-    """Messages whose texts together keep at most `keep` characters: the longest give up their middles first.
+    """Shorten messages until their texts together have at most `keep` characters; the longest lose their middle first.
 
-    Contents, thinking and the arguments of tool calls are texts; what is left out of any is noted in its place.
+    Texts are contents, thinking and the arguments of tool calls. Each shortened text notes how much was left out.
     """
     lengths = [len(text) for text in _texts(messages)]
     if keep is None or sum(lengths) <= keep:
@@ -78,7 +80,7 @@ def _arguments(call: ToolCall) -> str:
 
 
 def _even_cap(lengths: Sequence[int], total: int) -> int:
-    """The largest cap under which lengths, each cut to it, add up to at most `total`."""
+    """Return the largest cap at which the lengths, each cut to it, sum to at most `total`."""
     remaining = total
     ordered = sorted(lengths)
     for index, length in enumerate(ordered):
@@ -90,21 +92,21 @@ def _even_cap(lengths: Sequence[int], total: int) -> int:
 
 
 _SENTENCE_END = re.compile(
-    r"""(?<![.!?…؟।۔])(?<!^\w)(?<!^\d\d)[.!?…؟।۔]++["'”’»)\]}]*+(?=\s|\Z)"""  # not "3.5", nor a list's "4."
-    r"""|[。！？｡]++["'”’」』】》〉）]*+"""  # no space follows these
-    r"""|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)""",  # a paragraph's end, full stop or not
+    r"""(?<![.!?…؟।۔])(?<!^\w)(?<!^\d\d)[.!?…؟।۔]++["'”’»)\]}]*+(?=\s|\Z)"""  # but not "3.5" or the "4." of a list
+    r"""|[。！？｡]++["'”’」』】》〉）]*+"""  # these need no space after them
+    r"""|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)""",  # the end of a paragraph, with or without a full stop
     re.MULTILINE,
 )
 _WORD_END = re.compile(r"(?<=\S)(?=\s)")
 
 
 def fit_grounding(text: str, budget: int | None) -> tuple[str, int]:
-    """Give what is shown of a grounding, and how many of its characters are not.
+    """Cut a grounding to at most `budget` characters (code points; None shows all).
 
-    What is shown is the text's beginning of at most `budget` characters (code points; None shows all). It ends with
-    the last sentence or paragraph that ends within them. Where that would leave out more than half of them, as in
-    tables, it ends with the last word, and in a text without words with the last character that no combining mark
-    continues. The point of an abbreviation counts as a sentence's end.
+    Returns the text shown and the number of characters left out. The cut is after the last sentence or paragraph that
+    fits. If that would use less than half of the budget, as in tables, the cut is after the last word; in a text
+    without words, it is after the last character that no combining mark continues. The full stop of an abbreviation
+    counts as the end of a sentence.
     """
     if budget is None or len(text) <= budget:
         return text, 0

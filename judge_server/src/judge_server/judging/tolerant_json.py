@@ -1,9 +1,8 @@
-"""The JSON values in a text, found in one pass over it: between prose, in other dialects, and cut off at the end.
+"""Find the JSON values in a text in one pass: between prose, in other dialects, and cut off at the end.
 
-JSON is read as models write it: with comments, trailing commas, single or typographic quotes, keys without quotes, line
-ends in strings, braces doubled as in a format string, and other spellings of true, false and null. Nothing is mended:
-where a value stops being that, it ends.
-What a value means is for others to say.
+JSON is read as models write it: with comments, trailing commas, single or typographic quotes, unquoted keys, line
+breaks in strings, braces doubled as in a format string, and other spellings of true, false and null. Nothing is
+repaired: a value ends where it stops being that. `judge_server.judging.items` gives the values a meaning.
 """
 
 import re
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 MAX_DEPTH = 32
-"""How deep a value may nest; the text is read no further than a deeper one."""
+"""How deep a value may nest; a deeper one ends the search."""
 
 _BRACKET = re.compile(r"[{\[]")
 _SPACE = re.compile(r"(?:\s++|//[^\n]*+|/\*(?s:.*?)(?:\*/|\Z))*+")
@@ -46,15 +45,15 @@ class _DuplicateKey:
 
 
 DUPLICATE_KEY = _DuplicateKey()
-"""The value of a key that an object gives more than once, whatever it gives."""
+"""The value of a key that occurs more than once in an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedValue:
-    """An object or an array that stands in a text, in no other one.
+    """An outermost object or array in a text.
 
-    Numbers are floats. `ended` says how: `whole`; `cut` by the end of the text; `broken` where it stopped being JSON.
-    `unfinished` are the parts of it, itself included, that were still open there.
+    Numbers are floats. `ended` tells how it ended: `whole`, `cut` by the end of the text, or `broken` where it stopped
+    being JSON. `unfinished` holds the parts, itself included, that were still open there.
     """
 
     value: _Container
@@ -67,10 +66,10 @@ class ParsedValue:
 
 
 def find_values(text: str) -> Iterator[ParsedValue]:
-    """Every object and array in `text` that stands in no other one, in order; in time linear in the text.
+    """Yield every outermost object and array in `text`, in order, in time linear in the text.
 
-    What follows a broken value is searched on, except where it broke right behind a string: then a quotation mark was
-    in the wrong place, nothing tells any longer what is quoted, and the search ends.
+    The search continues after a broken value, unless it broke right after a string: then a quotation mark was
+    misplaced, what follows cannot be told from quoted text, and the search ends.
     """
     scan = _Scanner(text)
     while scan.to_next_container():
@@ -92,7 +91,7 @@ class _Scanner:
         return match is not None
 
     def container(self) -> ParsedValue:
-        """The object or array that begins here. Leaves the position behind it, or where it stopped being one."""
+        """Read the object or array that begins here; move to its end, or to where it stopped being JSON."""
         self._doubled.clear()
         root = self._opened()
         stack: list[_Container] = [root]
@@ -193,7 +192,7 @@ class _Scanner:
 
 
 class _ParseStopped(Exception):
-    """The value goes no further here."""
+    """The value cannot be read any further."""
 
 
 def _unescaped(body: str) -> str:

@@ -1,7 +1,7 @@
-"""What judging needs from outside itself, each as a small Protocol, and the plain values that cross.
+"""Ports: what judging needs from outside, each a small Protocol, and the plain values that cross.
 
-Adapters live elsewhere: engines in `judge_server.engines`, caches in `judge_server.cache`, the rubric store in a
-package of its own that this one must not import. `services` plugs them together.
+Adapters live elsewhere: engines in `judge_server.engines`, caches in `judge_server.cache`, and the rubric store in a
+package of its own that this one must not import. `adjudge_services` connects them.
 """
 
 from judge_server.ports.engine import (

@@ -1,4 +1,4 @@
-"""What judging asks of a model: batches of constrained questions, and what comes back."""
+"""The engine port: batches of constrained questions to a model, and its replies."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from trainer_client.wire import FailureKind
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One permitted answer: the label a prompt asks for, and every spelling a model may give it."""
+    """One permitted answer: the label that a prompt asks for, and every spelling a model may use for it."""
 
     label: str
     spellings: tuple[str, ...]
@@ -17,9 +17,9 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class LabelChoice:
-    """An answer picked among labels: `lead` is written for the model, then it picks one of them.
+    """An answer picked from labels: `lead` is written on behalf of the model, which then picks a label.
 
-    Where an engine can write nothing for the model, `ask` is what the user asks for it.
+    If the engine cannot write on behalf of the model, the user message `ask` asks for the label instead.
     """
 
     labels: tuple[str, ...]
@@ -28,13 +28,13 @@ class LabelChoice:
 
     @property
     def reserved_tokens(self) -> int:
-        """The most tokens a label can take, and one that ends it: no tokenizer makes more tokens than bytes."""
+        """The most tokens of a label, plus one to end it. No tokenizer makes more tokens than there are bytes."""
         return max(len(label.encode()) for label in self.labels) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """An answer of one token, whose probabilities are read; then, where asked, a choice that follows it."""
+    """An answer of one token, whose probabilities are read; `then` is an optional label choice after it."""
 
     options: tuple[Option, ...]
     then: LabelChoice | None = None
@@ -50,7 +50,7 @@ class JsonOutput:
 
 @dataclass(frozen=True, slots=True)
 class TextOutput:
-    """An answer in words, up to the end of the model's turn or to `max_tokens`."""
+    """An answer as free text, to the end of the model's turn or to `max_tokens`."""
 
     max_tokens: int
 
@@ -60,7 +60,7 @@ AnswerForm = TokenChoice | LabelChoice | JsonOutput | TextOutput
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Reasons written before the answer: at most `max_tokens` of them, then the user asks `ask` for the answer."""
+    """A rationale before the answer: at most `max_tokens` tokens, then the user message `ask` asks for the answer."""
 
     max_tokens: int
     ask: str
@@ -68,7 +68,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How what is written is sampled; without one, everything is decoded greedily."""
+    """How written text is sampled. Without it, decoding is greedy."""
 
     temperature: float
     seed: int
@@ -76,10 +76,10 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One question about the shared text of its batch, and the form its answer takes.
+    """One question about the shared text of its batch, and the form of its answer.
 
-    The model may first think (`think_tokens`, 0 for not at all; the thoughts are dropped), then give its `reasoning`,
-    then answers in the form asked for.
+    The model may first think (up to `think_tokens`, 0 for none; the thoughts are dropped), then writes its `reasoning`
+    if asked, then answers in the form asked for.
     """
 
     question: str
@@ -91,7 +91,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Calls that share everything before their question, so that an engine computes it once.
+    """Calls that share everything before their question, so that an engine computes that part once.
 
     The first user message of each call is `shared + question`; `system` is the system message.
     """
@@ -102,26 +102,26 @@ class Batch:
 
 
 MASS_TOLERANCE = 1e-3
-"""How far probabilities of one token may exceed a sum of 1, as servers round their logarithms."""
+"""How far the probabilities of one token may exceed a sum of 1, because servers round their logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model answered to one call.
+    """The model's reply to one call.
 
     Attributes:
-        masses: for a `TokenChoice`, the probability of all spellings of each option together as the next token **before**
-            any constraint (each in [0, 1], their sum at most 1); None where the engine cannot read them.
-        chosen: for a `LabelChoice` (also the one that follows a menu, given the option of greatest mass), the label
-            picked; None where the engine cannot hold the model to the labels.
-        text: for `Written` and `TextOutput`, what was written. For the other forms, on an engine that cannot constrain or
-            read probabilities, what the model said instead, to be read by `judge_server.judging.replies`.
-        cut: the text ended at its limit of tokens.
-        reasoning: the reasons given first, where they were asked for.
+        masses: for a `TokenChoice`, the probability of each option (all its spellings together) as the next token
+            **before** any constraint; each in [0, 1], with a sum of at most 1. None if the engine cannot read them.
+        chosen: for a `LabelChoice`, the label picked; after a token choice it is picked given the option of greatest
+            mass. None if the engine cannot hold the model to the labels.
+        text: for `JsonOutput` and `TextOutput`, the text written. For the other forms, on an engine that cannot
+            constrain or read probabilities, the model's text, which `judge_server.judging.replies` reads.
+        cut: whether the text ended at its token limit.
+        reasoning: the rationale, if one was asked for.
         tokens_computed: prompt tokens that were computed.
         tokens_reused: prompt tokens whose computation was reused.
-        tokens_written: tokens the model wrote.
-        miscounted: the engine's own counts of tokens could not be, and these are clipped to what can.
+        tokens_written: tokens that the model wrote.
+        count_clipped_reply: whether the engine reported impossible token counts, which were clipped to possible ones.
     """
 
     masses: tuple[float, ...] | None = None
@@ -137,7 +137,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """Why a call has no reply; `retry_after_s` is how long the engine asked to be left alone, if it did."""
+    """Why a call has no reply. `retry_after_s` is the delay that the engine asked for, if any."""
 
     kind: FailureKind
     detail: str
@@ -146,12 +146,12 @@ class CallFailure:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do, as found when it started.
+    """What an engine can do, as determined when it starts.
 
     Attributes:
-        logprobs: menus are answered with the masses of their options before any constraint.
-        token_menus: answers to menus and choices are held to what is on offer; without it the model's text is read.
-        json_schema: written answers are held to their schema.
+        logprobs: token choices are answered with the masses of their options before any constraint.
+        token_menus: token and label choices are constrained to what is on offer; without it the model's text is read.
+        json_schema: JSON outputs are constrained to their schema.
         prompt_logprobs: the probabilities of given tokens can be read.
         prefix_in_flight: calls submitted together share the computation of their prefix.
         seeds: a sampled answer can be repeated by its seed.
@@ -167,8 +167,10 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class EngineIdentity:
-    """What an engine is: everything about it that can change a verdict (it enters the judge fingerprint), and what
-    it can take: `context_tokens` in a prompt, `concurrent_batches` at a time."""
+    """The properties of an engine that can change a verdict (they enter the judge fingerprint), and its capacity.
+
+    The capacity is `context_tokens` in a prompt and `concurrent_batches` at a time; it is not in the fingerprint.
+    """
 
     model: str
     weights_digest: str
@@ -185,25 +187,25 @@ class Engine(Protocol):
 
     @property
     def fatal_error(self) -> str:
-        """Why it will never answer again, and its process must be started anew, in words; empty while it may answer."""
+        """Why the engine can never answer again without a restart of its process; empty while it may answer."""
 
     @property
     def concurrent_calls(self) -> int | None:
-        """How many calls it works on at a time, of whatever batches; None where it bounds batches only."""
+        """How many calls it works on at a time, over all batches; None if it limits only batches."""
 
     async def start(self) -> EngineIdentity:
-        """Load the model and warm it up; raises `EngineStartError` with the way out when it cannot."""
+        """Load the model and warm it up. Raises `EngineStartError`, which says what to do, if that fails."""
 
     def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """Answer the batch's calls, each as (its index, outcome), as soon as it is known.
+        """Answer the batch's calls, yielding (index, outcome) as each becomes known.
 
-        Closing the iterator before its end, or cancelling the task that waits for it, stops what is being computed.
+        Closing the iterator early, or cancelling the task that waits for it, stops the computation.
         """
 
     async def count_tokens(self, batch: Batch) -> int:
-        """How many tokens the batch's longest prompt takes, chat template and answer included.
+        """Count the tokens of the batch's longest prompt, chat template and answer included.
 
-        Raises `EngineUnavailable` when it cannot be asked.
+        Raises `EngineUnavailable` if the engine cannot be asked.
         """
 
     async def ready(self) -> bool:

@@ -1,10 +1,8 @@
-"""Long-running work: the operations port, its store and queue, and the jobs that run as operations.
+"""Operations: work that takes longer than a request, such as scoring jobs and rubric generation.
 
-Work that takes longer than a request: submitted, followed, read page by page, cancelled, tried again.
-
-Whoever runs it keeps what is done: an operation that its process did not live to end goes on in the next one.
-
-What can be run as an operation: a job that goes on from wherever an earlier attempt of it got to.
+An operation can be submitted, followed, read page by page, cancelled and retried. `Operations` is the port for callers,
+`OperationStore` and `ChunkQueue` are what its implementation needs, and a `Job` is a kind of operation. Finished work
+is kept, so an operation whose process dies continues in the next one.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -45,94 +43,95 @@ __all__ = [
 
 
 class UnknownOperation(LookupError):
-    """There is no such operation, or it is another project's."""
+    """The operation does not exist, or belongs to another project."""
 
 
 class Operations(Protocol):
-    """Long work, each project's apart from the others'. Unknown ids raise `UnknownOperation`."""
+    """The operations of each project, isolated from those of other projects. Unknown ids raise `UnknownOperation`."""
 
     async def submit(
         self, project_id: str, kind: OperationKind, request: Mapping[str, JsonValue], *, submission: str | None = None
     ) -> Operation:
-        """Queue an operation; raises `ValueError` for a request that its kind does not take.
+        """Queue an operation. Raises `ValueError` if the request does not fit its kind.
 
-        Where an operation was submitted under the same `submission` before, it is that one.
+        If an operation was submitted under the same `submission` before, that one is returned.
         """
 
     async def get(self, project_id: str, operation_id: str) -> Operation:
-        """The operation as it stands."""
+        """Return the current state of the operation."""
 
     async def list(self, project_id: str) -> tuple[Operation, ...]:
-        """The project's operations, the newest first. A large `request` may be left out: it is empty then."""
+        """List the project's operations, newest first. A large `request` may be left empty."""
 
     def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
-        """The operation each time it changed, as of revision `after + 1`, until it has ended.
+        """Yield the operation each time it changes, from revision `after + 1` until it has ended.
 
-        Changes that come faster than they are read are given as one.
+        Changes that come faster than they are read are merged into one.
         """
 
     async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
-        """Results `after`, `after + 1`, …, at most `limit` of them, and fewer where they are large."""
+        """Return results from index `after` on: at most `limit`, fewer if they are large."""
 
     async def cancel(self, project_id: str, operation_id: str) -> Operation:
-        """End it where it is; what is done stays done. One that has ended stays as it is."""
+        """Stop the operation and keep what is done. An operation that has ended is unchanged."""
 
     async def retry(self, project_id: str, operation_id: str) -> Operation:
-        """Go on with one that failed or was cancelled, from what is done. Any other stays as it is."""
+        """Resume an operation that failed or was cancelled, after what is done. Any other is unchanged."""
 
 
 class OperationStore(Protocol):
-    """Where operations in chunks are kept.
+    """Stores operations and their chunks.
 
-    A chunk is `claim`ed for some seconds, which `renew` prolongs, and then completed, given back or given up, by who
-    claimed it and by nobody else. What time it is then, the store says: clocks of those who ask differ. Every method
-    raises `ConnectionError` where the store cannot be reached now.
+    A worker claims a chunk under a lease of some seconds, renews the lease, and then completes, requeues or fails the
+    chunk; only the worker that holds the lease may. Leases run by the store's clock, because workers' clocks differ.
+    Every method raises `ConnectionError` if the store cannot be reached.
     """
 
     async def create(self, new: NewOperation) -> Operation:
-        """Keep an operation with its chunks, or give the one that the same submission made.
+        """Store an operation with its chunks, or return the one created by the same submission.
 
-        Raises `ValueError` where that submission asked for something else.
+        Raises `ValueError` if that submission had another request.
         """
 
     async def find_submission(self, project_id: str, submission: Submission) -> Operation | None:
-        """The operation that a submission made; None where it made none. Raises `ValueError` as `create` does."""
+        """Return the operation that a submission created, or None. Raises `ValueError` as `create` does."""
 
     async def get(self, project_id: str, operation_id: str) -> Operation | None:
-        """The operation as it stands."""
+        """Return the current state of the operation."""
 
     async def get_state(self, project_id: str, operation_id: str) -> tuple[int, OperationState] | None:
-        """Its revision and its state alone, which costs little however large it is."""
+        """Return only the revision and state of an operation, which is cheap even if it is large."""
 
     async def list(self, project_id: str, limit: int) -> tuple[Operation, ...]:
-        """The project's operations, the newest first; the `request` of one is empty where it is large."""
+        """List the project's operations, newest first; a large `request` is left empty."""
 
     async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
-        """A page of results, shorter where they are large; None where there is no such operation."""
+        """Return a page of results, shorter if they are large; None if there is no such operation."""
 
     async def cancel(self, project_id: str, operation_id: str, now: datetime) -> Operation | None:
-        """End an operation that has not ended, and take its chunks from whoever works on them."""
+        """Cancel an operation that has not ended, and revoke the leases on its chunks."""
 
     async def retry(self, project_id: str, operation_id: str) -> Operation | None:
-        """Queue the chunks of an operation that failed or was cancelled, but for those that are done."""
+        """Queue the unfinished chunks of an operation that failed or was cancelled."""
 
     async def take_due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
-        """Chunks to put into the queue, which then count as announced: those that were not, and whose lease ran out.
+        """Return chunks to put into the queue, and mark them as enqueued.
 
-        Also those that were announced longer ago than that and that nobody took. Projects take turns: the next chunk
-        is of the one that has the fewest announced or worked on, for its weight.
+        These are chunks that were never enqueued, chunks whose lease has expired, and chunks that were enqueued more
+        than `lost_after_s` seconds ago and not claimed. Projects take turns: the next chunk is of the project with the
+        fewest chunks enqueued or in progress, relative to its weight.
         """
 
     async def claim(self, ref: ChunkRef, owner: str, lease_s: float) -> LeasedChunk | None:
-        """Take a chunk that is to be worked on; None where somebody has it, or it is done, not due or gone."""
+        """Claim a chunk; None if another worker holds it, or it is done, not due or deleted."""
 
     async def renew(self, work: LeasedChunk, lease_s: float) -> bool:
-        """Keep a chunk for longer; False where it was taken away."""
+        """Extend the lease on a chunk; False if it was lost."""
 
     async def complete(self, work: LeasedChunk, outcome: ChunkOutcome) -> bool:
-        """Keep a chunk's results and what they cost, all or nothing; False where the chunk was taken away.
+        """Store a chunk's results and their cost atomically; False if the lease was lost.
 
-        Its inputs are forgotten.
+        The chunk's inputs are deleted.
         """
 
     async def requeue(
@@ -144,36 +143,36 @@ class OperationStore(Protocol):
         outcome: ChunkOutcome,
         counts: bool,
     ) -> None:
-        """Queue a chunk for another attempt after some seconds; one that does not count is not added to its attempts.
+        """Queue a chunk for another attempt after `delay_s` seconds.
 
-        Of the outcome only the usage is kept.
+        The attempt just made is added to the chunk's attempts if `counts`. Of the outcome, only the usage is kept.
         """
 
     async def fail(self, work: LeasedChunk, problem: str) -> None:
-        """Say that a chunk cannot be done."""
+        """Mark a chunk as failed for good."""
 
     async def counts(self, now: datetime) -> OperationCounts:
-        """How many operations and chunks there are, over all projects; cheap enough to be asked some times a minute."""
+        """Count operations and chunks over all projects; cheap enough to call several times a minute."""
 
     async def purge(self, now: datetime) -> int:
-        """Delete operations that have expired; how many."""
+        """Delete expired operations, and return how many."""
 
 
 class ChunkQueue(Protocol):
-    """Where it is announced that a chunk is to be done.
+    """A queue that tells workers which chunks are due.
 
-    Announcements may be lost, and may come twice: the store says what is to be done.
+    Messages may be lost or delivered twice; the store decides what is to be done.
     """
 
     async def put(self, refs: Sequence[ChunkRef]) -> None:
-        """Announce chunks; raises `ConnectionError` where that cannot be done now."""
+        """Enqueue chunks. Raises `ConnectionError` if the queue cannot be reached."""
 
     async def waiting(self) -> int:
-        """How many announcements wait; raises `ConnectionError` where that cannot be said now."""
+        """Count the waiting messages. Raises `ConnectionError` if the queue cannot be reached."""
 
 
 class JobFailed(Exception):
-    """A job that cannot go on, for a reason that its message tells whoever asked for it."""
+    """A job cannot continue; the message gives the reason to the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +180,9 @@ class JobContext:
     """One attempt at an operation.
 
     Attributes:
-        request: what was asked for, as `Job.check` let it pass.
-        folder: the operation's own, the same in every attempt.
-        report: says how far it is.
+        request: the request, as accepted by `Job.check`.
+        folder: the operation's folder, the same in every attempt.
+        report: reports progress.
     """
 
     operation_id: str
@@ -194,17 +193,17 @@ class JobContext:
 
 
 class Job(Protocol):
-    """A kind of operation."""
+    """A kind of operation, which resumes from where an earlier attempt stopped."""
 
     def check(self, request: dict[str, Any]) -> None:
-        """Raises `ValueError` for a request that cannot be run."""
+        """Check a request. Raises `ValueError` if it cannot be run."""
 
     def results_file(self, request: dict[str, Any], folder: Path) -> Path:
-        """The file that results are appended to, a line of JSON each."""
+        """Return the file to which results are appended, one line of JSON each."""
 
     async def run(self, context: JobContext) -> None:
-        """Do the work; cancelled at any moment, or killed, it must be able to go on in another attempt.
+        """Do the work. It may be cancelled or killed at any moment, and must be able to continue in another attempt.
 
-        What it raises fails the operation. `JobFailed`, `OSError` and `ValueError` explain themselves; all else is
-        taken for a mistake in the program.
+        An exception fails the operation. The messages of `JobFailed`, `OSError` and `ValueError` are for the user; any
+        other exception is treated as a bug.
         """

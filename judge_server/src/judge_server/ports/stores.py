@@ -1,19 +1,4 @@
-"""The stores that judging needs: rubrics, verdicts, the ledger, projects, keys.
-
-Where named rubrics come from, and where what is known of them is changed.
-
-Verdicts known already, by the digest of the call that made them.
-
-Where what was judged is kept, and read again.
-
-Who may call, for which project, and what each project has used.
-
-How many requests a project may send in a minute, counted for one process or for all of them.
-
-Where it is kept which criteria of a rubric a judge found valid.
-
-What each `Idempotency-Key` stands for, so that a request sent twice is done once.
-"""
+"""The stores that judging needs: rubrics, verdicts, the ledger, API keys, rate limits, and idempotency keys."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,17 +30,17 @@ from trainer_client.wire.tenants import ApiKeyRecord, AuditEntry, KeyClaim, Proj
 
 
 class RubricSource(Protocol):
-    """Where named rubrics come from.
+    """Reads and changes named rubrics.
 
-    What a change needs and is not there is a `LookupError`; what may not be, a `ValueError` that says why; and where
-    nothing can be read now, a `ConnectionError`.
+    Methods raise `LookupError` if what a change needs does not exist, `ValueError` with the reason if a change is not
+    allowed, and `ConnectionError` if the store cannot be reached.
     """
 
     async def find(self, project_id: str, reference: str) -> RubricVersion | None:
-        """The version that `name`, `name@3`, `name@alias` or `sha256:…` stands for; None if there is none."""
+        """Return the version that `name`, `name@3`, `name@alias` or `sha256:…` refers to; None if there is none."""
 
     async def closest(self, project_id: str, reference: str) -> str | None:
-        """The existing reference that looks most like this one, for an error message."""
+        """Return the existing reference most similar to this one, for an error message."""
 
     async def publish(
         self,
@@ -68,46 +53,48 @@ class RubricSource(Protocol):
         lineage: Lineage | None = None,
         parent: int | None = None,
     ) -> tuple[RubricVersion, bool]:
-        """Add a version, or return the one that has these criteria already; True if it was added.
+        """Add a version, or return the existing one with the same criteria; True if it was added.
 
-        `ValueError` where the name is none, there is no such parent, or what is given breaks `RubricPublication`.
+        Raises `ValueError` if the name is invalid, the parent does not exist, or the input violates
+        `RubricPublication`.
         """
 
     async def list(
         self, project_id: str, *, prefix: str, tag: str | None, text: str, after: str | None, limit: int
     ) -> RubricPage:
-        """Rubrics by name, `limit` a page: those with a prefix, a tag, and criteria of these words.
+        """List rubrics by name, `limit` per page, filtered by name prefix, tag, and words in the criteria.
 
-        `ValueError` where `after` is no cursor of ours.
+        Raises `ValueError` if `after` is not a cursor from an earlier page.
         """
 
     async def history(self, project_id: str, name: str, *, after: str | None, limit: int) -> RubricHistory | None:
-        """The versions of a rubric, the newest first, `limit` a page; None if there is no such rubric."""
+        """List the versions of a rubric, newest first, `limit` per page; None if there is no such rubric."""
 
     async def aliases(self, project_id: str, name: str) -> RubricAliases:
-        """The aliases of a rubric."""
+        """Return the aliases of a rubric."""
 
     async def move_alias(
         self, project_id: str, name: str, alias: str, version: int, *, expected: int | None
     ) -> tuple[bool, int | None]:
-        """Have an alias stand for a version if it stands for the expected one; whether it does, and for which.
+        """Point an alias at a version if it points at the expected one now.
 
-        None is no such alias. One that stands for `version` already counts as moved, whatever was expected.
+        Returns whether it points at `version`, and the version it points at. None stands for an alias that does not
+        exist. An alias that already points at `version` counts as moved, whatever was expected.
         """
 
     async def remove_alias(
         self, project_id: str, name: str, alias: str, *, expected: int | None
     ) -> tuple[bool, int | None]:
-        """Take an alias away if it stands for the expected version; whether it did, and for which it stood."""
+        """Remove an alias if it points at the expected version; return whether it did, and where it pointed."""
 
     async def replace_tags(self, project_id: str, name: str, tags: Sequence[str]) -> RubricTags:
-        """Give a rubric these tags in place of those it has."""
+        """Replace the tags of a rubric."""
 
     async def retire(self, project_id: str, name: str, version: int, reason: str) -> RubricVersion:
-        """Take a version out of use; it stays to be read."""
+        """Retire a version; it can still be read."""
 
     async def restore(self, project_id: str, name: str, version: int) -> RubricVersion:
-        """Take a version back into use."""
+        """Restore a retired version."""
 
     async def ready(self) -> bool:
         """Whether the store can be read."""
@@ -115,9 +102,9 @@ class RubricSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JudgeResult:
-    """A verdict as it is kept under its call digest: no run, no criterion id, no response.
+    """A verdict as stored under its call digest, without run, criterion id or response.
 
-    The fields mean what they mean in `trainer_client.wire.Verdict`.
+    The fields have the same meaning as in `trainer_client.wire.Verdict`.
     """
 
     score: float
@@ -130,115 +117,115 @@ class JudgeResult:
 
 
 class VerdictCache(Protocol):
-    """Findings by call digest. The first one stored under a digest stands. Failures are never stored.
+    """Verdicts by call digest. The first one stored under a digest stands. Failures are never stored.
 
-    A cache that cannot be reached knows nothing and keeps nothing: a request is judged all the same.
+    A cache that cannot be reached returns nothing and stores nothing; requests are judged without it.
     """
 
     async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, JudgeResult]:
-        """The findings known for these digests."""
+        """Return the verdicts stored under these digests."""
 
     async def put_many(self, results: Mapping[bytes, JudgeResult]) -> None:
-        """Store findings, leaving those already there untouched."""
+        """Store verdicts; those already stored are unchanged."""
 
     async def ready(self) -> bool:
-        """Whether it can be reached."""
+        """Whether the cache can be reached."""
 
     async def close(self) -> None:
         """Release connections."""
 
 
 class Ledger(Protocol):
-    """Keeps rows for good. The first verdict under a digest stands; a later one that differs is a re-judgement."""
+    """Stores rows for good. The first verdict under a digest stands; a later one that differs is a re-judgement."""
 
     def write(self, rows: LedgerRows) -> None:
-        """Write rows, all or none, those that are there already left as they are; blocks its thread.
+        """Write rows in one transaction, leaving existing rows unchanged. Blocks its thread.
 
-        `ConnectionError` where they cannot be written now, `ValueError` where the database refuses some of them.
+        Raises `ConnectionError` if the database cannot be reached, and `ValueError` if it refuses some of the rows.
         """
 
     def salvage(self, rows: LedgerRows) -> list[RefusedRows]:
-        """Write rows that were refused, request by request and where need be row by row; what is refused still.
+        """Write refused rows request by request, or row by row if needed, and return the rows still refused.
 
-        Blocks its thread, and may be called again with the same rows. `ConnectionError` as in `write`.
+        Blocks its thread, and may be called again with the same rows. Raises `ConnectionError` as `write` does.
         """
 
     async def ready(self) -> bool:
-        """Whether it can be read."""
+        """Whether the ledger can be read."""
 
     async def close(self) -> None:
         """Release connections."""
 
 
 class RunReader(Protocol):
-    """Reads the figures of runs. Both raise `ValueError` for a cursor that no page gave out."""
+    """Reads the statistics of runs. Both methods raise `ValueError` for a cursor that is not from an earlier page."""
 
     async def runs(self, project_id: str, *, after: str | None = None, limit: int = 100) -> RunPage:
-        """A page of a project's runs, the one that was judged for last first."""
+        """Return a page of a project's runs, the most recently judged first."""
 
     async def run(self, view: RunReportQuery) -> RunReport | None:
-        """A run's figures, a page of its steps among them; None where there is no such run."""
+        """Return the statistics of a run, with a page of its steps; None if there is no such run."""
 
 
 class LedgerReader(RunReader, Protocol):
-    """Reads what is kept."""
+    """Reads the ledger."""
 
     async def uses(self, wanted: UseFilter) -> list[UseRecord]:
-        """The uses of a run that are asked for, oldest first, with all their votes."""
+        """Return the selected uses of a run, oldest first, with all their votes."""
 
     async def texts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
-        """Texts by digest, as JSON; those that are not kept are absent."""
+        """Return texts by digest, as JSON; those not stored are absent."""
 
     async def judged_run(self, part: RunRange) -> JudgedRun:
-        """What of a part of a run there is to make rewards of."""
+        """Return what there is to recompute in a part of a run."""
 
     async def judged_responses(
         self, part: RunRange, after: bytes | None, count: int
     ) -> tuple[list[JudgedResponse], bytes | None]:
-        """Responses of a part of a run, about `count` uses of them, and what to continue after; None at the end."""
+        """Return responses of a part of a run with about `count` uses, and the cursor of the next page or None."""
 
 
 class ApiKeyStore(Protocol):
-    """Looks keys and projects up, and keeps what was used. Keys and limits are changed elsewhere."""
+    """Looks up API keys and projects, and records usage. Keys and limits are changed elsewhere."""
 
     async def find_key(self, key_id: str) -> ApiKeyRecord | None:
-        """A key by its id, usable or not; None where there is none."""
+        """Return a key by its id, usable or not; None if there is none."""
 
     async def projects(self) -> Sequence[Project]:
-        """Every project with its limits."""
+        """Return every project with its limits."""
 
     async def record_key_use(self, last_used: Mapping[str, datetime]) -> None:
-        """Keep when keys were last used, by id."""
+        """Record when keys were last used, by id."""
 
     async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
-        """Count requests and prompt tokens of a day (UTC), by project."""
+        """Add requests and prompt tokens to a day's usage (UTC), by project."""
 
     async def used_tokens(self, project_id: str, day: date) -> TokenUsage:
-        """The prompt tokens computed for a project on a day, and ever."""
+        """Return the prompt tokens computed for a project on a day, and in total."""
 
 
 class AuditTrail(Protocol):
-    """Tells who changed what. Whoever changes something adds to it by that."""
+    """Reads the audit trail, which every change adds to."""
 
     async def audit(self, project_id: str, *, subject: str | None, limit: int) -> Sequence[AuditEntry]:
-        """The newest changes of a project, the newest first; those of one subject where it is given."""
+        """Return the latest changes of a project, newest first, optionally of one subject."""
 
 
 class RateLimiter(Protocol):
-    """Counts requests by project. A minute's worth may come at once, and then as many as the minute has room for."""
+    """Limits requests by project. A minute's worth may come at once; after that they are admitted at that rate."""
 
     async def wait_for(self, project_id: str, per_minute: int) -> float:
-        """Count a request, and give 0; where it is one too many, count nothing and give the seconds to come back after.
+        """Count a request and return 0. If it exceeds the limit, count nothing and return the seconds to wait.
 
-        Never raises: who cannot count lets by what another way of counting does.
+        Never raises: a limiter that cannot reach its counter falls back to another one.
         """
 
     async def close(self) -> None:
-        """Release what counting took."""
+        """Release resources."""
 
 
 class RubricValidations(Protocol):
-    """Keeps what validity judges found of published versions, for good: nothing is replaced."""
+    """Stores the validity of published criteria as found by judges, for good: nothing is replaced."""
 
     async def add_validation(
         self,
@@ -251,24 +238,24 @@ class RubricValidations(Protocol):
         template_digest: str,
         items: Sequence[CriterionValidity],
     ) -> RubricValidation:
-        """Keep one pass over a version's criteria; `LookupError` where there is no such version."""
+        """Store one pass over a version's criteria. Raises `LookupError` if there is no such version."""
 
     async def validations(self, project_id: str, name: str, version: int) -> tuple[RubricValidation, ...]:
-        """The newest pass of each judge over a version, the newest of all first."""
+        """Return the latest pass of each judge over a version, newest first."""
 
 
 class IdempotencyKeys(Protocol):
-    """Keeps keys for a day, each project's apart. Methods raise `ConnectionError` where that cannot be done now."""
+    """Stores idempotency keys for a day, by project. Raises `ConnectionError` if the store cannot be reached."""
 
     async def claim(self, project_id: str, key: str, asked: bytes, *, hold_s: float = 0.0) -> KeyClaim:
-        """Show a key, with the digest of what is asked; who is to do it has `hold_s` seconds for that.
+        """Claim a key for a request with the digest `asked`; the claim expires after `hold_s` seconds.
 
         Raises:
-            ValueError: the key stands for another request.
+            ValueError: the key was used for another request.
         """
 
     async def store_answer(self, project_id: str, key: str, answer: StoredAnswer) -> None:
-        """Keep what a claimed key was answered with."""
+        """Store the answer to the request of a claimed key."""
 
     async def release(self, project_id: str, key: str) -> None:
-        """Forget a claimed key that nothing was made under."""
+        """Release a claimed key whose request created nothing."""

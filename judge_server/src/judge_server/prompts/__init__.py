@@ -1,8 +1,8 @@
-"""The judge's prompts, rendered in two parts: what is read, and what is asked about it.
+"""Render the judge's prompts in two parts: the response, then the question about it.
 
-The shared part (everything about a response) comes first and the criterion last, so that an engine which reuses
-prefixes reads a response once for all its criteria. Every text that a user or a policy wrote reaches a template
-already fenced, so that no template can forget to. The templates' digest is part of the judge fingerprint.
+The shared part, with everything about a response, comes first and the criterion last, so that an engine that reuses
+prefixes reads a response once for all its criteria. Every text written by a user or a policy is fenced before it
+reaches a template, so that no template can forget to. The templates' digest is part of the judge fingerprint.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 @dataclass(frozen=True, slots=True)
 class PromptForm:
-    """What of the way of asking shapes the words: the protocol, reasons first or not, one criterion or several."""
+    """What selects the wording: the protocol, whether a rationale comes first, and one criterion or several."""
 
     protocol: JudgingProtocol | Literal["comparison"]
     rationale: bool = False
@@ -31,10 +31,10 @@ class PromptForm:
 
 @dataclass(frozen=True, slots=True)
 class CriterionView:
-    """A criterion as templates see it; none of its texts can hold a control token.
+    """A criterion as templates see it, with control tokens broken in all its texts.
 
-    `negative` is true of what a good response avoids: a pitfall, or a criterion of negative weight. `name` and all
-    after it are empty where the criterion does not have them; of a list, the entries stand behind semicolons.
+    `negative` is true if a good response avoids the criterion: a pitfall, or a criterion of negative weight. `name` and
+    the fields after it are empty if the criterion does not have them; the entries of a list are joined by semicolons.
     """
 
     description: str
@@ -51,7 +51,7 @@ class CriterionView:
 
 
 class PromptTemplates:
-    """The templates of one form of asking, compiled once; `replaced` holds a user's own by file name."""
+    """The templates of one prompt form, compiled once. `replaced` holds a user's own templates by file name."""
 
     def __init__(
         self, form: PromptForm, fence: Callable[[str], str], replaced: Mapping[str, str] | None = None
@@ -77,9 +77,9 @@ class PromptTemplates:
         show_final_answer: bool,
         final_answer: str | None,
     ) -> str:
-        """The part about one response. `prompt` and `response` are fenced already, the others are not.
+        """Render the part about one response. `prompt` and `response` are fenced already, the others are not.
 
-        What the responses of a group have in common comes first, so that it too is read once.
+        What the responses of a group share comes first, so that an engine reads it once too.
         """
         return self._render(
             "shared.j2",
@@ -96,7 +96,7 @@ class PromptTemplates:
     def pair(
         self, *, prompt: str, conversation: bool, a: str, b: str, grounding: str | None, reference_answer: str | None
     ) -> str:
-        """The part about two responses. `prompt`, `a` and `b` are fenced already, the others are not."""
+        """Render the part about two responses. `prompt`, `a` and `b` are fenced already, the others are not."""
         return self._render(
             "pair.j2",
             prompt=prompt,
@@ -108,25 +108,25 @@ class PromptTemplates:
         )
 
     def comparison(self, criteria: Sequence[Criterion], asked: str) -> str:
-        """The question about two responses."""
-        return self._render("comparison.j2", criteria=[_words(c) for c in criteria], asked=neutralise(asked))
+        """Render the question about two responses."""
+        return self._render("comparison.j2", criteria=[_view(c) for c in criteria], asked=neutralise(asked))
 
     def question(self, criterion: Criterion) -> str:
-        """The question about one criterion."""
-        return self._rendered_question("question.j2", (criterion,), lambda: {"criterion": _words(criterion)})
+        """Render the question about one criterion."""
+        return self._rendered_question("question.j2", (criterion,), lambda: {"criterion": _view(criterion)})
 
     def questions(self, criteria: tuple[Criterion, ...]) -> str:
-        """The question about several criteria."""
-        return self._rendered_question("questions.j2", criteria, lambda: {"criteria": [_words(c) for c in criteria]})
+        """Render the question about several criteria."""
+        return self._rendered_question("questions.j2", criteria, lambda: {"criteria": [_view(c) for c in criteria]})
 
     def holistic(self, criteria: tuple[Criterion, ...]) -> str:
-        """The question about a response as a whole, with the criteria that guide it."""
-        return self._rendered_question("holistic.j2", criteria, lambda: {"criteria": [_words(c) for c in criteria]})
+        """Render the question about the whole response, with the criteria that guide it."""
+        return self._rendered_question("holistic.j2", criteria, lambda: {"criteria": [_view(c) for c in criteria]})
 
     def _rendered_question(
         self, name: str, criteria: tuple[Criterion, ...], values: Callable[[], dict[str, Any]]
     ) -> str:
-        """A question as it was rendered lately, or anew."""
+        """Return a question from the cache, or render it."""
         key = self._key, name, criteria
         return _QUESTIONS.get_or_create(key, lambda: self._render(name, **values()))
 
@@ -140,7 +140,7 @@ class PromptTemplates:
 
 
 _QUESTIONS: ByteCache[tuple[str, str, tuple[Criterion, ...]], str] = ByteCache(32 * 2**20)
-"""Questions rendered lately, of all judges and all ways of asking together."""
+"""Recently rendered questions of all judges and prompt forms."""
 
 _BODY: Mapping[str, tuple[str, ...]] = {
     "binary": ("shared.j2", "question.j2", "questions.j2"),
@@ -157,7 +157,7 @@ def _compiled(source: str) -> Template:
     return ENVIRONMENT.from_string(source)
 
 
-def _words(criterion: Criterion) -> CriterionView:
+def _view(criterion: Criterion) -> CriterionView:
     return CriterionView(
         description=neutralise(criterion.description),
         kind=criterion.kind,
@@ -173,7 +173,7 @@ def _text(value: str | tuple[str, ...] | None) -> str:
 
 
 def points(criterion: Criterion) -> float:
-    """What a checklist can award a criterion: the size of its weight, 1 where it weighs nothing."""
+    """Return the points a checklist can award for a criterion: the absolute weight, or 1 if the weight is 0."""
     return abs(criterion.weight) or 1.0
 
 

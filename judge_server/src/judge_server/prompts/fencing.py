@@ -1,14 +1,10 @@
-"""Fence judged text, conversations included, so that nothing in it can pass for an instruction.
+"""Fence judged text, conversations included, so that nothing in it can pass for an instruction or close the fence.
 
-Judged text is data: fence it so that nothing inside can pass for an instruction or close the fence.
+Each text stands between marker lines that carry HMAC(deployment secret, digest of the text). Every replica with the
+secret makes the same marker, so caches and prefix reuse keep working, and the author of the text cannot know it.
 
-Each text stands between marker lines that carry HMAC(deployment secret, digest of the text). The marker is the same
-on every replica that has the secret, so caches and prefix reuse survive; whoever wrote the text cannot know it.
-
-Shows a conversation to the judge: who says what, what is called and what comes back.
-
-Only roles and names of tools stand outside a fence, and only such as cannot say anything: a policy writes both. A role
-is one of a few, and a name that is not plain stands inside the fence. Which messages are shown is not decided here.
+In a conversation, only roles and tool names stand outside a fence, because a policy writes both: a role must be a known
+one, and a tool name that is not plain is moved inside the fence.
 """
 
 import hashlib
@@ -21,18 +17,18 @@ from typing import Any
 
 from trainer_client.wire.groups import Message, ToolCall
 
-_MARKER_LETTERS = "bcdfghjklmnprstv"  # one per 4 bits; letters make fewer tokens than digits do
+_MARKER_LETTERS = "bcdfghjklmnprstv"  # one per 4 bits; letters take fewer tokens than digits
 _MARKER_BYTES = 6
 
 _CHAT_TOKEN = re.compile(
-    r"<(?=[|｜])"  # <|im_start|>, <｜User｜> and their like
+    r"<(?=[|｜])"  # <|im_start|>, <｜User｜> and the like
     r"|<(?=/?[\w:-]{3,40}[|｜]>)"  # <turn|>, <channel|>
     r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|MODEL_SETTINGS"
     r"|THINK|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX|gMASK|sMASK|CLS|SEP|MASK|PAD|UNK|BOS|EOS)\])"
     r"|\[(?=\|[a-z_]{1,40}\|\])"  # [|assistant|], [|endofturn|]
     r"|\](?=~!b\[|~b\])|\[(?=e~\[)"  # ]~b], ]~!b[, [e~[
     r"|<(?=<?/?SYS>)"
-    r"|<(?=/?seed:)"  # <seed:bos>, <seed:think> and their like
+    r"|<(?=/?seed:)"  # <seed:bos>, <seed:think> and the like
     r"|<(?=/?(?:s|bos|eos|pad|unk|mask|cls|sep|sop|eop|bos_token|eos_token|pad_token|unk_token|start_of_turn|end_of_turn"
     r"|end_of_utterance|fake_token_around_image|start_of_image|end_of_image|eoh|eoa|eos[yu]s|eoc|eot|think|role|tool_call"
     r"|tool_calls|tool_response|tool_result|function_calls|(?:extra_id|reserved|special)_\d{1,4}|unused\d{1,4})>)",
@@ -43,17 +39,17 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def control_token_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """A pattern of where these control tokens of a model are to be broken; None where there are none to break.
+    """Return a pattern that matches where to break these control tokens of a model; None if there are none.
 
-    Only what is marked up as a token is taken: `<…>`, `[…]` or `{…}` without white space, of 3 to 64 characters. A
-    model may also have words and white space as control tokens, which every text has.
+    Only tokens marked up as such count: `<…>`, `[…]` or `{…}` without white space, of 3 to 64 characters. A model may
+    also have words or white space as control tokens, but these occur in every text.
     """
     marked = sorted({token for token in tokens if _MARKED_UP.fullmatch(token)})
     return re.compile("|".join(f"{re.escape(t[0])}(?={re.escape(t[1:])})" for t in marked)) if marked else None
 
 
 def neutralise(text: str) -> str:
-    """Break chat-template tokens with a space and show control characters as U+FFFD; all else stays as it is."""
+    """Break chat-template tokens with a space and replace control characters by U+FFFD; keep everything else."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", _CHAT_TOKEN.sub(r"\g<0> ", text))
 
 
@@ -75,14 +71,14 @@ class Fence:
 
 
 RESULT_ROLES = frozenset({"tool", "function"})
-"""Roles whose messages are what a tool answered."""
+"""Roles whose messages are results of tools."""
 
 ROLES = frozenset({"system", "developer", "user", "assistant"})
-"""Roles that are shown as they are; another one is shown inside the fence."""
+"""Roles that are shown in the heading; any other is shown inside the fence."""
 
 MAX_NAME_LENGTH = 32
 MAX_NAME_WORDS = 4
-"""What a tool's name of letters, digits, `_` and `-` may have to be shown as it is."""
+"""Limits of a tool name that may be shown in the heading; it has only letters, digits, `_` and `-`."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
@@ -91,14 +87,14 @@ _SPEAKER = "another speaker"
 
 
 def render_conversation(messages: str | Sequence[Message], fence: Callable[[str], str]) -> str:
-    """Render messages one after the other, or a text as it is; `fence` wraps everything that was written in them.
+    """Render messages one after the other, or a plain text; `fence` wraps all content.
 
-    A message's thinking, content and tool calls each have a heading line, such as `assistant calls search:`. Where one
-    message calls a tool several times, calls and results are numbered. Without messages an empty text is fenced.
+    The thinking, content and tool calls of a message each have a heading line, such as `assistant calls search:`. If
+    one message calls a tool several times, calls and results are numbered. Without messages, an empty text is fenced.
 
-    A role that is none of `ROLES` and `RESULT_ROLES` is headed `another speaker`. A tool whose name is longer than
-    `MAX_NAME_LENGTH`, of more than `MAX_NAME_WORDS` words or of other characters is `a tool`. What they are called is the
-    first line inside the fence.
+    A role that is in neither `ROLES` nor `RESULT_ROLES` is headed `another speaker`. A tool name longer than
+    `MAX_NAME_LENGTH`, with more than `MAX_NAME_WORDS` words or with other characters is headed `a tool`. The actual
+    role or name is then the first line inside the fence.
     """
     if isinstance(messages, str):
         return fence(messages)
@@ -108,27 +104,27 @@ def render_conversation(messages: str | Sequence[Message], fence: Callable[[str]
 
 
 def _pieces(message: Message, called: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """A message's headings and texts. `called` knows the calls so far by their ids, and learns those of the message."""
+    """Yield a message's headings and texts. `called` maps call ids to tools, and gets the calls of this message."""
     known = message.role in ROLES or message.role in RESULT_ROLES
-    speaker, of_speaker = (message.role, "") if known else (_SPEAKER, f"role: {message.role}\n")
+    speaker, speaker_line = (message.role, "") if known else (_SPEAKER, f"role: {message.role}\n")
     if message.reasoning_content:
-        yield f"{speaker} thinks", of_speaker + message.reasoning_content
+        yield f"{speaker} thinks", speaker_line + message.reasoning_content
     if message.content or not (message.reasoning_content or message.tool_calls):
         if message.role in RESULT_ROLES:
             answered = called.get(message.tool_call_id or "")
-            shown, of_tool = (answered, "") if answered else _named(message.name)
-            yield f"result of {shown}", of_tool + (message.content or "")
+            shown, tool_line = (answered, "") if answered else _named(message.name)
+            yield f"result of {shown}", tool_line + (message.content or "")
         else:
-            yield speaker, of_speaker + (message.content or "")
+            yield speaker, speaker_line + (message.content or "")
     for call, number in zip(message.tool_calls, _numbers(message.tool_calls), strict=True):
-        shown, of_tool = _named(call.function.name)
+        shown, tool_line = _named(call.function.name)
         if call.id:
             called[call.id] = shown + number
-        yield f"{speaker} calls {shown}{number}", of_speaker + of_tool + _arguments(call.function.arguments)
+        yield f"{speaker} calls {shown}{number}", speaker_line + tool_line + _arguments(call.function.arguments)
 
 
 def _named(name: str | None) -> tuple[str, str]:
-    """How a tool is called in a heading, and the line inside the fence that says it where the heading does not."""
+    """Return a tool's name for a heading, and the line inside the fence that names it if the heading cannot."""
     if not name:
         return _A_TOOL, ""
     plain = len(name) <= MAX_NAME_LENGTH and _PLAIN_NAME.fullmatch(name) and len(_WORD.findall(name)) <= MAX_NAME_WORDS
@@ -147,7 +143,7 @@ def _numbers(calls: Sequence[ToolCall]) -> list[str]:
 
 
 def _arguments(arguments: str | dict[str, Any]) -> str:
-    """One argument to a line, in JSON. A text that this would change in more than its spelling stays as it is."""
+    """Render arguments as JSON, one per line. Text that this would change in more than spelling is kept as it is."""
     if isinstance(arguments, dict):
         return _lines(arguments)
     try:
@@ -174,7 +170,7 @@ def _json(value: Any) -> str:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members := dict(pairs)) < len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
     return members
 
 

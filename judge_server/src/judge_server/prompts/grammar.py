@@ -1,8 +1,7 @@
-"""What a template may be made of: text, what it is given, conditions, and a loop over the criteria.
+"""The subset of Jinja that a prompt template may use: text, its variables, conditions, and a loop over the criteria.
 
-Nothing else of Jinja: no calls, no assignments, no arithmetic. So rendering a template that passes always ends, raises
-nothing, and shows a fenced text whole or not at all, whoever wrote the template. What templates are given is decided
-elsewhere.
+There are no calls, assignments or arithmetic. Rendering a template that passes the check therefore always ends, raises
+nothing, and shows a fenced text in full or not at all, whoever wrote the template.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,19 +14,19 @@ from trainer_client.wire.criteria import GUIDANCE_FIELDS
 FENCED_VARIABLES = frozenset(
     {"prompt", "grounding", "reference_answer", "response", "ground_truth", "final_answer", "a", "b"}
 )
-"""Texts that reach a template fenced."""
+"""Variables whose texts are fenced."""
 
 CRITERION: Mapping[str, type] = {
     **{"description": str, "kind": str, "scale": int, "points": str, "negative": bool},
     **dict.fromkeys(GUIDANCE_FIELDS, str),
 }
-"""What a template may read of a criterion."""
+"""The attributes of a criterion that a template may read."""
 
 LOOP: Mapping[str, type] = {
     **dict.fromkeys(("index", "index0", "revindex", "revindex0", "length"), int),
     **dict.fromkeys(("first", "last"), bool),
 }
-"""What a template may read of a loop."""
+"""The attributes of a loop that a template may read."""
 
 FILTERS = ("capitalize", "length", "lower", "title", "trim", "upper")
 
@@ -39,7 +38,7 @@ _ALLOWED_HINT = "a template may hold text, {{ … }}, {% if %}, and {% for … i
 
 
 class TemplateGrammarError(ValueError):
-    """Something a template may not hold; `line` is where it stands."""
+    """A template uses something that is not allowed, at `line`."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -47,10 +46,10 @@ class TemplateGrammarError(ValueError):
 
 
 def check_grammar(template: nodes.Template, given: Collection[str]) -> None:
-    """Check a parsed template that is given these variables.
+    """Check a parsed template that gets these variables.
 
     Raises:
-        OutsideGrammar: at the first thing that it may not hold.
+        TemplateGrammarError: at the first thing that is not allowed.
     """
     if _depth(template) > _MAX_DEPTH:
         raise TemplateGrammarError(template.lineno, f"it is nested more than {_MAX_DEPTH} deep; make it simpler")
@@ -58,14 +57,14 @@ def check_grammar(template: nodes.Template, given: Collection[str]) -> None:
 
 
 class _GrammarChecker:
-    """Goes through the nodes that one scope can see; `names` are its variables, with the attributes of each."""
+    """Checks the nodes of one scope. `names` are its variables, with the attributes of each."""
 
     def __init__(self, names: Mapping[str, Mapping[str, type] | None], *, looping: bool = False) -> None:
         self._names = names
         self._looping = looping
 
     def statements(self, body: Sequence[nodes.Node]) -> None:
-        """Text, output, conditions and loops."""
+        """Check text, output, conditions and loops."""
         for node in body:
             if isinstance(node, nodes.Output):
                 for piece in node.nodes:
@@ -81,16 +80,16 @@ class _GrammarChecker:
                 kind = type(node).__name__
                 _refuse(
                     node,
-                    f"{{% {_TAG_NAMES.get(kind, kind.lower())} %}} is not for templates of prompts; {_ALLOWED_HINT}",
+                    f"{{% {_TAG_NAMES.get(kind, kind.lower())} %}} is not allowed in prompt templates; {_ALLOWED_HINT}",
                 )
 
     def _loop(self, loop: nodes.For) -> None:
         if not (isinstance(loop.iter, nodes.Name) and loop.iter.name == "criteria" and "criteria" in self._names):
-            _refuse(loop, f"it loops over something else than criteria; {_ALLOWED_HINT}")
+            _refuse(loop, f"it loops over something other than criteria; {_ALLOWED_HINT}")
         if self._looping or loop.recursive:
-            _refuse(loop, "a loop stands in a loop; go through the criteria once")
+            _refuse(loop, "it has a loop inside a loop; loop over the criteria once")
         if not isinstance(loop.target, nodes.Name) or loop.target.name in {*self._names, "loop"}:
-            _refuse(loop, "call what the loop goes through by a name of its own: {% for criterion in criteria %}")
+            _refuse(loop, "the loop variable needs a name of its own: {% for criterion in criteria %}")
         criterion = {**self._names, loop.target.name: CRITERION}
         if loop.test is not None:
             _GrammarChecker(criterion).condition(loop.test)
@@ -98,10 +97,10 @@ class _GrammarChecker:
         self.statements(loop.else_)
 
     def shown(self, node: nodes.Node) -> None:
-        """What stands in {{ … }}."""
+        """Check the content of {{ … }}."""
         if isinstance(node, nodes.CondExpr):
             if node.expr2 is None:
-                _refuse(node, "an if within {{ … }} needs its else")
+                _refuse(node, "an if inside {{ … }} needs an else")
             self.condition(node.test)
             self.shown(node.expr1)
             self.shown(node.expr2)
@@ -114,7 +113,7 @@ class _GrammarChecker:
             self._value(node)
 
     def condition(self, node: nodes.Node) -> None:
-        """What {% if %} asks."""
+        """Check the condition of {% if %}."""
         if isinstance(node, nodes.And | nodes.Or):
             self.condition(node.left)
             self.condition(node.right)
@@ -133,7 +132,7 @@ class _GrammarChecker:
             right = operand.expr
             if operand.op in ("in", "notin"):
                 if not isinstance(right, nodes.Tuple | nodes.List):
-                    _refuse(node, 'after "in" stands a list of values, as in criterion.kind in ("pitfall", "bonus")')
+                    _refuse(node, '"in" needs a list of values, as in criterion.kind in ("pitfall", "bonus")')
                 self._value(left)
                 for item in right.items:
                     self._value(item)
@@ -144,13 +143,13 @@ class _GrammarChecker:
             left = right
 
     def _value(self, node: nodes.Node) -> type:
-        """The type of something that is not fenced text."""
+        """Check an expression that is not fenced text, and return its type."""
         if isinstance(node, nodes.Const):
             return type(node.value)
         if isinstance(node, nodes.Name):
             name = self._name(node)
             if name in FENCED_VARIABLES:
-                _refuse(node, f"{name} is shown as it stands, {{{{ {name} }}}}, and not changed or compared")
+                _refuse(node, f"{name} may only be shown as it is, {{{{ {name} }}}}, not changed or compared")
             if name in _OBJECTS or self._names[name] is not None:
                 _refuse(node, f"{name} cannot be shown by itself; write {{{{ criterion.description }}}}")
             return str
@@ -158,29 +157,29 @@ class _GrammarChecker:
             return self._attribute(node, node.node)
         if isinstance(node, nodes.Filter) and node.node is not None:
             return self._filtered(node, node.node)
-        _refuse(node, f"a template cannot compute ({type(node).__name__.lower()}); it may hold what it is given")
+        _refuse(node, f"a template cannot compute ({type(node).__name__.lower()}); it may only show its variables")
 
-    def _attribute(self, node: nodes.Getattr, of: nodes.Name) -> type:
-        attributes = self._names[self._name(of)]
+    def _attribute(self, node: nodes.Getattr, base: nodes.Name) -> type:
+        attributes = self._names[self._name(base)]
         if attributes is None or node.attr not in attributes:
-            there = f"; there are {', '.join(sorted(attributes))}" if attributes else ""
-            _refuse(node, f"{of.name} has no {node.attr!r}{there}")
+            hint = f"; it has {', '.join(sorted(attributes))}" if attributes else ""
+            _refuse(node, f"{base.name} has no {node.attr!r}{hint}")
         return attributes[node.attr]
 
-    def _filtered(self, node: nodes.Filter, of: nodes.Expr) -> type:
+    def _filtered(self, node: nodes.Filter, operand: nodes.Expr) -> type:
         if node.name not in FILTERS or node.args or node.kwargs or node.dyn_args or node.dyn_kwargs:
-            _refuse(node, f"it filters by {node.name!r}; there are {', '.join(FILTERS)}, all without arguments")
+            _refuse(node, f"it uses the filter {node.name!r}; only {', '.join(FILTERS)} are allowed, without arguments")
         if node.name == "length":
-            if not (isinstance(of, nodes.Name) and self._name(of) == "criteria"):
+            if not (isinstance(operand, nodes.Name) and self._name(operand) == "criteria"):
                 _refuse(node, "only criteria have a length: {{ criteria|length }}")
             return int
-        self._value(of)
+        self._value(operand)
         return str
 
     def _name(self, node: nodes.Name) -> str:
         if node.name not in self._names:
-            given = ", ".join(sorted(self._names)) or "nothing"
-            _refuse(node, f"it uses {node.name!r}, which it is not given; it is given {given}")
+            given = ", ".join(sorted(self._names)) or "none"
+            _refuse(node, f"it uses {node.name!r}, which is not one of its variables: {given}")
         return node.name
 
 

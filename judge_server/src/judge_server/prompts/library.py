@@ -1,14 +1,11 @@
-"""The template sets of a server: what each declares, and which are offered.
+"""Template sets: what each declares, and which ones a server offers by name.
 
-The sets of prompt templates a server has beside its default, by name: the package's, and folders in one folder.
+The package ships one set for each paper's judge, and a server may have a folder with sets of its own, which take
+precedence over the package's sets of the same name.
 
-The package has one for each paper's judge. A set of the user's own goes before one of the package's of the same name.
-
-What a set of templates declares beside its texts, in its file `set.toml`: whom it is for, and what it keeps back.
-
-A template must show the judge whatever a request gives it (`judge_server.prompts.sources.REQUIRED_VARIABLES`). Where the judge is
-not to see something, as in the papers' prompts, the set says so here, once, and nothing is given to its templates; the
-answer to a request names what was withheld.
+A template must show the judge everything a request provides (`judge_server.prompts.sources.REQUIRED_VARIABLES`). If the
+judge is not to see something, as in the papers' prompts, the set declares so in its `set.toml`. The templates then do
+not get it, and the answer to a request names what was withheld.
 """
 
 import tomllib
@@ -31,7 +28,7 @@ MAX_SET_FILE_BYTES = 4_000
 
 PROTOCOLS = (*get_args(JudgingProtocol), "comparison")
 MATERIAL = ("grounding", "reference_answer", "ground_truth")
-"""What a request may give a group beside its prompt."""
+"""What a request may give a group besides its prompt."""
 WITHHELD = (*MATERIAL, "criteria")
 _WITHOUT_CRITERIA = frozenset({"likert", "comparison"})
 _MAX_WORD_LENGTH = 20
@@ -39,13 +36,14 @@ _MAX_WORD_LENGTH = 20
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a set declares; by default it is for every protocol, and shows all that a request gives.
+    """What a set declares. By default it is for every protocol and shows everything a request provides.
 
     Attributes:
-        protocols: those that its words are for; a request under another one is refused. None for all.
-        requires: what of `FENCED_VARIABLES` a group must have to be judged with it.
-        withholds: what of `WITHHELD` the judge is not shown. Programs that verify a criterion still see it.
-        verdicts: the words that the judge answers a criterion with by itself, met first; None for true and false.
+        protocols: the protocols its wording is for; requests under others are refused. None for all.
+        requires: the entries of `MATERIAL` that a group must have to be judged with this set.
+        withholds: the entries of `WITHHELD` that the judge is not shown. Programs that verify a criterion still see
+            them.
+        verdicts: the two answers to a criterion asked by itself, satisfied first; None for true and false.
     """
 
     protocols: tuple[str, ...] | None = None
@@ -55,13 +53,13 @@ class Declaration:
 
     @property
     def digest_parts(self) -> tuple[str, ...]:
-        """What of it changes a prompt or its answer, as text; nothing where it changes neither."""
-        kept_back = f"withholds {', '.join(self.withholds)}" if self.withholds else ""
-        answered = f"verdicts {', '.join(self.verdicts)}" if self.verdicts else ""
-        return tuple(part for part in (kept_back, answered) if part)
+        """The parts that change a prompt or its answer, as text; empty if there are none."""
+        withheld = f"withholds {', '.join(self.withholds)}" if self.withholds else ""
+        answers = f"verdicts {', '.join(self.verdicts)}" if self.verdicts else ""
+        return tuple(part for part in (withheld, answers) if part)
 
     def missing(self, given: Mapping[str, Any]) -> str | None:
-        """The first of what it requires that is not given, or is empty; None where all is there."""
+        """Return the first required entry that is missing or empty; None if all are given."""
         return next((name for name in self.requires if not given[name]), None)
 
 
@@ -70,26 +68,26 @@ DEFAULT_DECLARATION = Declaration()
 
 @dataclass(frozen=True, slots=True)
 class TemplateSet:
-    """The templates that a set replaces, by file name, and what it declares."""
+    """The templates that a set replaces, by file name, and its declaration."""
 
     templates: Mapping[str, str] = field(default_factory=dict)
     declaration: Declaration = DEFAULT_DECLARATION
 
 
 def load_set(folder: Path) -> TemplateSet:
-    """Read a set, its templates and its declaration, and check both.
+    """Read and check the templates and the declaration of a set.
 
     Raises:
-        TemplateRefused: there is no template, one of them is refused, or the declaration is (see `read_declaration`).
+        InvalidTemplate: there is no template, or a template or the declaration is invalid (see `read_declaration`).
     """
     return TemplateSet(read_set(folder), read_declaration(folder))
 
 
 def read_declaration(folder: Path) -> Declaration:
-    """Read what a set declares; without a `set.toml` that is nothing.
+    """Read the declaration of a set; without a `set.toml`, return the default.
 
     Raises:
-        TemplateRefused: the file cannot be read, is not TOML, or declares something that a set cannot.
+        InvalidTemplate: the file cannot be read, is not TOML, or declares something that a set cannot.
     """
     path = folder / SET_FILE
     where = f"{folder.name}/{SET_FILE}"
@@ -122,7 +120,7 @@ def _declaration(declared_values: Mapping[str, Any], where: str) -> Declaration:
         raise InvalidTemplate(f"{where} both requires and withholds {', '.join(sorted(both))}; choose one")
     if "criteria" in declaration.withholds and not _WITHOUT_CRITERIA.issuperset(declaration.protocols or PROTOCOLS):
         raise InvalidTemplate(
-            f"{where} withholds criteria, which only a rating or a comparison can do without; declare protocols of "
+            f"{where} withholds criteria, which only ratings and comparisons can do without; limit its protocols to "
             f"{', '.join(sorted(_WITHOUT_CRITERIA))}"
         )
     return declaration
@@ -130,9 +128,9 @@ def _declaration(declared_values: Mapping[str, Any], where: str) -> Declaration:
 
 def _words(value: Any, known: Collection[str] | None, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
-        raise InvalidTemplate(f"{where} is {value!r}; it is a list of words")
+        raise InvalidTemplate(f"{where} is {value!r}; give a list of words")
     if len(set(value)) < len(value):
-        raise InvalidTemplate(f"{where} names one twice: {value!r}")
+        raise InvalidTemplate(f"{where} has a duplicate: {value!r}; remove it")
     for word in value:
         if known is not None and word not in known:
             raise InvalidTemplate(f"{where} names {word!r}; it can name {', '.join(known)}")
@@ -145,7 +143,7 @@ def _verdicts(lists: Mapping[str, tuple[str, ...]], where: str) -> tuple[str, st
         return None
     if len(words) != 2 or not all(word.isalnum() and len(word) <= _MAX_WORD_LENGTH for word in words):
         raise InvalidTemplate(
-            f"{where}: verdicts is {list(words)!r}; it is two words of letters or digits, that for met first"
+            f"{where}: verdicts is {list(words)!r}; give two words of letters or digits, the one for satisfied first"
         )
     met, not_met = (word.casefold() for word in words)
     if met.startswith(not_met) or not_met.startswith(met):
@@ -158,15 +156,15 @@ _NAME = TypeAdapter(TemplateName)
 
 
 def builtin_sets() -> dict[str, Path]:
-    """The folders of the package's sets, by name."""
+    """Return the folders of the package's sets, by name."""
     return _sets_in(Path(str(files("judge_server.prompts") / "templates" / "sets")))
 
 
 class TemplateLibrary:
-    """Sets are read when they are first asked for, and then stay as they were read until the process ends.
+    """The template sets of a server. A set is read when first used, and then kept until the process ends.
 
     Args:
-        folder: of the user's own sets; None for the package's alone.
+        folder: the folder with the user's own sets; None for the package's sets only.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -175,21 +173,21 @@ class TemplateLibrary:
 
     @property
     def names(self) -> list[str]:
-        """The names of the sets that a request can name."""
+        """The names of all sets, sorted."""
         return sorted(self.folders)
 
     @property
     def folders(self) -> dict[str, Path]:
-        """The folder of each set by its name; the user's own where both have one."""
+        """The folder of each set by name; the user's own takes precedence."""
         own = _sets_in(self._folder) if self._folder is not None and self._folder.is_dir() else {}
         return builtin_sets() | own
 
     def find(self, name: str | None) -> TemplateSet:
-        """The set of a name; one that replaces nothing for no name.
+        """Return the set with a name; without a name, an empty set that replaces nothing.
 
         Raises:
-            InvalidRequest: there is no such set, or it cannot be used. A set of the user's own that cannot be used is
-                not replaced by the package's.
+            InvalidRequest: there is no such set, or it cannot be used. A user's set that cannot be used does not fall
+                back to the package's set.
         """
         if name is None:
             return TemplateSet()
@@ -200,23 +198,23 @@ class TemplateLibrary:
     def _read(self, name: str) -> TemplateSet:
         folder = self.folders.get(name)
         if folder is None:
-            raise template_error(f"this server has no set of templates {name!r}; {self._there()}")
+            raise template_error(f"this server has no template set {name!r}; {self._available()}")
         try:
             return load_set(folder)
         except InvalidTemplate as error:
-            raise template_error(f"the set of templates {name!r} cannot be used: {error}") from error
+            raise template_error(f"the template set {name!r} cannot be used: {error}") from error
 
-    def _there(self) -> str:
-        there = f"it has {', '.join(self.names)}"
+    def _available(self) -> str:
+        available = f"it has {', '.join(self.names)}"
         if self._folder is None:
-            return f"{there}; for sets of your own start it with ADJUDGE_TEMPLATES_DIR"
+            return f"{available}; to add sets of your own, start it with ADJUDGE_TEMPLATES_DIR"
         return (
-            there if self._folder.is_dir() else f"{there}; the folder that its ADJUDGE_TEMPLATES_DIR names is not there"
+            available if self._folder.is_dir() else f"{available}; the folder in ADJUDGE_TEMPLATES_DIR does not exist"
         )
 
 
 def template_error(message: str) -> InvalidRequest:
-    """The error of a request whose set of templates cannot be used."""
+    """Return the error of a request whose template set cannot be used."""
     return InvalidRequest(f"{_FIELD}: {message}", errors=(FieldError(field=_FIELD, message=message),))
 
 

@@ -1,4 +1,4 @@
-"""Judges in other processes: what an api asks of them, the desk it does that from, and the application they serve."""
+"""Judges in other processes: the api's executor and client for them, and the application they serve."""
 
 from judge_server.remote.executor import RemoteExecutor
 from judge_server.remote.link import JudgeClient

@@ -1,8 +1,6 @@
-"""The judge executor of an api without an engine: judges in other processes answer.
+"""The judge executor of an api without an engine: judges in other processes answer its calls.
 
-The desk of an api that has no engine: judges in other processes answer, each response's calls at one of them.
-
-What one request has at judges in other processes: which judge gets which response, and who is asked instead.
+All calls about a response go to one judge. If that judge goes down, its unanswered calls go to another.
 """
 
 import asyncio
@@ -32,22 +30,136 @@ from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.single_flight import DEADLINE_EXCEEDED
 
+log = logging.getLogger("adjudge")
+
 DEADLINE_GRACE_S = 0.1
-"""How long after the deadline an api waits for a judge to say what it has."""
+"""How long after the deadline the api waits for a judge to send its results."""
 
 RETRY_WINDOW_S = 5.0
-"""How long calls are tried again and again when no judge answers any: a judge may be starting anew."""
+"""How long calls are retried while no judge answers any; a judge may be restarting."""
 
 _POLL_S = 0.1
 _MAX_PLANS, _MAX_CHARACTERS = 64, 4_000_000
-"""What one parcel holds at most: so no judge stands still while it reads one."""
+"""The most in one shard request, so that no judge is busy for long reading one."""
+
+
+class RemoteExecutor:
+    """Judges of one model, reached through `links`. A judge of another model or protocol is left out and logged.
+
+    Judges may start after the api, and may be replaced by others of its protocol. Once all of them have changed their
+    model, the api adopts the new one.
+    """
+
+    identity: EngineIdentity
+    fatal_error = ""
+
+    def __init__(
+        self,
+        links: Collection[JudgeClient],
+        *,
+        interval_s: float = 2.0,
+        health_timeout_s: float = 2.0,
+        max_calls: int = DEFAULT_QUEUE_RULES.calls,
+    ) -> None:
+        self.write_buffer = WriteBehindBuffer()
+        self.max_calls = max_calls
+        self._pool = Pool(
+            {link.url: link for link in links},
+            self._check_health,
+            interval_s=interval_s,
+            health_timeout_s=health_timeout_s,
+        )
+        self._identified = asyncio.Event()
+        self._errors: dict[str, EngineStartError | JudgeUnavailable] = {}
+
+    @property
+    def unavailable_reason(self) -> str:
+        """Why calls cannot be answered: every judge speaks another protocol. Empty otherwise."""
+        mismatches = [error for error in self._errors.values() if isinstance(error, ProtocolMismatch)]
+        if len(mismatches) < len(self._pool.members):
+            return ""
+        theirs = ", ".join(sorted({str(error.protocol) for error in mismatches}))
+        return (
+            f"every judge speaks protocol {theirs} and this api {PROTOCOL_VERSION}; "
+            "it waits for judges of its own version"
+        )
+
+    def members(self) -> list[MemberView]:
+        """Return the judges, available or not."""
+        return [member.view for member in self._pool.members]
+
+    async def start(self, metrics: JudgeMetrics) -> None:
+        """Wait for the first judge. Raises `EngineStartError` if all refuse this api's token."""
+        self._metrics = metrics
+        self._pool.start()
+        while not self._identified.is_set():
+            refused = [error for error in self._errors.values() if isinstance(error, EngineStartError)]
+            if len(refused) == len(self._pool.members):
+                raise refused[0]
+            await asyncio.sleep(0.05)
+
+    def submit(
+        self,
+        work: Sequence[UnresolvedWork],
+        caller: Caller,
+        result: JudgementResults,
+        tracker: CompletionTracker,
+        deadline: float,
+    ) -> "RemotePendingJudgement":
+        """Prepare the calls. They are sent when the request waits for them."""
+        return RemotePendingJudgement(self._pool, self.identity, self._metrics, work, caller, result, tracker, deadline)
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """Count with the judge that the batch is assigned to."""
+        member = self._pool.choose(key_of(batch.shared))
+        if member is None:
+            raise EngineUnavailable("no judge is available")
+        try:
+            return await member.target.count_tokens(batch)
+        except JudgeUnavailable as error:
+            member.failed(str(error))
+            raise EngineUnavailable(str(error)) from error
+
+    async def ready(self) -> bool:
+        """Whether a judge is available."""
+        return any(member.available for member in self._pool.members)
+
+    async def should_receive_traffic(self) -> bool:
+        """Whether a judge was found, and not every judge speaks another protocol."""
+        return self._identified.is_set() and not self.unavailable_reason
+
+    async def close(self) -> None:
+        """Close the connections to all judges."""
+        await self._pool.close()
+        await asyncio.gather(*(member.target.close() for member in self._pool.members))
+
+    async def _check_health(self, link: JudgeClient) -> bool:
+        try:
+            handshake = await link.handshake()
+        except (EngineStartError, JudgeUnavailable) as error:
+            self._errors[link.url] = error
+            raise
+        self._errors.pop(link.url, None)
+        if handshake.identity is None or not handshake.ready:
+            return False
+        if not self._identified.is_set():
+            self.identity = handshake.identity
+            self._identified.set()
+        elif identity_digest(handshake.identity) != identity_digest(self.identity):
+            if any(member.target is not link and not member.gone.is_set() for member in self._pool.members):
+                raise JudgeUnavailable(
+                    f"it judges with {handshake.identity.model}, but the others judge with {self.identity.model}"
+                )
+            log.warning("all judges have changed their model: judging with %s from now on", handshake.identity.model)
+            self.identity = handshake.identity
+        return True
 
 
 class RemotePendingJudgement:
-    """One request's calls, at judges in other processes.
+    """One request's calls at judges in other processes.
 
-    A response's calls go to one judge, the one that its digest belongs to. Where that one goes away, what it has not
-    answered is asked of the next, and what it has answered stands.
+    The calls about a response go to the judge that its digest is assigned to. If that judge goes down, the calls it has
+    not answered go to the next one; its answers stand.
     """
 
     def __init__(
@@ -75,11 +187,11 @@ class RemotePendingJudgement:
         self._judged = False
 
     async def wait(self) -> None:
-        """Wait until every outcome is known, or the deadline.
+        """Wait until every outcome is known or the deadline passes.
 
         Raises:
-            Overloaded: every judge's queue was full, and nothing was judged.
-            NotReady: no judge could be given anything, however often it was tried.
+            Overloaded: every judge's queue was full; nothing was judged.
+            NotReady: no judge accepted any call within the retry window.
         """
         late = False
         try:
@@ -98,10 +210,10 @@ class RemotePendingJudgement:
         self._settle({digest: failure for _, planned_calls in left for one in planned_calls for digest in one.digests})
 
     def cancel(self) -> None:
-        """Nothing is left behind: whoever stops waiting in `done` has hung up on every judge."""
+        """Do nothing: cancelling `wait` has closed the connection to every judge already."""
 
     async def _dispatch(self, shard: Shard, tried: Collection[str] = (), failing_since: float | None = None) -> None:
-        """Ask all of a parcel, each response of its judge, or of one that was not `tried` in vain just now."""
+        """Ask each response of a shard of its judge, or of one that is not in `tried`."""
         exclude = await self._wait_for_judge(tried, failing_since)
         if exclude is None:
             return
@@ -119,7 +231,7 @@ class RemotePendingJudgement:
                     tasks.create_task(self._ask(members[name], part, exclude, failing_since))
 
     async def _wait_for_judge(self, tried: Collection[str], failing_since: float | None) -> Collection[str] | None:
-        """Wait until there is a judge that was not tried, or may be again; returns those tried, None to give up."""
+        """Wait for a judge that was not tried or may be tried again; return those to exclude, or None to give up."""
         now = asyncio.get_running_loop().time
         until = (now() if failing_since is None else failing_since) + RETRY_WINDOW_S
         while not any(member.available and member.name not in tried for member in self._pool.members):
@@ -128,7 +240,7 @@ class RemotePendingJudgement:
             if now() >= until:
                 if self._failure is DEADLINE_EXCEEDED:
                     names = ", ".join(member.name for member in self._pool.members)
-                    why = f"no judge is there ({names}); the api's log says why"
+                    why = f"no judge is available ({names}); see the api's log for the reason"
                     self._failure, self._not_ready = CallFailure("engine", why), NotReady(why, retry_after_s=2)
                 return None
             await asyncio.sleep(_POLL_S)
@@ -142,14 +254,14 @@ class RemotePendingJudgement:
         shard_request = ShardRequest.of(part, self._caller, self._identity, max(0.0, self._deadline - now()))
         try:
             with span("judge_request", SpanKind.CLIENT, judge=member.name, responses=len(part)):
-                async with member.cancel_when_gone(), aclosing(member.target.ask(shard_request)) as lines:
-                    async for event in lines:
+                async with member.cancel_when_gone(), aclosing(member.target.ask(shard_request)) as events:
+                    async for event in events:
                         member.answers += 1
                         self._apply_event(event)
                         failing_since = None
             member.succeeded()
         except MemberUnavailable:
-            self._failure = CallFailure("engine", f"the judge at {member.name} went away")
+            self._failure = CallFailure("engine", f"the judge at {member.name} went down")
         except JudgeUnavailable as error:
             member.failed(str(error))
             if not isinstance(error, JudgeNotReady):
@@ -179,7 +291,7 @@ class RemotePendingJudgement:
         self._tracker.complete(outcomes)
 
     def _missing(self, shard: Shard) -> Shard:
-        """What of a parcel has no outcome yet."""
+        """Return the calls of a shard that have no outcome yet."""
         known = self._result.by_digest
         open_calls = [
             (plan, [one for one in planned_calls if any(digest not in known for digest in one.digests)])
@@ -199,115 +311,3 @@ def _split_shard(share: Shard) -> Iterator[list[tuple[ResponsePlan, list[Planned
         characters += len(plan.batch.shared)
     if part:
         yield part
-
-
-log = logging.getLogger("adjudge")
-
-
-class RemoteExecutor:
-    """Judges of one model, at these links. One of another model or protocol is left out, and the log says so.
-
-    Judges may come later than the api, and be replaced by those of its protocol. When all of them have changed their
-    model, the api goes over to the new one.
-    """
-
-    identity: EngineIdentity
-    fatal_error = ""
-
-    def __init__(
-        self,
-        links: Collection[JudgeClient],
-        *,
-        interval_s: float = 2.0,
-        health_timeout_s: float = 2.0,
-        max_calls: int = DEFAULT_QUEUE_RULES.calls,
-    ) -> None:
-        self.write_buffer = WriteBehindBuffer()
-        self.max_calls = max_calls
-        self._pool = Pool(
-            {link.url: link for link in links},
-            self._check_health,
-            interval_s=interval_s,
-            health_timeout_s=health_timeout_s,
-        )
-        self._identified = asyncio.Event()
-        self._errors: dict[str, EngineStartError | JudgeUnavailable] = {}
-
-    @property
-    def unavailable_reason(self) -> str:
-        """That every judge speaks another protocol, while that is so."""
-        strange = [error for error in self._errors.values() if isinstance(error, ProtocolMismatch)]
-        if len(strange) < len(self._pool.members):
-            return ""
-        theirs = ", ".join(sorted({str(error.protocol) for error in strange}))
-        return f"every judge speaks protocol {theirs} and this api {PROTOCOL_VERSION}; it waits for judges of its own version"
-
-    def members(self) -> list[MemberView]:
-        """The judges, available or not."""
-        return [member.view for member in self._pool.members]
-
-    async def start(self, metrics: JudgeMetrics) -> None:
-        """Wait until the first judge is there. Raises `EngineStartError` where all refuse this api's token."""
-        self._metrics = metrics
-        self._pool.start()
-        while not self._identified.is_set():
-            refused = [error for error in self._errors.values() if isinstance(error, EngineStartError)]
-            if len(refused) == len(self._pool.members):
-                raise refused[0]
-            await asyncio.sleep(0.05)
-
-    def submit(
-        self,
-        work: Sequence[UnresolvedWork],
-        caller: Caller,
-        result: JudgementResults,
-        tracker: CompletionTracker,
-        deadline: float,
-    ) -> RemotePendingJudgement:
-        """Nothing is sent yet: that begins when the request waits."""
-        return RemotePendingJudgement(self._pool, self.identity, self._metrics, work, caller, result, tracker, deadline)
-
-    async def count_tokens(self, batch: Batch) -> int:
-        """As the judge counts that the batch belongs to."""
-        member = self._pool.choose(key_of(batch.shared))
-        if member is None:
-            raise EngineUnavailable("no judge is there")
-        try:
-            return await member.target.count_tokens(batch)
-        except JudgeUnavailable as error:
-            member.failed(str(error))
-            raise EngineUnavailable(str(error)) from error
-
-    async def ready(self) -> bool:
-        """Whether some judge is there."""
-        return any(member.available for member in self._pool.members)
-
-    async def should_receive_traffic(self) -> bool:
-        """Whether a judge was found, and not all that there are now are for apis of another version."""
-        return self._identified.is_set() and not self.unavailable_reason
-
-    async def close(self) -> None:
-        """Hang up on every judge."""
-        await self._pool.close()
-        await asyncio.gather(*(member.target.close() for member in self._pool.members))
-
-    async def _check_health(self, link: JudgeClient) -> bool:
-        try:
-            found = await link.handshake()
-        except (EngineStartError, JudgeUnavailable) as error:
-            self._errors[link.url] = error
-            raise
-        self._errors.pop(link.url, None)
-        if found.identity is None or not found.ready:
-            return False
-        if not self._identified.is_set():
-            self.identity = found.identity
-            self._identified.set()
-        elif identity_digest(found.identity) != identity_digest(self.identity):
-            if any(member.target is not link and not member.gone.is_set() for member in self._pool.members):
-                raise JudgeUnavailable(
-                    f"it judges with {found.identity.model}, and the others with {self.identity.model}"
-                )
-            log.warning("all judges have changed: judging with %s from now on", found.identity.model)
-            self.identity = found.identity
-        return True

@@ -1,4 +1,4 @@
-"""One judge process, reached over HTTP. Every way in which it can fail is told apart here, and nowhere else."""
+"""A client for one judge process over HTTP, which maps every way the connection can fail to an error of its own."""
 
 import hashlib
 import json
@@ -23,63 +23,63 @@ from trainer_client.wire import Problem
 
 CONNECT_TIMEOUT_S = 5.0
 HEARTBEATS_MISSED = 3
-"""How many heartbeats a judge may leave out until the connection counts as lost."""
+"""How many heartbeats a judge may miss before the connection counts as lost."""
 
 ROOT = "/internal/v1"
 BATCH = TypeAdapter(Batch)
 _JSON = {"Content-Type": "application/json"}
 
 _BROKEN = (httpx2.HTTPError, OSError, RuntimeError, AttributeError)
-"""What comes of a connection that breaks: of one reset as it is made, httpx2 asks uvloop for a socket that is gone."""
+"""What a broken connection raises. If it is reset during connect, httpx2 asks uvloop for a closed socket."""
 
 
 class JudgeUnavailable(Exception):
-    """A judge that did not answer, or not as a judge does; the message says how."""
+    """A judge did not answer, or not as a judge should; the message gives the details."""
 
 
 class JudgeNotReady(JudgeUnavailable):
-    """A judge that was given nothing: no connection could be made to it, or it said that it is not ready."""
+    """A judge took no calls: no connection could be made, or it is not ready."""
 
 
 class ProtocolMismatch(JudgeUnavailable):
-    """A judge of another protocol: of another version, until a rolling upgrade has come to it or to this api."""
+    """A judge speaks another protocol, because a rolling upgrade has not reached it or this api."""
 
     def __init__(self, url: str, protocol: object) -> None:
         super().__init__(
             f"the judge at {url} speaks protocol {protocol} and this api {PROTOCOL_VERSION} (Adjudge {__version__}); "
-            "it is left alone until one version runs on both sides"
+            "it is not used until both run the same version"
         )
         self.protocol = protocol
 
 
 def identity_digest(identity: EngineIdentity) -> str:
-    """Equal for judges whose verdicts are the same measurement: all but what they can take at a time."""
+    """Hash an identity without its concurrency. Judges with equal digests give the same measurement."""
     parts = asdict(identity)
     del parts["concurrent_batches"]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 class JudgeClient:
-    """A judge process at `url`; `token` is what it wants to be shown, if anything."""
+    """A client for the judge process at `url`; `token` is the token it requires, if any."""
 
     def __init__(self, url: str, token: str | None, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
         self._client = httpx2.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),  # the health watch has its own
+            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),  # health checks have a timeout of their own
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0),
             transport=transport,
         )
         self._read_timeout_s: float | None = None
 
     async def handshake(self) -> Handshake:
-        """Who it is.
+        """Ask the judge for its identity and state.
 
         Raises:
-            EngineStartError: it will never do, since it refuses the token.
-            OtherProtocol: it is of another version.
-            JudgeGone: it does not answer, or is no judge.
+            EngineStartError: it refuses the token.
+            ProtocolMismatch: it speaks another protocol.
+            JudgeUnavailable: it does not answer, or is not a judge.
         """
         try:
             answer = await self._client.get(f"{ROOT}/judge")
@@ -95,18 +95,20 @@ class JudgeClient:
             protocol = answer.json().get("protocol")
             if protocol != PROTOCOL_VERSION:
                 raise ProtocolMismatch(self.url, protocol)
-            found = Handshake.model_validate_json(answer.content)
+            handshake = Handshake.model_validate_json(answer.content)
         except (ValidationError, ValueError, AttributeError) as error:
-            raise JudgeUnavailable(f"what answers at {self.url} is no judge: {answer.text[:80]!r}") from error
-        self._read_timeout_s = HEARTBEATS_MISSED * found.heartbeat_s or None
-        return found
+            raise JudgeUnavailable(
+                f"the server at {self.url} is not a judge; it answered {answer.text[:80]!r}"
+            ) from error
+        self._read_timeout_s = HEARTBEATS_MISSED * handshake.heartbeat_s or None
+        return handshake
 
     async def ask(self, shard_request: ShardRequest) -> AsyncGenerator[ResultEvent, None]:
-        """Have calls answered: outcomes, line by line. Closing the generator drops what is not answered yet.
+        """Have calls answered, and yield their outcomes. Closing the generator drops unanswered calls.
 
         Raises:
-            JudgeGone: it went away, is silent though it promised heartbeats, or is not the judge that was asked for.
-            Overloaded: its queue has no room.
+            JudgeUnavailable: it went down, missed its heartbeats, or is no longer the judge asked for.
+            Overloaded: its queue is full.
         """
         rest = b""
         headers = _JSON | propagation_headers()
@@ -129,14 +131,14 @@ class JudgeClient:
                             if event.outcomes:
                                 yield event
         except ValidationError as error:
-            raise JudgeUnavailable(f"the judge at {self.url} sent a line that is no outcome") from error
+            raise JudgeUnavailable(f"the judge at {self.url} sent an invalid line") from error
         except _BROKEN as error:
             raise self._unavailable(error) from error
         if rest:
-            raise JudgeUnavailable(f"the judge at {self.url} broke off in the middle of a line")
+            raise JudgeUnavailable(f"the judge at {self.url} closed the connection in the middle of a line")
 
     async def count_tokens(self, batch: Batch) -> int:
-        """How many tokens the batch's longest prompt takes. Raises `JudgeUnavailable`."""
+        """Count the tokens of the batch's longest prompt. Raises `JudgeUnavailable`."""
         try:
             answer = await self._client.post(
                 f"{ROOT}/tokens", content=BATCH.dump_json(batch), headers=_JSON | propagation_headers()
@@ -148,7 +150,7 @@ class JudgeClient:
             raise self._unavailable(error) from error
 
     async def close(self) -> None:
-        """Close every connection; what is being asked fails."""
+        """Close every connection; requests in progress fail."""
         await self._client.aclose()
 
     def _raise_for_status(self, answer: httpx2.Response) -> NoReturn:
@@ -158,10 +160,8 @@ class JudgeClient:
                 Problem.model_validate_json(answer.content).detail,
                 retry_after_s=None if wait is None else math.ceil(wait),
             )
-        refusal, why = (
-            JudgeUnavailable,
-            "and not as a judge does",
-        )  # whatever stands between may repeat what it was sent
+        # The body is not quoted: a proxy in between may repeat what it was sent.
+        refusal, why = JudgeUnavailable, "not an answer of a judge"
         with suppress(ValidationError):
             problem = Problem.model_validate_json(answer.content)
             why = problem.detail
@@ -170,7 +170,7 @@ class JudgeClient:
         raise refusal(f"the judge at {self.url} answered HTTP {answer.status_code}: {why}")
 
     def _unavailable(self, error: Exception) -> JudgeUnavailable:
-        away = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-        return (JudgeNotReady if away else JudgeUnavailable)(
+        not_connected = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+        return (JudgeNotReady if not_connected else JudgeUnavailable)(
             f"no answer from the judge at {self.url}: {error or type(error).__name__}"
         )

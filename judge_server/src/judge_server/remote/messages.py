@@ -1,9 +1,9 @@
-"""What an api and a judge process say to each other: calls to be answered, and outcomes as they become known.
+"""The messages between an api and a judge process: calls to answer, and outcomes as they become known.
 
-Internal to a deployment: both ends say the same `PROTOCOL_VERSION`, or leave each other alone. While it is the same, a newer
-end may say more, in fields that have a default and that an older end does right to pass over. What an older end would
-misunderstand, or could not do without, makes the number grow; so does any change of what a judge's identity is.
-Digests travel as hex. A question that many responses share travels once.
+They are internal to a deployment: both ends must have the same `PROTOCOL_VERSION`. Under one version, a newer end may
+send additional fields, which have defaults and which an older end may ignore. Anything that an older end would
+misunderstand or needs raises the version; so does any change to a judge's identity. Digests are sent as hex, and a
+question shared by many responses is sent once.
 """
 
 from collections.abc import Sequence
@@ -29,25 +29,25 @@ from judge_server.ports import (
 )
 
 PROTOCOL_VERSION = 3
-"""Grows when one end would misunderstand the other."""
+"""Raised whenever one end would misunderstand the other."""
 
 MAX_DEADLINE_S = 86_400.0
-"""Far beyond what a request may ask for."""
+"""Far beyond any deadline that a request may have."""
 
 Shard = list[tuple[ResponsePlan, list[PlannedCall]]]
-"""Plans, and those of their calls that are to be asked."""
+"""Plans, each with the calls of it that are to be made."""
 
 
 class ProtocolMessage(BaseModel):
-    """Base of what is said. Unknown fields are passed over: a newer end of the same protocol says them."""
+    """Base of all messages. Unknown fields are ignored: a newer end of the same protocol may send them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Handshake(ProtocolMessage):
-    """Who a judge is, and whether it can judge now; without an identity it has not started yet.
+    """A judge's identity, and whether it can judge now. Without an identity, it has not started yet.
 
-    `heartbeat_s`: while it is asked something it sends a line at least so often; 0 where it promises nothing.
+    `heartbeat_s` is the longest time between two lines of an answer in progress; 0 for no guarantee.
     """
 
     protocol: int
@@ -59,7 +59,7 @@ class Handshake(ProtocolMessage):
 
 @dataclass(frozen=True, slots=True)
 class QuestionMessage:
-    """A question, how many verdicts its reply holds, and each of them asked alone, where there are several."""
+    """A question, the number of verdicts in its reply, and, if there are several, the question about each alone."""
 
     call: Call
     verdicts: int
@@ -70,7 +70,7 @@ class QuestionMessage:
 
     @classmethod
     def of(cls, question: Question) -> "QuestionMessage":
-        """As it is sent."""
+        """Convert a question to its message."""
         places = range(len(question.criteria)) if question.alone is not None and len(question.criteria) > 1 else ()
         alone = tuple([QuestionMessage.of(question.alone(place)) for place in places if question.alone])
         return cls(
@@ -78,7 +78,7 @@ class QuestionMessage:
         )
 
     def check(self) -> None:
-        """Raise `ValueError` where an answer of this form cannot be read as the question says."""
+        """Raise `ValueError` if an answer of this form cannot be read as the question says."""
         answer, reading = self.call.answer, self.reading
         if isinstance(reading, tuple):
             fits = isinstance(answer, JsonOutput) and len(reading) == self.verdicts > 0
@@ -88,23 +88,23 @@ class QuestionMessage:
                 labels = tuple([option.label for option in answer.options])
             elif isinstance(answer, LabelChoice) and reading == "grade":
                 labels = answer.labels
-            counted = reading == "yes_no" or all(label.isdecimal() for label in labels)
-            fits = self.verdicts == 1 and counted and (len(labels) == 2 if reading == "yes_no" else len(labels) > 1)
+            readable = reading == "yes_no" or all(label.isdecimal() for label in labels)
+            fits = self.verdicts == 1 and readable and (len(labels) == 2 if reading == "yes_no" else len(labels) > 1)
         if not fits or len(self.alone) not in (0, self.verdicts):
             raise ValueError(f"a {type(answer).__name__} cannot be read as {self.verdicts} verdicts of {reading}")
         for sent in self.alone:
             sent.check()
 
     def question(self) -> Question:
-        """As it is asked; criteria have no names here."""
-        apart = [sent.question() for sent in self.alone]
-        alone = apart.__getitem__ if apart else None
+        """Convert the message back to a question. Its criteria have no names."""
+        singles = [sent.question() for sent in self.alone]
+        alone = singles.__getitem__ if singles else None
         return Question(self.call, ("",) * self.verdicts, self.reading, alone, self.scaling, self.min_choice_mass)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanMessage:
-    """What is asked about one response: its texts, and (the place of a question, the digests of its verdicts)."""
+    """The calls about one response: its texts, and per call (index of the question, digests of its verdicts)."""
 
     system: str
     system_alone: str
@@ -113,7 +113,7 @@ class PlanMessage:
 
 
 class ShardRequest(ProtocolMessage):
-    """Calls to be answered within `deadline_s`, by the model of this identity and no other."""
+    """Calls to answer within `deadline_s`, by the judge with this identity only."""
 
     protocol: int = PROTOCOL_VERSION
     identity: str
@@ -124,7 +124,7 @@ class ShardRequest(ProtocolMessage):
 
     @classmethod
     def of(cls, shard: Shard, caller: Caller, identity: str, deadline_s: float) -> "ShardRequest":
-        """A parcel as it is sent."""
+        """Convert a shard to its message."""
         places: dict[int, int] = {}
         questions: list[Question] = []
         plans = []
@@ -145,10 +145,10 @@ class ShardRequest(ProtocolMessage):
         )
 
     def response_plans(self) -> list[ResponsePlan]:
-        """The plans as a judge takes them.
+        """Convert the message to plans.
 
-        Raises `ValueError` for one that asks nothing, a question that is not there, or for another number of verdicts
-        than it holds, and for a question whose answer cannot be read as it says.
+        Raises `ValueError` for a plan without calls, a call with a missing question or the wrong number of digests, and
+        a question whose answer cannot be read as it says.
         """
         for sent_question in self.questions:
             sent_question.check()
@@ -156,11 +156,11 @@ class ShardRequest(ProtocolMessage):
         plans = []
         for sent in self.plans:
             if any(not 0 <= place < len(questions) for place, _ in sent.calls):
-                raise ValueError(f"a plan asks a question that is not among the {len(questions)} sent")
+                raise ValueError(f"a plan refers to a question that is not among the {len(questions)} sent")
             if not sent.calls:
-                raise ValueError("a plan asks nothing; send plans that have calls")
+                raise ValueError("a plan has no calls; leave it out")
             if any(len(digests) != self.questions[place].verdicts for place, digests in sent.calls):
-                raise ValueError("a call has another number of digests than its question has verdicts")
+                raise ValueError("a call has a different number of digests than its question has verdicts")
             planned_calls = tuple(
                 [
                     PlannedCall(questions[place], tuple([bytes.fromhex(d) for d in digests]))
@@ -174,7 +174,7 @@ class ShardRequest(ProtocolMessage):
 
 
 class UsageDelta(ProtocolMessage):
-    """What some outcomes cost, and where they came from."""
+    """What some outcomes cost."""
 
     calls: int = 0
     tokens_computed: int = 0
@@ -185,23 +185,23 @@ class UsageDelta(ProtocolMessage):
 
     @classmethod
     def of(cls, outcomes: JudgementResults) -> "UsageDelta":
-        """What outcomes have cost so far."""
+        """Return what the outcomes have cost so far."""
         return cls(**{name: getattr(outcomes, name) for name in cls.model_fields})
 
     def since(self, before: "UsageDelta") -> "UsageDelta":
-        """What was added."""
+        """Return the difference from an earlier cost."""
         return UsageDelta(**{name: getattr(self, name) - getattr(before, name) for name in UsageDelta.model_fields})
 
     def charge_to(self, outcomes: JudgementResults) -> None:
-        """Add it to the account of a request."""
+        """Add the cost to the results of a request."""
         for name in UsageDelta.model_fields:
             setattr(outcomes, name, getattr(outcomes, name) + getattr(self, name))
 
 
 class ResultEvent(ProtocolMessage):
-    """One line of the answer: outcomes by digest, what they cost, and which were known (`cached`) or shared.
+    """One line of an answer: outcomes by digest, their cost, and which were `cached` or `joined`.
 
-    One without outcomes says that the judge is at work.
+    A line without outcomes is a heartbeat.
     """
 
     outcomes: dict[str, JudgeResult | CallFailure] = Field(default={})
@@ -211,7 +211,7 @@ class ResultEvent(ProtocolMessage):
 
     @classmethod
     def of(cls, digests: Sequence[bytes], outcomes: JudgementResults, account: UsageDelta) -> "ResultEvent":
-        """These of the outcomes."""
+        """Build the event for some of the outcomes."""
         return cls.model_construct(
             outcomes={digest.hex(): outcomes.by_digest[digest] for digest in digests},
             account=account,
@@ -220,11 +220,11 @@ class ResultEvent(ProtocolMessage):
         )
 
     def read(self) -> dict[bytes, CallOutcome]:
-        """The outcomes by digest."""
+        """Return the outcomes by digest."""
         return {bytes.fromhex(digest): outcome for digest, outcome in self.outcomes.items()}
 
 
 class TokenCount(ProtocolMessage):
-    """How many tokens a prompt takes."""
+    """The number of tokens of a prompt."""
 
     tokens: int

@@ -1,4 +1,4 @@
-"""The application of a judge process: its engine and queue, for apis of the same deployment. Internal, not the API."""
+"""The web application of a judge process: its engine and queue, for the apis of the same deployment. Not public."""
 
 import asyncio
 import hmac
@@ -36,22 +36,22 @@ from trainer_client.wire import DEFAULT_JUDGE
 log = logging.getLogger("adjudge")
 
 MAX_BODY_BYTES = 256 * 2**20
-"""What an api may send at once. Its own limit on requests is far below, but prompts repeat what groups say once."""
+"""The most an api may send at once. The limit on its own requests is far lower, but prompts repeat shared text."""
 
 NDJSON = "application/x-ndjson"
 
 RESULT_FLUSH_INTERVAL_S = 0.2
-"""How long an api waits for what is known of responses that are not done. It is what a judge's death can cost it."""
+"""How often the outcomes of unfinished responses are sent: the most work an api loses if the judge dies."""
 
 HEARTBEAT_INTERVAL_S = 5.0
-"""How long an api may hear nothing of what it asked. A connection that was lost without a word is found by that."""
+"""The longest time without a line, so that an api notices a connection that was lost silently."""
 
 
 @dataclass(slots=True)
 class JudgeProcess:
-    """What the routes need: the judge, once its engine is loaded, and the token that apis must show, if any.
+    """What the routes need: the judge, once its engine is loaded, and the token that apis must send, if any.
 
-    Metrics, which name the runs of all projects, take the token too, unless `open_metrics`.
+    Metrics name the runs of all projects, so they require the token too, unless `open_metrics` is set.
     """
 
     token: str | None
@@ -60,7 +60,7 @@ class JudgeProcess:
     open_metrics: bool = False
 
     def ready_judge(self) -> Judge:
-        """The judge; raises `NotReady` before it has started."""
+        """Return the judge; raises `NotReady` before it has started."""
         if self.judge is None:
             raise NotReady(f"Cannot judge yet: {self.problem}", retry_after_s=2)
         return self.judge
@@ -69,7 +69,7 @@ class JudgeProcess:
 def create_judge_app(
     process: JudgeProcess, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None
 ) -> FastAPI:
-    """The application of a judge process."""
+    """Create the application of a judge process."""
     app = FastAPI(
         title="Adjudge judge",
         lifespan=lifespan,
@@ -83,11 +83,11 @@ def create_judge_app(
         if process.token is None:
             require_loopback_host(request.headers)
             return
-        shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(shown.encode(), process.token.encode()):
-            raise HTTPException(HTTPStatus.UNAUTHORIZED, "show the deployment's ADJUDGE_JUDGE_TOKEN")
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(token.encode(), process.token.encode()):
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, "send the deployment's ADJUDGE_JUDGE_TOKEN as a bearer token")
 
-    inside = [Depends(authenticate)]
+    authenticated = [Depends(authenticate)]
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -102,12 +102,12 @@ def create_judge_app(
             raise NotReady(f"not ready: {', '.join(name for name, ok in checks.items() if not ok)}", retry_after_s=2)
         return JSONResponse({"checks": checks})
 
-    @app.get("/metrics", dependencies=[] if process.open_metrics else inside)
+    @app.get("/metrics", dependencies=[] if process.open_metrics else authenticated)
     async def metrics() -> Response:
         judges = {} if process.judge is None else {DEFAULT_JUDGE: process.judge}
         return Response(judge_metrics_page(judges), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    @app.get(f"{ROOT}/judge", dependencies=inside)
+    @app.get(f"{ROOT}/judge", dependencies=authenticated)
     async def handshake() -> Response:
         judge = process.judge
         message = Handshake(
@@ -119,28 +119,28 @@ def create_judge_app(
         )
         return Response(message.model_dump_json(), media_type="application/json")
 
-    @app.post(f"{ROOT}/tokens", dependencies=inside)
+    @app.post(f"{ROOT}/tokens", dependencies=authenticated)
     async def tokens(body: Annotated[Batch, Depends(_batch)]) -> Response:
         try:
             return JSONResponse(TokenCount(tokens=await process.ready_judge().executor.count_tokens(body)).model_dump())
         except EngineUnavailable as error:
             raise NotReady(str(error), retry_after_s=2) from error
 
-    @app.post(f"{ROOT}/outcomes", dependencies=inside)
+    @app.post(f"{ROOT}/outcomes", dependencies=authenticated)
     async def outcomes(request: Request, shard_request: Annotated[ShardRequest, Depends(_shard_request)]) -> Response:
         bind_log_context(project=shard_request.caller.project_id, run=label_of_run(shard_request.caller.run) or None)
         judge = process.ready_judge()
         if shard_request.protocol != PROTOCOL_VERSION:
-            raise NotReady(f"this judge speaks protocol {PROTOCOL_VERSION}, and not {shard_request.protocol}")
+            raise NotReady(f"this judge speaks protocol {PROTOCOL_VERSION}, not {shard_request.protocol}")
         if shard_request.identity != identity_digest(judge.identity):
-            raise NotReady(f"this judge is {judge.identity.model} now, and not the one that was asked for")
+            raise NotReady(f"this judge is now {judge.identity.model}, not the one asked for")
         try:
             plans = shard_request.response_plans()
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
-        lines = _result_events(judge, plans, shard_request.caller, shard_request.deadline_s)
-        first = await run_while_connected(request, anext(lines))  # a queue without room is no 200
-        return StreamingResponse(_encoded(first, lines), media_type=NDJSON)
+        events = _result_events(judge, plans, shard_request.caller, shard_request.deadline_s)
+        first = await run_while_connected(request, anext(events))  # a full queue must not answer 200
+        return StreamingResponse(_encoded(first, events), media_type=NDJSON)
 
     problems.install_problem_handlers(app)
     app.add_middleware(BoundaryMiddleware, max_body_bytes=MAX_BODY_BYTES)
@@ -151,10 +151,10 @@ def create_judge_app(
 async def _result_events(
     judge: Judge, plans: Sequence[ResponsePlan], caller: Caller, deadline_s: float
 ) -> AsyncGenerator[ResultEvent, None]:
-    """Lines of outcomes, as responses are done, and last those that the deadline left; heartbeats where none come.
+    """Yield outcomes as responses are done, then those left at the deadline, with heartbeats in between.
 
     Raises:
-        Overloaded: the judge's queue has no room; then there is no line.
+        Overloaded: the judge's queue is full; nothing is yielded.
     """
     result, charged = JudgementResults(), UsageDelta()
     done: asyncio.Queue[int | None] = asyncio.Queue()
@@ -170,9 +170,9 @@ async def _result_events(
             ended = None in ready
             if ended:
                 await judging
-            whole = {d for place in ready if place is not None for d in plans[place].digests}
+            complete = {d for place in ready if place is not None for d in plans[place].digests}
             known = [
-                d for d in (whole if ready and not ended else list(unsent)) if d in unsent and d in result.by_digest
+                d for d in (complete if ready and not ended else list(unsent)) if d in unsent and d in result.by_digest
             ]
             if not known and not ended:
                 if now() - last_sent_at >= HEARTBEAT_INTERVAL_S:
@@ -189,7 +189,7 @@ async def _result_events(
 
 
 async def _next_completed(done: "asyncio.Queue[int | None]") -> list[int | None]:
-    """The responses that are done, as soon as one is; after a while none, and then whatever is known is told."""
+    """Wait for completed responses; empty after `RESULT_FLUSH_INTERVAL_S`, when all known outcomes are sent."""
     try:
         async with asyncio.timeout(RESULT_FLUSH_INTERVAL_S):
             ready = [await done.get()]
@@ -200,10 +200,10 @@ async def _next_completed(done: "asyncio.Queue[int | None]") -> list[int | None]
     return ready
 
 
-async def _encoded(first: ResultEvent, lines: AsyncGenerator[ResultEvent, None]) -> AsyncIterator[bytes]:
-    async with aclosing(lines):
+async def _encoded(first: ResultEvent, events: AsyncGenerator[ResultEvent, None]) -> AsyncIterator[bytes]:
+    async with aclosing(events):
         yield first.model_dump_json(exclude_defaults=True).encode() + b"\n"
-        async for event in lines:
+        async for event in events:
             yield event.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
@@ -211,25 +211,27 @@ _BATCH = TypeAdapter(Batch)
 _JSON = re.compile(r"\s*application/json\s*(;|$)", re.IGNORECASE)
 
 
-def _insist_on_json(request: Request) -> None:
-    """Refuse what a page of another origin could send without asking: a form, or plain text."""
+def _require_json(request: Request) -> None:
+    """Refuse what a page of another origin could send without a CORS preflight: a form, or plain text."""
     if not _JSON.match(request.headers.get("content-type", "")):
-        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "this takes JSON; send Content-Type: application/json")
+        raise HTTPException(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "this endpoint takes JSON; send Content-Type: application/json"
+        )
 
 
 async def _batch(request: Request) -> Batch:
-    _insist_on_json(request)
+    _require_json(request)
     try:
         batch = _BATCH.validate_json(await request.body())
     except ValidationError as error:
         raise _unreadable(error) from error
     if not batch.calls:
-        raise InvalidRequest("calls: a batch has at least one call")
+        raise InvalidRequest("calls: a batch needs at least one call")
     return batch
 
 
 async def _shard_request(request: Request) -> ShardRequest:
-    _insist_on_json(request)
+    _require_json(request)
     try:
         return ShardRequest.model_validate_json(await request.body())
     except ValidationError as error:
@@ -237,4 +239,4 @@ async def _shard_request(request: Request) -> ShardRequest:
 
 
 def _unreadable(error: ValidationError) -> ServiceError:
-    return InvalidRequest(f"this is not what an api of this version says: {error.errors()[0]['msg']}")
+    return InvalidRequest(f"this is not a message of this protocol version: {error.errors()[0]['msg']}")

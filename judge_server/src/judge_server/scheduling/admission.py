@@ -1,10 +1,9 @@
-"""Admission: the one queue in front of an engine. Who is let in, whose turn it is, and how many are at the engine.
+"""Admission control: one fair, bounded queue in front of an engine.
 
-Fair over runs by estimated prompt tokens, online before bulk (`fair_queue`); bounded (`room`); at most as many batches
-at the engine as its limit allows (`concurrency`), and no further batch while the calls there fill every place of an
-engine that works on a number of calls. So a response's calls are finished before another response is begun. Knows
-nothing of verdicts, and nothing of who waits for them: whoever gives up cancels, and leaves the queue or the engine's
-slot with that.
+The queue is fair over runs by estimated prompt tokens, and serves online work before bulk (`judge_server.queueing`).
+`QueueLimits` bounds it, and a `ConcurrencyLimit` sets how many batches may be at the engine. If the engine works on a
+fixed number of calls, no further batch is sent while every place is taken, so the calls of one response finish before
+those of the next begin. To give up, cancel: the entry then leaves the queue or frees its place at the engine.
 """
 
 import asyncio
@@ -30,14 +29,14 @@ class QueueRules:
     """How the queue is bounded and shared.
 
     Attributes:
-        calls: how many calls may be on their way before requests are refused.
-        run_calls: how many of one run; None for no bound of its own.
-        run_at_engine: how many calls of one run may be at the engine while others wait or not; None for no bound. A
+        calls: the most calls queued or at the engine; further requests are refused.
+        run_calls: the same for each run; None for no limit per run.
+        run_at_engine: the most calls of one run at the engine, whether or not other runs wait; None for no limit. A
             run may always have one batch there.
-        weights: of runs, by name; 1 for the others.
-        bulk_share: what bulk work gets while online work waits too, as a share of the prompt tokens.
-        batches: how many batches may be at the engine: None for what the engine says, a number, or `auto` for one
-            that follows the engine's throughput and is never above what it says.
+        weights: the weight of each run, by name; 1 for runs not listed.
+        bulk_share: the share of the prompt tokens that bulk work gets while online work waits too.
+        batches: how many batches may be at the engine: None for the number the engine reports, a fixed number, or
+            `auto` to follow the engine's throughput up to the number it reports.
     """
 
     calls: int = 50_000
@@ -52,10 +51,10 @@ DEFAULT_QUEUE_RULES = QueueRules()
 
 
 class QueueEntry:
-    """A batch's way through the queue and the engine: whose it is, and when it came, began and ended (clock times).
+    """A batch in the queue or at the engine, with its caller and the clock times it arrived, began and ended.
 
-    `resumed` is set for more calls about a response of which some were at the engine before. `places` is how many calls
-    of it the engine works on, or would with places free.
+    `resumed` marks further calls about a response whose first calls have already been at the engine. `places` is the
+    number of the engine's places that the batch takes.
     """
 
     __slots__ = ("arrived", "at_engine", "began", "caller", "calls", "ended", "fair_item", "granted", "places")
@@ -74,29 +73,31 @@ class QueueEntry:
         self.ended: float | None = None
 
     def seconds(self, now: float) -> tuple[float, float]:
-        """Seconds queued and seconds at the engine up to now."""
+        """Return the seconds queued and the seconds at the engine, up to `now`."""
         end = now if self.ended is None else self.ended
         began = end if self.began is None else self.began
         return began - self.arrived, end - began
 
 
 class Admission:
-    """The queue in front of an engine that takes `capacity()` batches at a time, a number that may change.
+    """The queue in front of an engine that takes `capacity()` batches at a time.
 
-    An engine that takes none for now is given what it took last: its calls fail, and are held until it is back.
+    The capacity may change. If it drops to 0, the last one stays in force: calls sent to the engine fail, and the call
+    runner holds them until the engine is back.
 
     Args:
-        capacity: how many batches the engine takes at a time now.
+        capacity: returns how many batches the engine takes at a time now.
         rules: how the queue is bounded and shared.
-        calls: how many calls the engine works on at a time; None where that depends on its batches alone.
-        first_alone: the engine answers the first call of a batch before it begins the others.
-        clock: gives seconds.
+        calls: how many calls the engine works on at a time; None if only its batches are limited.
+        first_alone: whether the engine answers the first call of a batch before it begins the others.
+        clock: returns seconds.
 
     Attributes:
-        room: how many calls are on their way.
+        limits: the limits on calls queued or at the engine.
         concurrency: how many batches may be at the engine.
-        calls_at_engine: by run.
-        counts_calls: the engine works on a number of calls, and is to be told of each answer by `answered`.
+        calls_at_engine: the number of calls at the engine, by run.
+        counts_calls: whether the engine works on a fixed number of calls, so that each answer must be reported to
+            `record_answer`.
     """
 
     def __init__(
@@ -122,14 +123,14 @@ class Admission:
         self._places_taken = 0
 
     def state(self) -> tuple[int, int, int, Iterable[tuple[str, int]]]:
-        """Calls waiting, calls at the engine, batches that may be at the engine, and each run's calls on their way."""
+        """Return calls waiting, calls at the engine, the limit on batches at the engine, and calls held by each run."""
         self._refresh_capacity()
         at_engine = self.calls_at_engine.total()
         return self.limits.held - at_engine, at_engine, self.concurrency.limit, self.limits.held_by_run.items()
 
     @asynccontextmanager
     async def acquire(self, queue_entry: QueueEntry) -> AsyncIterator[None]:
-        """Wait for a place at the engine, and hold it in the block. Cancelling the wait leaves the queue."""
+        """Wait for a place at the engine and hold it inside the block. Cancelling the wait leaves the queue."""
         queue_entry.granted = asyncio.get_running_loop().create_future()
         self._queue.push(queue_entry.fair_item)
         self._dispatch()
@@ -144,31 +145,29 @@ class Admission:
             self.withdraw(queue_entry)
             if queue_entry.at_engine:
                 self._release(queue_entry)
-            del (
-                queue_entry.fair_item.item
-            )  # or ticket and entry would hold each other until the garbage collector comes
+            del queue_entry.fair_item.item  # break the reference cycle, so that no garbage collection is needed
 
     def withdraw(self, queue_entry: QueueEntry) -> None:
-        """Take a batch that nobody wants any more out of the queue; one at the engine leaves by its `turn`."""
+        """Take a batch out of the queue. One at the engine leaves when its `acquire` block ends."""
         self._queue.remove(queue_entry.fair_item)
 
     def record_answer(self, queue_entry: QueueEntry, left: int) -> None:
-        """A call of a batch at the engine has its outcome, and so many of it have none yet.
+        """Free a place after a call of a batch at the engine has its outcome; `left` calls have none yet.
 
-        The batch keeps its last place until it leaves: its response may have more to ask.
+        The batch keeps its last place until it leaves, because its response may need further calls.
         """
         self._take_places(queue_entry, max(1, left))
         if self._places_taken < self._places and len(self._queue):
             self._dispatch()
 
     def promote(self, queue_entry: QueueEntry) -> None:
-        """Let a batch that waits in the class bulk wait in the class online instead."""
+        """Move a waiting batch from the bulk class to the online class."""
         if queue_entry.fair_item.priority == "bulk" and self._queue.remove(queue_entry.fair_item):
             queue_entry.fair_item.priority = "online"
             self._queue.push(queue_entry.fair_item)
 
     def _dispatch(self) -> None:
-        """Give places to those whose turn it is, as long as there are any."""
+        """Hand free places to the next entries in the queue."""
         self._refresh_capacity()
         while (
             len(self._queue) and self._batches_at_engine < self.concurrency.limit and self._places_taken < self._places
@@ -202,11 +201,13 @@ class Admission:
         if self.calls_at_engine[run] <= 0:
             del self.calls_at_engine[run]
         queue_entry.at_engine = False
-        asyncio.get_running_loop().call_soon(self._dispatch)  # first, the response may come back with what to ask again
+        asyncio.get_running_loop().call_soon(
+            self._dispatch
+        )  # later, so that retries of the same response can queue first
 
 
 def estimated_tokens(batch: Batch) -> float:
-    """Roughly the prompt tokens of a batch whose shared part is computed once: a quarter of its characters."""
+    """Estimate the prompt tokens of a batch whose shared part is computed once: a quarter of its characters."""
     characters = len(batch.system) + len(batch.shared) + sum(len(call.question) for call in batch.calls)
     return max(1.0, characters / CHARACTERS_PER_TOKEN)
 

@@ -1,7 +1,7 @@
-"""How many batches an engine is given at a time: a number set by hand, or one that follows its throughput.
+"""Limits on how many batches an engine is given at a time: a fixed number, or one that follows its throughput.
 
-Too few leave the engine idle; too many only make a second queue inside it, in which nobody is fair and whose work
-cannot be taken back cheaply. `AdaptiveLimit` looks for the smallest number beyond which more gains nothing.
+Too few batches leave the engine idle. Too many form a second queue inside it, which is not fair and from which work
+cannot be withdrawn cheaply. `AdaptiveLimit` searches for the smallest number beyond which throughput no longer grows.
 """
 
 import math
@@ -17,54 +17,54 @@ _BATCHES_PER_SLOT = 4
 
 
 class ConcurrencyLimit(Protocol):
-    """How many batches may be at the engine, and what it learns from."""
+    """How many batches may be at the engine, and the events that may change it."""
 
     limit: int
 
     def resize(self, most: int) -> None:
-        """The engine takes so many batches at a time from now on (at least 1)."""
+        """Set how many batches the engine takes at a time (at least 1)."""
 
     def record_batch(self, tokens: float, *, full: bool) -> None:
-        """A batch of so many tokens has ended; `full` says whether others waited for its place."""
+        """Record that a batch of `tokens` tokens has ended; `full` tells whether others waited for its place."""
 
     def record_rejection(self) -> None:
-        """The engine refused a call because it has too much to do."""
+        """Record that the engine refused a call because it is overloaded."""
 
 
 class FixedLimit:
-    """A number set by hand."""
+    """A fixed number of batches."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
 
     def resize(self, most: int) -> None:
-        """Changes nothing."""
+        """Do nothing: the limit is fixed."""
 
     def record_batch(self, tokens: float, *, full: bool) -> None:
-        """Changes nothing."""
+        """Do nothing: the limit is fixed."""
 
     def record_rejection(self) -> None:
-        """Changes nothing."""
+        """Do nothing: the limit is fixed."""
 
 
 class EngineReportedLimit(FixedLimit):
-    """What the engine says of itself."""
+    """The number of batches that the engine reports."""
 
     def resize(self, most: int) -> None:
-        """Take the number over."""
+        """Use the reported number."""
         self.limit = most
 
 
 class AdaptiveLimit:
-    """Climbs by the throughput, in tokens a second, of windows in which work waited all the time.
+    """A limit found by hill climbing on throughput (tokens per second), measured while work waits.
 
-    Now and then it tries one step more, or one less: a quarter. More stays if it gains 3%, less if it loses no more
-    than 2%; as long as a direction pays, it goes on there. An engine that refuses work gets 0.7 of what it had at once,
-    and wins more back step by step.
+    At intervals the limit moves up or down by a quarter. A larger one is kept if throughput rises by 3%, a smaller one
+    if it falls by at most 2%; while a direction pays, the limit keeps moving that way. If the engine refuses work, the
+    limit drops to 0.7 of its value at once and recovers step by step.
 
     Args:
-        most: the largest limit, which is also the first (at least 1).
-        clock: gives seconds.
+        most: the largest limit, which is also the initial one (at least 1).
+        clock: returns seconds.
     """
 
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
@@ -79,7 +79,7 @@ class AdaptiveLimit:
         self._start_window()
 
     def resize(self, most: int) -> None:
-        """Keep the share of what the engine takes, and learn anew."""
+        """Scale the limit to the new capacity, and measure anew."""
         if most != self._most:
             self.limit = max(1, min(most, round(self.limit * most / self._most)))
             self._most = most
@@ -87,9 +87,9 @@ class AdaptiveLimit:
             self._start_window()
 
     def record_batch(self, tokens: float, *, full: bool) -> None:
-        """Count a batch; ends a window where it is time."""
+        """Count a batch, and end the window once it holds enough of them."""
         if not full:
-            self._start_window()  # with room to spare, throughput says what was asked for and not what could be done
+            self._start_window()  # with spare capacity, throughput measures the demand and not the engine
             return
         self._tokens += tokens
         self._batches += 1
@@ -101,7 +101,7 @@ class AdaptiveLimit:
         self._start_window()
 
     def record_rejection(self) -> None:
-        """Give the engine less at once; what it refused in one window counts once."""
+        """Lower the limit at once; several rejections in one window count once."""
         if not self._refused:
             self.limit = max(1, math.floor(self.limit * _BACK_OFF))
             self._end_trial()
@@ -123,7 +123,7 @@ class AdaptiveLimit:
             self._end_trial()
 
     def _step(self) -> None:
-        """Try the next limit in the direction at hand; at the bound there is none."""
+        """Try the next limit in the current direction; at a bound, end the trial."""
         before = self.limit
         if self._up:
             self.limit = min(self._most, max(before + 1, math.ceil(before * _STEP)))

@@ -1,12 +1,9 @@
-"""The metrics of a judge and of the runs that it serves.
+"""The Prometheus metrics of a judge and of the runs it serves; each judge has a registry of its own.
 
-What a judge counts and times, each judge in a registry of its own.
-
-What each run has cost, for as many runs as may have a label of their own; all others count as one.
-
-A label is a series that somebody keeps for weeks, and names of runs come from outside. So there are at most `most` of
-them: the most active runs. A run that overtakes the least active one takes its label. Every series only ever grows:
-what was counted under `(other)` stays there, and a run that gets a label begins at 0.
+Run names come from outside and each label is a series that a monitoring system keeps for weeks, so at most
+`RUN_LABELS` runs have a label of their own: the most active ones. All others count as `(other)`. A run that overtakes
+the least active labelled run takes its label. Every series only grows: what was counted under `(other)` stays there,
+and a run that gets a label starts at 0.
 """
 
 import collections
@@ -33,90 +30,6 @@ _CANDIDATES_PER_LABEL = 8
 _TAKEOVER_RATIO = 2.0
 
 
-@dataclass(slots=True)
-class RunRow:
-    """One label's counts, by name, its prompt tokens of late, and its rewards of late: their sum and their number."""
-
-    recent_tokens: DecayingRate
-    recent_reward_sum: DecayingRate
-    recent_reward_count: DecayingRate
-    counts: collections.Counter[str] = field(default_factory=collections.Counter)
-
-    @property
-    def mean_reward(self) -> float | None:
-        """The mean of the rewards of late; None where there are none."""
-        number = self.recent_reward_count.value
-        return self.recent_reward_sum.value / number if number > _MIN_REWARDS else None
-
-
-def _label(run: str) -> str:
-    return label_of_run(run) + (NO_RUN_LABEL if not run or run.endswith("\0") else "")
-
-
-class RunTable:
-    """Counts by run. `clock` gives seconds."""
-
-    def __init__(self, max_labels: int, clock: Callable[[], float]) -> None:
-        self._max_labels = max_labels
-        self._clock = clock
-        self._other = self._row()
-        self._rows: dict[str, RunRow] = {}
-        self._candidates: dict[str, DecayingRate] = {}
-
-    def add(self, run: str, tokens: float, **counts: float) -> None:
-        """Count something of a run, and the prompt tokens that it took."""
-        label = _label(run)
-        row = self._rows.get(label)
-        if row is None:
-            row = self._admit(label, tokens)
-        row.recent_tokens.add(tokens)
-        row.counts.update(counts)
-
-    def reward(self, run: str, rewards: Sequence[float]) -> None:
-        """Take note of rewards of a run; those of runs without a label are left out: together they mean nothing."""
-        row = self._rows.get(_label(run))
-        if row is not None and rewards:
-            row.recent_reward_sum.add(sum(rewards))
-            row.recent_reward_count.add(len(rewards))
-
-    def rows(self) -> Iterator[tuple[str, RunRow, float]]:
-        """Each label with its counts and its share of the prompt tokens of late, in [0, 1]."""
-        rows = self._rows | ({OTHER_LABEL: self._other} if self._other.counts else {})
-        total = sum(row.recent_tokens.value for row in rows.values())
-        for label, row in rows.items():
-            yield label, row, row.recent_tokens.value / total if total else 0.0
-
-    def label_of(self, run: str) -> str:
-        """The label that a run goes by now."""
-        label = _label(run)
-        return label if label in self._rows else OTHER_LABEL
-
-    def _admit(self, label: str, tokens: float) -> RunRow:
-        """The row to count a run's work in, which has no label yet."""
-        if label == OTHER_LABEL:
-            return self._other
-        if len(self._rows) < self._max_labels:
-            return self._rows.setdefault(label, self._row())
-        if label not in self._candidates:
-            while len(self._candidates) >= _CANDIDATES_PER_LABEL * self._max_labels:
-                del self._candidates[min(self._candidates, key=lambda name: self._candidates[name].value)]
-            self._candidates[label] = DecayingRate(_HALF_LIFE_S, self._clock)
-        activity = self._candidates[label]
-        activity.add(tokens)
-        least_active = min(self._rows, key=lambda name: self._rows[name].recent_tokens.value)
-        if activity.value <= _TAKEOVER_RATIO * self._rows[least_active].recent_tokens.value:
-            return self._other
-        del self._rows[least_active], self._candidates[label]
-        return self._rows.setdefault(label, self._row())
-
-    def _row(self) -> RunRow:
-        tokens, reward, rewards = (
-            DecayingRate(half_life, self._clock)
-            for half_life in (_HALF_LIFE_S, _REWARDS_HALF_LIFE_S, _REWARDS_HALF_LIFE_S)
-        )
-        return RunRow(tokens, reward, rewards)
-
-
 RUN_LABELS = 20
 """How many runs have a label of their own."""
 
@@ -129,16 +42,16 @@ _RUN_COUNTS = {
 
 
 class QueueState(Protocol):
-    """What is read of the queue when somebody looks."""
+    """The queue state that the metrics report."""
 
     def state(self) -> tuple[int, int, int, Iterable[tuple[str, int]]]:
-        """Calls waiting, calls at the engine, batches that may be at the engine, and each run's calls on their way."""
+        """Return calls waiting, calls at the engine, the limit on batches at the engine, and calls held by each run."""
 
 
 class JudgeMetrics(Collector):
-    """The metrics of one judge. `clock` gives seconds.
+    """The metrics of one judge. `clock` returns seconds.
 
-    `meter` is told the project of each request and the prompt tokens computed for it.
+    `meter` is called with the project of each request and the prompt tokens computed for it.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -173,9 +86,7 @@ class JudgeMetrics(Collector):
             ["outcome", "failure"],
             registry=registry,
         )
-        self._calls = Counter(
-            "adjudge_judge_calls", "Calls that the engine was given, tries again too", registry=registry
-        )
+        self._calls = Counter("adjudge_judge_calls", "Calls sent to the engine, retries included", registry=registry)
         self._lookups = Counter("adjudge_cache_lookups", "Verdicts looked up", ["result"], registry=registry)
         self._tokens = Counter(
             "adjudge_prompt_tokens", "Prompt tokens of judge calls: computed, or reused", ["source"], registry=registry
@@ -183,7 +94,7 @@ class JudgeMetrics(Collector):
         self._written = Counter("adjudge_tokens_written", "Tokens that the judge wrote", registry=registry)
         self._clipped = Counter(
             "adjudge_engine_counts_clipped",
-            "Replies whose counts of tokens could not be, and were clipped to what the request makes possible",
+            "Replies whose token counts were impossible and were clipped to what the request allows",
             registry=registry,
         )
         self._shed = Counter("adjudge_requests_shed", "Requests refused because the queue was full", registry=registry)
@@ -192,39 +103,40 @@ class JudgeMetrics(Collector):
         registry.register(self)
 
     def watch(self, queue: QueueState) -> None:
-        """Show the state of this queue from now on."""
+        """Report the state of this queue from now on."""
         self._queue = queue
 
     def families(self) -> Iterable[Metric]:
-        """Everything, at this moment; the caller may change what it is given."""
+        """Return a snapshot of all metrics, which the caller may modify."""
         return self._registry.collect()
 
     def batch(self, caller: Caller, queued_s: float, engine_s: float) -> None:
-        """A response's calls have left the queue or the engine."""
+        """Record the times of a batch that has left the queue or the engine."""
         self._queued.labels(caller.priority).observe(queued_s)
         if engine_s:
             self._at_engine.labels(caller.priority).observe(engine_s)
 
     def cache_seconds(self, operation: str, seconds: float) -> None:
-        """The cache was read (`get`) or written (`put`)."""
+        """Record how long the cache took for a read (`get`) or a write (`put`)."""
         self._cache.labels(operation).observe(seconds)
 
     def count_shed(self, calls: int) -> None:
-        """A request with so many calls was refused."""
+        """Count a refused request, and its calls."""
         self._shed.inc()
         self._shed_calls.inc(calls)
 
     def count_clipped_reply(self) -> None:
-        """A reply's counts of tokens could not be, and were clipped."""
+        """Count a reply with impossible token counts, which were clipped."""
         self._clipped.inc()
 
     def request(self, caller: Caller, outcomes: JudgementResults, looked_up: int) -> None:
-        """A request is answered, or given up: what became of its verdicts, and what they cost."""
+        """Record what became of a request's verdicts and what they cost, whether it was answered or given up."""
         failed = failures_by_kind(outcomes.by_digest.values())
-        of = outcomes.by_digest
-        joined = len(outcomes.joined) - sum(1 for digest in outcomes.joined if digest in of and _failed(of[digest]))
+        by_digest = outcomes.by_digest
+        joined_failures = sum(1 for d in outcomes.joined if d in by_digest and _failed(by_digest[d]))
+        joined = len(outcomes.joined) - joined_failures
         cached = len(outcomes.cached)
-        answered = len(of) - failed.total()
+        answered = len(by_digest) - failed.total()
         checked = min(outcomes.checks, answered - cached)
         judged = max(0, answered - cached - joined - checked)
         for outcome, number in (("judged", judged), ("cached", cached), ("joined", joined), ("checked", checked)):
@@ -249,36 +161,34 @@ class JudgeMetrics(Collector):
         )
 
     def observe_rewards(self, caller: Caller, rewards: Sequence[float]) -> None:
-        """Rewards were made of a request's verdicts."""
+        """Record the rewards of a request."""
         self._runs.reward(caller.run, rewards)
 
     def collect(self) -> Iterator[Metric]:
-        """What is read of the queue, and by run, at this moment."""
+        """Yield the metrics of the queue and of the runs."""
         if self._queue is not None:
             waiting, at_engine, batches, held = self._queue.state()
             yield GaugeMetricFamily("adjudge_calls_waiting", "Judge calls that wait for the engine", value=waiting)
-            yield GaugeMetricFamily("adjudge_calls_at_engine", "Judge calls that the engine has", value=at_engine)
+            yield GaugeMetricFamily("adjudge_calls_at_engine", "Judge calls at the engine", value=at_engine)
             yield GaugeMetricFamily(
-                "adjudge_batches_limit", "Responses that the engine may have at a time", value=batches
+                "adjudge_batches_limit", "Batches (one per response) that may be at the engine at a time", value=batches
             )
             in_progress: dict[str, int] = {}
             for run, calls in held:
                 label = self._runs.label_of(run)
                 in_progress[label] = in_progress.get(label, 0) + calls
-            by_run = GaugeMetricFamily("adjudge_run_calls", "Judge calls on their way, by run", labels=["run"])
+            by_run = GaugeMetricFamily(
+                "adjudge_run_calls", "Judge calls queued or at the engine, by run", labels=["run"]
+            )
             for label, calls in in_progress.items():
                 by_run.add_metric([label], calls)
             yield by_run
-        share = GaugeMetricFamily(
-            "adjudge_run_share", "Share of the prompt tokens of the last minutes, by run", labels=["run"]
-        )
+        share = GaugeMetricFamily("adjudge_run_share", "Share of recent prompt tokens, by run", labels=["run"])
         counters = {
             name: CounterMetricFamily(f"adjudge_run_{name}", f"{help_}, by run", labels=["run"])
             for name, help_ in _RUN_COUNTS.items()
         }
-        reward = GaugeMetricFamily(
-            "adjudge_run_reward_mean", "Mean of the rewards of the last minutes, by run", labels=["run"]
-        )
+        reward = GaugeMetricFamily("adjudge_run_reward_mean", "Mean of recent rewards, by run", labels=["run"])
         for label, row, part in self._runs.rows():
             share.add_metric([label], part)
             if row.mean_reward is not None:
@@ -292,3 +202,87 @@ class JudgeMetrics(Collector):
 
 def _failed(outcome: CallOutcome) -> bool:
     return isinstance(outcome, CallFailure)
+
+
+@dataclass(slots=True)
+class RunRow:
+    """Counts of one label by name, with its recent prompt tokens and the sum and number of its recent rewards."""
+
+    recent_tokens: DecayingRate
+    recent_reward_sum: DecayingRate
+    recent_reward_count: DecayingRate
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    @property
+    def mean_reward(self) -> float | None:
+        """The mean of the recent rewards; None if there are none."""
+        number = self.recent_reward_count.value
+        return self.recent_reward_sum.value / number if number > _MIN_REWARDS else None
+
+
+class RunTable:
+    """Counts by run, for a bounded number of labels. `clock` returns seconds."""
+
+    def __init__(self, max_labels: int, clock: Callable[[], float]) -> None:
+        self._max_labels = max_labels
+        self._clock = clock
+        self._other = self._row()
+        self._rows: dict[str, RunRow] = {}
+        self._candidates: dict[str, DecayingRate] = {}
+
+    def add(self, run: str, tokens: float, **counts: float) -> None:
+        """Add counts to a run, and the prompt tokens it took."""
+        label = _label(run)
+        row = self._rows.get(label)
+        if row is None:
+            row = self._admit(label, tokens)
+        row.recent_tokens.add(tokens)
+        row.counts.update(counts)
+
+    def reward(self, run: str, rewards: Sequence[float]) -> None:
+        """Record rewards of a run. Rewards of unlabelled runs are left out: a mean over several runs means nothing."""
+        row = self._rows.get(_label(run))
+        if row is not None and rewards:
+            row.recent_reward_sum.add(sum(rewards))
+            row.recent_reward_count.add(len(rewards))
+
+    def rows(self) -> Iterator[tuple[str, RunRow, float]]:
+        """Yield each label with its counts and its share of the recent prompt tokens, in [0, 1]."""
+        rows = self._rows | ({OTHER_LABEL: self._other} if self._other.counts else {})
+        total = sum(row.recent_tokens.value for row in rows.values())
+        for label, row in rows.items():
+            yield label, row, row.recent_tokens.value / total if total else 0.0
+
+    def label_of(self, run: str) -> str:
+        """Return the label that a run has now."""
+        label = _label(run)
+        return label if label in self._rows else OTHER_LABEL
+
+    def _admit(self, label: str, tokens: float) -> RunRow:
+        """Return the row for a run that has no label yet."""
+        if label == OTHER_LABEL:
+            return self._other
+        if len(self._rows) < self._max_labels:
+            return self._rows.setdefault(label, self._row())
+        if label not in self._candidates:
+            while len(self._candidates) >= _CANDIDATES_PER_LABEL * self._max_labels:
+                del self._candidates[min(self._candidates, key=lambda name: self._candidates[name].value)]
+            self._candidates[label] = DecayingRate(_HALF_LIFE_S, self._clock)
+        activity = self._candidates[label]
+        activity.add(tokens)
+        least_active = min(self._rows, key=lambda name: self._rows[name].recent_tokens.value)
+        if activity.value <= _TAKEOVER_RATIO * self._rows[least_active].recent_tokens.value:
+            return self._other
+        del self._rows[least_active], self._candidates[label]
+        return self._rows.setdefault(label, self._row())
+
+    def _row(self) -> RunRow:
+        tokens, reward, rewards = (
+            DecayingRate(half_life, self._clock)
+            for half_life in (_HALF_LIFE_S, _REWARDS_HALF_LIFE_S, _REWARDS_HALF_LIFE_S)
+        )
+        return RunRow(tokens, reward, rewards)
+
+
+def _label(run: str) -> str:
+    return label_of_run(run) + (NO_RUN_LABEL if not run or run.endswith("\0") else "")

@@ -1,7 +1,7 @@
-"""`POST /v1/comparisons`: two responses side by side, judged in both orders, so that the order decides nothing.
+"""`POST /v1/comparisons`: judge two responses side by side, in both orders.
 
-The answer to a pair is the mean over its orders (DRO, pairwise win rate): a judge that prefers whatever stands first
-gives every pair one half.
+The answer to a pair is the mean over its orders (DRO, pairwise win rate), so a judge that prefers whichever response
+comes first gives every pair one half.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ async def compare(
 
     Raises:
         InvalidRequest, UnknownRubric: before anything is judged.
-        Overloaded: the judge's queue has no room.
-        NotReady: no judge is there, or the deadline passed before all was planned.
+        Overloaded: the judge's queue is full.
+        NotReady: no judge is available, or the deadline passed before planning was complete.
     """
     deadline = asyncio.get_running_loop().time() + request.deadline_s
-    own = [pair.rubric for pair in request.pairs]
+    pair_rubrics = [pair.rubric for pair in request.pairs]
     resolved = await resolve_rubrics(
         rubrics,
-        own,
+        pair_rubrics,
         request.rubric,
         project_id,
         deadline=deadline,
@@ -63,13 +63,13 @@ async def compare(
     )
     pairs = tuple([_compared(pair, orders, outcomes) for pair, orders in zip(request.pairs, plans, strict=True)])
     scores = [pair.score for pair in pairs if pair.score is not None]
-    who = judge_of(judge, prepared)
-    assert who is not None
+    judge_info = judge_of(judge, prepared)
+    assert judge_info is not None
     return wire.ComparisonAnswer(
         request_id=request_id,
         run=request.run,
         step=request.step,
-        judge=who,
+        judge=judge_info,
         rubrics=pinned(resolved),
         usage=usage_of(outcomes),
         win_rate=sum(scores) / len(scores) if scores else None,
@@ -78,7 +78,7 @@ async def compare(
 
 
 def _characters(pair: wire.Pair) -> int:
-    """How many characters the judge may be shown of a pair."""
+    """Return the most characters of a pair that the judge may be shown."""
     of_sources = sum(len(text) for text in (pair.grounding, pair.reference_answer) if text)
     responses = [wire.as_response(given).text for given in (pair.a, pair.b)]
     return of_sources + sum(map(prompt_characters, (pair.prompt, *responses)))
@@ -87,7 +87,7 @@ def _characters(pair: wire.Pair) -> int:
 def _plans(
     prepared: PreparedConfig, request: wire.ComparisonRequest, pair: wire.Pair, rubric: ResolvedRubric
 ) -> list[ResponsePlan]:
-    """The plans of both orders, `a` first and `b` first."""
+    """Return the plans of both orders, `a` first and `b` first."""
     templates, options = prepared.single_templates, request.judging
     a, b = [
         render_conversation(material.messages or material.text, templates.fence)

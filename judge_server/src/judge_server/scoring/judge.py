@@ -1,7 +1,7 @@
-"""A judge: a desk that has calls answered, programs beside it, and the verdicts given before.
+"""The judge: an executor for judge calls, programs for checks, and the cache of known verdicts.
 
-Plans go in, one outcome per digest comes out. Each distinct digest is asked once, however many responses, criteria or
-requests share it, and not at all if its verdict is known. Failures are outcomes too, and are never kept.
+It takes plans and returns one outcome per digest. Each distinct digest is asked once, however many responses, criteria
+or requests share it, and not at all if its verdict is known. Failures are outcomes too, but are never cached.
 """
 
 import asyncio
@@ -36,21 +36,21 @@ from judge_server.verifiers import Check, Checker, CheckOwner, is_inline_check
 from trainer_client.wire import FieldError, JudgingOptions, JudgingProtocol
 
 STORE_TIMEOUT_S = 0.1
-"""How long an answer waits until its verdicts are written to the cache; they are written all the same."""
+"""How long an answer waits for its verdicts to be cached; they are written even if this takes longer."""
 
 STORE_INTERVAL_S = 0.5
-"""How long a verdict may be known before it is written to the cache, when the request it belongs to goes on."""
+"""How long a verdict may wait to be cached while its request is still running."""
 
 _PROTOCOL = "judging.protocol"
 _VOTES = "judging.votes"
 _MAX_PREPARED_CONFIGS = 256
 
 _CHECKS_PER_TURN = 64
-"""Checks that are decided on the event loop until others have their turn."""
+"""How many checks run on the event loop before it yields to other tasks."""
 
 
 class Judge:
-    """Start it once, then ask it for the outcomes of plans."""
+    """Judges plans. Start it once, then call `outcomes`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Judge:
         self._storing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Load the engine. Raises `EngineStartError` with the way out when it cannot be loaded."""
+        """Load the engine. Raises `EngineStartError`, which says what to do, if it cannot be loaded."""
         await self.executor.start(self.metrics)
         self.executor.write_buffer.on_pending = self._store_soon
 
@@ -87,45 +87,45 @@ class Judge:
         return self.executor.identity
 
     def prepared(self, config: JudgingConfig) -> PreparedConfig:
-        """The templates, the calibration and the fingerprint this judge has for a way of asking.
+        """Return the templates, calibration and fingerprint of this judge for a configuration.
 
         Raises:
-            InvalidRequest: there is no such set of templates, it cannot be used or not under this protocol, or the
-                judge is unfit for the protocol.
+            InvalidRequest: the template set does not exist or cannot be used under this protocol, or the judge is
+                unfit for the protocol.
         """
-        made = self._prepared_configs.get((self.identity, config))
-        if made is None:
+        prepared = self._prepared_configs.get((self.identity, config))
+        if prepared is None:
             self._refuse_unfit(config.protocol)
-            found = self.templates.find(config.template)
-            _refuse_other_protocols(config, found.declaration)
+            template_set = self.templates.find(config.template)
+            _refuse_other_protocols(config, template_set.declaration)
             single_templates = PromptTemplates(
-                PromptForm(config.protocol, config.rationale), self._fence, found.templates
+                PromptForm(config.protocol, config.rationale), self._fence, template_set.templates
             )
             multi_templates = PromptTemplates(
-                PromptForm(config.protocol, config.rationale, several=True), self._fence, found.templates
+                PromptForm(config.protocol, config.rationale, several=True), self._fence, template_set.templates
             )
-            digests = (single_templates.digest, multi_templates.digest, *found.declaration.digest_parts)
+            digests = (single_templates.digest, multi_templates.digest, *template_set.declaration.digest_parts)
             calibration = NEUTRAL
-            if config.plain and not found.declaration.digest_parts:
+            if config.plain and not template_set.declaration.digest_parts:
                 calibration = self._calibrations.find(
                     self.identity.weights_digest, config.protocol, single_templates.digest
                 )
             fingerprint = judge_fingerprint(self.identity, digests, config, calibration, self._min_choice_mass)
             names_steps = self._calibrations.names_steps(self.identity.weights_digest)
-            made = PreparedConfig(
+            prepared = PreparedConfig(
                 config,
                 single_templates,
                 multi_templates,
                 fingerprint,
                 calibration,
                 names_steps,
-                found.declaration,
+                template_set.declaration,
                 self._min_choice_mass,
             )
             if len(self._prepared_configs) >= _MAX_PREPARED_CONFIGS:
                 self._prepared_configs.clear()
-            self._prepared_configs[self.identity, config] = made
-        return made
+            self._prepared_configs[self.identity, config] = prepared
+        return prepared
 
     def _refuse_unfit(self, protocol: str) -> None:
         unfit = self._calibrations.why_unfit(self.identity.weights_digest, protocol)
@@ -137,22 +137,21 @@ class Judge:
             raise InvalidRequest(f"{_PROTOCOL}: {message}", errors=(FieldError(field=_PROTOCOL, message=message),))
 
     def prepared_for(self, options: JudgingOptions, protocol: JudgingProtocol) -> PreparedConfig:
-        """What this judge has ready for a request's options; raises as `check_votes` and `setup` do."""
+        """Return the prepared configuration for a request's options; raises as `check_votes` and `prepared` do."""
         config = JudgingConfig.of(options, protocol)
         self.check_votes(config, options.votes)
         return self.prepared(config)
 
     def check_votes(self, config: JudgingConfig, votes: int) -> None:
-        """Refuse votes where there is nothing to sample.
+        """Refuse several votes on a verdict that involves no sampling.
 
         Raises:
-            InvalidRequest: the engine reads the exact probability of a plain verdict, so all votes would be one.
+            InvalidRequest: the engine reads the exact probability of a plain verdict, so all votes would be the same.
         """
-        sampled = not config.plain
-        if votes > 1 and self.identity.capabilities.logprobs and not sampled:
+        if votes > 1 and self.identity.capabilities.logprobs and config.plain:
             message = (
-                f"{votes} votes on a {config.protocol} verdict whose exact probability this judge reads in one call would "
-                "all be the same; leave votes out, or have something sampled: rationale, think_tokens"
+                f"this judge reads the exact probability of a {config.protocol} verdict in one call, so {votes} votes "
+                "would all be the same; leave votes out, or have something sampled: rationale, think_tokens"
                 + ("" if config.protocol == "likert" else ", or several criteria per call")
             )
             raise InvalidRequest(f"{_VOTES}: {message}", errors=(FieldError(field=_VOTES, message=message),))
@@ -166,14 +165,15 @@ class Judge:
         into: JudgementResults | None = None,
         done: Callable[[int], None] | None = None,
     ) -> JudgementResults:
-        """Find or ask every verdict of the plans by `deadline` (loop time), at the cost of `caller`.
+        """Look up or ask every verdict of the plans by `deadline` (loop time), billed to `caller`.
 
-        What is known so far stands in `into`; `done` is told the place of each plan that has all its outcomes. What
-        was judged before a cancellation is kept. A call that another request has on its way is waited for instead.
+        Outcomes enter `into` as they become known, and `done` is called with the index of each plan that has all of
+        its outcomes. What was judged before a cancellation is kept. A call that another request has in flight is
+        joined instead of asked again.
 
         Raises:
-            Overloaded: the queue has no room for the calls that must be asked.
-            NotReady: no judge is there to be asked.
+            Overloaded: the queue has no room for the calls.
+            NotReady: no judge is available.
         """
         result = JudgementResults() if into is None else into
         digests = {digest for plan in plans for digest in plan.digests}
@@ -198,7 +198,7 @@ class Judge:
         return result
 
     async def close(self) -> None:
-        """End the programs, the engine and the cache; what is being stored is stored first."""
+        """Close the checker, the engine and the cache, after pending writes to the cache."""
         await self.checker.close()
         await self.executor.close()
         if self._storing:
@@ -206,7 +206,7 @@ class Judge:
         await self.cache.close()
 
     async def _look_up(self, digests: Collection[bytes], deadline: float, result: JudgementResults) -> None:
-        """Take what the cache knows, if it says so before the deadline, and what others have just found."""
+        """Take the verdicts in the cache, if it answers before the deadline, and those not cached yet."""
         known: Mapping[bytes, JudgeResult] = {}
         began = self.clock()
         with suppress(TimeoutError), span("cache get", verdicts=len(digests)) as at:
@@ -214,9 +214,9 @@ class Judge:
                 known = await self.cache.get_many(list(digests))
             set_span_attributes(at, hits=len(known))
         self.metrics.cache_seconds("get", self.clock() - began)
-        fresh_ones = self.executor.write_buffer
-        found = {digest: fresh_ones.get(digest) for digest in digests if digest not in known} if fresh_ones else {}
-        fresh = {digest: finding for digest, finding in found.items() if finding is not None}
+        buffer = self.executor.write_buffer
+        buffered = {digest: buffer.get(digest) for digest in digests if digest not in known} if buffer else {}
+        fresh = {digest: verdict for digest, verdict in buffered.items() if verdict is not None}
         result.by_digest.update(known)
         result.by_digest.update(fresh)
         result.cached, result.joined = frozenset(known), set(fresh)
@@ -229,14 +229,14 @@ class Judge:
         result: JudgementResults,
         tracker: CompletionTracker,
     ) -> list[asyncio.Task[None]]:
-        """Have programs decide what is theirs: what takes no time one after the other, all else at the workers."""
+        """Start the checks: quick ones one after the other in a single task, all others at the workers."""
 
         async def decide(digest: bytes, check: Check, owner: CheckOwner) -> None:
             result.by_digest[digest] = await self.checker.run(check, deadline, owner)
             result.checks += 1
             tracker.complete([digest])
 
-        async def decide_at_once(some: Sequence[tuple[bytes, Check, CheckOwner]]) -> None:
+        async def decide_inline(some: Sequence[tuple[bytes, Check, CheckOwner]]) -> None:
             for place, (digest, check, owner) in enumerate(some):
                 if place % _CHECKS_PER_TURN == 0:
                     await asyncio.sleep(0)
@@ -247,8 +247,8 @@ class Judge:
 
         checks = [
             (digest, check, CheckOwner(caller.run, str(plan.group), caller.priority, caller.share))
-            for plan, _, of_plan in work
-            for digest, check in of_plan
+            for plan, _, plan_checks in work
+            for digest, check in plan_checks
         ]
         small = [one for one in checks if is_inline_check(one[1])]
         large = [one for one in checks if not is_inline_check(one[1])]
@@ -256,14 +256,14 @@ class Judge:
         begun = [asyncio.create_task(decide(*one)) for one in large]
         for task in begun:
             task.add_done_callback(release_limits)
-        return [*begun, asyncio.create_task(decide_at_once(small))] if small else begun
+        return [*begun, asyncio.create_task(decide_inline(small))] if small else begun
 
     def _store_soon(self) -> None:
-        """Have what is new stored within a while, though no request ends: a killed process loses no more than that."""
+        """Schedule a write to the cache, so that a killed process loses no more than `STORE_INTERVAL_S` of verdicts."""
         asyncio.get_running_loop().call_later(STORE_INTERVAL_S, self._begin_to_store)
 
     async def _store(self) -> None:
-        """Write what is new to the cache; an answer waits for that for a moment only."""
+        """Write new verdicts to the cache, and wait for that at most `STORE_TIMEOUT_S`."""
         storing = self._begin_to_store()
         if storing is not None:
             await asyncio.wait({storing}, timeout=STORE_TIMEOUT_S)
@@ -290,13 +290,13 @@ class Judge:
 def _refuse_other_protocols(config: JudgingConfig, declaration: Declaration) -> None:
     if declaration.protocols is not None and config.protocol not in declaration.protocols:
         raise template_error(
-            f"the set of templates {config.template!r} is for {' or '.join(declaration.protocols)}, and this request asks "
-            f"under {config.protocol}; choose another set, or a mode or protocol that it is for"
+            f"the template set {config.template!r} is for {' or '.join(declaration.protocols)}, but this request uses "
+            f"{config.protocol}; choose another set, or a mode or protocol that it supports"
         )
 
 
 def _note(at: Span, result: JudgementResults) -> None:
-    """Say in a span what became of a request's verdicts, in figures."""
+    """Add the counts of a request's outcomes to its span."""
     if at.is_recording():
         kinds = {f"failed.{kind}": number for kind, number in failures_by_kind(result.by_digest.values()).items()}
         set_span_attributes(

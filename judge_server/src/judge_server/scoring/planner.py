@@ -1,10 +1,8 @@
-"""Turn a request's groups and rubrics into plans, in slices that keep the event loop responsive.
+"""Plan a scoring request: turn its groups and rubrics into judging plans, within limits of size and time.
 
-From a request's groups and their rubrics to plans: what each response is judged on, and by what.
-
-What a request hands over to be recorded: what it planned and what came of it, by reference, so that it is cheap.
-
-Making a response fit the judge's context, where the request allows its middle to be left out.
+Planning runs in slices of a few milliseconds, or in threads for large texts, so that the event loop stays responsive.
+If the request allows truncation, a response too long for the judge's context is shortened (`fit_response`).
+`JudgedRequest` is what a request hands to the recorder, by reference, so that recording is cheap.
 """
 
 import asyncio
@@ -36,88 +34,25 @@ from trainer_client.thinking import JudgedContent, judged_content
 from trainer_client.wire import FieldError, Group, JudgingOptions, Response, RewardRequest, VerdictRequest, as_response
 from trainer_client.wire.groups import ResponseLike
 
-_MARGIN = 0.95
-_TRIES = 8
-_LAST_RESORT = 16
-"""Where the estimate leaves nothing to show, show this fraction: it errs when little of the context is left."""
-
-
-_TEMPLATE_TOKENS = 256
-"""More tokens than a chat template has around its messages, and than a verdict takes."""
-
-
-class SupportsTokenCount(Protocol):
-    """Whoever can say how long a prompt is."""
-
-    async def count_tokens(self, batch: Batch) -> int:
-        """How many tokens the batch's longest prompt takes; raises `EngineUnavailable` when it cannot be asked."""
-
-
-async def fit_response(
-    counting: SupportsTokenCount,
-    context_tokens: int,
-    length: int,
-    plan: Callable[[int | None], Awaitable[ResponsePlan]],
-) -> ResponsePlan:
-    """Plan a response of `length` characters so that its longest prompt fits `context_tokens`.
-
-    `plan(keep)` plans it with `keep` characters shown. Where even a few characters do not fit (the prompt or the
-    grounding alone is too long), the plan is returned as it is, and the engine fails its calls as `truncated_input`.
-    """
-    whole = await plan(None)
-    if not whole.batch.calls:
-        return whole
-    longest = max(len(call.question.encode()) + _room(call) for call in whole.batch.calls)
-    if (
-        len(whole.batch.system.encode()) + len(whole.batch.shared.encode()) + longest + _TEMPLATE_TOKENS
-        <= context_tokens
-    ):
-        return whole  # no tokenizer makes more tokens than bytes
-    around = len(whole.batch.system) + max(len(call.question) for call in whole.batch.calls)
-    candidate, keep = whole, length
-    for _ in range(_TRIES):
-        try:
-            tokens = await counting.count_tokens(candidate.batch)
-        except EngineUnavailable:
-            return whole  # its calls will fail one by one, and say why
-        if tokens <= context_tokens:
-            return candidate
-        shown = around + len(candidate.batch.shared)
-        estimate = min(keep - 1, keep - int(shown * (1 - _MARGIN * context_tokens / tokens)))
-        keep = estimate if estimate > 0 else keep // _LAST_RESORT
-        if keep < 1:
-            return whole
-        candidate = await plan(keep)
-    return whole
-
-
-def _room(call: Call) -> int:
-    """The most tokens that follow the question: thoughts, reasons and what asks for the verdict, the answer."""
-    written = call.answer.max_tokens if isinstance(call.answer, JsonOutput | TextOutput) else 0
-    if call.reasoning is None:
-        return call.think_tokens + written
-    return 2 * call.think_tokens + call.reasoning.max_tokens + len(call.reasoning.ask.encode()) + written
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_VERDICTS = 200_000
-"""How many verdicts a request may ask for, of the judge and of programs, votes included."""
+"""The most verdicts a request may ask for, from the judge and from programs, votes included."""
 
 MAX_PROMPT_CHARACTERS = 2**28
-"""How much text all prompts of a request may have together: what its responses share counts for each of them."""
+"""The most characters of all prompts of a request; what responses share counts once for each of them."""
 
 LARGE_CHARACTERS = 2**16
-"""A response with its context that is longer is planned in a thread."""
+"""A response that is longer, with its context, is planned in a thread."""
 
 _SLICE_S = 0.005
-"""Seconds of work on the event loop until others have their turn."""
+"""Seconds of work on the event loop before it yields to other tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedResponse:
-    """A response, what of it is judged, and the plan for that."""
+    """A response, the part of it that is judged, and its plan."""
 
     response: Response
     material: JudgedContent
@@ -125,7 +60,7 @@ class PlannedResponse:
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
-        """What was judged, as step 0, and its steps: (number, start, end) in code points of the response as sent."""
+        """The judged part, as step 0, and its steps: (number, start, end) in code points of the response as sent."""
         at = self.material.offset
         whole = (0, at, at + len(self.material.text))
         return [whole, *((number, start + at, end + at) for number, start, end in self.plan.steps)]
@@ -133,7 +68,7 @@ class PlannedResponse:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """A group with its rubric, and its responses planned."""
+    """A group with its rubric and its planned responses."""
 
     group: Group
     rubric: ResolvedRubric
@@ -148,11 +83,11 @@ def check_request_size(
     options: JudgingOptions,
     max_calls: int,
 ) -> None:
-    """Multiply what a request asks for before any of it is planned.
+    """Check the size of a request before any of it is planned.
 
     Raises:
-        TooLarge: it is more than `max_calls` calls, `MAX_VERDICTS` or `MOST_CHARACTERS`; says the product and its
-            largest factors.
+        TooLarge: it needs more than `max_calls` calls, `MAX_VERDICTS` or `MAX_PROMPT_CHARACTERS`; the message gives
+            the product and its largest factors.
     """
     calls = verdicts = characters = 0
     counted: dict[tuple[int, bool], tuple[int, int]] = {}
@@ -180,13 +115,14 @@ def check_request_size(
         raise TooLarge(f"groups: {about} {verdicts:,} verdicts, more than {MAX_VERDICTS:,}; {remedy}")
     if characters > MAX_PROMPT_CHARACTERS:
         raise TooLarge(
-            f"groups: the prompts of all responses have {characters:,} characters, more than {MAX_PROMPT_CHARACTERS:,}, with "
-            f"what the responses of a group share counted for each; {remedy}, or a shorter prompt and grounding"
+            f"groups: the prompts of all responses together have {characters:,} characters, more than "
+            f"{MAX_PROMPT_CHARACTERS:,} (text shared by a group counts for each response); {remedy}, or shorten the "
+            "prompt and grounding"
         )
 
 
 def _per_response(prepared: PreparedConfig | None, group: Group, rubric: ResolvedRubric) -> tuple[int, int]:
-    """How many verdicts on one response the judge gives, and how many programs do."""
+    """Return how many verdicts on one response come from the judge, and how many from programs."""
     if prepared is None:
         return 0, 1
     if prepared.config.protocol == "likert":
@@ -209,15 +145,15 @@ async def plan_groups(
     options: JudgingOptions,
     deadline: float,
 ) -> list[PlannedGroup]:
-    """Plan every response of every group; without a setup, no judge is asked and final answers are compared.
+    """Plan every response of every group. With `prepared` None, no judge is asked and final answers are compared.
 
-    It is done in slices of some milliseconds, between which the deadline (loop time) and a caller who leaves are seen.
+    Planning yields every few milliseconds, to notice the deadline (loop time) and a client that disconnects.
 
     Raises:
-        InvalidRequest: a criterion's verification lacks what it compares with, or a group what the set of templates
-            requires; says which group's.
+        InvalidRequest: a criterion's verification has nothing to compare with, or a group lacks what the template set
+            requires; the message names the group.
         TooLarge: see `check_request_size`.
-        NotReady: the deadline passed before all was planned.
+        NotReady: the deadline passed before planning was complete.
     """
     check_request_size(prepared, groups, rubrics, options, judge.executor.max_calls)
     slicer = TimeSlicer(deadline)
@@ -255,7 +191,7 @@ async def plan_groups(
 
 
 class TimeSlicer:
-    """Has others take their turns while a request is planned, or answered; `deadline` is in the loop's time."""
+    """Yields to other tasks during long work on the event loop. `deadline` is in loop time."""
 
     def __init__(self, deadline: float = math.inf) -> None:
         self._loop = asyncio.get_running_loop()
@@ -263,21 +199,21 @@ class TimeSlicer:
         self._began = -math.inf
 
     async def yield_if_due(self) -> None:
-        """Let others have their turn, if this has lasted; raises `NotReady` where the deadline is over."""
+        """Yield if the current slice has lasted long enough; raises `NotReady` if the deadline has passed."""
         if time.perf_counter() - self._began < _SLICE_S:
             return
         await asyncio.sleep(0)
         if self._loop.time() >= self._deadline:
             raise NotReady(
-                "The request's deadline passed before all of it was planned, so nothing was judged; send fewer "
-                "responses at once, or give it longer.",
+                "The request's deadline passed before it was planned, so nothing was judged; send fewer responses at "
+                "once, or raise deadline_s.",
                 retry_after_s=1,
             )
         self._began = time.perf_counter()
 
 
 async def run_inline_or_in_thread(large: bool, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Make something of texts: on the event loop, or in a thread where the texts are large."""
+    """Call a function on the event loop, or in a thread if its texts are large."""
     return await asyncio.to_thread(make, *args, **kwargs) if large else make(*args, **kwargs)
 
 
@@ -299,18 +235,81 @@ def _check_verifications(where: str, planner: GroupPlanner, context: GroupContex
         if missing is not None:
             field = f"{where}.{missing}"
             message = (
-                f"criterion {criterion.id!r} is verified by {verification.method!r} and names nothing to compare with; "
-                f"give the group a {missing}, or the criterion's verification an expected answer"
+                f"criterion {criterion.id!r} is verified by {verification.method!r}, which has nothing to compare "
+                f"with; give the group a {missing}, or the criterion's verification an expected answer"
             )
             raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
+_MARGIN = 0.95
+_TRIES = 8
+_LAST_RESORT = 16
+"""If the estimate leaves nothing to show, show this fraction; the estimate errs when little context is left."""
+
+_TEMPLATE_TOKENS = 256
+"""More tokens than a chat template and a verdict take together."""
+
+
+class SupportsTokenCount(Protocol):
+    """Counts the tokens of prompts."""
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """Count the tokens of the batch's longest prompt; raises `EngineUnavailable` if the engine cannot be asked."""
+
+
+async def fit_response(
+    counting: SupportsTokenCount,
+    context_tokens: int,
+    length: int,
+    plan: Callable[[int | None], Awaitable[ResponsePlan]],
+) -> ResponsePlan:
+    """Plan a response of `length` characters so that its longest prompt fits `context_tokens`.
+
+    `plan(keep)` plans it with `keep` characters shown. If not even a few characters fit, because the prompt or the
+    grounding alone is too long, the full plan is returned and the engine fails its calls as `truncated_input`.
+    """
+    whole = await plan(None)
+    if not whole.batch.calls:
+        return whole
+    longest = max(len(call.question.encode()) + _room(call) for call in whole.batch.calls)
+    if (
+        len(whole.batch.system.encode()) + len(whole.batch.shared.encode()) + longest + _TEMPLATE_TOKENS
+        <= context_tokens
+    ):
+        return whole  # no tokenizer makes more tokens than bytes
+    around = len(whole.batch.system) + max(len(call.question) for call in whole.batch.calls)
+    candidate, keep = whole, length
+    for _ in range(_TRIES):
+        try:
+            tokens = await counting.count_tokens(candidate.batch)
+        except EngineUnavailable:
+            return whole  # its calls will fail with the reason
+        if tokens <= context_tokens:
+            return candidate
+        shown = around + len(candidate.batch.shared)
+        estimate = min(keep - 1, keep - int(shown * (1 - _MARGIN * context_tokens / tokens)))
+        keep = estimate if estimate > 0 else keep // _LAST_RESORT
+        if keep < 1:
+            return whole
+        candidate = await plan(keep)
+    return whole
+
+
+def _room(call: Call) -> int:
+    """Return the most tokens after the question: thinking, rationale, the request for the verdict, the answer."""
+    written = call.answer.max_tokens if isinstance(call.answer, JsonOutput | TextOutput) else 0
+    if call.reasoning is None:
+        return call.think_tokens + written
+    return 2 * call.think_tokens + call.reasoning.max_tokens + len(call.reasoning.ask.encode()) + written
+
+
 @dataclass(slots=True)
 class JudgedRequest:
-    """A judged request. `rewards` holds each response's reward and status in order, nothing where none were made.
+    """A judged request, complete and no longer modified.
 
-    `seconds` is from its arrival to its answer. Nobody changes any of it any more. `record_id` is the 16 bytes that it is
-    recorded under, where a request that is sent again must be the same one: then the first that is written stands.
+    `rewards` holds each response's reward and status in order; it is empty if none were computed. `seconds` is the time
+    from arrival to answer. `record_id` is the 16-byte id to record under, so that a request sent again is recorded only
+    once: the first write stands.
     """
 
     project_id: str
@@ -328,7 +327,7 @@ class JudgedRequest:
     at: datetime
     record_id: bytes | None = None
     uses: int = field(init=False)
-    """How many verdicts it used, every vote counted."""
+    """How many verdicts the request used, every vote counted."""
 
     def __post_init__(self) -> None:
         plans = [response.plan for group in self.groups for response in group.responses]
@@ -349,7 +348,7 @@ class JudgedRequest:
         rewards: Sequence[tuple[float | None, str]] = (),
         record_id: bytes | None = None,
     ) -> "JudgedRequest":
-        """A request that has just been judged; `deadline` is its own, in the loop's time."""
+        """Build the record of a request that has just been judged; `deadline` is the request's, in loop time."""
         return cls(
             project_id=project_id,
             run=request.run,
@@ -369,7 +368,7 @@ class JudgedRequest:
 
 
 class RecordSink(Protocol):
-    """Takes over what is to be recorded."""
+    """Where judged requests are recorded."""
 
     def record(self, judged: JudgedRequest) -> None:
-        """Take a judged request over; never blocks."""
+        """Accept a judged request; never blocks."""

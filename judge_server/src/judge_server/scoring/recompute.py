@@ -1,6 +1,6 @@
-"""`POST /v1/rewards/recompute`: a run's rewards from the ledger, by the same formulas that judging ends in.
+"""`POST /v1/rewards/recompute`: compute a run's rewards from the ledger, by the same formulas that scoring uses.
 
-Asks no judge and knows none. What a verdict was stands in the ledger; a failed one stays failed.
+No judge is asked: verdicts are read from the ledger, and a failed one stays failed.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ RubricsByDigest = dict[bytes | None, tuple[Criterion, ...]]
 
 
 class UnknownRun(ServiceError):
-    """A run of which the ledger has nothing."""
+    """The ledger has no records of the run."""
 
     type = "urn:adjudge:not-found"
     title = "Unknown run"
@@ -41,7 +41,7 @@ class UnknownRun(ServiceError):
 
 @dataclass(slots=True)
 class RecomputeTotals:
-    """What was rewarded so far."""
+    """Counts of what was rewarded so far."""
 
     verdicts: int = 0
     missing: int = 0
@@ -53,12 +53,12 @@ class RecomputeTotals:
 async def recompute(
     ledger: LedgerReader, request: RecomputeRequest, *, project_id: str
 ) -> AsyncGenerator[RecomputeStart | RecomputedGroup | RecomputeSummary, None]:
-    """Reward a part of a run again: how much there is, the groups in the order they were judged, and a summary.
+    """Recompute the rewards of part of a run: yield its size, the groups in the order judged, and a summary.
 
     Raises:
-        UnknownRun: there is nothing of it; before anything else.
-        InvalidRequest: its verdicts cannot feed the mode, a weight's criterion is in no rubric; before any group. A
-            penalty needs what a response has not; at that response.
+        UnknownRun: the ledger has no such part; raised first.
+        InvalidRequest: the verdicts cannot feed the mode, or a weight names a criterion that is in no rubric (both
+            before any group); or a penalty needs what a response lacks (at that response).
         RubricRefused: a rubric cannot feed the mode; before any group.
         JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`; at that response.
     """
@@ -95,8 +95,8 @@ def _check(request: RecomputeRequest, run: JudgedRun) -> None:
         part = " in these steps" if (request.first_step, request.last_step) != (None, None) else ""
         also = f" judged as {request.protocol!r}" if request.protocol else ""
         raise UnknownRun(
-            f"The ledger has nothing of run {request.run!r}{part}{also}. Check its name; what was judged a moment ago "
-            "may still be on its way"
+            f"The ledger has no records of run {request.run!r}{part}{also}. Check its name; recent requests may not be "
+            "written yet"
         )
     if all(_feeds(protocol, mode) for protocol in run.protocols):
         return
@@ -105,18 +105,18 @@ def _check(request: RecomputeRequest, run: JudgedRun) -> None:
     if fed:
         remedy = f"use {' or '.join(map(repr, fed))}"
     else:
-        remedy = "no mode takes them all, so choose one by protocol, or by its steps"
+        remedy = "no mode takes them all, so select a part of the run by protocol or by step"
     message = f"run {request.run!r} was judged as {was}, which cannot feed mode {mode!r}; {remedy}"
     raise InvalidRequest(f"reward.mode: {message}", errors=(FieldError(field="reward.mode", message=message),))
 
 
 def _feeds(protocol: str, mode: RewardMode) -> bool:
-    """Whether verdicts of a protocol, '' where no judge was asked, can feed a mode."""
+    """Whether verdicts of a protocol ('' if no judge was asked) can feed a mode."""
     return protocol in PROTOCOLS_FOR[mode] if protocol else mode == "outcome"
 
 
 def _rubrics(request: RecomputeRequest, run: JudgedRun) -> RubricsByDigest:
-    """The run's rubrics under the request's weights, each of which can feed its mode."""
+    """Return the run's rubrics with the request's weights, after checking that each can feed the mode."""
     rubrics: RubricsByDigest = {None: ()}
     unused = set(request.weights)
     for digest, written in run.rubrics.items():
@@ -142,14 +142,14 @@ def _rewarded(
 ) -> list[RecomputedGroup]:
     groups = []
     for (request_id, group_id), members in groupby(responses, key=lambda each: (each.request_id, each.group_id)):
-        held = list(members)
+        group = list(members)
         groups.append(
             RecomputedGroup(
                 request_id=request_id,
-                step=held[0].step,
+                step=group[0].step,
                 id=group_id,
-                rubric=_reference(held[0].rubric),
-                responses=tuple([_response(request, rubrics, response, totals) for response in held]),
+                rubric=_reference(group[0].rubric),
+                responses=tuple([_response(request, rubrics, response, totals) for response in group]),
             )
         )
     return groups
@@ -160,7 +160,7 @@ def _response(
 ) -> RecomputedResponse:
     where = f"response {response.position} of group {response.group_id!r} in request {response.request_id}"
     if response.rubric not in rubrics:
-        raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is not in the ledger any more")
+        raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is no longer in the ledger")
     criteria = rubrics[response.rubric]
     verdicts = [_verdict(list(votes)) for _, votes in groupby(response.votes, key=lambda vote: vote.slot)]
     scores = [verdict.score for verdict in verdicts]
@@ -205,7 +205,7 @@ def _count(totals: RecomputeTotals, votes: Sequence[JudgedVote], reward: float |
 
 
 class _Verdict(NamedTuple):
-    """A criterion's score and step, or why the judge gave none; `failure` is None where a program was to."""
+    """A criterion's score and step, or why the judge gave none; `failure` is None if a program was responsible."""
 
     score: float | None
     step: int | None
@@ -213,7 +213,7 @@ class _Verdict(NamedTuple):
 
 
 def _verdict(votes: Sequence[JudgedVote]) -> _Verdict:
-    """What the votes on a criterion come to."""
+    """Combine the votes on a criterion."""
     if len(votes) == 1 and votes[0].score is not None:
         return _Verdict(votes[0].score, votes[0].step)
     combined = combine_votes(list(_outcomes(votes)))

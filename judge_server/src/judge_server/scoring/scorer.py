@@ -1,13 +1,8 @@
-"""The path of a scoring request, from groups and rubrics to rewards.
+"""Score a request: resolve the rubrics, plan, judge, reward, answer.
 
-The path of a scoring request, top to bottom: resolve the rubrics, plan, judge, reward, answer.
-
-This is where a verdict becomes a reward: `_reward_response` hands the verdicts' scores to `reward_of`, and that to
-`trainer_client.rewards.reward_outcome`. Knows no HTTP and no engine.
-
-From scores to a response's reward and its steps, as an answer gives them: judged just now, or read from the ledger.
-
-Knows no plan, no request and no database, so that the same numbers come out of both.
+This is where verdicts become a reward: `_reward_response` passes their scores to `reward_of`, which passes them to
+`trainer_client.rewards.reward_outcome`. `reward_of` and `step_rewards` need no plan, request or database, so that
+recomputing from the ledger gives the same numbers.
 """
 
 import asyncio
@@ -41,109 +36,9 @@ from trainer_client.wire.ledger import StepBudgets
 DEFAULT_BUDGETS = StepBudgets()
 
 
-class RewardResult(NamedTuple):
-    """A response's reward after penalties, what it was before (None where there was no penalty), and how it came."""
-
-    reward: float | None
-    unpenalised: float | None
-    outcome: RewardOutcome
-
-
-def reward_of(
-    criteria: Sequence[wire.Criterion],
-    scores: Sequence[float | None],
-    options: wire.RewardOptions,
-    on_failure: wire.FailurePolicy,
-    *,
-    failures: Sequence[wire.FailureKind | None],
-    format_ok: bool | None,
-    tokens: int | None,
-    stopped: bool | None,
-) -> RewardResult:
-    """The reward of one response; arguments are those of `assess` and `penalise`, and so are errors.
-
-    Raises:
-        InvalidRequest: the numbers of the request make no finite reward of scores that are there.
-    """
-    try:
-        outcome = reward_outcome(
-            criteria,
-            scores,
-            options.mode,
-            on_failure,
-            failures=failures,
-            kinds=options.kinds,
-            format_ok=format_ok if options.mode == "stepwise" else None,
-            format_weight=options.format_weight,
-            gate_fraction=options.gate_fraction,
-        )
-        if (
-            not options.has_penalties or outcome.policy_applied in wire.ZERO_POLICIES
-        ):  # no penalty moves a failure off its 0
-            made = RewardResult(outcome.reward, None, outcome)
-        else:
-            _insist_on_finite(outcome.reward, outcome)
-            made = RewardResult(
-                penalise(outcome.reward, options, tokens=tokens, stopped=stopped), outcome.reward, outcome
-            )
-    except ArithmeticError as error:
-        raise _not_finite(str(error)) from error
-    _insist_on_finite(made.reward, outcome)
-    return made
-
-
-def _insist_on_finite(reward: float | None, outcome: RewardOutcome) -> None:
-    """What is scored has a finite reward: a trainer would read anything else as a failure, or train on it."""
-    if reward is None and outcome.status == "unscored":
-        return
-    if reward is None or not math.isfinite(reward):
-        raise _not_finite("nothing" if reward is None else f"{reward:g}")
-
-
-def _not_finite(why: str) -> InvalidRequest:
-    message = (
-        f"the reward of a response that was scored is not a finite number ({why}); give weights, penalties and lengths "
-        "whose sums and quotients are, neither huge nor next to 0"
-    )
-    return InvalidRequest(f"reward: {message}", errors=(wire.FieldError(field="reward", message=message),))
-
-
-def step_rewards(
-    criteria: Sequence[wire.Criterion],
-    scores: Sequence[float | None],
-    steps: Sequence[int | None],
-    spans: Sequence[tuple[int, int, int]],
-    budgets: StepBudgets = DEFAULT_BUDGETS,
-) -> tuple[wire.StepReward, ...]:
-    """What each step is worth.
-
-    Args:
-        criteria: M criteria.
-        scores: M scores, None where the judge failed.
-        steps: M step numbers that the verdicts name, None where they name none.
-        spans: (number, start, end) of the whole response, as step 0, and of its steps.
-        budgets: what all criteria of a kind together give or take.
-    """
-    named = [NO_STEP if step is None else step for step in steps]
-    highest = max([number for number, _, _ in spans], default=0)
-    deltas = step_deltas(
-        criteria,
-        scores,
-        named,
-        highest,
-        suggest=budgets.suggest,
-        pitfall=budgets.pitfall,
-        bonus=budgets.bonus,
-    )
-    for delta in deltas.values():
-        if delta is not None and not math.isfinite(delta):
-            raise _not_finite(f"a step is worth {delta:g}")
-    return tuple([wire.StepReward(number=n, start=start, end=end, delta=deltas.get(n)) for n, start, end in spans])
-
-
 @dataclass(frozen=True, slots=True)
 class ScoringJob:
-    """A scoring request on its way: who judges, what is planned, and the outcomes so far."""
+    """A scoring request in progress: its prepared judge, its plans, and the outcomes so far."""
 
     request: wire.RewardRequest
     request_id: str
@@ -155,12 +50,12 @@ class ScoringJob:
 
     @property
     def caller(self) -> Caller:
-        """Whom the judge's calls are charged to."""
+        """Who is billed for the judge calls."""
         return Caller.of(self.request)
 
 
 class Scorer:
-    """Scores requests with one judge and one source of rubrics, and has what was judged recorded, if anywhere."""
+    """Scores requests with one judge and one source of rubrics, and passes them to the recorder, if there is one."""
 
     def __init__(self, judge: Judge, rubrics: RubricSource, recorder: RecordSink | None = None) -> None:
         self.judge = judge
@@ -170,12 +65,12 @@ class Scorer:
     async def score(
         self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> wire.RewardAnswer:
-        """Judge every response of the request and reward it; `record_id` is what it is recorded as, see `Judged`.
+        """Judge and reward every response of the request; for `record_id`, see `JudgedRequest`.
 
         Raises:
             InvalidRequest, UnknownRubric, RubricRefused: before anything is judged.
-            Overloaded: the judge's queue has no room.
-            NotReady: no judge is there.
+            Overloaded: the judge's queue is full.
+            NotReady: no judge is available.
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
         job = await self._plan_job(request, request_id, project_id, record_id)
@@ -192,7 +87,7 @@ class Scorer:
     async def stream(
         self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> AsyncGenerator[wire.GroupRewards | wire.RewardSummary, None]:
-        """The same, each group as soon as it is done, and last the summary. Closing it cancels what is not done."""
+        """Like `score`, but yield each group as soon as it is done, then the summary. Closing cancels the rest."""
         job = await self._plan_job(request, request_id, project_id, record_id)
         plans = [response.plan for group in job.groups for response in group.responses]
         group_of = [index for index, group in enumerate(job.groups) for _ in group.responses]
@@ -237,8 +132,8 @@ class Scorer:
         return ScoringJob(request, request_id, deadline, prepared, groups, record_id)
 
     def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
-        made = [response.reward for group in groups for response in group.responses if response.reward is not None]
-        self.judge.metrics.observe_rewards(job.caller, made)
+        numbers = [response.reward for group in groups for response in group.responses if response.reward is not None]
+        self.judge.metrics.observe_rewards(job.caller, numbers)
         if self.recorder is not None:
             rewards = [(response.reward, response.status) for group in groups for response in group.responses]
             self.recorder.record(
@@ -258,7 +153,7 @@ class Scorer:
 
 
 def _answer_fields(judge: Judge, job: ScoringJob) -> dict[str, Any]:
-    """What an answer says beside its groups."""
+    """Return the fields of an answer other than its groups."""
     return {
         "request_id": job.request_id,
         "run": job.request.run,
@@ -333,3 +228,101 @@ def _judging_failed(outcomes: JudgementResults) -> JudgingFailed:
         f"{kinds.total()} of {len(outcomes.by_digest)} verdicts failed ({counts}) and on_failure is 'error'. "
         f"For example: {example}"
     )
+
+
+class RewardResult(NamedTuple):
+    """A response's reward, the reward before penalties (None if there were none), and the formula's outcome."""
+
+    reward: float | None
+    unpenalised: float | None
+    outcome: RewardOutcome
+
+
+def reward_of(
+    criteria: Sequence[wire.Criterion],
+    scores: Sequence[float | None],
+    options: wire.RewardOptions,
+    on_failure: wire.FailurePolicy,
+    *,
+    failures: Sequence[wire.FailureKind | None],
+    format_ok: bool | None,
+    tokens: int | None,
+    stopped: bool | None,
+) -> RewardResult:
+    """Return the reward of one response. Arguments and errors are those of `reward_outcome` and `penalise`.
+
+    Raises:
+        InvalidRequest: the numbers in the request give a reward that is not finite.
+    """
+    try:
+        outcome = reward_outcome(
+            criteria,
+            scores,
+            options.mode,
+            on_failure,
+            failures=failures,
+            kinds=options.kinds,
+            format_ok=format_ok if options.mode == "stepwise" else None,
+            format_weight=options.format_weight,
+            gate_fraction=options.gate_fraction,
+        )
+        if not options.has_penalties or outcome.policy_applied in wire.ZERO_POLICIES:  # a failure stays at 0
+            result = RewardResult(outcome.reward, None, outcome)
+        else:
+            _require_finite(outcome.reward, outcome)
+            result = RewardResult(
+                penalise(outcome.reward, options, tokens=tokens, stopped=stopped), outcome.reward, outcome
+            )
+    except ArithmeticError as error:
+        raise _not_finite(str(error)) from error
+    _require_finite(result.reward, outcome)
+    return result
+
+
+def _require_finite(reward: float | None, outcome: RewardOutcome) -> None:
+    """Refuse a scored response without a finite reward: a trainer would take it for a failure, or train on it."""
+    if reward is None and outcome.status == "unscored":
+        return
+    if reward is None or not math.isfinite(reward):
+        raise _not_finite("nothing" if reward is None else f"{reward:g}")
+
+
+def _not_finite(why: str) -> InvalidRequest:
+    message = (
+        f"the reward of a scored response is not a finite number ({why}); use weights, penalties and lengths that are "
+        "neither huge nor close to 0"
+    )
+    return InvalidRequest(f"reward: {message}", errors=(wire.FieldError(field="reward", message=message),))
+
+
+def step_rewards(
+    criteria: Sequence[wire.Criterion],
+    scores: Sequence[float | None],
+    steps: Sequence[int | None],
+    spans: Sequence[tuple[int, int, int]],
+    budgets: StepBudgets = DEFAULT_BUDGETS,
+) -> tuple[wire.StepReward, ...]:
+    """Return the reward of each step.
+
+    Args:
+        criteria: the M criteria.
+        scores: M scores; None where judging failed.
+        steps: M step numbers named by the verdicts; None where a verdict names none.
+        spans: (number, start, end) of the whole response, as step 0, and of each step.
+        budgets: the total that all criteria of one kind together add or subtract.
+    """
+    named = [NO_STEP if step is None else step for step in steps]
+    highest = max([number for number, _, _ in spans], default=0)
+    deltas = step_deltas(
+        criteria,
+        scores,
+        named,
+        highest,
+        suggest=budgets.suggest,
+        pitfall=budgets.pitfall,
+        bonus=budgets.bonus,
+    )
+    for delta in deltas.values():
+        if delta is not None and not math.isfinite(delta):
+            raise _not_finite(f"the delta of a step is {delta:g}")
+    return tuple([wire.StepReward(number=n, start=start, end=end, delta=deltas.get(n)) for n, start, end in spans])

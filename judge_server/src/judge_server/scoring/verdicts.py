@@ -1,4 +1,4 @@
-"""From outcomes to verdicts as they are answered, and `POST /v1/verdicts`, which stops there."""
+"""Turn outcomes into the verdicts of an answer, and answer `POST /v1/verdicts`, which computes no rewards."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ async def judge_responses(
     recorder: RecordSink | None = None,
     record_id: bytes | None = None,
 ) -> wire.VerdictAnswer:
-    """Judge every response of the request and have it recorded, if anywhere; nothing is made of the verdicts.
+    """Judge every response of the request and record it if there is a recorder; no rewards are computed.
 
     Raises:
         InvalidRequest, UnknownRubric: before anything is judged.
-        Overloaded: the judge's queue has no room.
-        NotReady: no judge is there.
+        Overloaded: the judge's queue is full.
+        NotReady: no judge is available.
     """
     deadline = asyncio.get_running_loop().time() + request.deadline_s
-    own = [group.rubric for group in request.groups]
+    group_rubrics = [group.rubric for group in request.groups]
     resolved = await resolve_rubrics(
-        rubrics, own, request.rubric, project_id, deadline=deadline, allow_retired=request.allow_retired
+        rubrics, group_rubrics, request.rubric, project_id, deadline=deadline, allow_retired=request.allow_retired
     )
     prepared = judge.prepared_for(request.judging, request.protocol)
     groups = await plan_groups(judge, prepared, request.groups, resolved, request.judging, deadline)
@@ -85,12 +85,12 @@ def _group(group: PlannedGroup, outcomes: JudgementResults) -> wire.GroupVerdict
 
 
 def read_verdicts(plan: ResponsePlan, outcomes: JudgementResults) -> list[wire.Verdict]:
-    """The verdict of each of a plan's slots, in order."""
+    """Return the verdict of each slot of a plan, in order."""
     return [verdict_of(slot, outcomes) for slot in plan.slots]
 
 
 def verdict_of(slot: VerdictSlot, outcomes: JudgementResults) -> wire.Verdict:
-    """The verdict of one slot."""
+    """Return the verdict of one slot."""
     votes = [outcomes.by_digest[digest] for digest in slot.digests]
     outcome = combine_votes(votes)
     scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
@@ -116,17 +116,17 @@ def verdict_of(slot: VerdictSlot, outcomes: JudgementResults) -> wire.Verdict:
 
 
 def failure_of(outcome: CallFailure) -> wire.Failure:
-    """Why there is no verdict, as answers say it; what JSON cannot carry of an engine's words becomes U+FFFD."""
+    """Return why there is no verdict, as in an answer; characters that JSON cannot carry become U+FFFD."""
     return wire.Failure(kind=outcome.kind, detail=replace_lone_surrogates(outcome.detail))
 
 
 def judge_failure_kind(verdict: wire.Verdict) -> wire.FailureKind | None:
-    """Why the judge gave no verdict; None where there is one, or where a program was to give it."""
+    """Return why the judge gave no verdict; None if it did, or if a program was responsible for it."""
     return verdict.failure.kind if verdict.failure is not None and verdict.method == "judge" else None
 
 
 def judge_of(judge: Judge, prepared: PreparedConfig | None) -> wire.JudgeInfo | None:
-    """Who judged, as answers name it; None where no judge was asked."""
+    """Return the judge as named in an answer; None if no judge was asked."""
     if prepared is None:
         return None
     return wire.JudgeInfo(
@@ -138,12 +138,12 @@ def judge_of(judge: Judge, prepared: PreparedConfig | None) -> wire.JudgeInfo | 
 
 
 def pinned(rubrics: Sequence[ResolvedRubric]) -> tuple[wire.PinnedRubric, ...]:
-    """The distinct rubrics used, in order."""
+    """Return the distinct rubrics used, in order."""
     return tuple(dict.fromkeys(rubric.pinned for rubric in rubrics if rubric.pinned is not None))
 
 
 def usage_of(outcomes: JudgementResults, groups: Sequence[PlannedGroup] = ()) -> wire.Usage:
-    """What judging cost, and how many points awarded in the groups' checklists were clipped."""
+    """Return what judging cost, and how many points awarded in the groups' checklists were clipped."""
     return wire.Usage(
         judge_calls=outcomes.calls,
         checks=outcomes.checks,
@@ -165,7 +165,7 @@ def _clipped(outcomes: JudgementResults, groups: Sequence[PlannedGroup]) -> int:
         highest = {criterion.id: points(criterion) for criterion in group.rubric.criteria}
         for slot in (slot for response in group.responses for slot in response.plan.slots):
             for digest in slot.digests:
-                found = outcomes.by_digest.get(digest)
-                if isinstance(found, JudgeResult) and found.grade is not None and slot.criterion in highest:
-                    clipped |= {digest} if not 0 <= found.grade <= highest[slot.criterion] else set()
+                outcome = outcomes.by_digest.get(digest)
+                if isinstance(outcome, JudgeResult) and outcome.grade is not None and slot.criterion in highest:
+                    clipped |= {digest} if not 0 <= outcome.grade <= highest[slot.criterion] else set()
     return len(clipped)

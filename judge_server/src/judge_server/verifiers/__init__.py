@@ -1,4 +1,4 @@
-"""Criteria that a program verifies: what is compared, how, and where it runs. The judge is never asked here."""
+"""Criteria that a program verifies: what is compared, how, and in which process. The judge is never asked here."""
 
 from judge_server.verifiers.check import Check, missing_field, step_to_search
 from judge_server.verifiers.checker import Checker, CheckOwner, is_inline_check

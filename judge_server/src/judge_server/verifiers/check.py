@@ -1,4 +1,4 @@
-"""One thing for a program to verify: the criterion's method, and the texts it reads. How it decides is elsewhere."""
+"""A check: the verification of one criterion by a program, and the texts it reads."""
 
 import json
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ Program = (
     | JsonSchemaVerification
     | NumericVerification
 )
-"""A verification that no judge is needed for."""
+"""A verification that needs no judge."""
 
-_RULES = 4  # grows when the same check may come out otherwise than before
+_RULES = 4  # raise when the same check may have another result than before
 _LIBRARIES = {
     "math": ("math-verify", "latex2sympy2-extended", "sympy"),
     "json_schema": ("jsonschema",),
@@ -43,10 +43,10 @@ class Check:
     Attributes:
         verification: the method and what it compares with; never `judge`.
         text: the judged response.
-        final_answer: what `trainer_client.final_answer.extract_final_answer` found in it.
-        ground_truth: the group's, compared with where the verification names nothing itself.
+        final_answer: what `trainer_client.final_answer.extract_final_answer` found in `text`.
+        ground_truth: the group's ground truth, used if the verification has no expected answer of its own.
         steps: the steps of `text`.
-        names_step: whether the finding says to which step the verdict belongs.
+        names_step: whether the result names the step that the verdict belongs to.
     """
 
     verification: Verification
@@ -58,14 +58,14 @@ class Check:
 
     @property
     def program(self) -> Program:
-        """The verification; `ValueError` where it is the judge's."""
+        """The verification; raises `ValueError` if it is by the judge."""
         if isinstance(self.verification, JudgeVerification):
-            raise ValueError("a criterion verified by the judge is no check; ask the judge")
+            raise ValueError("a criterion verified by the judge cannot be a check; ask the judge")
         return self.verification
 
     @property
     def subject(self) -> str | None:
-        """The part of the response that is verified; None where that is a final answer or a step that it lacks."""
+        """The part of the response that is verified; None if it is a final answer or step that the response lacks."""
         if self.program.of == "final_answer":
             return self.final_answer
         number = step_to_search(self.program) or WHOLE_RESPONSE
@@ -75,9 +75,9 @@ class Check:
 
     @property
     def expected(self) -> str | float | None:
-        """What the verification compares with: its own, else the ground truth's; None where neither says.
+        """What the verification compares with: its own expected answer, or the ground truth; None if there is neither.
 
-        Of a ground truth that states a final answer (a worked solution), a final answer is compared with that.
+        If the ground truth is a worked solution that states a final answer, final answers are compared with that one.
         """
         program = self.program
         if not isinstance(program, MathVerification | ExactVerification | NumericVerification):
@@ -90,20 +90,20 @@ class Check:
 
     @property
     def digest(self) -> bytes:
-        """32 bytes, the same for checks that cannot come out differently: only texts that are compared count.
+        """The 32-byte digest, equal for checks that must have equal results: only texts that are compared enter.
 
-        The versions of the libraries that decide are part of it.
+        The versions of the libraries that decide enter too.
         """
         return self.digest_with(self.program_digest(), {})
 
     def program_digest(self) -> bytes:
-        """The part of the digest that is the same for every response of a group."""
+        """Return the part of the digest that is the same for every response of a group."""
         program = self.program
         content = [_RULES, _versions(program.method), program.model_dump(mode="json"), self.expected, self.names_step]
         return sha256(json.dumps(content, sort_keys=True).encode()).digest()
 
     def digest_with(self, program_digest: bytes, subjects: dict[str, bytes]) -> bytes:
-        """The digest, with the part that is known; `subjects` has the digests of texts that were hashed already."""
+        """Return the digest from its program part; `subjects` caches the digests of texts."""
         subject = self.subject
         if subject is None:
             return sha256(program_digest).digest()
@@ -113,12 +113,12 @@ class Check:
 
 
 def step_to_search(verification: Verification) -> int | None:
-    """Give the number of the only step that a verification looks in; None where it names none."""
+    """Return the number of the only step that a verification searches; None if it names none."""
     return verification.step if isinstance(verification, ContainsVerification | RegexVerification) else None
 
 
 def missing_field(verification: Verification, ground_truth: str | None) -> str | None:
-    """Name the group's field without which a verification cannot be decided, or None where nothing is missing."""
+    """Return the group field that a verification needs and lacks; None if nothing is missing."""
     if (
         not isinstance(verification, MathVerification | ExactVerification | NumericVerification)
         or verification.expected is not None

@@ -1,13 +1,8 @@
-"""Run checks: cheap ones at once, others in worker processes, fairly between projects and runs.
+"""Run checks: cheap ones on the event loop, others in worker processes that are killed when they take too long.
 
-Runs checks: at once where that takes no time, else in a worker process that is killed when it takes too long.
-
-What is compared and how is not known here, and whose turn it is stands in `turns`.
-
-Whose check is next at the workers: fair over projects, over their runs, and over the groups of a run.
-
-Every check has a short try first. One that is not done by then waits among the long ones, which take turns of their own
-and never have all workers: so a check that is quick waits only for quick ones, whatever others send. Knows no process.
+Worker places are shared fairly over projects, their runs, and the groups of a run. Every check first gets a short try.
+One that does not finish in it moves to the queue of long checks, which are scheduled separately and never occupy all
+workers. So quick checks wait only for quick ones, whatever others send.
 """
 
 import asyncio
@@ -41,13 +36,13 @@ from trainer_client.wire.criteria import (
 
 
 class CheckOwner(NamedTuple):
-    """Whose a check is.
+    """The owner of a check, for fair scheduling.
 
     Attributes:
-        run: the run of a `TrainerContext`, which names the project too.
-        group: the place of the group in its request.
-        priority: the class that it waits in.
-        share: the weight of the project beside others.
+        run: the run of a `judge_server.judging.results.Caller`, which includes the project.
+        group: the index of the group in its request.
+        priority: the queue class.
+        share: the weight of the project relative to others.
     """
 
     run: str = ""
@@ -56,8 +51,263 @@ class CheckOwner(NamedTuple):
     share: float = 1.0
 
 
+INLINE_CHARACTERS = 2**14
+"""The most characters that a plain comparison may process on the event loop: less than a millisecond of work."""
+
+INLINE_NUMBER_CHARACTERS = 1000
+"""The most characters of a text that is read as a number on the event loop."""
+
+FIRST_TRY_S = 0.5
+"""CPU seconds of a check's first try. A check that needs more moves to the long queue."""
+
+MAX_QUEUED_CHECKS = 50_000
+"""How many checks may wait or run before requests are refused; see `QueueLimits` for the share of a run."""
+
+COMPILE_S = 0.5
+"""CPU seconds to compile all regular expressions of a request."""
+
+MAX_PATTERN_CHARACTERS = 1_000_000
+"""The most characters of all distinct regular expressions of a request."""
+
+STUCK_TIMEOUT_S = 15.0
+"""How long after its time limit a check may be unanswered before its pool is replaced; starting takes less."""
+
+JOIN_TIMEOUT_S = 5.0
+"""How long a discarded pool may take to end."""
+
+_REMEMBERED_BYTES = 4 * 2**20
+
+
+class _WorkerTask(NamedTuple):
+    """Work for a worker: a function, its arguments, the seconds until it is killed, and a name for messages."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    seconds: float
+    name: str
+
+
+class _WorkerExited(Exception):
+    """The worker exited before it finished its work."""
+
+    def __init__(self, failure: CallFailure, *, timed_out: bool) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
+        self.timed_out = timed_out
+
+
+class Checker:
+    """Decides checks. Worker processes start with the first check that needs one.
+
+    Attributes:
+        limits: the limits on checks waiting or running. Callers with many checks acquire from it first.
+    """
+
+    def __init__(self, *, workers: int = 2, seconds: float = 5.0, memory_mb: int = 1024) -> None:
+        """Use `workers` processes of at most `memory_mb` each, and at most `seconds` for each check."""
+        self._seconds = seconds
+        self._memory_mb = memory_mb
+        self._workers = workers
+        self._scheduler = CheckScheduler(workers)
+        self._starting = asyncio.Lock()
+        self._pool: ProcessPool | None = None
+        self._running: set[Future[Any]] = set()
+        self._closed = False
+        self._slow_checks: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
+        self._compiled: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
+        self.limits = QueueLimits(MAX_QUEUED_CHECKS, None, time.monotonic)
+
+    async def run(self, check: Check, deadline: float, owner: CheckOwner = CheckOwner()) -> JudgeResult | CallFailure:  # noqa: B008
+        """Decide a check before `deadline` (loop time). Raises nothing.
+
+        The time limit starts when a worker begins, not while the check waits for one. Failures: `parse`, what it
+        compares with cannot be read; `timeout`, its time limit or the deadline has passed; `engine`, its worker died.
+        Cancelling the task ends the work.
+        """
+        if is_inline_check(check):
+            return decide(check)
+        method, digest = check.program.method, check.digest
+        try:
+            async with asyncio.timeout_at(deadline):
+                if not self._slow_checks.get(digest):
+                    outcome = await self._try(check, owner, FIRST_TRY_S)
+                    if outcome is not None:
+                        return outcome
+                    self._slow_checks.put(digest, True)
+                outcome = await self._try(check, owner, None)
+                return outcome or self._pool_failure(method)
+        except TimeoutError:
+            return CallFailure(
+                "timeout", f"the {method} check was not done by the deadline; raise the request's deadline_s"
+            )
+
+    async def first_unusable(
+        self,
+        patterns: Sequence[str],
+        deadline: float,
+        owner: CheckOwner = CheckOwner(),  # noqa: B008
+    ) -> tuple[int, str] | None:
+        """Compile regular expressions in a worker.
+
+        Returns:
+            The index of the first that cannot be used, and why; None if all can.
+
+        Raises:
+            TimeoutError: no worker was free before `deadline` (loop time).
+        """
+        places: dict[str, int] = {}
+        for place, pattern in enumerate(patterns):
+            if not self._compiled.get(sha256(pattern.encode("utf-8", "surrogatepass")).digest()):
+                places.setdefault(pattern, place)
+        if not places:
+            return None
+        if sum(map(len, places)) > MAX_PATTERN_CHARACTERS:
+            return 0, f"the regular expressions have more than {MAX_PATTERN_CHARACTERS:,} characters together"
+        work = _WorkerTask(compile_within, (tuple(places), self._seconds, COMPILE_S), self._seconds, "regex")
+        try:
+            async with asyncio.timeout_at(deadline), self._scheduler.acquire(owner, long=False):
+                outcome = await self._execute(work) or await self._execute(work)
+        except _WorkerExited:
+            return 0, "the regular expressions take too long to compile; write simpler ones"
+        if outcome is None:
+            return 0, self._pool_failure("regex").detail
+        (unusable,) = outcome
+        if unusable is None:
+            for pattern in places:
+                self._compiled.put(sha256(pattern.encode("utf-8", "surrogatepass")).digest(), True)
+            return None
+        place, why = unusable
+        return places[list(places)[place]], why
+
+    async def _try(
+        self, check: Check, owner: CheckOwner, first_try_s: float | None
+    ) -> JudgeResult | CallFailure | None:
+        """Have a worker decide; None if that takes longer than the first try."""
+        seconds = self._seconds if first_try_s is None else min(self._seconds, 2 * first_try_s)
+        if check.program.of == "final_answer":
+            check = replace(check, text="", steps=())  # not read, and possibly long
+        args = (check, self._seconds, self._memory_mb, first_try_s)
+        work = _WorkerTask(decide_within, args, seconds, check.program.method)
+        async with self._scheduler.acquire(owner, long=first_try_s is None):
+            try:
+                outcome = await self._execute(work) or await self._execute(work)
+            except _WorkerExited as ended:
+                return None if ended.timed_out and first_try_s is not None else ended.failure
+        if outcome is None:
+            return self._pool_failure(work.name)
+        (decided,) = outcome
+        return decided  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        """End every worker; running checks fail."""
+        self._closed = True
+        for future in list(self._running):
+            future.cancel()
+        await self._discard(self._pool)
+
+    async def _execute(self, work: _WorkerTask) -> tuple[Any] | None:
+        """Run work in a worker; None if the whole pool broke down, which may not be caused by this work.
+
+        Raises:
+            _WorkerExited: the worker exceeded its time or died, perhaps of its memory limit.
+        """
+        if self._closed:
+            return None
+        pool = await self._get_pool()
+        try:
+            future = pool.schedule(work.function, args=work.args, timeout=work.seconds)
+        except RuntimeError:
+            await self._discard(pool)
+            return None
+        self._running.add(future)
+        answer = asyncio.wrap_future(future)
+        try:
+            done, _ = await asyncio.wait({answer}, timeout=work.seconds + STUCK_TIMEOUT_S)
+            if not done:  # no process took it although one is free: the pool is stuck
+                await self._discard(pool)
+                return None
+            return (await answer,)
+        except BrokenProcessPool:
+            await self._discard(pool)
+            return None
+        except (TimeoutError, ProcessExpired) as error:
+            raise self._exit_failure(work.name, error) from None
+        except asyncio.CancelledError:
+            if self._closed and not _cancelled():
+                return None
+            raise
+        finally:
+            answer.cancel()
+            self._running.discard(future)
+
+    async def _get_pool(self) -> ProcessPool:
+        """Return the pool with running processes. They are started in a thread, because that takes seconds."""
+        async with self._starting:
+            if self._pool is None:
+                context = multiprocessing.get_context("forkserver")
+                context.set_forkserver_preload(list(PRELOADED_MODULES))
+                self._pool = ProcessPool(
+                    max_workers=self._workers,
+                    initializer=init_worker,
+                    initargs=(self._memory_mb,),
+                    context=context,
+                )
+                with suppress(RuntimeError):  # closed meanwhile; the caller notices
+                    await asyncio.to_thread(self._pool.schedule, warm)
+            return self._pool
+
+    async def _discard(self, pool: ProcessPool | None) -> None:
+        """End a pool's processes, unless that has been started already."""
+        if pool is None or pool is not self._pool:
+            return
+        self._pool = None
+        pool.stop()  # type: ignore[no-untyped-call]
+        with suppress(TimeoutError):
+            await asyncio.to_thread(pool.join, JOIN_TIMEOUT_S)
+
+    def _exit_failure(self, method: str, error: Exception) -> _WorkerExited:
+        if isinstance(error, TimeoutError) or getattr(error, "exitcode", None) == -signal.SIGALRM:
+            detail = f"the {method} check took longer than its limit of {self._seconds:g} s"
+            return _WorkerExited(CallFailure("timeout", detail), timed_out=True)
+        detail = f"the process of the {method} check died, perhaps from its memory limit of {self._memory_mb} MB"
+        return _WorkerExited(CallFailure("engine", detail), timed_out=False)
+
+    def _pool_failure(self, method: str) -> CallFailure:
+        if self._closed:
+            return CallFailure("engine", f"the {method} check was not done: the service is stopping")
+        return CallFailure(
+            "engine",
+            f"the {method} check was not done: its processes ended before they could begin; see the service's log, and "
+            f"check whether {self._memory_mb} MB of memory are enough for one process",
+        )
+
+
+def is_inline_check(check: Check) -> bool:
+    """Whether a check is cheap enough for the event loop."""
+    if check.subject is None:
+        return True
+    length = len(check.subject)
+    match check.program:
+        case ExactVerification():
+            return length + len(str(check.expected)) <= INLINE_CHARACTERS
+        case ContainsVerification(all_of=all_of, any_of=any_of):
+            needles = (*all_of, *any_of)
+            return length * len(needles) + sum(map(len, needles)) <= INLINE_CHARACTERS
+        case NumericVerification():
+            return length + len(str(check.expected)) <= INLINE_NUMBER_CHARACTERS
+        case MathVerification() | RegexVerification() | JsonSchemaVerification():
+            return False
+        case unknown:
+            assert_never(unknown)
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class _CheckQueue:
-    """Checks that wait: runs in a fair queue that holds each run once, and the groups of each run in one of its own."""
+    """Waiting checks: a fair queue that holds each run once, and a fair queue of groups for each run."""
 
     def __init__(self) -> None:
         self._runs: FairQueue[str] = FairQueue()
@@ -98,295 +348,42 @@ class _CheckQueue:
 
 
 class CheckScheduler:
-    """Gives `workers` places to checks; long ones get all but one of them at most, where there are two."""
+    """Assigns `workers` places to checks. Long checks get at most all but one of them, if there are two or more."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._most_long = max(1, workers - 1)
+        self._max_long = max(1, workers - 1)
         self._short, self._long = _CheckQueue(), _CheckQueue()
-        self._at_work = self._long_at_work = 0
+        self._running = self._long_running = 0
 
     def __len__(self) -> int:
         return len(self._short) + len(self._long)
 
     @asynccontextmanager
     async def acquire(self, owner: CheckOwner, *, long: bool) -> AsyncIterator[None]:
-        """Wait for a place at a worker, and hold it in the block. Cancelling the wait leaves the line."""
-        line = self._long if long else self._short
+        """Wait for a worker and hold it inside the block. Cancelling the wait leaves the queue."""
+        queue = self._long if long else self._short
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = line.push(owner, granted)
+        entry = queue.push(owner, granted)
         self._dispatch()
         try:
             await granted
             yield
         finally:
-            line.remove(owner, entry)
+            queue.remove(owner, entry)
             if granted.done() and not granted.cancelled():
-                self._at_work -= 1
-                self._long_at_work -= long
+                self._running -= 1
+                self._long_running -= long
                 self._dispatch()
 
     def _dispatch(self) -> None:
-        while self._at_work < self._workers:
-            can_run_long = self._long_at_work < self._most_long and len(self._long) > 0
-            long = can_run_long and (self._long_at_work == 0 or not len(self._short))
+        while self._running < self._workers:
+            can_run_long = self._long_running < self._max_long and len(self._long) > 0
+            long = can_run_long and (self._long_running == 0 or not len(self._short))
             granted = (self._long if long else self._short).pop()
             if granted is None:
                 return
             if not granted.done():
                 granted.set_result(None)
-                self._at_work += 1
-                self._long_at_work += long
-
-
-INLINE_CHARACTERS = 2**14
-"""How much text a plain comparison may go through on the event loop: less than a millisecond's work."""
-
-INLINE_NUMBER_CHARACTERS = 1000
-"""How long a text may be that is read as a number there."""
-
-FIRST_TRY_S = 0.5
-"""Seconds of the processor that a check has in its first try. One that needs more waits among the long ones."""
-
-MAX_QUEUED_CHECKS = 50_000
-"""How many checks may wait or run before requests are refused; see `QueueLimits` for what a run has of them."""
-
-COMPILE_S = 0.5
-"""Seconds of the processor that a request's regular expressions may take to compile, together."""
-
-MAX_PATTERN_CHARACTERS = 1_000_000
-"""What a request's different regular expressions may have together."""
-
-STUCK_TIMEOUT_S = 15.0
-"""How much longer than its seconds a check may go unanswered before its whole pool is given up; starting takes less."""
-
-JOIN_TIMEOUT_S = 5.0
-"""How long a pool that is given up may take to end."""
-
-_REMEMBERED_BYTES = 4 * 2**20
-
-
-class _WorkerTask(NamedTuple):
-    """What a worker is to do: a function, what it is given, the seconds until it is killed, and what it is called."""
-
-    function: Callable[..., Any]
-    given: tuple[Any, ...]
-    seconds: float
-    name: str
-
-
-class _WorkerExited(Exception):
-    """The worker ended in the middle of its work."""
-
-    def __init__(self, failure: CallFailure, *, timed_out: bool) -> None:
-        super().__init__(failure.detail)
-        self.failure = failure
-        self.timed_out = timed_out
-
-
-class Checker:
-    """Decides checks. Processes start with the first check that needs one.
-
-    Attributes:
-        room: how many checks are waiting or running; who has many decided enters them there first.
-    """
-
-    def __init__(self, *, workers: int = 2, seconds: float = 5.0, memory_mb: int = 1024) -> None:
-        """Let `workers` processes decide, each check for `seconds` at most, each process in `memory_mb` at most."""
-        self._seconds = seconds
-        self._memory_mb = memory_mb
-        self._workers = workers
-        self._scheduler = CheckScheduler(workers)
-        self._starting = asyncio.Lock()
-        self._pool: ProcessPool | None = None
-        self._running: set[Future[Any]] = set()
-        self._closed = False
-        self._slow_checks: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
-        self._compiled: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
-        self.limits = QueueLimits(MAX_QUEUED_CHECKS, None, time.monotonic)
-
-    async def run(self, check: Check, deadline: float, owner: CheckOwner = CheckOwner()) -> JudgeResult | CallFailure:  # noqa: B008
-        """Decide a check before `deadline`, in the running loop's time. It raises nothing.
-
-        Its seconds count from when a worker begins, not while it waits for one. Failures: `parse`, what it compares
-        with cannot be read; `timeout`, its seconds or the deadline are over; `engine`, its worker died. Cancelling the
-        task ends the work.
-        """
-        if is_inline_check(check):
-            return decide(check)
-        method, known = check.program.method, check.digest
-        try:
-            async with asyncio.timeout_at(deadline):
-                if not self._slow_checks.get(known):
-                    found = await self._try(check, owner, FIRST_TRY_S)
-                    if found is not None:
-                        return found
-                    self._slow_checks.put(known, True)
-                found = await self._try(check, owner, None)
-                return found or self._pool_failure(method)
-        except TimeoutError:
-            return CallFailure("timeout", f"the {method} check was not done by the deadline; give the request longer")
-
-    async def first_unusable(
-        self,
-        patterns: Sequence[str],
-        deadline: float,
-        owner: CheckOwner = CheckOwner(),  # noqa: B008
-    ) -> tuple[int, str] | None:
-        """Compile regular expressions in a worker.
-
-        Returns:
-            The place of the first that cannot be used, and why; None where all can.
-
-        Raises:
-            TimeoutError: no worker was free before `deadline`, in the running loop's time.
-        """
-        places: dict[str, int] = {}
-        for place, pattern in enumerate(patterns):
-            if not self._compiled.get(sha256(pattern.encode("utf-8", "surrogatepass")).digest()):
-                places.setdefault(pattern, place)
-        if not places:
-            return None
-        if sum(map(len, places)) > MAX_PATTERN_CHARACTERS:
-            return 0, f"the regular expressions have more than {MAX_PATTERN_CHARACTERS:,} characters together"
-        work = _WorkerTask(compile_within, (tuple(places), self._seconds, COMPILE_S), self._seconds, "regex")
-        try:
-            async with asyncio.timeout_at(deadline), self._scheduler.acquire(owner, long=False):
-                found = await self._execute(work) or await self._execute(work)
-        except _WorkerExited:
-            return 0, "the regular expressions take too long to compile; write simpler ones"
-        if found is None:
-            return 0, self._pool_failure("regex").detail
-        (unusable,) = found
-        if unusable is None:
-            for pattern in places:
-                self._compiled.put(sha256(pattern.encode("utf-8", "surrogatepass")).digest(), True)
-            return None
-        place, why = unusable
-        return places[list(places)[place]], why
-
-    async def _try(
-        self, check: Check, owner: CheckOwner, first_try_s: float | None
-    ) -> JudgeResult | CallFailure | None:
-        """Have a worker decide; None where that takes longer than a first try, or where pools broke down twice."""
-        seconds = self._seconds if first_try_s is None else min(self._seconds, 2 * first_try_s)
-        if check.program.of == "final_answer":
-            check = replace(check, text="", steps=())  # which it does not read, and which may be long
-        given = (check, self._seconds, self._memory_mb, first_try_s)
-        work = _WorkerTask(decide_within, given, seconds, check.program.method)
-        async with self._scheduler.acquire(owner, long=first_try_s is None):
-            try:
-                found = await self._execute(work) or await self._execute(work)
-            except _WorkerExited as ended:
-                return None if ended.timed_out and first_try_s is not None else ended.failure
-        if found is None:
-            return self._pool_failure(work.name)
-        (decided,) = found
-        return decided  # type: ignore[no-any-return]
-
-    async def close(self) -> None:
-        """End every worker; checks under way fail."""
-        self._closed = True
-        for future in list(self._running):
-            future.cancel()
-        await self._discard(self._pool)
-
-    async def _execute(self, work: _WorkerTask) -> tuple[Any] | None:
-        """Have a worker do it; None where the whole pool broke down, which is not this work's fault.
-
-        Raises:
-            _Ended: the worker ended, of too much time or of too much memory.
-        """
-        if self._closed:
-            return None
-        pool = await self._get_pool()
-        try:
-            future = pool.schedule(work.function, args=work.given, timeout=work.seconds)
-        except RuntimeError:
-            await self._discard(pool)
-            return None
-        self._running.add(future)
-        answer = asyncio.wrap_future(future)
-        try:
-            done, _ = await asyncio.wait({answer}, timeout=work.seconds + STUCK_TIMEOUT_S)
-            if not done:  # no process took it, though one is free: the pool itself is stuck
-                await self._discard(pool)
-                return None
-            return (await answer,)
-        except BrokenProcessPool:
-            await self._discard(pool)
-            return None
-        except (TimeoutError, ProcessExpired) as error:
-            raise self._exit_failure(work.name, error) from None
-        except asyncio.CancelledError:
-            if self._closed and not _cancelled():
-                return None
-            raise
-        finally:
-            answer.cancel()
-            self._running.discard(future)
-
-    async def _get_pool(self) -> ProcessPool:
-        """The pool, its processes running. Starting them takes seconds, so a thread does."""
-        async with self._starting:
-            if self._pool is None:
-                context = multiprocessing.get_context("forkserver")
-                context.set_forkserver_preload(list(PRELOADED_MODULES))
-                self._pool = ProcessPool(
-                    max_workers=self._workers,
-                    initializer=init_worker,
-                    initargs=(self._memory_mb,),
-                    context=context,
-                )
-                with suppress(RuntimeError):  # closed meanwhile, which the caller finds out
-                    await asyncio.to_thread(self._pool.schedule, warm)
-            return self._pool
-
-    async def _discard(self, pool: ProcessPool | None) -> None:
-        """End a pool's processes, unless that is being done already."""
-        if pool is None or pool is not self._pool:
-            return
-        self._pool = None
-        pool.stop()  # type: ignore[no-untyped-call]
-        with suppress(TimeoutError):
-            await asyncio.to_thread(pool.join, JOIN_TIMEOUT_S)
-
-    def _exit_failure(self, method: str, error: Exception) -> _WorkerExited:
-        if isinstance(error, TimeoutError) or getattr(error, "exitcode", None) == -signal.SIGALRM:
-            detail = f"the {method} check took longer than its {self._seconds:g} s"
-            return _WorkerExited(CallFailure("timeout", detail), timed_out=True)
-        detail = f"the process of the {method} check died, perhaps of its limit of {self._memory_mb} MB of memory"
-        return _WorkerExited(CallFailure("engine", detail), timed_out=False)
-
-    def _pool_failure(self, method: str) -> CallFailure:
-        if self._closed:
-            return CallFailure("engine", f"the {method} check was not done: the service is stopping")
-        return CallFailure(
-            "engine",
-            f"the {method} check was not done: its processes ended before they could begin; see the service's log, and "
-            f"whether {self._memory_mb} MB of memory are enough for one",
-        )
-
-
-def is_inline_check(check: Check) -> bool:
-    """Whether a check takes no longer than reading a short text a few times."""
-    if check.subject is None:
-        return True
-    length = len(check.subject)
-    match check.program:
-        case ExactVerification():
-            return length + len(str(check.expected)) <= INLINE_CHARACTERS
-        case ContainsVerification(all_of=all_of, any_of=any_of):
-            needles = (*all_of, *any_of)
-            return length * len(needles) + sum(map(len, needles)) <= INLINE_CHARACTERS
-        case NumericVerification():
-            return length + len(str(check.expected)) <= INLINE_NUMBER_CHARACTERS
-        case MathVerification() | RegexVerification() | JsonSchemaVerification():
-            return False
-        case unknown:
-            assert_never(unknown)
-
-
-def _cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+                self._running += 1
+                self._long_running += long

@@ -1,7 +1,7 @@
-r"""Answers compared as mathematics, by math-verify; answers in words, which it would take for products of letters,
-as text.
+"""Compare answers as mathematics with math-verify, and answers in words as text.
 
-It may hang, and it may ask for more memory than there is: it runs in a worker that can be killed.
+math-verify would read words as products of letters. It may hang or exhaust memory, so it runs in a worker process that
+can be killed.
 """
 
 import re
@@ -31,16 +31,16 @@ _Formulas = list[object]
 
 
 class UnreadableFormula(ValueError):
-    """The expected answer is neither mathematics nor words."""
+    """The expected answer cannot be read as mathematics or words."""
 
 
 def equal(expected: str, answer: str) -> bool:
-    """Whether a final answer is the expected one, as it stands or as what its sentence says ("The speed is 80 km/h").
+    """Whether a final answer equals the expected one, as written or as stated in a sentence ("The speed is 80 km/h").
 
-    Texts that are the same are equal, whether or not they can be read. Raises `UnreadableFormula` where the expected
-    answer must be read and cannot.
+    Identical texts are equal whether or not they can be read. Raises `UnreadableFormula` if the expected answer has to
+    be read and cannot.
     """
-    return _equal(expected, answer) or ((said := stated_value(answer)) is not None and _equal(expected, said))
+    return _equal(expected, answer) or ((value := stated_value(answer)) is not None and _equal(expected, value))
 
 
 def _equal(expected: str, answer: str) -> bool:
@@ -54,9 +54,9 @@ def _equal(expected: str, answer: str) -> bool:
 
 
 def response_states(expected: str, response: str) -> bool:
-    """Whether the answer that math-verify finds in a whole response is the expected one.
+    """Whether the answer that math-verify finds in a full response equals the expected one.
 
-    Raises `UnreadableFormula` where the expected one cannot be read.
+    Raises `UnreadableFormula` if the expected answer cannot be read.
     """
     if _in_words(expected):
         return _same_words(expected, response)
@@ -79,7 +79,7 @@ def _boxed(answer: str) -> str:
 
 
 def _same_decimal(expected: str, answer: str) -> bool:
-    """Whether two numbers are equal of which one at least has a decimal comma; as lists they are compared elsewhere."""
+    """Whether two numbers, at least one with a decimal comma, are equal. `_verify` compares them as lists."""
     wanted, given = read_quantity(expected), read_quantity(answer)
     if wanted is None or given is None or not (wanted.decimal_comma or given.decimal_comma):
         return False
@@ -87,8 +87,8 @@ def _same_decimal(expected: str, answer: str) -> bool:
 
 
 def _read(text: str) -> _Formulas:
-    found: _Formulas = math_verify.parse(text, fallback_mode="no_fallback", parsing_timeout=None)
-    return found
+    formulas: _Formulas = math_verify.parse(text, fallback_mode="no_fallback", parsing_timeout=None)
+    return formulas
 
 
 def _verify(wanted: _Formulas, given: _Formulas) -> bool:
@@ -96,12 +96,12 @@ def _verify(wanted: _Formulas, given: _Formulas) -> bool:
         return bool(given) and bool(math_verify.verify(wanted, given, timeout_seconds=None, raise_on_error=True))
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - what sympy cannot compare raises anything, and is not equal
+    except Exception:  # noqa: BLE001 - sympy raises anything on what it cannot compare
         return False
 
 
 def _in_words(answer: str) -> bool:
-    """Whether an answer is words (`Paris`, `June 20`) and not a formula: a run of letters that names no function."""
+    """Whether an answer is words (`Paris`, `June 20`) and not a formula: it has letters that name no function."""
     if read_quantity(answer) is not None:
         return False
     bare = without_text_commands(strip_markup(answer))
@@ -120,10 +120,10 @@ def _words(answer: str) -> str:
 
 
 def _letter(answer: str) -> str | None:
-    found = _LETTER.fullmatch(_words(answer))
-    return found["letter"].upper() if found else None
+    match = _LETTER.fullmatch(_words(answer))
+    return match["letter"].upper() if match else None
 
 
 def _label(answer: str) -> str | None:
-    found = _LABEL.fullmatch(_words(answer))
-    return found["letter"].upper() if found else None
+    match = _LABEL.fullmatch(_words(answer))
+    return match["letter"].upper() if match else None

@@ -1,12 +1,10 @@
 """Compare texts and numbers as people and models write them.
 
-Text compared as text: what counts as the same, and how an answer's dress (LaTeX, Markdown) is taken off.
-
-Numbers as people and models write them: `1,234.5`, `1 234,5`, `$12`, `12%`, `3e4`, `1/2`, `\frac12`, `80 km/h`.
-
-Only a text that is one number is read. Anything to be worked out (`2\\pi`, `3 million`, `1 + 1`) is not one. A comma
-before three digits groups them, unless a 0 stands before it; before any other number of digits it is a decimal comma,
-and may as well stand between two numbers: `LargeFloat.decimal_comma`.
+Texts are compared without the markup around an answer (LaTeX, Markdown). Numbers are read as in `1,234.5`, `1 234,5`,
+`$12`, `12%`, `3e4`, `1/2`, `\\frac12` and `80 km/h`, but only from a text that is a single number: anything to work out
+(`2\\pi`, `3 million`, `1 + 1`) is not read. A comma before three digits groups thousands, unless a 0 stands before it.
+Before any other number of digits it is a decimal comma, although it may separate two numbers of a list:
+`Quantity.decimal_comma`.
 """
 
 import re
@@ -19,7 +17,7 @@ from fractions import Fraction
 from trainer_client.final_answer import boxed_answer
 
 LAYERS = 16
-"""How many times marks around an answer are taken off, one within another."""
+"""How many nested layers of markup around an answer are removed."""
 
 _WRAPPED = re.compile(
     r"\$\$(?P<a>[^$]*)\$\$|\$(?P<b>[^$]*)\$|\\\((?P<c>.*)\\\)|\\\[(?P<d>.*)\\\]|\*\*(?P<e>[^*]*)\*\*"
@@ -27,7 +25,7 @@ _WRAPPED = re.compile(
     re.DOTALL,
 )
 _SENTENCE = re.compile(
-    r"(?P<subject>[^\d,;:=\\]{1,200}?)\b(?:is|are|was|equals)\b[ \t]*:?[ \t]+(?P<told>\S.*)", re.DOTALL
+    r"(?P<subject>[^\d,;:=\\]{1,200}?)\b(?:is|are|was|equals)\b[ \t]*:?[ \t]+(?P<value>\S.*)", re.DOTALL
 )
 _COPULA = re.compile(r"\b(?:is|are|was|equals)\b")
 _HEDGE = re.compile(r"\b(?:or|either|neither|nor|not|if|unless|whether)\b", re.IGNORECASE)
@@ -35,33 +33,33 @@ _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf
 
 
 def texts_equal(a: str, b: str, *, case_sensitive: bool) -> bool:
-    """Whether two texts agree but for space around them and runs of space inside."""
+    """Whether two texts are equal apart from surrounding and repeated white space."""
     return _folded(" ".join(a.split()), case_sensitive) == _folded(" ".join(b.split()), case_sensitive)
 
 
 def find(text: str, all_of: Sequence[str], any_of: Sequence[str], *, case_sensitive: bool) -> int | None:
-    """Find every text of `all_of` and, unless it is empty, one of `any_of`; None where they are not in `text`.
+    """Find every text of `all_of` and, unless it is empty, one of `any_of`; None if `text` lacks them.
 
     Returns:
-        Where in `text` the first of `all_of` begins or, without any, the one of `any_of` that comes first.
+        The index in `text` of the first entry of `all_of` or, if that is empty, of the earliest match of `any_of`.
     """
     searched = _folded(text, case_sensitive)
     all_found, any_found = (
         [searched.find(_folded(needle, case_sensitive)) for needle in needles] for needles in (all_of, any_of)
     )
-    there = [at for at in any_found if at >= 0]
-    if -1 in all_found or (any_found and not there):
+    matches = [at for at in any_found if at >= 0]
+    if -1 in all_found or (any_found and not matches):
         return None
-    at = all_found[0] if all_found else min(there)
-    if len(searched) == len(text):  # folding makes no character shorter, so each kept its place
+    at = all_found[0] if all_found else min(matches)
+    if len(searched) == len(text):  # folding shortens no character, so each kept its index
         return at
     return bisect_right(range(len(text)), at, key=lambda end: len(_folded(text[:end], case_sensitive))) - 1
 
 
 def strip_markup(answer: str) -> str:
-    r"""Give an answer without `\boxed{…}`, `$…$`, `\(…\)`, `\[…\]`, `**…**` or backticks around it, or a full stop.
+    r"""Remove `\boxed{…}`, `$…$`, `\(…\)`, `\[…\]`, `**…**` or backticks around an answer, and a full stop.
 
-    Up to `LAYERS` of them are taken off, so that the work is bounded by that many readings of the answer.
+    Up to `LAYERS` layers are removed, so that the work is bounded by that many passes over the answer.
     """
     for _ in range(LAYERS):
         stripped = answer.strip()
@@ -78,20 +76,20 @@ def strip_markup(answer: str) -> str:
 
 
 def stated_value(answer: str) -> str | None:
-    """Give what a sentence says of its subject, `80 km/h` of `The average speed is 80 km/h.`; None where it is none.
+    """Return the value that a sentence states: `80 km/h` for `The average speed is 80 km/h.`; None if it is not one.
 
-    The sentence has one verb ("is", "are", "was", "equals") and nothing before it that could be an answer itself: no
-    number, no formula, no list and no "or". So a sentence that offers several answers is read as none of them.
+    The sentence must have one verb ("is", "are", "was", "equals"), and nothing before it may be an answer itself: no
+    number, formula, list or "or". So a sentence that offers several answers gives none of them.
     """
     bare = strip_markup(answer)
     match = _SENTENCE.fullmatch(bare)
     if match is None or _HEDGE.search(match["subject"]) or len(_COPULA.findall(bare)) > 1:
         return None
-    return match["told"]
+    return match["value"]
 
 
 def without_text_commands(answer: str) -> str:
-    r"""Give an answer with `\text{…}`, `\mathrm{…}` and their like replaced by what is in them."""
+    r"""Replace `\text{…}`, `\mathrm{…}` and the like by their content."""
     return _TEXT_COMMAND.sub(lambda command: f" {command['inside']} ", answer)
 
 
@@ -100,7 +98,7 @@ def _folded(text: str, case_sensitive: bool) -> str:
 
 
 MAX_CHARACTERS = 200
-"""A longer text is no number, in characters."""
+"""The most characters of a text that is read as a number."""
 
 _DIGITS = (
     r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d*)?|\d+\.?\d*|\.\d+)"
@@ -135,9 +133,9 @@ _NO_UNIT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number as written: its exact value, its digits, and whether a percent sign, a currency or a unit stood by.
+    """A number as written: its exact value, its digits, and whether it has a percent sign, a currency or a unit.
 
-    `decimal_comma` says that a comma was read as the decimal point: `2,5` may be a list of two numbers instead.
+    `decimal_comma` tells that a comma was read as the decimal point; `2,5` may be a list of two numbers instead.
     """
 
     value: Fraction
@@ -148,12 +146,12 @@ class Quantity:
 
     @property
     def readings(self) -> tuple[Fraction, ...]:
-        """The values it may stand for: `12%` is 12 to who asked for percent, and 0.12 to who did not."""
+        """The values it may stand for: `12%` is 12 if a percentage was asked for, and 0.12 if not."""
         return (self.value, self.value / 100) if self.percent else (self.value,)
 
 
 def read_quantity(text: str) -> Quantity | None:
-    """Read a text that is one number, with a currency before or percent or a unit in words after it; None if not."""
+    """Read a text that is one number, with a currency before it or percent or a unit after it; None if it is not."""
     if len(text) > MAX_CHARACTERS:
         return None
     pointed = _DECIMAL_COMMA.sub(_with_point, plain := _plain(text))
@@ -178,22 +176,22 @@ def read_quantity(text: str) -> Quantity | None:
 
 
 def without_spaced_groups(text: str) -> str:
-    """Give a text with the spaces taken out of numbers whose thousands they group: `1 000` becomes `1000`."""
+    """Remove spaces that group the thousands of numbers: `1 000` becomes `1000`."""
     return _SPACED.sub(lambda number: re.sub(r"\s", "", number[0]), text)
 
 
 def within_tolerance(value: Fraction, expected: Fraction, *, absolute: float, relative: float) -> bool:
-    """Whether |value - expected| <= absolute + relative * |expected|, in exact arithmetic of the decimals given."""
+    """Whether |value - expected| <= absolute + relative * |expected|, in exact decimal arithmetic."""
     return abs(value - expected) <= exact_fraction(absolute) + exact_fraction(relative) * abs(expected)
 
 
 def exact_fraction(number: float) -> Fraction:
-    """The decimal that a float is written as: 1/10 for 0.1."""
+    """Return the decimal that a float is written as: 1/10 for 0.1."""
     return Fraction(repr(number))
 
 
 def _with_point(number: re.Match[str]) -> str:
-    """A number's decimal comma as a point; a comma that groups thousands stays."""
+    """Replace a number's decimal comma by a point; keep a comma that groups thousands."""
     if _THOUSANDS.fullmatch(number[0]):
         return number[0]
     return f"{re.sub('[ .]', '', number['whole'])}.{number['decimals']}"

@@ -1,4 +1,4 @@
-"""JSON in a response, against a JSON Schema. Nothing is fetched: a reference leads within the schema or nowhere."""
+"""Validate JSON in a response against a JSON Schema. Nothing is fetched: references must lead within the schema."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})(?P<rest>.*)")
 
 
 class UnusableSchema(ValueError):
-    """The schema is none, or refers to what is not in it."""
+    """The schema is invalid, or refers to something that it does not contain."""
 
 
 def satisfies(text: str, schema: dict[str, JsonValue]) -> bool:
@@ -25,24 +25,26 @@ def satisfies(text: str, schema: dict[str, JsonValue]) -> bool:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise UnusableSchema(f"the schema is no JSON Schema, at {error.json_path}: {error.message[:200]}") from None
+        raise UnusableSchema(
+            f"the schema is not a valid JSON Schema, at {error.json_path}: {error.message[:200]}"
+        ) from None
     try:
         value = _read(text)
     except (ValueError, RecursionError):
         return False
-    nothing: Registry[JsonValue] = Registry()
+    empty: Registry[JsonValue] = Registry()
     try:
-        return bool(Draft202012Validator(schema, registry=nothing).is_valid(value))
+        return bool(Draft202012Validator(schema, registry=empty).is_valid(value))
     except Unresolvable as error:
         raise UnusableSchema(
-            f"the schema refers to {error.ref[:200]!r}, which is not in it; put what it stands for under $defs"
+            f"the schema refers to {error.ref[:200]!r}, which it does not contain; define it under $defs"
         ) from None
     except RecursionError:
-        raise UnusableSchema("the schema refers to itself without end, or the JSON nests too deep for it") from None
+        raise UnusableSchema("the schema refers to itself endlessly, or the JSON nests too deeply") from None
 
 
 def last_block(text: str) -> str | None:
-    """The content of the last fenced block of a Markdown text, None without one; an open one runs to the end."""
+    """Return the content of the last fenced block of a Markdown text, or None; an open block runs to the end."""
     last: list[str] | None = None
     opened = ""
     for line in text.split("\n"):

@@ -1,12 +1,8 @@
-"""A worker process of the checker: decides checks within their limits.
+"""A worker process of the checker: it decides checks within limits of time and memory.
 
-Decides a check, here and now. Where it runs, for how long and in how much memory is up to the caller.
-
-A worker process's side of checking: what it sets up once, and what it does for each check.
-
-Two ends are set here rather than by the parent, since they must hold without it: the kernel refuses memory above the
-limit, and an alarm ends a check that outlives both its seconds and its parent, also inside native code. A first try is
-interrupted here too, after its seconds of the processor, so that the process is still there for the next check.
+Two limits are set here rather than by the parent, because they must hold without it: the kernel refuses memory above
+the limit, and an alarm ends a check that outlives both its time limit and its parent, even in native code. A first try
+is also interrupted here, after its CPU seconds, so that the process remains for the next check.
 """
 
 import logging
@@ -44,15 +40,15 @@ NOT_SATISFIED = JudgeResult(score=0.0)
 
 
 def decide(check: Check) -> JudgeResult | CallFailure:
-    """Give the check's finding, 1.0 or 0.0; a failure (`parse`) where what it compares with cannot be read.
+    """Decide a check: a result of 1.0 or 0.0, or a `parse` failure if what it compares with cannot be read.
 
-    Of what was looked for, the finding names the step, if the check asks for that.
+    The result names the step in which a search matched, if the check asks for that.
     """
     subject, expected = check.subject, check.expected
     match check.program:
         case ContainsVerification() | RegexVerification() as wanted:
             try:
-                return _found(check, None if subject is None else _place(subject, wanted))
+                return _search_result(check, None if subject is None else _place(subject, wanted))
             except (re.error, OverflowError, RecursionError) as error:
                 return CallFailure("parse", f"the pattern is not a regular expression: {error}"[:300])
         case _ if subject is None:
@@ -61,7 +57,7 @@ def decide(check: Check) -> JudgeResult | CallFailure:
             return _by_schema(subject, wanted)
         case _ if expected is None:
             return CallFailure(
-                "parse", "there is nothing to compare with: give `expected`, or the group a ground_truth"
+                "parse", "there is nothing to compare with; give `expected`, or give the group a ground_truth"
             )
         case ExactVerification() as wanted:
             satisfied = texts_equal(subject, str(expected), case_sensitive=wanted.case_sensitive)
@@ -73,7 +69,7 @@ def decide(check: Check) -> JudgeResult | CallFailure:
 
 
 def _place(subject: str, wanted: ContainsVerification | RegexVerification) -> int | None:
-    """Where what is looked for begins, None where it is not there."""
+    """Return the index where the match begins; None without a match."""
     if isinstance(wanted, ContainsVerification):
         return find(subject, wanted.all_of, wanted.any_of, case_sensitive=wanted.case_sensitive)
     pattern = re.compile(wanted.pattern, 0 if wanted.case_sensitive else re.IGNORECASE)
@@ -81,14 +77,14 @@ def _place(subject: str, wanted: ContainsVerification | RegexVerification) -> in
     return None if match is None else match.start()
 
 
-def _found(check: Check, at: int | None) -> JudgeResult:
-    """The finding of a search that came upon what it looked for at this place of its subject."""
+def _search_result(check: Check, at: int | None) -> JudgeResult:
+    """Return the result of a search that matched at index `at` of its subject, or not at all (None)."""
     result = SATISFIED if at is not None else NOT_SATISFIED
     return replace(result, step=_step(check, at)) if check.names_step else result
 
 
 def _step(check: Check, at: int | None) -> int | None:
-    """The step that the verdict of a search belongs to; None where that is none in particular."""
+    """Return the step that the verdict of a search belongs to; None if it is no particular one."""
     program = check.program
     named = step_to_search(program)
     if named is not None:
@@ -107,7 +103,7 @@ def _by_math(subject: str, expected: str, wanted: MathVerification) -> JudgeResu
     try:
         return SATISFIED if compare(expected, subject) else NOT_SATISFIED
     except formulas.UnreadableFormula:
-        return _unreadable(expected, wanted, "no formula that math-verify reads")
+        return _unreadable(expected, wanted, "not a formula that math-verify can read")
 
 
 def _by_number(subject: str, expected: str | float, wanted: NumericVerification) -> JudgeResult | CallFailure:
@@ -115,7 +111,7 @@ def _by_number(subject: str, expected: str | float, wanted: NumericVerification)
     if isinstance(expected, str):
         quantity = read_quantity(expected)
         if quantity is None:
-            return _unreadable(expected, wanted, "no number")
+            return _unreadable(expected, wanted, "not a number")
         targets = quantity.readings
     else:
         targets = (exact_fraction(expected),)
@@ -149,14 +145,14 @@ def _unreadable(expected: str, wanted: MathVerification | NumericVerification, w
 
 
 PRELOADED_MODULES = ("__main__", "judge_server.verifiers.formulas", "judge_server.verifiers.schemas", __name__)
-"""What the process that workers are forked from imports, so that a worker in place of a killed one is there at once."""
+"""Modules that the fork server imports, so that the replacement of a killed worker is ready at once."""
 
 ALARM_GRACE_S = 2.0
-"""How much longer than its seconds a check may run where nobody is left to stop it."""
+"""How long after its time limit a check may run if the parent no longer exists to stop it."""
 
 
 def init_worker(memory_mb: int) -> None:
-    """Make a fresh process a worker: libraries loaded, memory bounded, and ended at once by SIGTERM."""
+    """Set up a worker process: load libraries, limit memory, and let SIGTERM end it at once."""
     from judge_server.verifiers import formulas, schemas
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -171,11 +167,11 @@ def init_worker(memory_mb: int) -> None:
 
 
 def warm() -> None:
-    """Do nothing: what a pool is given first, so that its processes start."""
+    """Do nothing. A pool runs this first, so that its processes start."""
 
 
 class TryTimeExceeded(BaseException):
-    """The seconds of a first try are over. No library may take it for an error of its own."""
+    """The time of a first try is over. A BaseException, so that no library catches it."""
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -184,7 +180,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _time_limits(seconds: float, first_try_s: float | None) -> Iterator[None]:
-    """End the process where the block takes much longer than `seconds`, and raise `TryTimeExceeded` after `first_s`."""
+    """End the process if the block far exceeds `seconds`; raise `TryTimeExceeded` after `first_try_s` CPU seconds."""
     signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_GRACE_S)
     signal.setitimer(signal.ITIMER_VIRTUAL, first_try_s or 0)
     try:
@@ -197,22 +193,24 @@ def _time_limits(seconds: float, first_try_s: float | None) -> Iterator[None]:
 def decide_within(
     check: Check, seconds: float, memory_mb: int, first_try_s: float | None
 ) -> JudgeResult | CallFailure | None:
-    """Decide a check; None where `first_s` seconds of the processor were not enough."""
+    """Decide a check; None if `first_try_s` CPU seconds were not enough."""
     try:
         with _time_limits(seconds, first_try_s):
             return decide(check)
     except TryTimeExceeded:
         return None
     except MemoryError:
-        return CallFailure("engine", f"the {check.program.method} check ran out of its {memory_mb} MB of memory")
-    except Exception as error:  # noqa: BLE001 - whatever a library did not foresee is no verdict
-        return CallFailure("engine", f"the {check.program.method} check broke: {type(error).__name__}: {error!s:.200}")
+        return CallFailure("engine", f"the {check.program.method} check exceeded its {memory_mb} MB of memory")
+    except Exception as error:  # noqa: BLE001 - an unexpected error of a library is a failure, not a verdict
+        return CallFailure(
+            "engine", f"the {check.program.method} check failed with {type(error).__name__}: {error!s:.200}"
+        )
 
 
 def compile_within(patterns: Sequence[str], seconds: float, compile_s: float) -> tuple[int, str] | None:
-    """Compile regular expressions for `compile_s` of the processor; the place of the first unusable one, and why.
+    """Compile regular expressions within `compile_s` CPU seconds; return the index of the first bad one, and why.
 
-    The process ends if that takes much longer than `seconds`.
+    The process ends if that takes far longer than `seconds`.
     """
     place = -1
     try:

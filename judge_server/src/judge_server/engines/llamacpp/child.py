@@ -1,8 +1,8 @@
 """The process that holds a llama.cpp model: `python -m judge_server.engines.llamacpp.child`.
 
-It reads one JSON line of settings, serves llama.cpp's HTTP API on a loopback port of its own under a key that only
-its parent knows, prints one JSON line with the address, and ends when its standard input closes, so that it never
-outlives its parent. A process of its own, because an assertion in native code must not take the service with it.
+It reads one JSON line of settings and serves llama.cpp's HTTP API on a loopback port under a key that only its parent
+has. It prints one JSON line with the address, and ends when its standard input closes, so that it never outlives its
+parent. It is a separate process so that an assertion in native code does not take the service down.
 """
 
 import json
@@ -20,7 +20,7 @@ def main() -> None:
     params.model.path = settings["model"]
     params.n_ctx = settings["context_tokens"]
     params.n_parallel = 1
-    params.n_batch = 256  # a call that is given up is noticed between two of these
+    params.n_batch = 256  # cancelled calls are noticed between two batches
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
     params.api_keys = [settings["key"]]
     params.hostnames = ["127.0.0.1"]
@@ -33,7 +33,7 @@ def main() -> None:
     server = xllamacpp.Server(params)
     print(json.dumps({"address": server.listening_address, "build": f"xllamacpp {version('xllamacpp')}"}), flush=True)
     sys.stdin.read()
-    os._exit(0)  # the native server's own teardown can wait on a running decode; nothing here needs it
+    os._exit(0)  # the native server's teardown may wait for a running decode, and is not needed
 
 
 if __name__ == "__main__":

@@ -1,18 +1,12 @@
-"""The llama.cpp engine: calls of a response one after the other on a shared prefix.
+"""llama.cpp as an engine: one model in a child process with one slot, which answers a response's calls in turn.
 
-llama.cpp as an engine: one model in a child process, one slot, calls of a response one after another.
+There is one slot because llama.cpp's slots do not share a prefix in flight: with one, the prefix of a response is read
+once and stays cached for all its criteria (docs/decisions/0004). Prompts are sent as token ids: only the chat
+template's own text may become control tokens, so no judged text can, whatever the model's vocabulary. A child that dies
+is restarted; until it is up, calls fail.
 
-One slot, because llama.cpp's slots do not share a prefix in flight: with one, the prefix of a response is read once
-and stays hot for all its criteria (docs/decisions/0004). Prompts go in as token ids: only the chat template's own
-text may become control tokens, so no judged text can, whatever the model's vocabulary. A child that dies is started
-again; until it is up, calls fail.
-
-One call answered by a running llama.cpp server: thoughts, reasons, then the answer, each read after the last.
-
-One completion of a running llama.cpp server, read as it is written, so that giving it up frees the model's slot.
-
-llama.cpp notices that nobody listens only where it has something to send: hence a stream, with a word after every
-piece of the prompt that was read.
+Completions are streamed, with a progress event after every part of the prompt, because llama.cpp notices a closed
+connection only when it has something to send. So cancelling a call frees the slot.
 """
 
 import asyncio
@@ -47,193 +41,17 @@ from judge_server.ports import (
     TokenChoice,
 )
 
-_SEEDS = 2**32 - 1
-"""llama.cpp draws a seed of its own for this one."""
-
-_COMPACT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
-"""What keeps a small model from filling its room with blanks, which JSON allows anywhere."""
-
-
-@dataclass(slots=True)
-class LlamaCppCompletion:
-    """What was written, and what it took.
-
-    Attributes:
-        text: what was written, without what stopped it.
-        limited: it ended at its limit of tokens.
-        first: the probabilities of the first token by id, before any constraint, if they were asked for.
-        prompt_read, prompt_cached: prompt tokens that were computed, and those that were still known.
-        tokens: tokens written.
-    """
-
-    text: str = ""
-    truncated: bool = False
-    first: dict[int, float] = field(default_factory=dict)
-    prompt_read: int = 0
-    prompt_cached: int = 0
-    tokens: int = 0
-
-
-def sampling(sample: SamplingOptions | None) -> dict[str, Any]:
-    """llama.cpp's options for sampling from the whole distribution, or for greedy decoding."""
-    if sample is None or not sample.temperature:
-        return {"temperature": 0.0, "seed": 0}
-    seed = sample.seed % _SEEDS
-    return {"temperature": sample.temperature, "seed": seed, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-
-
-def in_schema(schema: str) -> dict[str, Any]:
-    """llama.cpp's options for JSON that satisfies a schema."""
-    return {"json_schema": json.loads(schema) | _COMPACT}
-
-
-def one_of(labels: tuple[str, ...]) -> dict[str, Any]:
-    """llama.cpp's options for writing one of these labels and nothing else."""
-    return {"grammar": "root ::= " + " | ".join(json.dumps(label, ensure_ascii=False) for label in labels)}
-
-
-async def complete(http: httpx2.AsyncClient, prompt: list[int], n_predict: int, **options: Any) -> LlamaCppCompletion:
-    """Let the model write at most `n_predict` tokens after a prompt.
-
-    Raises:
-        EngineGone: llama.cpp refused, or stopped in the middle.
-    """
-    body = {"prompt": prompt, "n_predict": n_predict, "cache_prompt": True, "stream": True, "return_progress": True}
-    done = LlamaCppCompletion()
-    async with http.stream("POST", "/completion", json=body | options) as response:
-        if response.status_code != 200:
-            refusal = (await response.aread()).decode(errors="replace")
-            raise EngineUnavailable(f"HTTP {response.status_code}: {refusal[:200]}")
-        async for event in _events(response):
-            if "error" in event:
-                raise EngineUnavailable(str(event["error"])[:200])
-            done.text += event.get("content", "")
-            if "completion_probabilities" in event and not done.first:
-                likely = event["completion_probabilities"][0]["top_logprobs"]
-                done.first = {token["id"]: math.exp(token["logprob"]) for token in likely}
-            if event.get("stop"):
-                timings = event["timings"]
-                done.truncated = event["stop_type"] == "limit"
-                done.prompt_read, done.prompt_cached = timings["prompt_n"], timings["cache_n"]
-                done.tokens = timings["predicted_n"]
-                return done  # unread to its end, the connection is not used again: llama.cpp hangs up after a stream
-    raise EngineUnavailable("it stopped in the middle of its answer")
-
-
-async def _events(response: httpx2.Response) -> AsyncIterator[Any]:
-    """The JSON values of a stream of events. Lines end at a line feed only: JSON may hold the other separators."""
-    rest = b""
-    async for piece in response.aiter_bytes():
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            name, _, value = line.partition(b":")
-            if name == b"data" and value.strip() != b"[DONE]":
-                yield json.loads(value)
-            elif name == b"error":
-                yield {"error": value.decode(errors="replace")}
-
-
-TOP_TOKENS = 200
-"""How many next-token probabilities are read; a spelling below all of these weighs less than 1/200 of the mass."""
-
-
-async def reserved_tokens(tokens: LlamaCppTokenizer, call: Call) -> int:
-    """Tokens that may come after the prompt: all that the model may write, and all that is put between."""
-    after = _longest(call.answer)
-    if call.think_tokens:
-        after += len(tokens.pieces.thinking) + call.think_tokens + len(tokens.pieces.thought)
-    if call.reasoning is not None:
-        after += call.reasoning.max_tokens + len(await tokens.second_turn(call.reasoning.ask))
-    return after
-
-
-class LlamaCppExchange:
-    """Answers one call. What the model writes is read back as plain text, so nothing in it is a control token."""
-
-    def __init__(self, http: httpx2.AsyncClient, tokens: LlamaCppTokenizer, prompt: list[int], call: Call) -> None:
-        self._http = http
-        self._tokens = tokens
-        self._prompt = prompt
-        self._call = call
-        self._completions: list[LlamaCppCompletion] = []
-
-    async def reply(self) -> Reply:
-        """Ask the model all it takes; raises `EngineUnavailable`, or what httpx2 raises, where it does not answer."""
-        if self._call.think_tokens:
-            await self._think(self._call.think_tokens)
-        reasoning = None
-        if self._call.reasoning is not None:
-            reasoning = await self._write(self._call.reasoning.max_tokens)
-            self._prompt += await self._tokens.second_turn(self._call.reasoning.ask)
-        masses, chosen, text, cut = None, None, None, False
-        match self._call.answer:
-            case TokenChoice(options, then):
-                first = (await self._complete(1, n_probs=TOP_TOKENS, **sampling(None))).first
-                masses = tuple([sum(first.get(t, 0.0) for t in await self._tokens.spellings(o)) for o in options])
-                if then is not None and any(masses):
-                    chosen = await self._choose(options[masses.index(max(masses))].label + then.lead, then)
-            case LabelChoice(_, lead) as choice:
-                chosen = await self._choose(lead, choice)
-            case JsonOutput(schema, max_tokens):
-                written = await self._complete(max_tokens, **in_schema(schema), **sampling(self._call.sample))
-                text, cut = written.text, written.truncated
-            case TextOutput(max_tokens):
-                said = await self._complete(max_tokens, **sampling(self._call.sample))
-                text, cut = said.text.strip(), said.truncated
-        # The prompt is what the first completion read; later ones read only the words put after it.
-        return Reply(
-            masses,
-            chosen,
-            text,
-            cut,
-            reasoning,
-            tokens_computed=sum(done.prompt_read for done in self._completions),
-            tokens_reused=self._completions[0].prompt_cached,
-            tokens_written=sum(done.tokens for done in self._completions),
-        )
-
-    async def _think(self, max_tokens: int) -> None:
-        self._prompt += self._tokens.pieces.thinking
-        await self._write(max_tokens, stop=["</think>"])
-        self._prompt += self._tokens.pieces.thought
-
-    async def _write(self, max_tokens: int, **options: Any) -> str:
-        """Let the model write freely, and add it to the prompt: never more tokens than it was allowed."""
-        text = (await self._complete(max_tokens, **options, **sampling(self._call.sample))).text
-        self._prompt += (await self._tokens.written(text))[:max_tokens]
-        return text.strip()
-
-    async def _choose(self, lead: str, choice: LabelChoice) -> str:
-        self._prompt += await self._tokens.plain(lead)
-        wanted = one_of(choice.labels) | sampling(self._call.sample)
-        return (await self._complete(choice.reserved_tokens, **wanted)).text
-
-    async def _complete(self, max_tokens: int, **options: Any) -> LlamaCppCompletion:
-        done = await complete(self._http, self._prompt, max_tokens, **options)
-        self._completions.append(done)
-        return done
-
-
-def _longest(answer: AnswerForm) -> int:
-    """Tokens that an answer may take, lead included; no tokenizer makes more tokens than bytes."""
-    match answer:
-        case TokenChoice(options, then):
-            label = max(len(option.label.encode()) for option in options)
-            return 1 if then is None else max(1, label + _longest(then))
-        case LabelChoice(_, lead):
-            return len(lead.encode()) + answer.reserved_tokens
-        case JsonOutput(max_tokens=max_tokens) | TextOutput(max_tokens):
-            return max_tokens
-
-
 log = logging.getLogger("adjudge")
 
+TOP_TOKENS = 200
+"""How many next-token probabilities are read. A spelling below all of these has less than 1/200 of the mass."""
+
 _GONE = (httpx2.HTTPError, RuntimeError)
-"""What a request to a child that has died, or through a client that is closed, raises."""
+"""The errors of a request to a dead child, or through a closed client."""
 
 _PAUSE_S, _MAX_RESTART_PAUSE_S = 1.0, 60.0
 _STEADY_S = 60.0
-"""A child that lived this long died of something new: it is started again after the shortest pause."""
+"""A child that lived this long had a new cause of death: it is restarted after the shortest pause."""
 
 
 class LlamaCppEngine:
@@ -252,10 +70,9 @@ class LlamaCppEngine:
 
     @classmethod
     def from_url(cls, url: SplitResult) -> "LlamaCppEngine":
-        """`llamacpp://NAME`, `llamacpp:///path/to/file.gguf` or `llamacpp://hf/owner/repo/file.gguf`.
+        """Create from `llamacpp://NAME`, `llamacpp:///path/to/file.gguf` or `llamacpp://hf/owner/repo/file.gguf`.
 
-        Options: `?context=8192` (tokens; a model that was trained for fewer takes fewer), `?threads=` (all cores
-        unless given).
+        Options: `?context=8192` (tokens; fewer for a model trained for fewer), `?threads=` (default: all cores).
         """
         options = UrlOptions(url)
         model = f"hf:/{url.path}" if url.netloc == "hf" else url.netloc or url.path
@@ -288,7 +105,7 @@ class LlamaCppEngine:
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """Answer in order; the first call pays for the shared part, the others reuse it."""
+        """Answer the calls in order. The first one computes the shared part, and the others reuse it."""
         for index, call in enumerate(batch.calls):
             try:
                 outcome = await self._answer_one(batch, call)
@@ -297,7 +114,7 @@ class LlamaCppEngine:
             yield index, outcome
 
     async def count_tokens(self, batch: Batch) -> int:
-        """Tokens of the longest prompt with the chat template, and room for all that comes after it."""
+        """Count the tokens of the longest prompt with the chat template, and of all that may follow it."""
         tokens = self._loaded_tokens()
         try:
             questions = [len(await tokens.question(c.question)) + await reserved_tokens(tokens, c) for c in batch.calls]
@@ -306,11 +123,11 @@ class LlamaCppEngine:
             raise EngineUnavailable(f"llama.cpp gave no answer: {error}") from error
 
     async def ready(self) -> bool:
-        """Whether the child runs and llama.cpp says that it is healthy."""
+        """Whether the child runs and llama.cpp reports that it is healthy."""
         return self._tokens is not None and await self._process.healthy()
 
     async def close(self) -> None:
-        """Stop the child; its memory goes with it."""
+        """Stop the child, which frees its memory."""
         self._tokens, self._down = None, "the engine is closed"
         if self._upkeep is not None:
             self._upkeep.cancel()
@@ -335,17 +152,17 @@ class LlamaCppEngine:
         http = self._process.http
         try:
             tokens = await LlamaCppTokenizer.load(http)
-            held = (await http.get("/props")).json()["default_generation_settings"]["n_ctx"]
+            loaded_context = (await http.get("/props")).json()["default_generation_settings"]["n_ctx"]
             await complete(http, tokens.warm_up, 1, **sampling(None))
         except (*_GONE, EngineUnavailable) as error:
             await self._process.stop()
-            raise EngineStartError(f"llama.cpp loaded {weights.path} and then gave no answer: {error}") from error
-        self._context_tokens = min(self._context_tokens, held)
+            raise EngineStartError(f"llama.cpp loaded {weights.path} but gave no answer: {error}") from error
+        self._context_tokens = min(self._context_tokens, loaded_context)
         self._tokens = tokens
         return build, tokens
 
     async def _keep_up(self, weights: Weights) -> None:
-        """Start the child again whenever it has died, after a pause that grows while it keeps dying."""
+        """Restart the child whenever it dies, after a pause that grows while it keeps dying."""
         loop, pause = asyncio.get_running_loop(), 0.0
         while True:
             began = loop.time()
@@ -366,10 +183,188 @@ class LlamaCppEngine:
 
     async def _load_again(self, weights: Weights) -> None:
         if (await asyncio.to_thread(locate_weights, self._model)).sha256 != weights.sha256:
-            raise EngineStartError(f"{weights.path} is another file now; restart the service to judge with it")
+            raise EngineStartError(f"{weights.path} has changed; restart the service to judge with the new file")
         await self._load(weights)
 
     def _loaded_tokens(self) -> LlamaCppTokenizer:
         if self._tokens is None:
             raise EngineUnavailable(self._down)
         return self._tokens
+
+
+async def reserved_tokens(tokens: LlamaCppTokenizer, call: Call) -> int:
+    """Return the most tokens after the prompt: all that the model may write, and all that is inserted in between."""
+    after = _longest(call.answer)
+    if call.think_tokens:
+        after += len(tokens.pieces.thinking) + call.think_tokens + len(tokens.pieces.thought)
+    if call.reasoning is not None:
+        after += call.reasoning.max_tokens + len(await tokens.second_turn(call.reasoning.ask))
+    return after
+
+
+class LlamaCppExchange:
+    """Answers one call: thinking, rationale, then the answer, each appended to the prompt.
+
+    What the model writes is tokenised again as plain text, so nothing in it is a control token.
+    """
+
+    def __init__(self, http: httpx2.AsyncClient, tokens: LlamaCppTokenizer, prompt: list[int], call: Call) -> None:
+        self._http = http
+        self._tokens = tokens
+        self._prompt = prompt
+        self._call = call
+        self._completions: list[LlamaCppCompletion] = []
+
+    async def reply(self) -> Reply:
+        """Return the model's reply. Raises `EngineUnavailable`, or an error of httpx2, if it does not answer."""
+        if self._call.think_tokens:
+            await self._think(self._call.think_tokens)
+        reasoning = None
+        if self._call.reasoning is not None:
+            reasoning = await self._write(self._call.reasoning.max_tokens)
+            self._prompt += await self._tokens.second_turn(self._call.reasoning.ask)
+        masses, chosen, text, cut = None, None, None, False
+        match self._call.answer:
+            case TokenChoice(options, then):
+                first = (await self._complete(1, n_probs=TOP_TOKENS, **sampling(None))).first
+                masses = tuple([sum(first.get(t, 0.0) for t in await self._tokens.spellings(o)) for o in options])
+                if then is not None and any(masses):
+                    chosen = await self._choose(options[masses.index(max(masses))].label + then.lead, then)
+            case LabelChoice(_, lead) as choice:
+                chosen = await self._choose(lead, choice)
+            case JsonOutput(schema, max_tokens):
+                written = await self._complete(max_tokens, **in_schema(schema), **sampling(self._call.sample))
+                text, cut = written.text, written.truncated
+            case TextOutput(max_tokens):
+                written = await self._complete(max_tokens, **sampling(self._call.sample))
+                text, cut = written.text.strip(), written.truncated
+        # Only the first completion counts as reuse: later ones read only what was appended to the prompt.
+        return Reply(
+            masses,
+            chosen,
+            text,
+            cut,
+            reasoning,
+            tokens_computed=sum(done.prompt_read for done in self._completions),
+            tokens_reused=self._completions[0].prompt_cached,
+            tokens_written=sum(done.tokens for done in self._completions),
+        )
+
+    async def _think(self, max_tokens: int) -> None:
+        self._prompt += self._tokens.pieces.thinking
+        await self._write(max_tokens, stop=["</think>"])
+        self._prompt += self._tokens.pieces.thought
+
+    async def _write(self, max_tokens: int, **options: Any) -> str:
+        """Let the model write freely, and append that to the prompt, with at most `max_tokens` tokens."""
+        text = (await self._complete(max_tokens, **options, **sampling(self._call.sample))).text
+        self._prompt += (await self._tokens.written(text))[:max_tokens]
+        return text.strip()
+
+    async def _choose(self, lead: str, choice: LabelChoice) -> str:
+        self._prompt += await self._tokens.plain(lead)
+        wanted = one_of(choice.labels) | sampling(self._call.sample)
+        return (await self._complete(choice.reserved_tokens, **wanted)).text
+
+    async def _complete(self, max_tokens: int, **options: Any) -> "LlamaCppCompletion":
+        done = await complete(self._http, self._prompt, max_tokens, **options)
+        self._completions.append(done)
+        return done
+
+
+def _longest(answer: AnswerForm) -> int:
+    """Return the most tokens of an answer, lead included; no tokenizer makes more tokens than bytes."""
+    match answer:
+        case TokenChoice(options, then):
+            label = max(len(option.label.encode()) for option in options)
+            return 1 if then is None else max(1, label + _longest(then))
+        case LabelChoice(_, lead):
+            return len(lead.encode()) + answer.reserved_tokens
+        case JsonOutput(max_tokens=max_tokens) | TextOutput(max_tokens):
+            return max_tokens
+
+
+_SEEDS = 2**32 - 1
+"""llama.cpp replaces this seed by a random one."""
+
+_COMPACT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+"""Keeps a small model from filling its token limit with white space, which JSON allows anywhere."""
+
+
+@dataclass(slots=True)
+class LlamaCppCompletion:
+    """The text written, and what it cost.
+
+    Attributes:
+        text: the text, without the stop string.
+        truncated: whether it ended at its token limit.
+        first: the probabilities of the first token by id, before any constraint, if they were asked for.
+        prompt_read, prompt_cached: prompt tokens that were computed, and those that were cached.
+        tokens: tokens written.
+    """
+
+    text: str = ""
+    truncated: bool = False
+    first: dict[int, float] = field(default_factory=dict)
+    prompt_read: int = 0
+    prompt_cached: int = 0
+    tokens: int = 0
+
+
+def sampling(sample: SamplingOptions | None) -> dict[str, Any]:
+    """Return llama.cpp's options for sampling from the full distribution, or for greedy decoding."""
+    if sample is None or not sample.temperature:
+        return {"temperature": 0.0, "seed": 0}
+    seed = sample.seed % _SEEDS
+    return {"temperature": sample.temperature, "seed": seed, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+def in_schema(schema: str) -> dict[str, Any]:
+    """Return llama.cpp's options for JSON that satisfies a schema."""
+    return {"json_schema": json.loads(schema) | _COMPACT}
+
+
+def one_of(labels: tuple[str, ...]) -> dict[str, Any]:
+    """Return llama.cpp's options for writing exactly one of these labels."""
+    return {"grammar": "root ::= " + " | ".join(json.dumps(label, ensure_ascii=False) for label in labels)}
+
+
+async def complete(http: httpx2.AsyncClient, prompt: list[int], n_predict: int, **options: Any) -> LlamaCppCompletion:
+    """Let the model write at most `n_predict` tokens after a prompt.
+
+    Raises:
+        EngineUnavailable: llama.cpp refused the request, or stopped before the end.
+    """
+    body = {"prompt": prompt, "n_predict": n_predict, "cache_prompt": True, "stream": True, "return_progress": True}
+    done = LlamaCppCompletion()
+    async with http.stream("POST", "/completion", json=body | options) as response:
+        if response.status_code != 200:
+            refusal = (await response.aread()).decode(errors="replace")
+            raise EngineUnavailable(f"HTTP {response.status_code}: {refusal[:200]}")
+        async for event in _events(response):
+            if "error" in event:
+                raise EngineUnavailable(str(event["error"])[:200])
+            done.text += event.get("content", "")
+            if "completion_probabilities" in event and not done.first:
+                likely = event["completion_probabilities"][0]["top_logprobs"]
+                done.first = {token["id"]: math.exp(token["logprob"]) for token in likely}
+            if event.get("stop"):
+                timings = event["timings"]
+                done.truncated = event["stop_type"] == "limit"
+                done.prompt_read, done.prompt_cached = timings["prompt_n"], timings["cache_n"]
+                done.tokens = timings["predicted_n"]
+                return done  # llama.cpp closes the connection after a stream, so it need not be read to its end
+    raise EngineUnavailable("it stopped in the middle of its answer")
+
+
+async def _events(response: httpx2.Response) -> AsyncIterator[Any]:
+    """Yield the JSON values of an event stream. Only a line feed ends a line: JSON may hold other separators."""
+    rest = b""
+    async for piece in response.aiter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            name, _, value = line.partition(b":")
+            if name == b"data" and value.strip() != b"[DONE]":
+                yield json.loads(value)
+            elif name == b"error":
+                yield {"error": value.decode(errors="replace")}

@@ -1,9 +1,4 @@
-"""The child process that holds a llama.cpp model: its weights, start, reach and stop.
-
-The child process that holds a llama.cpp model, seen from its parent: start it, reach it, stop it.
-
-Which weights an engine is about to load: found where `adjudge models` keeps them, and checked before they are.
-"""
+"""The child process that holds a llama.cpp model, seen from its parent: check the weights, start, call, stop."""
 
 import asyncio
 import json
@@ -22,11 +17,11 @@ from judge_server.models import ModelError, check_installed, model_path, models_
 START_TIMEOUT_S = 180.0
 _KEPT_OUTPUT = 4096
 _COMPLAINT = re.compile(r"^[0-9.]+ E +(?:[a-z]+ +)?[a-z_]+: +(.*)$", re.MULTILINE)
-"""A line of llama.cpp's log that says what went wrong; those after the first one follow from it."""
+"""An error line in llama.cpp's log. The first one is the cause; the others follow from it."""
 
 
 class LlamaCppProcess:
-    """Runs `judge_server.engines.llamacpp.child`; `http` reaches it under a key nobody else has."""
+    """Runs `judge_server.engines.llamacpp.child`. `http` calls it, with a key that no other process has."""
 
     def __init__(self, *, context_tokens: int, threads: int) -> None:
         self._context_tokens = context_tokens
@@ -45,11 +40,11 @@ class LlamaCppProcess:
 
     @property
     def pid(self) -> int | None:
-        """The child's process id, while there is one."""
+        """The child's process id; None if there is no child."""
         return self._child.pid if self._child is not None else None
 
     async def start(self, model: Path) -> str:
-        """Load a model file; returns what build of llama.cpp reads it. Raises `EngineStartError`."""
+        """Load a model file, and return the build of llama.cpp. Raises `EngineStartError`."""
         key = secrets.token_hex(16)
         settings = {
             "model": str(model),
@@ -86,7 +81,7 @@ class LlamaCppProcess:
         return str(ready["build"])
 
     async def healthy(self) -> bool:
-        """Whether the child runs and its HTTP API says that it is well."""
+        """Whether the child runs and its HTTP API reports that it is healthy."""
         if self._http is None or self._child is None or self._child.returncode is not None:
             return False
         try:
@@ -95,12 +90,12 @@ class LlamaCppProcess:
             return False
 
     async def wait(self) -> None:
-        """Wait until the child, which was started, is gone for whatever reason."""
+        """Wait until the started child has exited, for whatever reason."""
         assert self._child is not None
         await self._child.wait()
 
     async def stop(self) -> None:
-        """End the child, if it runs, and wait until it is gone; it can be started again."""
+        """Kill the child, if it runs, and wait until it has exited; it can be started again."""
         if self._child is not None and self._child.returncode is None:
             self._child.kill()
             await self._child.wait()
@@ -114,7 +109,7 @@ class LlamaCppProcess:
             self._stderr_tail = (self._stderr_tail + chunk)[-_KEPT_OUTPUT:]
 
     async def _start_failure(self) -> str:
-        """What a child that did not come up died of; stops one that still tries."""
+        """Return why the child did not start; stop it if it still tries."""
         assert self._child is not None
         try:
             killed = await asyncio.wait_for(self._child.wait(), 1.0) == -signal.SIGKILL
@@ -125,12 +120,12 @@ class LlamaCppProcess:
         if complaint := _COMPLAINT.search(output):
             return complaint[1].strip()
         if killed:
-            return "it was killed while it loaded, as happens when memory runs out"
+            return "it was killed while it loaded, probably because memory ran out"
         return output.splitlines()[-1] if output else "it gave no reason"
 
 
 class Weights(NamedTuple):
-    """A model file that may be loaded, under the name it is reported by, and the SHA-256 of its bytes."""
+    """A checked model file, with the name to report and the SHA-256 of its bytes."""
 
     name: str
     path: Path
@@ -141,7 +136,7 @@ def locate_weights(reference: str) -> Weights:
     """Find and check the file of a catalogue name, an `hf://` address or a path. Reads the whole file.
 
     Raises:
-        EngineStartError: it is not here, or cut short, or altered; the message says what to run.
+        EngineStartError: the file is missing, truncated or altered; the message says what to run.
     """
     try:
         target = parse_model_reference(reference)

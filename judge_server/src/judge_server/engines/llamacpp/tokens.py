@@ -1,7 +1,7 @@
-"""Prompts as token ids: the chat template split around its messages, and everything else tokenised as plain text.
+"""Prompts as token ids for llama.cpp: the chat template split around its messages, and everything else as plain text.
 
-Only the template's own pieces are tokenised with control tokens allowed. Prefix and question are tokenised apart, so
-that the prefix's ids are the same whatever question follows.
+Only the template's own pieces are tokenised with control tokens allowed. Prefix and question are tokenised separately,
+so that the ids of the prefix are the same for every question.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class TemplateTokens:
 
     Attributes:
         head: before the system message.
-        middle: between it and the user message.
-        tail: between that and the assistant's.
-        again: between the assistant's message and a second one of the user; None if the template has no place for it.
-        tail_again: after that one.
-        thinking, thought: what opens and what closes a thinking block.
+        middle: between the system and the user message.
+        tail: between the user message and the assistant's.
+        again: between the assistant's message and a second user message; None if the template does not allow one.
+        tail_again: after the second user message.
+        thinking, thought: the start and the end of a thinking block.
     """
 
     head: list[int]
@@ -41,7 +41,7 @@ class TemplateTokens:
 
 
 class LlamaCppTokenizer:
-    """Tokenises for one running llama.cpp server, remembering what recurs."""
+    """Tokenises with a running llama.cpp server, and caches texts that recur."""
 
     def __init__(self, http: httpx2.AsyncClient, template: str, pieces: TemplateTokens) -> None:
         self._http = http
@@ -55,14 +55,14 @@ class LlamaCppTokenizer:
         """Read the model's chat template and tokenise its fixed pieces.
 
         Raises:
-            EngineStartError: the template has no place for a system and a user message.
+            EngineStartError: the template does not accept a system and a user message.
         """
         template = await _rendered(http, {"system": _SYSTEM}, {"user": _USER})
         one_turn = split_at_marks(template, _SYSTEM, _USER)
         if one_turn is None:
             raise EngineStartError(
-                "the model's chat template takes no system message followed by a user message; "
-                "choose a model that is tuned to follow instructions"
+                "the model's chat template does not accept a system message followed by a user message; "
+                "choose an instruction-tuned model"
             )
         more = {"assistant": _REASONS}, {"user": _ASK}
         two_turns = await _rendered(http, {"system": _SYSTEM}, {"user": _USER}, *more)
@@ -86,7 +86,7 @@ class LlamaCppTokenizer:
         return self.pieces.head + self.pieces.middle + self.pieces.tail
 
     async def prefix(self, batch: Batch) -> list[int]:
-        """Everything before the question. The last batch's is remembered: its calls come one after another."""
+        """Return everything before the question. It is cached for the last batch, whose calls come one by one."""
         key = (batch.system, batch.shared)
         if self._prefix is None or self._prefix[0] != key:
             shared = await _tokenise(self._http, batch.shared)
@@ -94,22 +94,27 @@ class LlamaCppTokenizer:
         return self._prefix[1]
 
     async def question(self, text: str) -> list[int]:
-        """The question and what the template puts before the answer."""
+        """Return the question and what the template puts before the answer."""
         return await self.plain(text) + self.pieces.tail
 
     async def second_turn(self, ask: str) -> list[int]:
-        """The end of the assistant's first message, and the user's `ask`; raises `EngineUnavailable` where there is none."""
+        """Return the end of the assistant's first message, and the user's `ask`.
+
+        Raises `EngineUnavailable` if the template does not allow a second turn.
+        """
         if self.pieces.again is None:
-            raise EngineUnavailable("the model's chat template takes no second turn, so it cannot give reasons first")
+            raise EngineUnavailable(
+                "the model's chat template allows no second turn, so it cannot give a rationale first"
+            )
         return self.pieces.again + await self.plain(ask) + self.pieces.tail_again
 
     async def spellings(self, option: Option) -> list[int]:
-        """The ids of the option's spellings that are one token for this model."""
+        """Return the ids of the option's spellings that are a single token for this model."""
         ids = [await self.plain(spelling) for spelling in option.spellings]
         return sorted({i[0] for i in ids if len(i) == 1})
 
     async def plain(self, text: str) -> list[int]:
-        """Ids of a text in which nothing is a control token."""
+        """Return the ids of a text, none of which is a control token."""
         ids = self._seen.get(text)
         if ids is None:
             ids = await self.written(text)
@@ -117,12 +122,12 @@ class LlamaCppTokenizer:
         return ids
 
     async def written(self, text: str) -> list[int]:
-        """As `plain`, for a text that will not come again: it is not remembered."""
+        """Like `plain`, but not cached, for a text that will not recur."""
         return await _tokenise(self._http, text)
 
 
 async def _rendered(http: httpx2.AsyncClient, *messages: dict[str, str]) -> str:
-    """The conversation in the model's chat template; empty where the template refuses it."""
+    """Render messages with the model's chat template; empty if the template refuses them."""
     body = [{"role": role, "content": content} for message in messages for role, content in message.items()]
     answer = await http.post("/apply-template", json={"messages": body})
     return str(answer.json().get("prompt", ""))

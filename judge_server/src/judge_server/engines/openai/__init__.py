@@ -1,1 +1,1 @@
-"""Servers of the OpenAI chat API as engines."""
+"""Engines behind servers of the OpenAI chat API."""

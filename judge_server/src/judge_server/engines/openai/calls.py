@@ -1,6 +1,6 @@
-"""A call as turns of chat: what is sent for each form of answer, and how what comes back is read.
+"""A call as chat messages: the request for each form of answer, and how its completion is read.
 
-No constraint is sent with a menu, so that its masses are those before any.
+No constraint is sent with a token choice, so that its masses are those before any constraint.
 """
 
 import json
@@ -26,26 +26,27 @@ LimitField = Literal["max_tokens", "max_completion_tokens"]
 ChatMessage = Mapping[str, str]
 
 TEXT_ANSWER_TOKENS = 12
-"""Room for an answer that is read as text: a verdict and the number of a step."""
+"""The most tokens of an answer that is read as text: a verdict and a step number."""
 
 TEMPLATE_TOKENS = 4096
-"""The most tokens that a chat template is believed to put around the messages, a preamble of its own included."""
+"""The most tokens that a chat template is assumed to add around the messages, with a preamble of its own."""
 
 LABEL_JSON_TOKENS = 24
-"""Tokens of the JSON around a label."""
+"""The most tokens of the JSON around a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What an endpoint takes, as found when the engine started.
+    """What an endpoint accepts, as found when the engine started.
 
     Attributes:
-        model: the name it is asked for by.
+        model: the model name in requests.
         limit_field: the field that limits the tokens written.
-        top_logprobs: how many log-probabilities it gives for a token; 0 for none.
-        menu_tokens: how many tokens it must write until one is more than white space.
-        choices: an answer can be held to labels without a schema, as vLLM does it.
-        breaks: where control tokens of the model are broken in what it is sent; None where the endpoint names none.
+        top_logprobs: how many log-probabilities it returns for a token; 0 for none.
+        choice_tokens: how many tokens it must write until one is more than white space.
+        choices: whether an answer can be constrained to labels without a schema, as in vLLM.
+        control_tokens: a pattern that matches where to break the model's control tokens in messages; None if the
+            endpoint names none.
     """
 
     model: str
@@ -56,9 +57,9 @@ class Dialect:
     control_tokens: re.Pattern[str] | None = None
 
     def body(self, messages: Sequence[ChatMessage], limit: int, **options: Any) -> dict[str, Any]:
-        """The body of a request for one completion of at most `limit` tokens, greedy unless told otherwise.
+        """Return the body of a request for one completion of at most `limit` tokens, greedy unless `options` differ.
 
-        The endpoint makes tokens of the messages itself, control tokens too: those it has told of are broken here.
+        The endpoint tokenises the messages itself, control tokens included, so those that it has named are broken here.
         """
         if self.control_tokens is not None:
             messages = [
@@ -67,23 +68,23 @@ class Dialect:
         return {"model": self.model, "messages": messages, self.limit_field: limit, "temperature": 0} | options
 
     def logprobs(self) -> dict[str, Any]:
-        """The options that ask for as many log-probabilities as there are."""
+        """Return the options that ask for as many log-probabilities as the endpoint gives."""
         return {"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}
 
 
 def first_messages(batch: Batch, call: Call) -> list[ChatMessage]:
-    """The system message, and the first of the user's."""
+    """Return the system message and the first user message."""
     return [{"role": "system", "content": batch.system}, {"role": "user", "content": batch.shared + call.question}]
 
 
 def with_reasons(messages: list[ChatMessage], call: Call, reasons: str) -> list[ChatMessage]:
-    """The conversation in which the reasons were given and the answer is asked for."""
+    """Return the conversation with the rationale and the request for the answer."""
     ask = call.reasoning.ask if call.reasoning is not None else ""
     return [*messages, {"role": "assistant", "content": reasons}, {"role": "user", "content": ask}]
 
 
 def sampling(call: Call, capabilities: Capabilities) -> dict[str, Any]:
-    """The options that sample what is written as the call asks."""
+    """Return the sampling options of the call."""
     if call.sample is None:
         return {}
     seed = {"seed": call.sample.seed} if capabilities.seeds else {}
@@ -93,7 +94,7 @@ def sampling(call: Call, capabilities: Capabilities) -> dict[str, Any]:
 def answer_body(
     call: Call, messages: Sequence[ChatMessage], dialect: Dialect, capabilities: Capabilities
 ) -> dict[str, Any]:
-    """The request for the answer itself."""
+    """Return the body of the request for the answer itself."""
     limit = call.think_tokens + answer_tokens(call, dialect)
     options = sampling(call, capabilities)
     schema = _schema(call)
@@ -107,20 +108,20 @@ def answer_body(
 
 
 def follow_up(call: Call, dialect: Dialect, capabilities: Capabilities) -> LabelChoice | None:
-    """The choice that is asked for in a turn of its own, once the masses of the menu before it are known."""
+    """Return the label choice to ask for in a turn of its own, after the token choice; None if there is none."""
     if not isinstance(call.answer, TokenChoice) or call.answer.then is None or not call.answer.then.ask:
         return None
-    known = dialect.top_logprobs and (dialect.choices or capabilities.json_schema) and not call.think_tokens
-    return call.answer.then if known else None
+    separate = dialect.top_logprobs and (dialect.choices or capabilities.json_schema) and not call.think_tokens
+    return call.answer.then if separate else None
 
 
 def with_choice(messages: Sequence[ChatMessage], answer_text: str, choice: LabelChoice) -> list[ChatMessage]:
-    """The conversation in which a label was said and the choice that follows it is asked for."""
+    """Return the conversation with the first answer and the request for the label choice."""
     return [*messages, {"role": "assistant", "content": answer_text}, {"role": "user", "content": choice.ask}]
 
 
 def answer_tokens(call: Call, dialect: Dialect) -> int:
-    """How many tokens the answer may take, thoughts apart."""
+    """Return the most tokens of the answer, without thinking."""
     match call.answer:
         case TokenChoice(then=None) if dialect.top_logprobs and not call.think_tokens:
             return dialect.choice_tokens
@@ -133,28 +134,30 @@ def answer_tokens(call: Call, dialect: Dialect) -> int:
 
 
 def max_prompt_tokens(messages: Sequence[ChatMessage]) -> int:
-    """A number of tokens that no tokenizer exceeds for these messages: one for each byte, and the chat template's."""
+    """Return an upper bound on the tokens of these messages: one per byte, and those of the chat template."""
     return sum(len(message["content"].encode("utf-8", "replace")) for message in messages) + TEMPLATE_TOKENS
 
 
 def reserved_tokens(call: Call, dialect: Dialect) -> int:
-    """How many tokens of the context all that the model writes may take."""
+    """Return how many tokens of the context everything that the model writes may take."""
     reasons = call.reasoning.max_tokens + call.think_tokens if call.reasoning is not None else 0
     then = call.answer.then if isinstance(call.answer, TokenChoice) else None
-    asked = len(then.ask.encode()) + LABEL_JSON_TOKENS if then is not None and then.ask else 0
-    return reasons + call.think_tokens + answer_tokens(call, dialect) + asked
+    follow_up_tokens = len(then.ask.encode()) + LABEL_JSON_TOKENS if then is not None and then.ask else 0
+    return reasons + call.think_tokens + answer_tokens(call, dialect) + follow_up_tokens
 
 
 def read_answer(call: Call, completion: ChatCompletion, tokens: TokenCounts) -> Reply | CallFailure:
-    """The reply that a completion of `answer_body` gives; a failure where its log-probabilities cannot be."""
+    """Read the completion of an `answer_body` request; a failure if its log-probabilities are impossible."""
     thinking = bool(call.think_tokens)
     answer_text = completion.answer_text(thinking=thinking)
     masses = chosen = None
     text: str | None = answer_text
     if isinstance(call.answer, TokenChoice):
         thought = thinking or completion.thoughts or answer_text != completion.content.strip()
-        if not thought and (wrong := completion.invalid_reason):
-            return CallFailure("engine", f"the endpoint gave {wrong}, which cannot be; check what serves the model")
+        if not thought and (reason := completion.invalid_reason):
+            return CallFailure(
+                "engine", f"the endpoint gave {reason}, which is impossible; check what serves the model"
+            )
         masses = None if thought else completion.masses(call.answer)
         if masses is not None and any(masses) and call.answer.then is None:
             text = None
@@ -174,18 +177,18 @@ def read_answer(call: Call, completion: ChatCompletion, tokens: TokenCounts) -> 
 
 
 def json_schema(schema: object) -> dict[str, Any]:
-    """The option that holds an answer to a JSON Schema."""
+    """Return the option that constrains an answer to a JSON Schema."""
     named = {"name": "answer", "strict": True, "schema": schema}
     return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
 def structured_choice(labels: Sequence[str]) -> dict[str, Any]:
-    """The option that holds an answer to labels at vLLM's server."""
+    """Return the option that constrains an answer to labels on vLLM's server."""
     return {"structured_outputs": {"choice": list(labels)}}
 
 
 def labels_schema(labels: Sequence[str]) -> dict[str, Any]:
-    """The schema of an object whose `answer` is one of the labels."""
+    """Return the schema of an object whose `answer` is one of the labels."""
     return {
         "type": "object",
         "properties": {"answer": {"type": "string", "enum": list(labels)}},
@@ -206,7 +209,7 @@ def _schema(call: Call) -> object | None:
 
 
 def chosen_label(answer_text: str, choice: LabelChoice) -> str | None:
-    """The label of an answer that was held to labels, by themselves or by `labels_schema`; None where it is none."""
+    """Read the label of an answer constrained to labels, bare or by `labels_schema`; None if it is not one."""
     if answer_text in choice.labels:
         return answer_text
     try:
@@ -218,7 +221,7 @@ def chosen_label(answer_text: str, choice: LabelChoice) -> str | None:
 
 
 def context_overflow(tokens: int, context_tokens: int) -> CallFailure:
-    """The failure of a prompt that cannot fit."""
+    """Return the failure of a prompt that cannot fit."""
     return CallFailure(
         "truncated_input",
         f"the prompt takes at least {tokens} tokens and the judge's context holds {context_tokens}; "

@@ -1,12 +1,7 @@
-"""The OpenAI engine: each call as a conversation with a chat API.
+"""An engine that calls a server of the OpenAI chat API: vLLM's, llama.cpp's, or a hosted one.
 
-A server of the OpenAI chat API as an engine: vLLM's, llama.cpp's, a hosted one.
-
-Portable, so it leans on nothing that not all of them have: it asks in plain chat, and what the server can do beyond
-that is found out when the engine starts. Which weights answer is the server's word; an answer that names another model
-than the first one did is refused.
-
-A call to a chat API, turn by turn: reasons, the answer, and a choice that follows it.
+It asks in plain chat, which all such servers support; what else a server can do is probed when the engine starts. The
+server declares which weights answer; an answer that names another model than the first one did is refused.
 """
 
 import asyncio
@@ -39,99 +34,17 @@ from judge_server.engines.openai.wire import ChatCompletion, ModelList, TokenCou
 from judge_server.errors import EngineUnavailable
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Reply, TokenChoice
 
-
-class Conversation:
-    """Asks calls of one endpoint, as it was found when the engine started."""
-
-    def __init__(self, http: OpenAIHttp, endpoint: Endpoint) -> None:
-        self._http = http
-        self._endpoint = endpoint
-
-    async def reply(self, batch: Batch, call: Call) -> Reply | CallFailure:
-        """Ask one call; raises `EndpointError`, which says how it failed."""
-        dialect, capabilities = self._endpoint.dialect, self._endpoint.capabilities
-        messages = first_messages(batch, call)
-        least = min_tokens(messages) + reserved_tokens(call, dialect)
-        if least > self._endpoint.context_tokens:
-            return context_overflow(least, self._endpoint.context_tokens)
-        if call.reasoning is None:
-            return await self._answered(call, messages)
-        limit = call.reasoning.max_tokens + call.think_tokens
-        first, tokens = await self._chat(dialect.body(messages, limit, **sampling(call, capabilities)))
-        reasons = first.answer_text(thinking=bool(call.think_tokens))
-        messages = with_reasons(messages, call, reasons)
-        reply = await self._answered(call, messages)
-        return reply if isinstance(reply, CallFailure) else replace(_add_tokens(reply, tokens), reasoning=reasons)
-
-    async def _answered(self, call: Call, messages: list[ChatMessage]) -> Reply | CallFailure:
-        """The answer; a choice that follows a menu has a turn of its own where it can be held to its labels."""
-        dialect, capabilities = self._endpoint.dialect, self._endpoint.capabilities
-        choice = follow_up(call, dialect, capabilities)
-        if choice is None or not isinstance(call.answer, TokenChoice):
-            return read_answer(call, *await self._constrained(answer_body(call, messages, dialect, capabilities)))
-        token_choice = replace(call, answer=replace(call.answer, then=None))
-        reply = read_answer(
-            token_choice, *await self._constrained(answer_body(token_choice, messages, dialect, capabilities))
-        )
-        if isinstance(reply, CallFailure) or reply.masses is None or not any(reply.masses):
-            return reply
-        label = call.answer.options[reply.masses.index(max(reply.masses))].label
-        asked = replace(call, answer=choice)
-        turns = with_choice(messages, label, choice)
-        second, tokens = await self._constrained(answer_body(asked, turns, dialect, capabilities))
-        chosen = chosen_label(second.answer_text(thinking=False), choice)
-        return replace(_add_tokens(reply, tokens), chosen=chosen, text=None if chosen else second.content)
-
-    async def _constrained(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
-        try:
-            return await self._chat(body)
-        except EndpointError as error:
-            # Hosted endpoints hold an answer to some schemas and refuse others: what is then written is read as text.
-            if (
-                error.status not in (400, 422)
-                or error.failure.kind != "engine"
-                or not body.pop("response_format", None)
-            ):
-                raise
-            return await self._chat(body)
-
-    async def _chat(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
-        completion = await self._http.chat(body)
-        if completion.model != self._endpoint.answered_as:
-            raise EndpointError(
-                CallFailure(
-                    "engine",
-                    f"answered as {completion.model!r}, where {self._endpoint.answered_as!r} was found at the start; "
-                    "verdicts of other weights need a judge of their own: restart this one",
-                ),
-                200,
-            )
-        limit = body[self._endpoint.dialect.limit_field]
-        return completion, completion.tokens(most_prompt=max_prompt_tokens(body["messages"]), most_written=limit)
-
-
-def _add_tokens(reply: Reply, other: TokenCounts) -> Reply:
-    """The reply with the tokens of another of its turns."""
-    return replace(
-        reply,
-        tokens_computed=other.computed + reply.tokens_computed,
-        tokens_reused=other.reused + reply.tokens_reused,
-        tokens_written=other.written + reply.tokens_written,
-        count_clipped_reply=other.clipped or reply.count_clipped_reply,
-    )
-
-
 CONCURRENCY = 16
 READY_TIMEOUT_S = 2.0
-"""How long an endpoint may take to say that it is there."""
+"""How long an endpoint may take to answer a readiness check."""
 
 
 class OpenAIEngine:
-    """A model behind a chat API. `base_url` ends before `/chat/completions`, mostly in `/v1`.
+    """A model behind a chat API. `base_url` ends before `/chat/completions`, usually in `/v1`.
 
-    `model` may be left out where the server lists one. At most `concurrency` calls are under way at a time: 16 unless
-    given, and 1 at llama.cpp's server, whose slots would each compute a prefix that they could share. A call fails when
-    the server sends nothing for `timeout_s` seconds. `context_tokens` is asked of the server unless given.
+    `model` may be left out if the server lists exactly one. At most `concurrency` calls run at a time. The default is
+    16, or 1 on llama.cpp's server, whose slots would each compute a prefix that they could share. A call fails if the
+    server sends nothing for `timeout_s` seconds. `context_tokens` is taken from the server unless given.
     """
 
     fatal_error = ""
@@ -158,17 +71,17 @@ class OpenAIEngine:
 
     @property
     def concurrent_calls(self) -> int:
-        """At most so many requests are under way at a time."""
+        """The most requests in flight at a time."""
         return self._concurrency
 
     @classmethod
     def from_url(cls, url: SplitResult, *, api_key: str | None = None) -> "OpenAIEngine":
-        """`openai+http://HOST:PORT/v1` or `openai+https://…`.
+        """Create from `openai+http://HOST:PORT/v1` or `openai+https://…`.
 
-        Options: `?model=` (needed where several are served), `?concurrency=` (calls), `?context=` (tokens),
+        Options: `?model=` (needed if several are served), `?concurrency=` (calls), `?context=` (tokens),
         `?timeout_s=120`.
         """
-        base_url = base_url_of(url)  # before options, which show the whole URL where one is wrong
+        base_url = base_url_of(url)  # first, because errors about options show the whole URL
         options = UrlOptions(url)
         context = options.integer("context", 0)
         engine = cls(
@@ -183,7 +96,7 @@ class OpenAIEngine:
         return engine
 
     async def start(self) -> EngineIdentity:
-        """Find out what is served and what it can do; raises `EngineStartError` with the way out."""
+        """Probe the server and its model. Raises `EngineStartError`, which says what to do."""
         endpoint = await probe(self._http, model=self._model, context_tokens=self._context_tokens)
         dialect = endpoint.dialect
         if self._chosen_concurrency is None and "llamacpp" in endpoint.maker:
@@ -204,9 +117,9 @@ class OpenAIEngine:
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """Answer as the server does, in any order.
+        """Answer the calls, in any order.
 
-        The first call goes alone, unless the server shares the prefix of calls that come together.
+        The first call is sent alone, unless the server shares the prefix of calls that arrive together.
         """
         shares = self._endpoint is not None and self._endpoint.capabilities.prefix_in_flight
         alone = 0 if shares else min(1, len(batch.calls))
@@ -218,7 +131,7 @@ class OpenAIEngine:
                     yield answer
 
     async def count_tokens(self, batch: Batch) -> int:
-        """Tokens of the longest prompt, counted by the server where it does, and room for what the model writes."""
+        """Count the tokens of the longest prompt, with the server if it can, and of all that the model may write."""
         endpoint, counter = self._endpoint, self._counter
         if endpoint is None or counter is None:
             raise EngineUnavailable("the engine is not running")
@@ -232,7 +145,7 @@ class OpenAIEngine:
         return max(await asyncio.gather(*map(count, dict.fromkeys(batch.calls))))
 
     async def ready(self) -> bool:
-        """Whether the server answers, and still lists the model, where it lists any."""
+        """Whether the server answers, and still lists the model if it lists any."""
         endpoint = self._endpoint
         if endpoint is None:
             return False
@@ -247,7 +160,7 @@ class OpenAIEngine:
         return answer.status == 200 and any(endpoint.dialect.model in card.names for card in cards)
 
     async def close(self) -> None:
-        """Drop what is under way and every connection."""
+        """Cancel running calls and close every connection."""
         self._endpoint = self._counter = None
         await self._running_calls.cancel_all()
         await self._http.close()
@@ -260,3 +173,84 @@ class OpenAIEngine:
                 return await Conversation(self._http, endpoint).reply(batch, call)
         except EndpointError as error:
             return error.failure
+
+
+class Conversation:
+    """Sends a call to an endpoint turn by turn: rationale, answer, and a label choice that follows it."""
+
+    def __init__(self, http: OpenAIHttp, endpoint: Endpoint) -> None:
+        self._http = http
+        self._endpoint = endpoint
+
+    async def reply(self, batch: Batch, call: Call) -> Reply | CallFailure:
+        """Return the reply to one call; raises `EndpointError` if a request fails."""
+        dialect, capabilities = self._endpoint.dialect, self._endpoint.capabilities
+        messages = first_messages(batch, call)
+        least = min_tokens(messages) + reserved_tokens(call, dialect)
+        if least > self._endpoint.context_tokens:
+            return context_overflow(least, self._endpoint.context_tokens)
+        if call.reasoning is None:
+            return await self._answered(call, messages)
+        limit = call.reasoning.max_tokens + call.think_tokens
+        first, tokens = await self._chat(dialect.body(messages, limit, **sampling(call, capabilities)))
+        reasons = first.answer_text(thinking=bool(call.think_tokens))
+        messages = with_reasons(messages, call, reasons)
+        reply = await self._answered(call, messages)
+        return reply if isinstance(reply, CallFailure) else replace(_add_tokens(reply, tokens), reasoning=reasons)
+
+    async def _answered(self, call: Call, messages: list[ChatMessage]) -> Reply | CallFailure:
+        """Ask for the answer. A label choice after a token choice gets a turn of its own if it can be constrained."""
+        dialect, capabilities = self._endpoint.dialect, self._endpoint.capabilities
+        choice = follow_up(call, dialect, capabilities)
+        if choice is None or not isinstance(call.answer, TokenChoice):
+            return read_answer(call, *await self._constrained(answer_body(call, messages, dialect, capabilities)))
+        token_choice = replace(call, answer=replace(call.answer, then=None))
+        reply = read_answer(
+            token_choice, *await self._constrained(answer_body(token_choice, messages, dialect, capabilities))
+        )
+        if isinstance(reply, CallFailure) or reply.masses is None or not any(reply.masses):
+            return reply
+        label = call.answer.options[reply.masses.index(max(reply.masses))].label
+        choice_call = replace(call, answer=choice)
+        turns = with_choice(messages, label, choice)
+        second, tokens = await self._constrained(answer_body(choice_call, turns, dialect, capabilities))
+        chosen = chosen_label(second.answer_text(thinking=False), choice)
+        return replace(_add_tokens(reply, tokens), chosen=chosen, text=None if chosen else second.content)
+
+    async def _constrained(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
+        try:
+            return await self._chat(body)
+        except EndpointError as error:
+            # Hosted endpoints accept some schemas and refuse others. If refused, ask without one and read the text.
+            if (
+                error.status not in (400, 422)
+                or error.failure.kind != "engine"
+                or not body.pop("response_format", None)
+            ):
+                raise
+            return await self._chat(body)
+
+    async def _chat(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
+        completion = await self._http.chat(body)
+        if completion.model != self._endpoint.answered_as:
+            raise EndpointError(
+                CallFailure(
+                    "engine",
+                    f"the endpoint answered as {completion.model!r}, but as {self._endpoint.answered_as!r} when the "
+                    "judge started; verdicts of different weights must not be mixed: restart the judge",
+                ),
+                200,
+            )
+        limit = body[self._endpoint.dialect.limit_field]
+        return completion, completion.tokens(most_prompt=max_prompt_tokens(body["messages"]), most_written=limit)
+
+
+def _add_tokens(reply: Reply, other: TokenCounts) -> Reply:
+    """Return the reply with the tokens of another of its turns added."""
+    return replace(
+        reply,
+        tokens_computed=other.computed + reply.tokens_computed,
+        tokens_reused=other.reused + reply.tokens_reused,
+        tokens_written=other.written + reply.tokens_written,
+        count_clipped_reply=other.clipped or reply.count_clipped_reply,
+    )

@@ -1,6 +1,6 @@
-"""Requests to a server of the OpenAI chat API: bounded, cancellable, and every way they fail told apart.
+"""HTTP requests to a server of the OpenAI chat API: bounded, cancellable, and with every failure classified.
 
-Knows nothing of judging. The key goes into one header and into no message.
+The API key goes into one header and into no message.
 """
 
 import json
@@ -25,15 +25,15 @@ from judge_server.ports import CallFailure
 from trainer_client.client.connection import keepalive_options
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
-"""Bytes of an answer that are read; no verdict needs more."""
+"""The most bytes read of an answer; no verdict needs more."""
 
 MAX_RETRY_AFTER_S = 3600.0
 CONNECT_TIMEOUT_S = 10.0
 _IDLE_S = 2.0
-"""How long an idle connection is kept: servers drop theirs after five seconds, and must not win that race."""
+"""How long an idle connection is kept. Servers drop theirs after five seconds, so the client must be first."""
 
 _KEY_OPTIONS = frozenset({"key", "api_key", "apikey", "token"})
-_KEY_ELSEWHERE = "an engine URL holds no key, since URLs are shown and logged; set ADJUDGE_ENGINE_API_KEY instead"
+_KEY_IN_URL = "an engine URL must not hold a key, because URLs are shown and logged; set ADJUDGE_ENGINE_API_KEY instead"
 
 _TOO_LONG = re.compile(
     r"context.?(length|size|window)|model.?len|(prompt|input|request)[\w ]* too (long|large)|too many [\w ]*tokens",
@@ -42,7 +42,7 @@ _TOO_LONG = re.compile(
 
 
 class EndpointError(Exception):
-    """A request that brought no usable answer; `status` is that of the HTTP answer, None where there was none."""
+    """A request got no usable answer. `status` is that of the HTTP answer; None if there was none."""
 
     def __init__(self, failure: CallFailure, status: int | None = None) -> None:
         super().__init__(failure.detail)
@@ -52,14 +52,14 @@ class EndpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An HTTP answer, read to its end."""
+    """A complete HTTP answer."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON, None where it is none."""
+        """Return the body as JSON; None if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -67,11 +67,11 @@ class HttpAnswer:
 
 
 class OpenAIHttp:
-    """Reaches one endpoint. `base_url` ends before `/chat/completions`."""
+    """An HTTP client for one endpoint. `base_url` ends before `/chat/completions`."""
 
     def __init__(self, base_url: str, api_key: str | None, *, timeout_s: float) -> None:
         if api_key is not None and not re.fullmatch(r"[!-~]+", api_key):
-            raise ValueError("ADJUDGE_ENGINE_API_KEY holds characters that no key has; set it to the key alone")
+            raise ValueError("ADJUDGE_ENGINE_API_KEY holds characters that no key has; set it to the key only")
         self.base_url = base_url.rstrip("/")
         self.root_url = self.base_url.removesuffix("/v1")
         self._key = api_key
@@ -80,7 +80,7 @@ class OpenAIHttp:
         self._closed = False
 
     async def chat(self, body: dict[str, Any]) -> ChatCompletion:
-        """One chat completion. Raises `EndpointError`."""
+        """Request one chat completion. Raises `EndpointError`."""
         answer = await self.post(f"{self.base_url}/chat/completions", body)
         if answer.status != HTTPStatus.OK:
             self.raise_for_status(answer)
@@ -88,51 +88,51 @@ class OpenAIHttp:
             return ChatCompletion.model_validate_json(answer.body)
         except ValidationError as error:
             self._fail(
-                f"the answer is no chat completion ({shape_error(error)}) but begins {_beginning(answer.body)}; "
+                f"the answer is not a chat completion ({shape_error(error)}); it begins {_beginning(answer.body)}; "
                 "check the path of the engine URL",
                 answer.status,
             )
 
     async def get(self, url: str) -> HttpAnswer:
-        """What stands there, whatever its status. Raises `EndpointError` where no answer came."""
+        """GET a URL and return the answer, whatever its status. Raises `EndpointError` if there is none."""
         return await self._exchange("GET", url, None)
 
     async def post(self, url: str, body: dict[str, Any]) -> HttpAnswer:
-        """The answer to a JSON body, whatever its status. Raises `EndpointError` where none came."""
+        """POST a JSON body and return the answer, whatever its status. Raises `EndpointError` if there is none."""
         return await self._exchange("POST", url, body)
 
     async def post_for_object(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The JSON object that answers a JSON body. Raises `EndpointError` where none does."""
+        """POST a JSON body and return the JSON object in the answer. Raises `EndpointError` if there is none."""
         answer = await self.post(url, body)
         if answer.status != HTTPStatus.OK:
             self.raise_for_status(answer)
-        found = answer.json()
-        if not isinstance(found, dict):
-            self._fail(f"the answer of {url} is no JSON object", answer.status)
-        return found
+        body_object = answer.json()
+        if not isinstance(body_object, dict):
+            self._fail(f"the answer of {url} is not a JSON object", answer.status)
+        return body_object
 
     def raise_for_status(self, answer: HttpAnswer) -> NoReturn:
-        """Raise the `EndpointError` that an answer's status means."""
+        """Raise the `EndpointError` for an answer's status."""
         words, code = parse_error_body(answer.body)
-        said = f"HTTP {answer.status}: {words or 'no reason given'}"
+        detail = f"HTTP {answer.status}: {words or 'no reason given'}"
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            why = "refused the key" if self._key else "wants a key"
+            why = "refused the key" if self._key else "requires a key"
             self._fail(
-                f"the endpoint {why} (HTTP {answer.status}); set ADJUDGE_ENGINE_API_KEY to one that it takes",
+                f"the endpoint {why} (HTTP {answer.status}); set ADJUDGE_ENGINE_API_KEY to one that it accepts",
                 answer.status,
             )
         wait_s = retry_after_s(answer.headers, datetime.now(UTC))
         if answer.status == HTTPStatus.TOO_MANY_REQUESTS or (
             answer.status == HTTPStatus.SERVICE_UNAVAILABLE and wait_s is not None
         ):
-            raise EndpointError(CallFailure("overloaded", self._without_key(said), wait_s), answer.status)
+            raise EndpointError(CallFailure("overloaded", self._without_key(detail), wait_s), answer.status)
         too_long = answer.status in (400, 422) and _TOO_LONG.search(f"{words} {code}")
         if too_long or answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            raise EndpointError(CallFailure("truncated_input", self._without_key(said)), answer.status)
-        self._fail(said, answer.status)
+            raise EndpointError(CallFailure("truncated_input", self._without_key(detail)), answer.status)
+        self._fail(detail, answer.status)
 
     async def close(self) -> None:
-        """Close every connection; requests under way fail."""
+        """Close every connection; requests in flight fail."""
         self._closed = True
         if self._session is not None:
             await self._session.close()
@@ -161,25 +161,25 @@ class OpenAIHttp:
             self._fail(f"no answer from {self.base_url}: {str(error) or type(error).__name__}", None, error)
 
     def _get_session(self) -> aiohttp.ClientSession:
-        """The session, which belongs to the event loop that asks first."""
+        """Return the session, which belongs to the event loop that asks first."""
         if self._closed:
             raise RuntimeError("the engine is closed")
         if self._session is None:
             connect_s = min(self._timeout_s, CONNECT_TIMEOUT_S)
             self._session = aiohttp.ClientSession(
-                # What comes compressed can grow past any bound while it is read.
+                # A compressed answer could grow past any bound while it is read.
                 headers={"Accept-Encoding": "identity"}
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
                 timeout=aiohttp.ClientTimeout(None, sock_read=self._timeout_s, sock_connect=connect_s),
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, socket_factory=_keepalive_socket),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
-                trust_env=bool(getproxies()),  # each request asks a thread for its proxy then
+                trust_env=bool(getproxies()),  # this looks up the proxy in a thread for each request
             )
         return self._session
 
     def make_error(self, detail: str, status: int | None = None) -> EndpointError:
-        """The error for an answer that is of no use; its text has no key in it."""
+        """Return the error for an unusable answer; its text does not contain the key."""
         return EndpointError(CallFailure("engine", self._without_key(detail)), status)
 
     def _fail(self, detail: str, status: int | None, cause: Exception | None = None) -> NoReturn:
@@ -190,13 +190,13 @@ class OpenAIHttp:
 
 
 def base_url_of(url: SplitResult) -> str:
-    """The base URL that `openai+http://HOST:PORT/v1` stands for; the path is /v1 unless given.
+    """Return the base URL of `openai+http://HOST:PORT/v1`; the path defaults to /v1.
 
     Raises:
-        ValueError: it holds a key, or names no server.
+        ValueError: the URL holds a key, or names no server.
     """
     if "@" in url.netloc or _KEY_OPTIONS & {name.lower() for name, _ in parse_qsl(url.query)}:
-        raise ValueError(_KEY_ELSEWHERE)
+        raise ValueError(_KEY_IN_URL)
     base_url = f"{url.scheme.removeprefix('openai+')}://{url.netloc}{url.path.rstrip('/') or '/v1'}"
     try:
         reachable = bool(httpx2.URL(base_url).host)
@@ -208,9 +208,9 @@ def base_url_of(url: SplitResult) -> str:
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Read Retry-After: seconds, or an HTTP date by the answer's own clock where it gives one, `now` otherwise.
+    """Read Retry-After in seconds, or as an HTTP date relative to the answer's Date header, or else to `now`.
 
-    At most `LONGEST_WAIT_S`; None where it says neither.
+    Returns at most `MAX_RETRY_AFTER_S`; None if the header is missing or invalid.
     """
     given = headers.get("Retry-After", "").strip()
     if given.isascii() and given.isdigit():
@@ -224,12 +224,12 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def _keepalive_socket(address: AddrInfoType) -> socket.socket:
-    """A socket that finds out that the other host is gone: `trainer_client.client.connection` has the times."""
+    """Create a socket with TCP keepalive, which detects a lost host (see `trainer_client.client.connection`)."""
     family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
+    keepalive_socket = socket.socket(family, kind, protocol)
     for option in keepalive_options():
-        made.setsockopt(*option)
-    return made
+        keepalive_socket.setsockopt(*option)
+    return keepalive_socket
 
 
 def _beginning(body: bytes) -> str:

@@ -1,13 +1,10 @@
-"""Find out at start what an endpoint can do, including how it counts tokens.
+"""Probe an endpoint when the engine starts: what it serves, what it can do, and how it counts tokens.
 
-Finding out what an endpoint is and can do when an engine starts, by asking it rather than by its name.
+A capability counts only if it is accepted and has an effect. An endpoint that does not answer is an error: a temporary
+failure must not pass for a missing capability, because capabilities are part of the judge's fingerprint.
 
-A capability that is refused, or that has no effect, is not there. An endpoint that cannot be asked is no endpoint: a
-passing failure must not pass for a missing capability, since capabilities are part of the judge's fingerprint.
-
-How many tokens a conversation takes: asked of servers that tell (vLLM, llama.cpp), estimated for others.
-
-The estimate is meant to be too high: a prompt that is cut a little short costs less than one that is refused.
+Tokens of a conversation are counted by servers that can (vLLM, llama.cpp) and estimated for others. The estimate is
+meant to be too high, because a prompt cut slightly short costs less than one that is refused.
 """
 
 import asyncio
@@ -36,114 +33,51 @@ from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavaila
 from judge_server.ports import CallFailure, Capabilities
 from judge_server.prompts.fencing import control_token_pattern
 
-FoundT = TypeVar("FoundT")
+ValueT = TypeVar("ValueT")
 
 CountMethod = Literal["messages", "template", "estimate"]
-"""How tokens are counted: vLLM counts messages, llama.cpp a text into which it first renders them."""
+"""How tokens are counted: vLLM counts messages, llama.cpp the text that it renders from them first."""
 
 MESSAGE_OVERHEAD_TOKENS = 16
-"""Tokens that a chat template puts around a message, in the estimate."""
+"""The tokens that the estimate assumes a chat template adds to a message."""
 
 MAX_TOKEN_BYTES = 128
-"""No common vocabulary has a token of more bytes; longer ones are runs of spaces or dashes."""
+"""The most bytes of a token in common vocabularies; longer ones are runs of spaces or dashes."""
 
 _PROSE = re.compile(r"[A-Za-z ]+")
 
-
-def estimate(text: str) -> int:
-    """Tokens of a text, erring upwards: half a token for a letter of ASCII or a space, one for every other byte."""
-    prose = sum(len(run) for run in _PROSE.findall(text))
-    return math.ceil(prose / 2) + len(text.encode("utf-8", "replace")) - prose
-
-
-def min_tokens(messages: Sequence[ChatMessage]) -> int:
-    """A number of tokens that the messages exceed with any tokenizer."""
-    return sum(len(message["content"].encode("utf-8", "replace")) for message in messages) // MAX_TOKEN_BYTES
-
-
-async def find_counter(http: OpenAIHttp, model: str) -> CountMethod:
-    """The way this endpoint counts."""
-    messages: list[ChatMessage] = [{"role": "system", "content": "Count."}, {"role": "user", "content": "One, two."}]
-    counters: tuple[CountMethod, ...] = ("messages", "template")
-    for counter in counters:
-        try:
-            if await _count(http, model, counter, messages):
-                return counter
-        except EndpointError as error:
-            if error.status is None:
-                raise
-    return "estimate"
-
-
-class TokenCounter:
-    """Counts the tokens of conversations, a few at a time."""
-
-    def __init__(self, http: OpenAIHttp, model: str, counter: CountMethod, *, at_once: int) -> None:
-        self._http = http
-        self._model = model
-        self._counter = counter
-        self._at_once = asyncio.Semaphore(at_once)
-
-    async def count(self, messages: Sequence[ChatMessage]) -> int:
-        """Tokens of the prompt made of these messages, within what their length allows. Raises `EngineUnavailable`."""
-        if self._counter == "estimate":
-            return sum(estimate(m["content"]) + MESSAGE_OVERHEAD_TOKENS for m in messages) + MESSAGE_OVERHEAD_TOKENS
-        try:
-            async with self._at_once:
-                reported = await _count(self._http, self._model, self._counter, messages)
-        except EndpointError as error:
-            raise EngineUnavailable(error.failure.detail) from error
-        return min(max(reported, min_tokens(messages)), max_prompt_tokens(messages))
-
-
-async def _count(http: OpenAIHttp, model: str, counter: CountMethod, messages: Sequence[ChatMessage]) -> int:
-    tokenize = f"{http.root_url}/tokenize"
-    if counter == "messages":
-        return _require_type(
-            int, (await http.post_for_object(tokenize, {"model": model, "messages": messages})).get("count")
-        )
-    rendered = await http.post_for_object(f"{http.root_url}/apply-template", {"messages": messages})
-    body = {"content": _require_type(str, rendered.get("prompt")), "add_special": True, "parse_special": True}
-    return len(_require_type(list, (await http.post_for_object(tokenize, body)).get("tokens")))
-
-
-def _require_type(kind: type[FoundT], found: object) -> FoundT:
-    if not isinstance(found, kind):
-        raise EndpointError(CallFailure("engine", "the endpoint's tokenizer answers in a shape of its own"), 200)
-    return found
-
-
 DEFAULT_CONTEXT_TOKENS = 8192
 TOP_LOGPROBS = (20, 10, 5)
-"""How many log-probabilities are asked for: the most that servers give unless told otherwise, then fewer."""
+"""How many log-probabilities to ask for: the most that servers give by default, then fewer."""
 
 _LISTED = 10
 _MAX_CONTEXT_TOKENS = 2**30
 _MAX_CONTROL_TOKENS = 4096
 _IN_TEMPLATE = re.compile(r"<[^\s<>'\"]{1,62}>|\[/?[A-Z_]{2,60}\]")
-"""What a chat template writes as a control token; it may also be a tag that the template explains to the model."""
+"""What looks like a control token in a chat template; it may also be a tag that the template explains to the model."""
 
 _COLOUR = "Name any colour, in one word."
 _CAPITAL = "What is the capital of France? Answer in one word."
 _IMPLAUSIBLE_LABELS = ("quartz-17", "basalt-42")
 _STAR = "Invent a name for a star that has none yet."
 _REFUSALS = frozenset({400, 404, 405, 415, 422, 500, 501})
-"""Statuses that servers give to what they do not support."""
+"""Statuses with which servers refuse what they do not support."""
 
 _NOT_YET = frozenset({None, 502, 503, 504})
-"""Statuses of a server that is not up, or still loads its model; None where there was no answer."""
+"""Statuses of a server that is down or still loading its model; None if there was no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What an endpoint turned out to be.
+    """The properties of an endpoint.
 
     Attributes:
-        dialect: how it is asked.
+        dialect: what its requests look like.
         answered_as: the model that its answers name; every later one must name the same.
         release: the `system_fingerprint` of its answers, if any.
-        maker: what it says it is.
-        template_digest: the hash of the chat template, where it shows it.
+        maker: the owner and the server that it names.
+        template_digest: the hash of the chat template, if it returns it.
+        counter: how it counts tokens.
         listed: whether it lists its models.
     """
 
@@ -159,19 +93,19 @@ class Endpoint:
 
 
 async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | None) -> Endpoint:
-    """Ask an endpoint what it serves and what it can do.
+    """Find out what an endpoint serves and what it can do.
 
     Raises:
-        EngineAway: it cannot be reached, or not yet.
-        EngineStartError: it refuses the key, or does not serve the model; with the way out.
+        EngineNotReady: it cannot be reached, or is not ready yet.
+        EngineStartError: it refuses the key or does not serve the model; the message says what to do.
     """
     try:
         return await _probe(http, model, context_tokens)
     except EndpointError as error:
-        way_out = "" if error.status else "; start the server, or correct the engine URL"
-        may_come = error.status in _NOT_YET or error.failure.kind == "overloaded"
-        refusal = EngineNotReady if may_come else EngineStartError
-        raise refusal(f"{http.base_url} cannot judge: {error.failure.detail}{way_out}") from error
+        remedy = "" if error.status else "; start the server, or correct the engine URL"
+        may_recover = error.status in _NOT_YET or error.failure.kind == "overloaded"
+        refusal = EngineNotReady if may_recover else EngineStartError
+        raise refusal(f"{http.base_url} cannot judge: {error.failure.detail}{remedy}") from error
 
 
 async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None) -> Endpoint:
@@ -218,8 +152,8 @@ async def _models(http: OpenAIHttp) -> tuple[tuple[ModelCard, ...], str]:
         return ModelList.model_validate_json(answer.body).data, server
     except ValidationError as error:
         raise EngineStartError(
-            f"{http.base_url}/models is no list of models ({shape_error(error)}); "
-            "check that the engine URL ends where the OpenAI API begins, mostly in /v1"
+            f"{http.base_url}/models does not return a list of models ({shape_error(error)}); "
+            "check that the engine URL ends where the OpenAI API begins, usually in /v1"
         ) from None
 
 
@@ -228,8 +162,8 @@ def _choose(http: OpenAIHttp, cards: tuple[ModelCard, ...], model: str | None) -
     if model is None:
         if len(cards) == 1:
             return cards[0]
-        found = f"serves {served}" if cards else "lists no models"
-        raise EngineStartError(f"{http.base_url} {found}; name the one to judge with in the engine URL: ?model=NAME")
+        offer = f"serves {served}" if cards else "lists no models"
+        raise EngineStartError(f"{http.base_url} {offer}; name the one to judge with in the engine URL: ?model=NAME")
     for card in cards:
         if model in card.names:
             return card
@@ -241,7 +175,7 @@ def _choose(http: OpenAIHttp, cards: tuple[ModelCard, ...], model: str | None) -
 
 
 async def _first_answer(http: OpenAIHttp, dialect: Dialect) -> tuple[Dialect, ChatCompletion]:
-    """The endpoint's dialect, and an answer in it."""
+    """Return the endpoint's dialect, and an answer in it."""
     limit_field = await _limit_field(http, dialect)
     dialect = replace(dialect, limit_field=limit_field)
     for top in TOP_LOGPROBS:
@@ -280,7 +214,7 @@ async def _supports_structured_choice(http: OpenAIHttp, dialect: Dialect) -> boo
 
 
 async def _honours_seeds(http: OpenAIHttp, dialect: Dialect) -> bool:
-    """Whether a sampled answer comes again by its seed."""
+    """Whether the same seed gives the same sampled answer again."""
     answer_text = []
     for _ in range(2):
         answer = await _try(http, dialect.body(_user(_STAR), 16, temperature=1.0, seed=7))
@@ -289,14 +223,14 @@ async def _honours_seeds(http: OpenAIHttp, dialect: Dialect) -> bool:
 
 
 async def _supports_prompt_logprobs(http: OpenAIHttp, dialect: Dialect) -> bool:
-    """Whether `/completions` gives the log-probabilities of token ids it is given, as vLLM does."""
+    """Whether `/completions` returns the log-probabilities of given token ids, as vLLM does."""
     prompt = [1, 2, 3]
     body = {"model": dialect.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1}
     try:
-        found = await http.post_for_object(f"{http.base_url}/completions", body)
-        given = found["choices"][0]["prompt_logprobs"]
-        return len(given) == len(prompt) and all(
-            str(i) in place for i, place in zip(prompt[1:], given[1:], strict=True)
+        answer = await http.post_for_object(f"{http.base_url}/completions", body)
+        logprobs = answer["choices"][0]["prompt_logprobs"]
+        return len(logprobs) == len(prompt) and all(
+            str(i) in place for i, place in zip(prompt[1:], logprobs[1:], strict=True)
         )
     except (KeyError, IndexError, TypeError):
         return False
@@ -307,14 +241,14 @@ async def _supports_prompt_logprobs(http: OpenAIHttp, dialect: Dialect) -> bool:
 
 
 async def _get_json_object(http: OpenAIHttp, path: str) -> Mapping[str, Any]:
-    """What llama.cpp tells of itself (`props`), or vLLM of its tokenizer (`tokenizer_info`); nothing from others."""
+    """Return llama.cpp's properties (`props`) or vLLM's tokenizer (`tokenizer_info`); empty for other servers."""
     answer = await http.get(f"{http.root_url}/{path}")
-    found = answer.json() if answer.status == HTTPStatus.OK else None
-    return found if isinstance(found, dict) else {}
+    content = answer.json() if answer.status == HTTPStatus.OK else None
+    return content if isinstance(content, dict) else {}
 
 
 def _control_tokens(properties: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Iterator[str]:
-    """The control tokens that an endpoint tells of: by name, in its list of added tokens, and in its chat template."""
+    """Yield the control tokens that an endpoint reports: by name, as added tokens, and in its chat template."""
     added = tokenizer.get("added_tokens_decoder")
     tokens = list(added.values()) if isinstance(added, dict) else []
     more = tokenizer.get("additional_special_tokens")
@@ -341,7 +275,7 @@ def _context(card: ModelCard, properties: Mapping[str, Any]) -> int:
 
 
 async def _try(http: OpenAIHttp, body: dict[str, Any]) -> ChatCompletion | None:
-    """The answer to a body; None where the endpoint does not take it."""
+    """Return the completion of a body; None if the endpoint does not accept it."""
     try:
         return await http.chat(body)
     except EndpointError as error:
@@ -352,3 +286,66 @@ async def _try(http: OpenAIHttp, body: dict[str, Any]) -> ChatCompletion | None:
 
 def _user(text: str) -> list[ChatMessage]:
     return [{"role": "user", "content": text}]
+
+
+def estimate(text: str) -> int:
+    """Estimate the tokens of a text, erring upwards: half a token per ASCII letter or space, one per other byte."""
+    prose = sum(len(run) for run in _PROSE.findall(text))
+    return math.ceil(prose / 2) + len(text.encode("utf-8", "replace")) - prose
+
+
+def min_tokens(messages: Sequence[ChatMessage]) -> int:
+    """Return a lower bound on the tokens of the messages with any tokenizer."""
+    return sum(len(message["content"].encode("utf-8", "replace")) for message in messages) // MAX_TOKEN_BYTES
+
+
+async def find_counter(http: OpenAIHttp, model: str) -> CountMethod:
+    """Find out how this endpoint counts tokens."""
+    messages: list[ChatMessage] = [{"role": "system", "content": "Count."}, {"role": "user", "content": "One, two."}]
+    counters: tuple[CountMethod, ...] = ("messages", "template")
+    for counter in counters:
+        try:
+            if await _count(http, model, counter, messages):
+                return counter
+        except EndpointError as error:
+            if error.status is None:
+                raise
+    return "estimate"
+
+
+class TokenCounter:
+    """Counts the tokens of conversations, at most `at_once` at a time."""
+
+    def __init__(self, http: OpenAIHttp, model: str, counter: CountMethod, *, at_once: int) -> None:
+        self._http = http
+        self._model = model
+        self._counter = counter
+        self._at_once = asyncio.Semaphore(at_once)
+
+    async def count(self, messages: Sequence[ChatMessage]) -> int:
+        """Count the tokens of these messages, within the bounds of their length. Raises `EngineUnavailable`."""
+        if self._counter == "estimate":
+            return sum(estimate(m["content"]) + MESSAGE_OVERHEAD_TOKENS for m in messages) + MESSAGE_OVERHEAD_TOKENS
+        try:
+            async with self._at_once:
+                reported = await _count(self._http, self._model, self._counter, messages)
+        except EndpointError as error:
+            raise EngineUnavailable(error.failure.detail) from error
+        return min(max(reported, min_tokens(messages)), max_prompt_tokens(messages))
+
+
+async def _count(http: OpenAIHttp, model: str, counter: CountMethod, messages: Sequence[ChatMessage]) -> int:
+    tokenize = f"{http.root_url}/tokenize"
+    if counter == "messages":
+        return _require_type(
+            int, (await http.post_for_object(tokenize, {"model": model, "messages": messages})).get("count")
+        )
+    rendered = await http.post_for_object(f"{http.root_url}/apply-template", {"messages": messages})
+    body = {"content": _require_type(str, rendered.get("prompt")), "add_special": True, "parse_special": True}
+    return len(_require_type(list, (await http.post_for_object(tokenize, body)).get("tokens")))
+
+
+def _require_type(kind: type[ValueT], value: object) -> ValueT:
+    if not isinstance(value, kind):
+        raise EndpointError(CallFailure("engine", "the endpoint's tokenizer answers in an unknown shape"), 200)
+    return value

@@ -1,6 +1,6 @@
-"""What servers of the OpenAI chat API answer: a shape that is not theirs is refused, never guessed at.
+"""Answers of servers of the OpenAI chat API: models that refuse any other shape, and checks of their values.
 
-An answer of the right shape may still be false. Log-probabilities and counts of tokens are checked against what can be.
+An answer of the right shape may still be false, so log-probabilities and token counts are checked for plausibility.
 """
 
 import json
@@ -13,10 +13,10 @@ from judge_server.ports import MASS_TOLERANCE, TokenChoice
 
 _OPENING, _CLOSING = "<think>", "</think>"
 _SPACE_MARKS = str.maketrans({"\u2581": " ", "\u0120": " "})
-"""How some servers write a token's leading space: SentencePiece's mark, and the byte-level one."""
+"""How some servers write a token's leading space: the marks of SentencePiece and of byte-level BPE."""
 
 _NO_COUNT = -1
-"""Stands for what was given as a number of tokens and is none: it is clipped as every impossible count is."""
+"""Stands for a token count that is not a number; it is clipped like every impossible count."""
 
 
 class _ResponseModel(BaseModel):
@@ -24,14 +24,14 @@ class _ResponseModel(BaseModel):
 
 
 class TopToken(_ResponseModel):
-    """A token that could have stood at a position, and the natural logarithm of its probability."""
+    """A candidate token at a position, and the natural logarithm of its probability."""
 
     token: str
     logprob: float
 
 
 class Position(_ResponseModel):
-    """A token that was written, and the likeliest ones at its place."""
+    """A token that was written, and the most likely ones at its position."""
 
     token: str
     top_logprobs: tuple[TopToken, ...] = ()
@@ -60,7 +60,7 @@ def _as_count(given: Any) -> int:
 
 
 def _as_counts(given: Any) -> Any:
-    """An object of counts; impossible ones where it is none, since counts decide no verdict."""
+    """Return an object of counts; impossible ones if it is not an object, because counts decide no verdict."""
     if given is None:
         return {}
     return given if isinstance(given, dict | BaseModel) else {"prompt_tokens": _NO_COUNT, "cached_tokens": _NO_COUNT}
@@ -80,7 +80,7 @@ class _Usage(_ResponseModel):
 
 
 class TokenCounts(NamedTuple):
-    """Prompt tokens computed, prompt tokens reused, tokens written; `clipped` is whether others were told."""
+    """Prompt tokens computed, prompt tokens reused, tokens written; `clipped` tells whether the server's differed."""
 
     computed: int
     reused: int
@@ -89,7 +89,7 @@ class TokenCounts(NamedTuple):
 
 
 class ChatCompletion(_ResponseModel):
-    """An answer of `/chat/completions`; only its first choice is read."""
+    """An answer of `/chat/completions`, of which only the first choice is read."""
 
     model: str | None = None
     system_fingerprint: str | None = None
@@ -98,25 +98,25 @@ class ChatCompletion(_ResponseModel):
 
     @property
     def thoughts(self) -> str:
-        """What the server set apart as thinking."""
+        """The text that the server returned separately as thinking."""
         message = self.choices[0].message
         return message.reasoning_content or message.reasoning or ""
 
     @property
     def content(self) -> str:
-        """All that was said, as it was said."""
+        """The unmodified text of the answer."""
         return self.choices[0].message.content or ""
 
     @property
     def cut(self) -> bool:
-        """Whether it ended at its limit of tokens."""
+        """Whether the answer ended at its token limit."""
         return self.choices[0].finish_reason == "length"
 
     def answer_text(self, *, thinking: bool) -> str:
-        """What was said without the thoughts before it.
+        """Return the text without the thinking before it.
 
-        Some chat templates open the block of thoughts themselves, so that only its end is said: that is looked for
-        where the model was given room for `thinking` and the server set no thoughts apart.
+        Some chat templates open the thinking block themselves, so that only its end is in the text. The end is looked
+        for if the model was allowed `thinking` and the server returned none separately.
         """
         text = self.content.lstrip()
         if text.startswith(_OPENING) or (thinking and not self.thoughts and _CLOSING in text):
@@ -125,13 +125,13 @@ class ChatCompletion(_ResponseModel):
 
     @property
     def first_position(self) -> int | None:
-        """Where the first token stands that is more than white space; None without log-probabilities."""
+        """The index of the first token that is more than white space; None without log-probabilities."""
         return next((i for i, p in enumerate(self._positions) if p.token.translate(_SPACE_MARKS).strip()), None)
 
     def masses(self, token_choice: TokenChoice) -> tuple[float, ...] | None:
-        """Probability of each option at the first token that is not white space; None without log-probabilities.
+        """Return the probability of each option at the first token that is not white space.
 
-        Read them only where they are not `impossible`.
+        None without log-probabilities. Use them only if `invalid_reason` is empty.
         """
         if not self._positions:
             return None
@@ -140,7 +140,7 @@ class ChatCompletion(_ResponseModel):
 
     @property
     def invalid_reason(self) -> str:
-        """Why the log-probabilities that `masses` reads are none, in words; empty where they can be, or are not there.
+        """Why the log-probabilities that `masses` reads are impossible, in words; empty if they are possible or absent.
 
         A probability is at most 1, and so is the sum over different tokens.
         """
@@ -154,7 +154,7 @@ class ChatCompletion(_ResponseModel):
 
     @property
     def has_spread_logprobs(self) -> bool:
-        """Whether the first token's log-probabilities can be such, and more than one token is likely."""
+        """Whether the first token's log-probabilities are possible, and more than one token is likely."""
         at = self.first_position
         if at is None or self.invalid_reason:
             return False
@@ -162,9 +162,9 @@ class ChatCompletion(_ResponseModel):
         return len(logprobs) > 1 and logprobs[1] > math.log(1e-6)
 
     def tokens(self, *, most_prompt: int, most_written: int) -> TokenCounts:
-        """What the server says that it counted, clipped to what can be: 0 to these for the prompt and for the answer.
+        """Return the server's token counts, clipped to 0..`most_prompt` and 0..`most_written`.
 
-        A server counts what it likes: below zero, above any integer of a database, or nothing that is a number.
+        A server may report anything: negative counts, more than a database integer holds, or no number at all.
         """
         usage = self.usage
         reported = (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens, usage.completion_tokens)
@@ -190,7 +190,7 @@ class ModelCard(_ResponseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name it can be asked for by."""
+        """Every name under which it can be requested."""
         return (self.id, *(self.aliases or ()))
 
 
@@ -201,19 +201,19 @@ class ModelList(_ResponseModel):
 
 
 def shape_error(error: ValidationError) -> str:
-    """Say in a few words where an answer departs from its shape."""
+    """Describe in a few words where an answer has the wrong shape."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def parse_error_body(body: bytes) -> tuple[str, str]:
-    """What an error's body says, and the code or type it gives the error; both may be empty."""
+    """Return the message in an error's body, and its code or type; both may be empty."""
     try:
-        found = json.loads(body)
+        content = json.loads(body)
     except (ValueError, RecursionError):
         return body[:200].decode(errors="replace").strip(), ""
-    error = found.get("error", found) if isinstance(found, dict) else found
+    error = content.get("error", content) if isinstance(content, dict) else content
     if not isinstance(error, dict):
         return str(error)[:300], ""
     words = error.get("message") or error.get("detail") or error

@@ -1,8 +1,8 @@
-"""How a loaded vLLM answers one call: think, give reasons, answer in the form asked for.
+"""How a loaded vLLM answers one call: thinking, rationale, then the answer in the form asked for.
 
-Masses are those of the next token before any constraint: vLLM takes its raw log-probabilities before it applies
-`allowed_token_ids`, and after a grammar, so menus are held to their spellings by the former. What the judge wrote is
-tokenised anew as plain text before it is read again, so that its words are no control tokens either.
+Masses are those of the next token before any constraint. vLLM takes raw log-probabilities before it applies
+`allowed_token_ids`, but after a grammar, so token choices are constrained by the former. What the judge wrote is
+tokenised again as plain text before it is read back, so that it cannot contain control tokens.
 """
 
 import math
@@ -30,7 +30,7 @@ class VllmAnswerer:
         self._ids = count()
 
     def tokens_needed(self, prefix: list[int], call: Call) -> int:
-        """How many tokens the call takes after this prefix: the prompt and the most that can be written."""
+        """Return how many tokens the call needs: the prompt with its prefix, and the most that can be written."""
         tokens = self.tokens
         needed = len(prefix) + len(tokens.plain(call.question)) + len(tokens.answer)
         if call.think_tokens:
@@ -41,7 +41,7 @@ class VllmAnswerer:
         return needed + self._reserved_tokens(call.answer)
 
     async def reply(self, prefix: list[int], call: Call) -> Reply | CallFailure:
-        """The call's outcome. `prefix` is everything before its question."""
+        """Return the call's outcome. `prefix` is everything before its question."""
         needed = self.tokens_needed(prefix, call)
         if needed > self.context_tokens:
             return CallFailure(
@@ -55,12 +55,12 @@ class VllmAnswerer:
             return CallFailure("engine", f"vLLM gave no answer: {error or type(error).__name__}")
 
     async def generate(self, prompt: list[int], params: SamplingParams) -> Any:
-        """vLLM's output for a prompt; cancelling it ends the request in the engine."""
+        """Return vLLM's output for a prompt. Cancelling this ends the request in the engine."""
         name = f"call-{next(self._ids)}"
         async for output in self.llm.generate(TokensPrompt(prompt_token_ids=prompt), params, name):
             if output.outputs[0].finish_reason in ("stop", "length"):
                 return output
-        raise EngineGenerateError("the request was ended before its answer")
+        raise EngineGenerateError("the request ended without an answer")
 
     def _reserved_tokens(self, form: AnswerForm) -> int:
         if isinstance(form, JsonOutput | TextOutput):
@@ -72,7 +72,7 @@ class VllmAnswerer:
 
 
 class _VllmExchange:
-    """One call being answered: the prompt so far, and what it has cost."""
+    """One call being answered: its prompt so far, and its cost."""
 
     def __init__(self, answerer: VllmAnswerer, prefix: list[int], call: Call) -> None:
         self._answerer = answerer
@@ -109,36 +109,36 @@ class _VllmExchange:
         self._prompt += self._tokens.plain(form.options[masses.index(max(masses))].label)
         return masses, *await self._choose(form.then), False
 
-    async def _think(self, most: int) -> None:
+    async def _think(self, max_tokens: int) -> None:
         self._prompt += self._tokens.think
-        output = await self._generate(most, stop=[THOUGHT])
-        self._prompt += self._tokens.plain(output.text.strip())[:most] + self._tokens.thought
+        output = await self._generate(max_tokens, stop=[THOUGHT])
+        self._prompt += self._tokens.plain(output.text.strip())[:max_tokens] + self._tokens.thought
 
-    async def _write(self, most: int) -> str:
-        output = await self._generate(most)
-        self._prompt += self._tokens.plain(output.text)[:most]
+    async def _write(self, max_tokens: int) -> str:
+        output = await self._generate(max_tokens)
+        self._prompt += self._tokens.plain(output.text)[:max_tokens]
         return str(output.text)
 
     async def _masses(self, token_choice: TokenChoice) -> tuple[float, ...]:
         ids = [self._tokens.spellings(option) for option in token_choice.options]
-        every = sorted({i for of_one in ids for i in of_one})
-        if not every:
+        all_ids = sorted({i for spellings in ids for i in spellings})
+        if not all_ids:
             return (0.0,) * len(ids)
         output = await self._run(
             SamplingParams(
                 max_tokens=1,
                 temperature=0.0,
-                allowed_token_ids=every,
-                logprob_token_ids=every,
+                allowed_token_ids=all_ids,
+                logprob_token_ids=all_ids,
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
         )
-        mass = {i: math.exp(output.logprobs[0][i].logprob) for i in every}
-        return tuple([min(1.0, sum(mass[i] for i in of_one)) for of_one in ids])
+        mass = {i: math.exp(output.logprobs[0][i].logprob) for i in all_ids}
+        return tuple([min(1.0, sum(mass[i] for i in spellings)) for spellings in ids])
 
     async def _choose(self, choice: LabelChoice) -> tuple[str | None, str | None]:
-        """The label picked, or what was said instead."""
+        """Return the label picked, or the text written instead."""
         self._prompt += self._tokens.plain(choice.lead)
         output = await self._generate(
             choice.reserved_tokens, structured=StructuredOutputsParams(choice=list(choice.labels))
@@ -146,12 +146,12 @@ class _VllmExchange:
         return (output.text, None) if output.text in choice.labels else (None, output.text)
 
     async def _generate(
-        self, most: int, *, stop: list[str] | None = None, structured: StructuredOutputsParams | None = None
+        self, max_tokens: int, *, stop: list[str] | None = None, structured: StructuredOutputsParams | None = None
     ) -> Any:
         sample = self._call.sample
         return await self._run(
             SamplingParams(
-                max_tokens=most,
+                max_tokens=max_tokens,
                 temperature=sample.temperature if sample else 0.0,
                 seed=sample.seed if sample else None,
                 stop=stop,
@@ -161,7 +161,7 @@ class _VllmExchange:
         )
 
     async def _run(self, params: SamplingParams) -> Any:
-        """One prediction; only the first one's reuse is counted, since the prompt is what it read."""
+        """Run one request. Only the first one counts as reuse: later ones reread what was appended."""
         output = await self._answerer.generate(self._prompt, params)
         cached = output.num_cached_tokens or 0
         self._computed += len(self._prompt) - cached

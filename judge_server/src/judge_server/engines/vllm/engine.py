@@ -1,7 +1,7 @@
-"""vLLM as an engine, in this process: all calls of a response at once, their prefix computed once by vLLM's own cache.
+"""vLLM as an engine in this process: all calls of a response at once, with the prefix computed once by vLLM's cache.
 
-vLLM runs the model in child processes and is talked to through its `AsyncLLM`. It is imported when an engine starts,
-so that who has no vLLM can still import this module.
+vLLM runs the model in child processes, which its `AsyncLLM` talks to. It is imported only when an engine starts, so
+that this module can be imported without vLLM.
 """
 
 import asyncio
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from judge_server.engines.vllm.calls import VllmAnswerer
 
 WARM_UP = Call("?", TokenChoice((Option("Yes", ("Yes",)), Option("No", ("No",))), then=LabelChoice(("0", "1"), " ")))
-"""A first call that makes vLLM load what constrains answers."""
+"""A first call, which makes vLLM load the code that constrains answers."""
 
 SHUTDOWN_S = 15.0
 """How long vLLM's processes may take to end before they are killed."""
 
-_DEAD = "vLLM's processes have died, and its log says why; this process has to be started anew to load the model again"
+_DEAD = "vLLM's processes have died (see its log for the reason); restart this process to load the model again"
 
 
 class VllmEngine:
-    """A model in Hugging Face's format, on this machine's GPUs, or on its CPU where vLLM is built for it.
+    """A model in Hugging Face's format, on this machine's GPUs, or on its CPU if vLLM is built for that.
 
-    `model` is a folder, or the `OWNER/REPOSITORY` of the Hugging Face hub.
+    `model` is a folder, or an `OWNER/REPOSITORY` on the Hugging Face hub.
     """
 
     concurrent_calls = None
@@ -54,20 +54,20 @@ class VllmEngine:
 
     @classmethod
     def from_url(cls, url: SplitResult) -> "VllmEngine":
-        """`vllm:///path/to/folder` or `vllm://OWNER/REPOSITORY`.
+        """Create from `vllm:///path/to/folder` or `vllm://OWNER/REPOSITORY`.
 
-        Options: `?context=` (tokens; the model's own unless given), `?gpu_memory=` (share of the device's memory),
+        Options: `?context=` (tokens; default: the model's own), `?gpu_memory=` (share of the device's memory),
         `?dtype=`, `?eager=1` (starts sooner, runs slower), `?tensor_parallel=` (GPUs), `?concurrency=64` (batches).
         """
         return cls(url.netloc + url.path, VllmOptions(url).settings())
 
     @property
     def fatal_error(self) -> str:
-        """vLLM starts none of its processes again."""
+        """Why the engine can never answer again: vLLM does not restart its processes. Empty while they run."""
         return _DEAD if self._answerer is not None and self._answerer.llm.errored else ""
 
     async def start(self) -> EngineIdentity:
-        """Find the model, load it and warm it up; takes from half a minute to many, by the model's size."""
+        """Find the model, load it and warm it up. This takes half a minute or more, depending on the model's size."""
         model = await asyncio.to_thread(locate, self._model)
         tokens = await asyncio.to_thread(VllmTokenizer.load, model.path)
         hashing = asyncio.create_task(asyncio.to_thread(digest, model.path))
@@ -78,7 +78,7 @@ class VllmEngine:
         warm = await answerer.reply(tokens.prefix("", ""), WARM_UP)
         if isinstance(warm, CallFailure):
             await self.close()
-            raise EngineStartError(f"vLLM loaded {model.name}, and its first call failed: {warm.detail}")
+            raise EngineStartError(f"vLLM loaded {model.name}, but its first call failed: {warm.detail}")
         return EngineIdentity(
             model=model.name,
             weights_digest=await hashing,
@@ -106,7 +106,7 @@ class VllmEngine:
                 yield answer
 
     async def count_tokens(self, batch: Batch) -> int:
-        """Tokens of the longest prompt with the chat template, and of the most that can be written after it."""
+        """Count the tokens of the longest prompt with the chat template, and of the most that may follow it."""
         answerer = self._answerer
         if answerer is None:
             raise EngineUnavailable("the engine is not running")
@@ -125,10 +125,10 @@ class VllmEngine:
         await self._running_calls.cancel_all()
         llm = answerer.llm
         if llm.output_handler is not None:
-            llm.output_handler.cancel()  # it would take the end of the processes for their death
+            llm.output_handler.cancel()  # it would mistake the shutdown for a crash
         await asyncio.to_thread(llm.shutdown, SHUTDOWN_S)
-        llm.shutdown = _no_op  # vLLM does it again when it is collected, and fails if the interpreter is ending
+        llm.shutdown = _no_op  # vLLM repeats it when collected, and fails at interpreter exit
 
 
 def _no_op(timeout: float | None = None) -> None:
-    """What there is left to shut down."""
+    """Do nothing: everything is shut down already."""

