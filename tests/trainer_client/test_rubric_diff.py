@@ -117,7 +117,7 @@ def test_only_what_changed_its_order_has_moved(
 
 def test_a_diff_is_refused_for_other_criteria_than_its_own() -> None:
     diff = diff_versions(version(1, A, B), version(2, B))
-    with pytest.raises(ValueError, match=r"no criterion 'a'.*the version the diff is from"):
+    with pytest.raises(ValueError, match=r"no criterion 'a'.*the version it was made from"):
         apply_diff((B, C), diff)
 
 

@@ -1,17 +1,11 @@
 """Verdict caches in memory and in Redis, chosen by URL.
 
-Verdicts in this process's memory: bounded in number and in bytes, for a time; the least recently read go first.
+`MemoryCache` is bounded in entries and bytes and evicts the least recently read entry. `RedisCache` shares entries
+between processes: it reads or writes many of them in one round trip, each with a time to live.
 
-A Redis that is asked with patience: few at a time, for a moment, and not again for a while where it did not answer.
-
-Knows nothing of what is asked. Who asks does without where there is no answer: no request fails over Redis.
-
-Verdicts in Redis: one round trip to read many, one to write many, each entry with a time to live.
-
-Where Redis does not answer within a second, nothing is known and nothing is kept, which the log says: verdicts cost
-judge calls then, but no request fails. It is left alone for a second after that, so that not every request waits.
-
-Verdict caches, chosen by URL: `memory://` or `redis://host:port/db`, each with options of its own.
+No request fails because of Redis. If Redis does not answer within a second, the cache reports misses, stores nothing
+and logs a warning; verdicts then cost judge calls. It does not try Redis again for another second, so that requests
+do not all wait for the timeout.
 """
 
 import asyncio
@@ -29,9 +23,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisAway
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisSlow
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from judge_server.engines.common import UrlOptions
 from judge_server.observability.logs import describe_error
@@ -39,29 +33,81 @@ from judge_server.ports import JudgeResult, VerdictCache
 
 __all__ = ["cache_from_url", "redis_url_of"]
 
-_BYTES_EACH = 350
-"""About what an entry takes beside its rationale."""
+log = logging.getLogger("adjudge")
+
+T = TypeVar("T")
+
+_WEEK_S = 7 * 24 * 3600
+
+_ENTRY_BYTES = 350
+"""The approximate memory of an entry without its rationale."""
+
+MAX_CONNECTIONS = 16
+"""The connections of one process; further commands wait. Without a limit, one pause of Redis opens as many connections
+as there are requests, which stay open, and above a hundred the library's own pool fails."""
+
+_TIMEOUT_S = 1.0
+_COOLDOWN_S = 1.0
+_REDIS_ERRORS = (RedisError, OSError, RuntimeError)
+"""The errors of a command; uvloop raises RuntimeError for a connection that Redis has just closed."""
+
+_PREFIX = b"adjudge:verdict:1:"
+_COMPRESSED_FROM = 512
+_COMPRESSED = b"z"
+"""The first byte of a compressed value; JSON begins with a bracket."""
+_FIELDS = len(fields(JudgeResult))
+
+
+def cache_from_url(url: str) -> VerdictCache:
+    """Create the cache for a URL: `memory://?entries=&bytes=&ttl_s=` or `redis://HOST:PORT/DB?ttl_s=`.
+
+    Raises:
+        ValueError: the scheme is unknown, and the message lists the known ones; or an option is unknown.
+    """
+    parts = urlsplit(url)
+    options = UrlOptions(parts)
+    ttl_s = options.integer("ttl_s", _WEEK_S)
+    if parts.scheme == "memory":
+        entries, size = options.integer("entries", 100_000), options.integer("bytes", 64 * 2**20)
+        options.reject_unknown()
+        return MemoryCache(entries, max_bytes=size, ttl_s=ttl_s)
+    redis = redis_url_of(url)
+    if redis is not None:
+        return RedisCache(redis, ttl_s=ttl_s)
+    raise ValueError(f"cache {url!r} is unknown; use memory:// or redis://HOST:PORT/DB")
+
+
+def redis_url_of(url: str) -> str | None:
+    """The Redis URL in a cache's URL, without the cache's options; None if the cache is not in Redis."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        return None
+    redis_options = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "ttl_s"])
+    return parts._replace(query=redis_options).geturl()
 
 
 class MemoryCache:
-    """Keeps up to `max_entries` findings of up to `max_bytes` together, each for `ttl_s`; `clock` gives seconds."""
+    """An in-process cache of up to `max_entries` results and `max_bytes` bytes, each kept for `ttl_s` seconds.
+
+    `clock` returns seconds.
+    """
 
     def __init__(
         self,
         max_entries: int = 100_000,
         *,
         max_bytes: int = 64 * 2**20,
-        ttl_s: float = 7 * 24 * 3600.0,
+        ttl_s: float = _WEEK_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._results: OrderedDict[bytes, JudgeResult] = OrderedDict()
-        self._expires: dict[bytes, float] = {}  # beside them, since a pair for each is work for the garbage collector
+        self._expires: dict[bytes, float] = {}  # separate: a tuple per entry would be work for the garbage collector
         self._max_entries, self._max_bytes, self._ttl_s, self._clock = max_entries, max_bytes, ttl_s, clock
         self._bytes = 0
 
     async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, JudgeResult]:
-        """The findings known for these digests, which count as just read."""
-        found = {}
+        """The cached results for these digests; reading marks them as recently used."""
+        hits = {}
         now = self._clock()
         for digest in digests:
             result = self._results.get(digest)
@@ -71,11 +117,11 @@ class MemoryCache:
                 self._forget(digest)
                 continue
             self._results.move_to_end(digest)
-            found[digest] = result
-        return found
+            hits[digest] = result
+        return hits
 
     async def put_many(self, results: Mapping[bytes, JudgeResult]) -> None:
-        """Store findings; one that is there stands until its time is over."""
+        """Store results; an entry that has not expired is not replaced."""
         now = self._clock()
         expires = now + self._ttl_s
         for digest, result in results.items():
@@ -90,11 +136,11 @@ class MemoryCache:
             self._forget(next(iter(self._results)))
 
     async def ready(self) -> bool:
-        """Always."""
+        """Return True: memory is always ready."""
         return True
 
     async def close(self) -> None:
-        """Forget everything."""
+        """Discard all entries."""
         self._results.clear()
         self._expires.clear()
         self._bytes = 0
@@ -105,91 +151,70 @@ class MemoryCache:
 
 
 def _size(result: JudgeResult) -> int:
-    return _BYTES_EACH + (sys.getsizeof(result.rationale) if result.rationale else 0)
-
-
-log = logging.getLogger("adjudge")
-
-MAX_CONNECTIONS = 16
-"""Of a process at most; who finds none free waits for its turn. Without a bound, one pause of Redis opens as many as
-there are requests, which stay, and above a hundred the library's own pool fails."""
-
-_COOLDOWN_S = 1.0
-_REDIS_ERRORS = (RedisError, OSError, RuntimeError)
-"""What asking may raise: uvloop has a RuntimeError for a connection that Redis has just dropped."""
-
-T = TypeVar("T")
+    return _ENTRY_BYTES + (sys.getsizeof(result.rationale) if result.rationale else 0)
 
 
 class ResilientRedis:
-    """The Redis at a URL, which answers within twice `timeout_s` or not at all. `clock` gives seconds."""
+    """A Redis client that gives up on a command after at most twice `timeout_s`. `clock` returns seconds."""
 
     def __init__(self, url: str, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.client = Redis.from_url(
             url,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 1),  # a connection that a restarted server has dropped
+            retry=Retry(NoBackoff(), 1),  # for a connection that a restarted server has closed
             retry_on_error=[RuntimeError],
         )
         self._semaphore = asyncio.Semaphore(MAX_CONNECTIONS)
         self._clock = clock
         self._cooldown_until = float("-inf")
 
-    async def execute(self, what: Callable[[], Awaitable[T]], failure_message: str) -> T | None:
-        """What it answers; None where it does not, which the log says in the words of `otherwise`.
+    async def execute(self, command: Callable[[], Awaitable[T]], failure_message: str) -> T | None:
+        """Run a command; on failure log `failure_message` and return None.
 
-        It is left alone for a second then, so that not every request waits.
+        For a second after a failure, commands return None at once.
         """
         async with self._semaphore:
             if self._clock() < self._cooldown_until:
                 return None
             try:
-                return await what()
+                return await command()
             except _REDIS_ERRORS as error:
                 self._cooldown_until = self._clock() + _COOLDOWN_S
                 log.warning("%s: %s", failure_message, _safe_reason(error))
                 return None
 
     async def ready(self) -> bool:
-        """Whether it answers a ping."""
+        """Whether Redis answers a ping."""
         try:
             return bool(await self.client.ping())
         except _REDIS_ERRORS:
             return False
 
     async def close(self) -> None:
-        """Release the connections; what is kept there stays."""
+        """Close the connections."""
         await self.client.aclose()
 
 
 def _safe_reason(error: Exception) -> str:
-    """What went wrong, without what was being stored: an answer of Redis to a command repeats the command."""
-    return str(error) if isinstance(error, RedisAway | RedisSlow) else describe_error(error)
-
-
-_PREFIX = b"adjudge:verdict:1:"
-_TIMEOUT_S = 1.0
-_COMPRESSED_FROM = 512
-_COMPRESSED = b"z"
-"""The first byte of a compressed value; JSON begins with a bracket."""
-_FIELDS = len(fields(JudgeResult))
+    """Describe an error without the stored values: the error replies of Redis repeat the command."""
+    return str(error) if isinstance(error, RedisConnectionError | RedisTimeoutError) else describe_error(error)
 
 
 class RedisCache:
-    """Findings as small JSON arrays under `adjudge:verdict:1:<digest>`, shared by every process on that Redis.
+    """Results as small JSON arrays under `adjudge:verdict:1:<digest>`, shared by every process on that Redis.
 
-    The raw probability is left out where it equals the probability, as in values of before calibration, so that
-    processes of before and after share them. Values of 512 bytes or more, which have long rationales, are compressed.
-    `clock` gives seconds.
+    The raw probability is omitted if it equals the probability, as in values from before calibration, so that older
+    and newer processes share entries. Values of 512 bytes or more, which have long rationales, are compressed.
+    `clock` returns seconds.
     """
 
-    def __init__(self, url: str, *, ttl_s: int = 7 * 24 * 3600, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, url: str, *, ttl_s: int = _WEEK_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._redis = ResilientRedis(url, _TIMEOUT_S, clock)
         self._ttl_s = ttl_s
 
     async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, JudgeResult]:
-        """The findings known for these digests, by one MGET."""
+        """The cached results for these digests, read with one MGET."""
         if not digests:
             return {}
         keys = [_PREFIX + digest for digest in digests]
@@ -199,7 +224,7 @@ class RedisCache:
         return {d: _decoded(v) for d, v in zip(digests, values, strict=True) if isinstance(v, bytes)}
 
     async def put_many(self, results: Mapping[bytes, JudgeResult]) -> None:
-        """Store findings by one pipeline; SET NX leaves one that is there."""
+        """Store results in one pipeline; SET NX leaves existing entries as they are."""
 
         async def put() -> list[Any]:
             async with self._redis.client.pipeline(transaction=False) as pipeline:
@@ -215,7 +240,7 @@ class RedisCache:
         return await self._redis.ready()
 
     async def close(self) -> None:
-        """Release the connections; the entries stay."""
+        """Close the connections; the entries stay."""
         await self._redis.close()
 
 
@@ -233,34 +258,3 @@ def _decoded(value: bytes) -> JudgeResult:
     values = json.loads(value.decode("utf-8", "surrogatepass"))
     result = JudgeResult(*values)
     return result if len(values) == _FIELDS else replace(result, raw_probability=result.probability)
-
-
-_WEEK_S = 7 * 24 * 3600
-
-
-def cache_from_url(url: str) -> VerdictCache:
-    """The cache an URL names: `memory://?entries=&bytes=&ttl_s=`, or `redis://HOST:PORT/DB?ttl_s=`.
-
-    Raises:
-        ValueError: the scheme is unknown, and the message lists those that are; or an option is.
-    """
-    parts = urlsplit(url)
-    options = UrlOptions(parts)
-    ttl_s = options.integer("ttl_s", _WEEK_S)
-    if parts.scheme == "memory":
-        entries, size = options.integer("entries", 100_000), options.integer("bytes", 64 * 2**20)
-        options.reject_unknown()
-        return MemoryCache(entries, max_bytes=size, ttl_s=ttl_s)
-    redis = redis_url_of(url)
-    if redis is not None:
-        return RedisCache(redis, ttl_s=ttl_s)
-    raise ValueError(f"cache {url!r} is unknown; use memory:// or redis://HOST:PORT/DB")
-
-
-def redis_url_of(url: str) -> str | None:
-    """The URL of the Redis that a cache's URL names, without options of the cache; None where it names none."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        return None
-    theirs = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "ttl_s"])
-    return parts._replace(query=theirs).geturl()

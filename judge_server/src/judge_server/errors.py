@@ -1,17 +1,13 @@
 """Errors that concern a whole request, each with its HTTP status and problem type.
 
-What can go wrong with a whole request, as classes that know their HTTP status and problem type.
-
-A verdict that could not be had is not here: that is a `CallFailure`, an outcome among others.
-
-Halves of surrogate pairs, which JSON can spell and no encoding carries. Models and engines write them.
+A failed verdict does not fail its request: it is a `CallFailure`, one of the outcomes of a call.
 """
 
 from trainer_client.wire import FieldError, ProblemType
 
 
 class ServiceError(Exception):
-    """A request that gets a problem instead of an answer."""
+    """An error that is returned to the caller as a problem."""
 
     type: ProblemType = "urn:adjudge:internal"
     title = "Internal error"
@@ -19,7 +15,7 @@ class ServiceError(Exception):
     retryable = False
     current_version: int | None = None
     challenge: str | None = None
-    """What `WWW-Authenticate` says, where a key would help."""
+    """The `WWW-Authenticate` header of the response, if a key would help."""
 
     def __init__(self, detail: str, *, errors: tuple[FieldError, ...] = (), retry_after_s: int | None = None) -> None:
         super().__init__(detail)
@@ -29,7 +25,7 @@ class ServiceError(Exception):
 
 
 class InvalidRequest(ServiceError):
-    """The request cannot be read; `errors` names the fields."""
+    """The request is malformed; `errors` names the fields."""
 
     type = "urn:adjudge:invalid-request"
     title = "Invalid request"
@@ -37,7 +33,7 @@ class InvalidRequest(ServiceError):
 
 
 class UnknownRubric(ServiceError):
-    """A rubric reference that stands for nothing."""
+    """No rubric matches the reference."""
 
     type = "urn:adjudge:unknown-rubric"
     title = "Unknown rubric"
@@ -45,7 +41,7 @@ class UnknownRubric(ServiceError):
 
 
 class RubricRefused(ServiceError):
-    """A rubric that the asked-for reward mode cannot use."""
+    """The rubric cannot be used with the requested reward mode."""
 
     type = "urn:adjudge:unsuitable-rubric"
     title = "Unsuitable rubric"
@@ -53,7 +49,7 @@ class RubricRefused(ServiceError):
 
 
 class RubricRetired(ServiceError):
-    """A version that is taken out of use, asked for without `allow_retired`."""
+    """The rubric version is retired, and the request does not set `allow_retired`."""
 
     type = "urn:adjudge:retired-rubric"
     title = "Retired rubric"
@@ -61,7 +57,7 @@ class RubricRetired(ServiceError):
 
 
 class AliasMoved(ServiceError):
-    """An alias that does not stand for the version the request expects; `current_version` is what it stands for."""
+    """The alias does not point to the version the request expects; `current_version` is the one it points to."""
 
     type = "urn:adjudge:alias-moved"
     title = "Alias moved"
@@ -73,7 +69,7 @@ class AliasMoved(ServiceError):
 
 
 class PreconditionRequired(ServiceError):
-    """A change that must say what it expects to find, and does not."""
+    """The change requires a precondition such as `If-Match`, and the request has none."""
 
     type = "urn:adjudge:precondition-required"
     title = "Precondition required"
@@ -81,7 +77,7 @@ class PreconditionRequired(ServiceError):
 
 
 class TooLarge(ServiceError):
-    """A body above the size limit."""
+    """The body exceeds a size limit."""
 
     type = "urn:adjudge:too-large"
     title = "Request too large"
@@ -89,7 +85,7 @@ class TooLarge(ServiceError):
 
 
 class TooSlow(ServiceError):
-    """A body that comes too slowly."""
+    """The body arrives too slowly."""
 
     type = "urn:adjudge:too-slow"
     title = "Request too slow"
@@ -98,7 +94,7 @@ class TooSlow(ServiceError):
 
 
 class InProgress(ServiceError):
-    """A request under the same `Idempotency-Key` that is not answered yet."""
+    """An earlier request with the same `Idempotency-Key` is still being processed."""
 
     type = "urn:adjudge:in-progress"
     title = "In progress"
@@ -107,7 +103,7 @@ class InProgress(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """The queue has no room for the request's calls."""
+    """The request's calls exceed the limits of the queue."""
 
     type = "urn:adjudge:overloaded"
     title = "Overloaded"
@@ -116,7 +112,7 @@ class Overloaded(ServiceError):
 
 
 class Unauthorized(ServiceError):
-    """No key, or none that opens anything."""
+    """The API key is missing or invalid."""
 
     type = "urn:adjudge:unauthorized"
     title = "Unauthorized"
@@ -125,7 +121,7 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """A key that does not open this."""
+    """The key does not permit this request."""
 
     type = "urn:adjudge:forbidden"
     title = "Forbidden"
@@ -133,7 +129,7 @@ class Forbidden(ServiceError):
 
 
 class RateLimited(ServiceError):
-    """More requests than a project may send, or more unknown keys than anybody may try."""
+    """The project exceeds its request rate, or too many unknown keys are being tried."""
 
     type = "urn:adjudge:rate-limited"
     title = "Rate limited"
@@ -142,7 +138,7 @@ class RateLimited(ServiceError):
 
 
 class BudgetExhausted(ServiceError):
-    """A project has used the prompt tokens that it may use; `retry_after_s` is when it may use more, if ever."""
+    """The project has used up its prompt tokens; `retry_after_s` says when it gets more, if it does."""
 
     type = "urn:adjudge:budget-exhausted"
     title = "Budget exhausted"
@@ -150,7 +146,7 @@ class BudgetExhausted(ServiceError):
 
 
 class JudgingFailed(ServiceError):
-    """Some verdict failed and the request's failure policy is `error`."""
+    """A verdict failed and the request's failure policy is `error`."""
 
     type = "urn:adjudge:judging-failed"
     title = "Judging failed"
@@ -159,7 +155,7 @@ class JudgingFailed(ServiceError):
 
 
 class NotReady(ServiceError):
-    """The process cannot judge yet, or any more."""
+    """The process, or a part that the request needs, is not ready or no longer available."""
 
     type = "urn:adjudge:not-ready"
     title = "Not ready"
@@ -168,17 +164,20 @@ class NotReady(ServiceError):
 
 
 class EngineUnavailable(Exception):
-    """An engine that cannot be asked: it is not started, closed, or its process has died."""
+    """The engine is not started, is closed, or its process has died."""
 
 
 class EngineStartError(Exception):
-    """An engine that cannot start; the message says why and the way out."""
+    """The engine cannot start; the message says why and what to do."""
 
 
 class EngineNotReady(EngineStartError):
-    """An engine whose endpoint does not answer yet, or has too much to do: the same start may succeed later."""
+    """The engine's endpoint does not answer yet or is overloaded; the same start may succeed later."""
 
 
 def replace_lone_surrogates(text: str) -> str:
-    """The text with its surrogate pairs joined; a half by itself becomes U+FFFD."""
+    """Join the surrogate pairs of a text and replace lone surrogates by U+FFFD.
+
+    Models and engines produce lone surrogates, which JSON can escape but no encoding can represent.
+    """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

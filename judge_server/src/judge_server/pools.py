@@ -1,21 +1,10 @@
-"""Load balancing over equal members: rendezvous hashing, bounded load, circuit breakers.
+"""Load balancing over equal members: rendezvous hashing, bounded load, circuit breakers and health checks.
 
-A circuit breaker: leaves alone for a while what fails again and again. Knows time and counts, and nothing else.
+A pool is generic: the API's judge processes and a judge's endpoints are both pools. The caller sends the requests and
+decides what counts as a member's failure.
 
-One of several alike: its load, its circuit breaker, and whether the health watch has found it gone.
-
-Each change between up and down is logged once. Knows nothing of what is asked of it.
-
-Several alike behind one: which of them gets a key, how load spills over, and which are out.
-
-Generic: the api's judges and a judge's endpoints are both pools. What is asked of a member, and what counts as its
-failure, is the caller's to say.
-
-Which of several names a key belongs to, by rendezvous (highest random weight) hashing. A pure function.
-
-Every process ranks alike, without asking another. A name that comes or goes moves only the keys that are its own.
-
-Several alike behind one: rendezvous hashing, bounded load, circuit breakers and a health watch.
+All processes rank the members of a key alike without communicating, and adding or removing a member moves only that
+member's keys. Each change of a member between up and down is logged once.
 """
 
 import asyncio
@@ -27,14 +16,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import asynccontextmanager, contextmanager
 from typing import Generic, Literal, NamedTuple, TypeVar
 
+log = logging.getLogger("adjudge")
+
+T = TypeVar("T")
+
 BreakerState = Literal["closed", "open", "half_open"]
+MemberState = BreakerState | Literal["gone"]
 
 
 class CircuitBreaker:
-    """Closed until `failures` in a row; then open for a pause; then half open, for one trial at a time.
+    """A circuit breaker: closed until `failures` in a row, then open for a pause, then half open for one trial.
 
-    A trial that fails opens it again, for twice the pause, up to the longest; one that succeeds closes it. A trial of
-    which nothing is heard for as long as the pause was is taken for lost, and another one is let through.
+    A failed trial opens it again for twice the pause, up to `longest_pause_s`; a successful one closes it. A trial
+    without a result after the length of the pause counts as lost, and another trial is allowed. `clock` returns
+    seconds.
     """
 
     def __init__(
@@ -56,21 +51,21 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """What it is now."""
+        """The current state."""
         if self._open_until is None:
             return "closed"
         return "open" if self._clock() < self._open_until else "half_open"
 
     @property
     def would_allow(self) -> bool:
-        """Whether `allows` would say yes now."""
+        """Whether `try_acquire` would succeed now."""
         state = self.state
         if state == "half_open":
             return self._trial_until is None or self._clock() >= self._trial_until
         return state == "closed"
 
     def try_acquire(self) -> bool:
-        """Whether something may be tried now; where it is half open, a yes is the one trial."""
+        """Whether a call may be made now; in the half-open state, True starts the trial."""
         if not self.would_allow:
             return False
         if self.state == "half_open":
@@ -78,13 +73,13 @@ class CircuitBreaker:
         return True
 
     def succeeded(self) -> None:
-        """What was tried went well: it is closed."""
+        """Record a success, which closes the breaker."""
         self._failures = 0
         self._pause_s = self._first_pause_s
         self._open_until = self._trial_until = None
 
     def failed(self) -> None:
-        """What was tried went wrong. What began before it opened changes nothing while it rests."""
+        """Record a failure. While the breaker is open, failures of calls that began earlier are ignored."""
         state = self.state
         if state == "closed":
             self._failures += 1
@@ -99,19 +94,12 @@ class CircuitBreaker:
         self._trial_until = None
 
 
-T = TypeVar("T")
-
-MemberState = BreakerState | Literal["gone"]
-
-log = logging.getLogger("adjudge")
-
-
 class MemberUnavailable(Exception):
-    """A member was found gone while something waited for it."""
+    """A member went down before or during a call."""
 
 
 class MemberView(NamedTuple):
-    """What operators see of a member: its name without credentials, its state, and its load now."""
+    """A member's status for operators: its name without credentials, its state, and its current load."""
 
     name: str
     state: MemberState
@@ -122,17 +110,17 @@ class Member(Generic[T]):
     """A member of a pool.
 
     Attributes:
-        name: what it is called in logs and metrics; it holds no credentials.
-        target: the member itself.
-        load: what it works on now.
-        breaker: opens when what is asked of it fails again and again.
-        gone: set while the health watch finds it gone.
-        answers: how many it has given; while they come, a missed health check does not count.
+        name: its name in logs and metrics, without credentials.
+        target: the object that the pool balances, such as a client.
+        load: its current load.
+        breaker: opens after repeated failures.
+        gone: set while health checks fail.
+        answers: the number of successful calls; after one of them, a missed health check does not count.
     """
 
-    def __init__(self, name: str, of: T, breaker: CircuitBreaker) -> None:
+    def __init__(self, name: str, target: T, breaker: CircuitBreaker) -> None:
         self.name = name
-        self.target = of
+        self.target = target
         self.load = 0
         self.breaker = breaker
         self.gone = asyncio.Event()
@@ -142,27 +130,27 @@ class Member(Generic[T]):
 
     @property
     def state(self) -> MemberState:
-        """`gone`, or what its breaker is."""
+        """`gone`, or the state of its breaker."""
         return "gone" if self.gone.is_set() else self.breaker.state
 
     @property
     def view(self) -> MemberView:
-        """What operators see of it."""
+        """Its status for operators."""
         return MemberView(self.name, self.state, self.load)
 
     @property
     def available(self) -> bool:
-        """Whether something may be asked of it now."""
+        """Whether it may be called now."""
         return not self.gone.is_set() and self.breaker.would_allow
 
     @asynccontextmanager
     async def cancel_when_gone(self) -> AsyncIterator[None]:
-        """Wait for it in the block, as long as it is there.
+        """Run the block, and cancel it if the member goes down.
 
-        Do not yield from an asynchronous generator inside the block: what stands there is cancelled.
+        Do not yield from an asynchronous generator inside the block: the cancellation would hit its consumer.
 
         Raises:
-            MemberGone: it was found gone, before or meanwhile; what the block waited for has been cancelled.
+            MemberUnavailable: the member was down already, or went down and the block was cancelled.
         """
         if self.gone.is_set():
             raise MemberUnavailable(self.name)
@@ -180,18 +168,18 @@ class Member(Generic[T]):
             raise
 
     def succeeded(self) -> None:
-        """What was asked of it went well."""
+        """Record a successful call."""
         self.answers += 1
         self.breaker.succeeded()
         self._log_change(down=self.gone.is_set())
 
     def failed(self, why: str) -> None:
-        """What was asked of it went wrong, and that was its own fault."""
+        """Record a call that failed through the member's own fault."""
         self.breaker.failed()
         self._log_change(down=self.breaker.state != "closed" or self.gone.is_set(), why=why)
 
     def mark_down(self, why: str) -> None:
-        """It is gone: nothing is asked of it until it is `found`, and what waits for it in `present` is told."""
+        """Take it out of the pool until `mark_up`, and cancel the blocks in `cancel_when_gone`."""
         self.gone.set()
         now = asyncio.get_running_loop().time()
         for scope in self._scopes:
@@ -200,7 +188,7 @@ class Member(Generic[T]):
         self._log_change(down=True, why=why)
 
     def mark_up(self) -> None:
-        """It is there again, with a clean slate; changes nothing where it was not gone."""
+        """Return it to the pool with its breaker closed; does nothing if it was not gone."""
         if self.gone.is_set():
             self.gone.clear()
             self.breaker.succeeded()
@@ -215,33 +203,34 @@ class Member(Generic[T]):
 
 
 def key_of(text: str) -> bytes:
-    """The key of a text, 16 bytes. What one member is to have asked of it has one text, and so one key."""
+    """The key of a text, 16 bytes. Calls with equal texts go to the same member."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def ranked(key: bytes, names: Sequence[str]) -> list[str]:
-    """The names, the one that the key belongs to first, then those that stand in for it, in turn.
+    """Rank names for a key by rendezvous (highest random weight) hashing: the owner first, then its substitutes.
 
     Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998.
     """
     start = hashlib.blake2b(len(key).to_bytes(8, "big") + key, digest_size=16)
 
     def weight(name: str) -> bytes:
-        weighed = start.copy()
-        weighed.update(name.encode())
-        return weighed.digest()
+        digest = start.copy()
+        digest.update(name.encode())
+        return digest.digest()
 
     return sorted(names, key=weight, reverse=True)
 
 
 class Pool(Generic[T]):
-    """Members by name, each with a breaker, watched from `start` to `close`.
+    """Members by name, each with a circuit breaker, with health checks from `start` to `close`.
 
-    Every `every_s` seconds each member is asked by `healthy` whether it is there; one that does not say so within
-    `patience_s` seconds has missed. After `misses` in a row, without an answer to anything in between, it is gone until
-    it says that it is there: who answers is there, however busy.
+    Every `interval_s` seconds `health_check` asks each member whether it is ready. A check without a yes within
+    `health_timeout_s` seconds is a miss. After `misses` in a row, the member is gone until a check succeeds. A
+    successful call between two checks resets the count, because a member that answers is up, however busy it is.
 
-    `spill` bounds how unequal the load may be: a member takes at most that many times the mean load.
+    `spill` limits imbalance: a member takes at most that many times the mean load. `failures`, `pause_s` and
+    `longest_pause_s` configure the breakers. `clock` returns seconds.
     """
 
     def __init__(
@@ -266,9 +255,9 @@ class Pool(Generic[T]):
         self._watches: list[asyncio.Task[None]] = []
         self._members = {
             name: Member(
-                name, of, CircuitBreaker(clock, failures=failures, pause_s=pause_s, longest_pause_s=longest_pause_s)
+                name, target, CircuitBreaker(clock, failures=failures, pause_s=pause_s, longest_pause_s=longest_pause_s)
             )
-            for name, of in members.items()
+            for name, target in members.items()
         }
 
     @property
@@ -277,26 +266,26 @@ class Pool(Generic[T]):
         return list(self._members.values())
 
     def member(self, name: str) -> Member[T]:
-        """The member of this name."""
+        """The member with this name."""
         return self._members[name]
 
     def start(self) -> None:
-        """Watch the members' health from now on."""
+        """Start the health checks."""
         self._watches = [asyncio.create_task(self._watch(member)) for member in self._members.values()]
 
     async def close(self) -> None:
-        """Watch no more."""
+        """Stop the health checks."""
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
         self._watches = []
 
     def choose(self, key: bytes, load: int = 1, *, exclude: Collection[str] = ()) -> Member[T] | None:
-        """The member that is to take `load` more for a key; None where none is available.
+        """Choose the member to take `load` more for a key; return None if no member is available.
 
-        The first in rendezvous order that would not come to more than `spill` times the mean load of those available,
-        this one counted; the least loaded where all would. One that failed again and again gets one trial after its
-        pause, in its turn.
+        This is the first member in rendezvous order whose load would not exceed `spill` times the mean load of the
+        available members, the new load included; the least loaded one if all would exceed it. A half-open member is
+        ranked like the others and gets one trial.
         """
         available = {name: member for name, member in self._members.items() if name not in exclude and member.available}
         if not available:
@@ -308,13 +297,13 @@ class Pool(Generic[T]):
         return chosen
 
     def in_order(self, key: bytes, *, exclude: Collection[str] = ()) -> list[Member[T]]:
-        """The members that are available, in the rendezvous order of a key, whatever their load."""
+        """The available members in the rendezvous order of a key, whatever their load."""
         names = [name for name, member in self._members.items() if name not in exclude and member.available]
         return [self._members[name] for name in ranked(key, names)]
 
     @contextmanager
     def held(self, member: Member[T], load: int = 1) -> Iterator[None]:
-        """Count this load as the member's in the block."""
+        """Add a load to a member for the duration of the block."""
         member.load += load
         try:
             yield
@@ -334,11 +323,11 @@ class Pool(Generic[T]):
             await asyncio.sleep(self._interval_s)
 
     async def _health_problem(self, member: Member[T]) -> str:
-        """Why a member does not count as healthy now; empty where it does."""
+        """Why a member fails its health check; empty if it passes."""
         try:
             async with asyncio.timeout(self._health_timeout_s):
-                return "" if await self._health_check(member.target) else "it says that it is not ready"
+                return "" if await self._health_check(member.target) else "it reports that it is not ready"
         except TimeoutError:
-            return f"it did not say within {self._health_timeout_s:g} s that it is ready"
-        except Exception as error:  # noqa: BLE001 - whatever a check breaks off of, the watch goes on
+            return f"its health check did not answer within {self._health_timeout_s:g} s"
+        except Exception as error:  # noqa: BLE001 - an unexpected error of a check must not end the watch
             return f"its health check failed: {error or type(error).__name__}"

@@ -1,23 +1,17 @@
-"""Fair queueing over projects, runs and groups (start-time fair queueing), and limits on what may wait.
+"""Fair queueing of judge calls over priority classes, projects and runs, and limits on the length of the queue.
 
-Whose turn it is: start-time fair queueing over runs, over projects above them, and over two classes above those.
+`FairQueue` is start-time fair queueing (Goyal, Vin and Cheng, 1996) in virtual time. The next item of a run has a
+start tag: the larger of the virtual time at which the run became active and the tag of its previous item plus that
+item's cost divided by the run's weight. The item with the smallest tag is served, and its tag becomes the virtual
+time. Over any interval in which two runs are both active, the service they receive, divided by their weights, differs
+by at most one item of each. Removing a waiting item costs its run nothing, and an idle run earns no credit.
 
-Knows no engine and no clock. Start-time fair queueing (Goyal, Vin and Cheng, 1996) in virtual time. The next piece of
-work of a run carries a start tag: the larger of the virtual time at which the run came to wait and the tag of its last
-piece plus that piece's cost over the run's weight. The smallest tag is served, and is the virtual time from then on.
-Over any interval in which two runs both wait, what they were given, over their weights, differs by at most one piece of
-each; what is taken out while it waits has cost its run nothing. A run that did not wait is owed nothing.
+Projects are scheduled in the same way by their shares, and the runs of a project share what the project gets, so more
+runs do not get a project more service. Between the two priority classes the item that would finish first is served:
+`online` has the weight that `bulk_share` leaves, so its items precede bulk items, and bulk still gets its share of the
+cost while both classes wait.
 
-The same stands between projects by their shares, so that a project gets no more by having more runs: runs share what
-their project gets. And it stands between the classes, but that the piece goes first which would end first: `online` has
-the weight that `bulk_share` leaves, so its work comes before bulk's, and bulk still gets its share of the cost while
-both wait.
-
-Room in the queue: how many calls may be on their way, of all runs and of each, and when there will be more.
-
-Knows nothing of turns. A request is let in with all its calls or refused as a whole.
-
-A count that fades, and the rate it stands for.
+`QueueLimits` accepts or rejects a request with all its calls, before they enter the queue.
 """
 
 import math
@@ -33,28 +27,41 @@ from trainer_client.wire.tenants import DEFAULT_PROJECT
 T = TypeVar("T")
 K = TypeVar("K", bound=str)
 
+NUL = "\0"
+
 _IDLE_TAGS_KEPT = 64
 
-NUL = "\0"
+_RATE_HALF_LIFE_S = 5.0
+_MIN_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 1, 60
+_DEFAULT_RETRY_AFTER_S = 5
+
+_NEGLIGIBLE_COUNT = 1e-6
+_MIN_RATE_WINDOW_S = 1.0
 
 
 def project_of_run(run: str) -> str:
-    """The project in the run's name of a caller."""
+    """The project in a caller's run key, which is `run` or `project`, NUL, `run`."""
     project_id, nul, _ = run.partition(NUL)
     return project_id if nul else DEFAULT_PROJECT
 
 
 def label_of_run(run: str) -> str:
-    """The run's name of a caller as people read it: `run`, or `project/run`."""
+    """A caller's run key in readable form: `run`, or `project/run`."""
     return run.replace(NUL, "/")
 
 
 @dataclass(slots=True, eq=False)
 class FairQueueItem(Generic[T]):
-    """A piece of work that waits: whose it is, in which class, and what it costs (any unit, above 0).
+    """A waiting item of work.
 
-    `run` names the project too, see `TrainerContext`; `share` is the project's weight (above 0). `begun` is set for the rest of
-    work that was served before: it comes before its run's other pieces, and costs other runs nothing.
+    Attributes:
+        run: the caller's run key, which includes the project; see `TrainerContext`.
+        priority: the class of the item.
+        cost: in any unit, above 0.
+        item: the work.
+        share: the weight of the project, above 0.
+        resumed: the item is the remainder of work that was served before. It precedes the other items of its run,
+            and costs other runs nothing.
     """
 
     run: str
@@ -66,11 +73,11 @@ class FairQueueItem(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Pieces of work, given out one at a time.
+    """A queue that is fair between priority classes, projects and runs.
 
     Args:
-        weights: of runs, those of other projects as `project/run`; 1 for those not named.
-        bulk_share: what share of the cost goes to bulk work while both classes wait; in (0, 1).
+        weights: the weights of runs, 1 by default; a run of a named project is written `project/run`.
+        bulk_share: the share of the cost that bulk work gets while both classes wait; in (0, 1).
 
     Raises:
         ValueError: a weight is not above 0, or the share is not between 0 and 1.
@@ -78,10 +85,10 @@ class FairQueue(Generic[T]):
 
     def __init__(self, weights: Mapping[str, float] | None = None, *, bulk_share: float = 0.1) -> None:
         if not 0 < bulk_share < 1:
-            raise ValueError(f"bulk_share is {bulk_share}; it is a share between 0 and 1, neither of them itself")
+            raise ValueError(f"bulk_share is {bulk_share}; it must be above 0 and below 1")
         for run, weight in (weights or {}).items():
             if not weight > 0:
-                raise ValueError(f"the weight of run {run!r} is {weight}; a weight is above 0")
+                raise ValueError(f"the weight of run {run!r} is {weight}; it must be above 0")
         self._weights = dict(weights or {})
         self._class_weights: dict[Priority, float] = {"online": 1.0 - bulk_share, "bulk": bulk_share}
         self._classes: _VirtualClock[Priority] = _VirtualClock()
@@ -97,7 +104,7 @@ class FairQueue(Generic[T]):
         return self._length
 
     def push(self, entry: FairQueueItem[T]) -> None:
-        """Let a piece of work wait behind those of its run and class: what is begun behind what is begun."""
+        """Add an item behind those of its run and class; a resumed item goes behind the other resumed ones."""
         runs = self._waiting[entry.priority]
         if not runs:
             self._classes.activate(entry.priority)
@@ -111,48 +118,49 @@ class FairQueue(Generic[T]):
         self._length += 1
 
     def remove(self, entry: FairQueueItem[T]) -> bool:
-        """Take out a piece of work that waits; False where it does not."""
+        """Remove an item; return False if it is not in the queue."""
         runs = self._waiting[entry.priority]
-        own = runs.get(entry.run)
-        if own is None or not own.discard(entry):
+        run_queue = runs.get(entry.run)
+        if run_queue is None or not run_queue.discard(entry):
             return False
         self._length -= 1
-        self._tidy(entry)
+        self._discard_idle(entry)
         return True
 
     def pop(self, excluded_runs: Container[str] = ()) -> FairQueueItem[T] | None:
-        """The piece of work whose turn it is; None where there is none but of the runs passed over.
+        """Remove and return the next item; return None if only excluded runs have items.
 
-        A run that was passed over makes up for nothing later.
+        An excluded run does not catch up later on the service it missed.
         """
         heads: dict[Priority, FairQueueItem[T]] = {}
-        able: dict[Priority, dict[str, list[str]]] = {}
+        eligible: dict[Priority, dict[str, list[str]]] = {}
         for priority, runs in self._waiting.items():
-            able[priority] = _by_project([run for run in runs if run not in excluded_runs])
-            if able[priority]:
-                project = self._projects[priority].first(able[priority])
-                run = self._runs[priority][project].first(able[priority][project])
+            eligible[priority] = _by_project([run for run in runs if run not in excluded_runs])
+            if eligible[priority]:
+                project = self._projects[priority].first(eligible[priority])
+                run = self._runs[priority][project].first(eligible[priority][project])
                 heads[priority] = runs[run].first()
         if not heads:
             return None
-        ends = {priority: head.cost / self._class_weights[priority] for priority, head in heads.items()}
-        entry = heads[self._classes.earliest_finish(ends)]
+        costs = {priority: head.cost / self._class_weights[priority] for priority, head in heads.items()}
+        entry = heads[self._classes.earliest_finish(costs)]
         project, waiting = project_of_run(entry.run), self._waiting[entry.priority]
-        projects, turns = self._projects[entry.priority], self._runs[entry.priority]
+        project_clock, run_clocks = self._projects[entry.priority], self._runs[entry.priority]
         waiting[entry.run].discard(entry)
         self._length -= 1
-        self._classes.charge(entry.priority, ends[entry.priority])
-        projects.charge(project, entry.cost / entry.share)
-        turns[project].charge(entry.run, entry.cost / self._weights.get(label_of_run(entry.run), 1.0))
+        self._classes.charge(entry.priority, costs[entry.priority])
+        project_clock.charge(project, entry.cost / entry.share)
+        run_clocks[project].charge(entry.run, entry.cost / self._weights.get(label_of_run(entry.run), 1.0))
         for other in waiting:
             if other in excluded_runs:
-                turns[project_of_run(other)].activate(other)
-                if project_of_run(other) not in able[entry.priority]:
-                    projects.activate(project_of_run(other))
-        self._tidy(entry)
+                run_clocks[project_of_run(other)].activate(other)
+                if project_of_run(other) not in eligible[entry.priority]:
+                    project_clock.activate(project_of_run(other))
+        self._discard_idle(entry)
         return entry
 
-    def _tidy(self, entry: FairQueueItem[T]) -> None:
+    def _discard_idle(self, entry: FairQueueItem[T]) -> None:
+        """Drop the run of an item that left the queue, if the run is now empty, and tags that are out of date."""
         runs = self._waiting[entry.priority]
         if not runs[entry.run]:
             del runs[entry.run]
@@ -162,32 +170,32 @@ class FairQueue(Generic[T]):
 
 
 class _RunQueue(Generic[T]):
-    """What waits of a run in a class, in order: the rest of what was begun, then the others, each as it came."""
+    """The items of one run in one class, first in, first out; resumed items precede new ones."""
 
-    __slots__ = ("_begun", "_new")
+    __slots__ = ("_new", "_resumed")
 
     def __init__(self) -> None:
-        self._begun: OrderedDict[FairQueueItem[T], None] = OrderedDict()
+        self._resumed: OrderedDict[FairQueueItem[T], None] = OrderedDict()
         self._new: OrderedDict[FairQueueItem[T], None] = OrderedDict()
 
     def __bool__(self) -> bool:
-        return bool(self._new or self._begun)
+        return bool(self._new or self._resumed)
 
     def add(self, entry: FairQueueItem[T]) -> None:
-        """Behind those like it."""
-        (self._begun if entry.resumed else self._new)[entry] = None
+        """Append an item."""
+        (self._resumed if entry.resumed else self._new)[entry] = None
 
     def discard(self, entry: FairQueueItem[T]) -> bool:
-        """Take one out; False where it is not here."""
-        pieces = self._begun if entry.resumed else self._new
-        if entry not in pieces:
+        """Remove an item; return False if it is not in the queue."""
+        items = self._resumed if entry.resumed else self._new
+        if entry not in items:
             return False
-        del pieces[entry]
+        del items[entry]
         return True
 
     def first(self) -> FairQueueItem[T]:
-        """The one that comes next; there must be one."""
-        return next(iter(self._begun or self._new))
+        """The next item; the queue must not be empty."""
+        return next(iter(self._resumed or self._new))
 
 
 def _by_project(runs: Iterable[str]) -> dict[str, list[str]]:
@@ -198,84 +206,45 @@ def _by_project(runs: Iterable[str]) -> dict[str, list[str]]:
 
 
 class _VirtualClock(Generic[K]):
-    """The tags of some keys, and the virtual time."""
+    """The start tags of a set of keys, and their virtual time."""
 
     def __init__(self) -> None:
         self._now = 0.0
         self._tags: dict[K, float] = {}
 
     def activate(self, key: K) -> None:
-        """The key begins to wait."""
+        """Start a key's wait at the current virtual time."""
         self._tags[key] = max(self._now, self._tags.get(key, 0.0))
 
     def first(self, keys: Iterable[K]) -> K:
-        """Which of the keys has its turn."""
+        """The key with the smallest tag."""
         return min(keys, key=self._tags.__getitem__)
 
     def earliest_finish(self, costs: Mapping[K, float]) -> K:
-        """Which of the keys would be the first whose next piece, at this cost, is done with in virtual time."""
+        """The key whose next item, at the given cost, would finish first in virtual time."""
         return min(costs, key=lambda key: self._tags[key] + costs[key])
 
     def charge(self, key: K, cost: float) -> None:
-        """The key is served at this cost."""
+        """Serve a key at a cost: advance the virtual time to its tag, and its tag by the cost."""
         self._now = max(self._now, self._tags[key])
         self._tags[key] += cost
 
     def forget(self, waiting: Collection[K]) -> None:
-        """Drop the tags that say nothing any more, once there are many."""
+        """Drop the tags of idle keys that no longer matter, once there are many tags."""
         if len(self._tags) <= _IDLE_TAGS_KEPT:
             return
         if not waiting:
-            self._now = max(self._tags.values())  # nobody waits: all begin anew
+            self._now = max(self._tags.values())  # with all keys idle, every tag may be dropped
         if self._now >= min(self._tags.values()):
             self._tags = {key: tag for key, tag in self._tags.items() if tag > self._now or key in waiting}
 
 
-_NOTHING = 1e-6
-_SHORTEST_S = 1.0
-
-
-class DecayingRate:
-    """Counts what happens, each event counting half as much after every `half_life_s`; `clock` gives seconds."""
-
-    __slots__ = ("_at", "_began", "_clock", "_decay", "_value")
-
-    def __init__(self, half_life_s: float, clock: Callable[[], float]) -> None:
-        self._decay = math.log(2) / half_life_s
-        self._clock = clock
-        self._at = self._began = clock()
-        self._value = 0.0
-
-    def add(self, amount: float) -> None:
-        """Count so much more, now."""
-        left, now = self.value, self._clock()
-        if left < _NOTHING:
-            self._began = now
-        self._value, self._at = left + amount, now
-
-    @property
-    def value(self) -> float:
-        """What is left of the count now."""
-        return self._value * math.exp(-self._decay * (self._clock() - self._at))
-
-    @property
-    def per_second(self) -> float:
-        """The rate of late; exact for a steady one that has gone on for a second or longer."""
-        seconds = max(_SHORTEST_S, self._clock() - self._began)
-        return self.value * self._decay / (1.0 - math.exp(-self._decay * seconds))
-
-
-_RATE_HALF_LIFE_S = 5.0
-_MIN_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 1, 60
-_DEFAULT_RETRY_AFTER_S = 5
-
-
 class QueueLimits:
-    """Counts the calls that are on their way.
+    """Limits on the calls that wait or run.
 
-    At most `calls` of them, but two exceptions: an idle queue takes a request of any size; and a run that holds less
-    than its equal share of the room is let in although others have filled it, up to twice `calls` in all. `run_calls`
-    bounds those of one run.
+    The limit is `calls`, with two exceptions: an idle queue accepts a request of any size, and a run that holds less
+    than an equal share of the queue is accepted when other runs have filled it, up to twice `calls` in all.
+    `run_calls` limits the calls of one run. `clock` returns seconds.
     """
 
     def __init__(self, calls: int, run_calls: int | None, clock: Callable[[], float]) -> None:
@@ -287,20 +256,20 @@ class QueueLimits:
 
     @property
     def held(self) -> int:
-        """Calls on their way, waiting or at the engine."""
+        """The number of calls in the queue or at the engine."""
         return self._total
 
     def acquire(self, run: str, calls: int) -> None:
-        """Let a request's calls in.
+        """Reserve places for all calls of a request.
 
         Raises:
-            Overloaded: there is no room for them; says when there may be.
+            Overloaded: they exceed a limit; `retry_after_s` estimates when they may fit.
         """
         own = self.held_by_run[run]
         if self._run_calls is not None and own and own + calls > self._run_calls:
             raise Overloaded(
-                f"{own} judge calls of this run are waiting and {calls} more exceed the {self._run_calls} a run may "
-                "have; try again later, or send fewer responses at once",
+                f"{own} judge calls of this run are waiting and {calls} more exceed the run's limit of "
+                f"{self._run_calls}; try again later, or send fewer responses at once",
                 retry_after_s=self._retry_after_s(own + calls - self._run_calls),
             )
         if (
@@ -310,7 +279,7 @@ class QueueLimits:
             and not self._is_within_fair_share(own + calls, calls)
         ):
             raise Overloaded(
-                f"{self._total} judge calls are waiting and {calls} more exceed the queue's {self._calls}; "
+                f"{self._total} judge calls are waiting and {calls} more exceed the queue's limit of {self._calls}; "
                 "try again later, or send fewer responses at once",
                 retry_after_s=self._retry_after_s(self._total + calls - self._calls),
             )
@@ -318,7 +287,7 @@ class QueueLimits:
         self._total += calls
 
     def release(self, run: str, calls: int) -> None:
-        """So many calls of a run have ended, one way or another."""
+        """Free the places of calls that ended, whether they succeeded or not."""
         self._total -= calls
         self.held_by_run[run] -= calls
         if not self.held_by_run[run]:
@@ -334,3 +303,36 @@ class QueueLimits:
         if not rate:
             return _DEFAULT_RETRY_AFTER_S
         return min(_MAX_RETRY_AFTER_S, max(_MIN_RETRY_AFTER_S, math.ceil(calls / rate)))
+
+
+class DecayingRate:
+    """An exponentially decaying count and its rate: an event's weight halves every `half_life_s` seconds.
+
+    `clock` returns seconds.
+    """
+
+    __slots__ = ("_clock", "_decay", "_started_at", "_updated_at", "_value")
+
+    def __init__(self, half_life_s: float, clock: Callable[[], float]) -> None:
+        self._decay = math.log(2) / half_life_s
+        self._clock = clock
+        self._updated_at = self._started_at = clock()
+        self._value = 0.0
+
+    def add(self, amount: float) -> None:
+        """Add to the count, as of now."""
+        current, now = self.value, self._clock()
+        if current < _NEGLIGIBLE_COUNT:
+            self._started_at = now
+        self._value, self._updated_at = current + amount, now
+
+    @property
+    def value(self) -> float:
+        """The decayed count, as of now."""
+        return self._value * math.exp(-self._decay * (self._clock() - self._updated_at))
+
+    @property
+    def per_second(self) -> float:
+        """The recent rate; exact for a steady rate that has lasted for at least a second."""
+        seconds = max(_MIN_RATE_WINDOW_S, self._clock() - self._started_at)
+        return self.value * self._decay / (1.0 - math.exp(-self._decay * seconds))

@@ -1,14 +1,10 @@
-"""Resolve the rubrics of a request, compare versions, and move aliases, tags and retirements.
+"""Resolve the rubrics of a request, manage aliases, tags and retirement, and compare versions.
 
-From what a request says of rubrics to immutable criteria, checked against the mode before anything is judged.
+A reference or inline rubric is resolved to immutable criteria and checked against the reward mode before anything is
+judged. The functions here check that a rubric, version or alias exists and raise the service's errors; a
+`RubricSource` stores it.
 
-What is asked about rubrics beside judging: moves of aliases, tags, retirement, histories and differences.
-
-Checks that what is asked for is there, and says what is wrong in the words of the service; the source keeps it.
-
-Finds what differs between two versions of a rubric, and applies a difference: pure functions over criteria.
-
-Criteria are the same where their ids are: ids are stable across versions. Knows no store and no service.
+Diffs are pure functions over criteria. They match criteria by id, which is stable across versions.
 """
 
 import asyncio
@@ -52,12 +48,18 @@ from trainer_client.wire.rubrics import (
 )
 
 PROJECT_ID = "default"
-"""The one project there is until keys name others."""
+"""The project of requests without a key."""
+
+RubricCheck = Callable[[Sequence[Criterion]], None]
+"""Raises `UnsuitableRubric` for criteria that the request's reward mode cannot use."""
+
+_STORE_RETRY_AFTER_S = 2
+_OTHER_FIELDS = ("kind", "tags", "scale", "verification")
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRubric:
-    """Criteria, and the pinned identity they are reported under; neither where a group needs no rubric."""
+    """Criteria, and the pinned identity they are reported under; both are empty if a group needs no rubric."""
 
     criteria: tuple[Criterion, ...] = ()
     pinned: PinnedRubric | None = None
@@ -70,18 +72,13 @@ class ResolvedRubric:
 
 NO_RUBRIC = ResolvedRubric()
 
-_STORE_RETRY_AFTER_S = 2
-
-RubricCheck = Callable[[Sequence[Criterion]], None]
-"""Raises `UnsuitableRubric` for criteria that cannot serve what a request asks for."""
-
 
 async def find_rubric(source: RubricSource, project_id: str, reference: str) -> RubricVersion:
-    """The version a reference stands for.
+    """Find the version that a reference points to.
 
     Raises:
-        InvalidRequest: the reference has no known form.
-        UnknownRubric: there is none; the message names the closest there is.
+        InvalidRequest: the reference is malformed.
+        UnknownRubric: no rubric matches it; the message suggests the closest name.
         NotReady: the store cannot be read now.
     """
     try:
@@ -89,22 +86,22 @@ async def find_rubric(source: RubricSource, project_id: str, reference: str) -> 
     except ValueError as error:
         raise InvalidRequest(str(error), errors=(FieldError(field="rubric", message=str(error)),)) from None
     try:
-        found = await source.find(project_id, reference)
-        if found is None:
+        version = await source.find(project_id, reference)
+        if version is None:
             raise await unknown_rubric(source, project_id, reference)
     except ConnectionError as error:
         raise NotReady(
-            f"The rubric store cannot be read, so what {reference!r} stands for is not known: {error}. Criteria in the "
-            "request need no store, and neither does a name@version or digest that this process has used lately.",
+            f"The rubric store cannot be read, so {reference!r} cannot be resolved: {error}. Criteria in the request "
+            "need no store, and neither does a name@version or digest that this process has used recently.",
             retry_after_s=_STORE_RETRY_AFTER_S,
         ) from error
-    return found
+    return version
 
 
 async def unknown_rubric(source: RubricSource, project_id: str, reference: str) -> UnknownRubric:
-    """The error for a reference that stands for nothing; it names the closest there is."""
+    """Create the error for a reference that matches no rubric; it suggests the closest one."""
     closest = await source.closest(project_id, reference)
-    hint = f"Did you mean {closest!r}?" if closest else "None is called anything like it; list them first."
+    hint = f"Did you mean {closest!r}?" if closest else "No rubric has a similar name; list the rubrics first."
     return UnknownRubric(f"There is no rubric {reference!r}. {hint}")
 
 
@@ -120,36 +117,36 @@ async def resolve_rubrics(
     where: str = "groups",
     allow_retired: bool = False,
 ) -> list[ResolvedRubric]:
-    """The rubric of each item of a request, in order; a reference used by many is looked up once.
+    """Resolve the rubric of each item of a request, in order; each reference is looked up once.
 
     Args:
-        source: where named rubrics come from.
-        own: each item's own rubric, None where it uses the request's.
-        shared: the request's rubric, None where it has none.
-        project_id: whose rubrics.
-        deadline: by when what is looked up must be found, in the loop's time.
-        suits: what a rubric must hold.
-        where: the request's field that lists the items.
-        allow_retired: whether versions that are taken out of use will do.
+        source: the store of named rubrics.
+        own: the rubric of each item; None if it uses the shared one.
+        shared: the rubric of the request; None if it has none.
+        project_id: the project of the rubrics.
+        deadline: the time, on the event loop's clock, by which lookups must finish.
+        rubric_check: the check that each rubric must pass.
+        where: the request field that lists the items, for error messages.
+        allow_retired: accept retired versions.
 
     Raises:
         InvalidRequest, UnknownRubric: see `find_rubric`.
-        RubricRetired: a version is retired and `allow_retired` is not set; says what to use in its place.
-        RubricRefused: a rubric does not suit; says which item's and why.
+        RubricRetired: a version is retired and `allow_retired` is not set; the message says what to use instead.
+        RubricRefused: a rubric fails the check; the message says which item's and why.
         NotReady: the store cannot be read now, or not before the deadline.
     """
     resolved: dict[str, ResolvedRubric] = {}
     rubrics = []
     for index, override in enumerate(own):
-        asked = override or shared
-        if asked is None:
+        rubric = override or shared
+        if rubric is None:
             rubrics.append(NO_RUBRIC)
             continue
-        key = asked if isinstance(asked, str) else asked.digest
+        key = rubric if isinstance(rubric, str) else rubric.digest
         if key not in resolved:
             field = f"{where}.{index}.rubric" if override else "rubric"
             async with _lookup_timeout(deadline):
-                resolved[key] = await _resolve(source, project_id, asked, field, allow_retired)
+                resolved[key] = await _resolve(source, project_id, rubric, field, allow_retired)
             try:
                 if rubric_check is not None:
                     rubric_check(resolved[key].criteria)
@@ -160,21 +157,22 @@ async def resolve_rubrics(
 
 
 async def _resolve(
-    source: RubricSource, project_id: str, asked: str | RubricContent, field: str, allow_retired: bool
+    source: RubricSource, project_id: str, rubric: str | RubricContent, field: str, allow_retired: bool
 ) -> ResolvedRubric:
-    if isinstance(asked, RubricContent):
-        return ResolvedRubric(asked.criteria, PinnedRubric(digest=asked.digest))
-    found = await find_rubric(source, project_id, asked)
-    if found.retirement is not None and not allow_retired:
-        current = await source.find(project_id, found.name)
+    if isinstance(rubric, RubricContent):
+        return ResolvedRubric(rubric.criteria, PinnedRubric(digest=rubric.digest))
+    version = await find_rubric(source, project_id, rubric)
+    if version.retirement is not None and not allow_retired:
+        current = await source.find(project_id, version.name)
         remedy = "" if current is None or current.retirement else f"use {current.reference}, or "
         raise _refused(
             RubricRetired,
             field,
-            f"{asked!r} stands for {found.reference}, which was retired on {found.retirement.at:%Y-%m-%d}: "
-            f"{found.retirement.reason} — {remedy}send allow_retired: true to judge by it all the same",
+            f"{rubric!r} stands for {version.reference}, which was retired on {version.retirement.at:%Y-%m-%d}: "
+            f"{version.retirement.reason} — {remedy}send allow_retired: true to judge by it anyway",
         )
-    return ResolvedRubric(found.criteria, PinnedRubric(digest=found.digest, name=found.name, version=found.version))
+    pinned = PinnedRubric(digest=version.digest, name=version.name, version=version.version)
+    return ResolvedRubric(version.criteria, pinned)
 
 
 @asynccontextmanager
@@ -184,20 +182,17 @@ async def _lookup_timeout(deadline: float) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise NotReady(
-            "The rubric store has not answered within the request's deadline, so nothing was judged.",
+            "The rubric store did not answer within the request's deadline, so nothing was judged.",
             retry_after_s=_STORE_RETRY_AFTER_S,
         ) from None
 
 
-def _refused(kind: type[ServiceError], field: str, message: str) -> ServiceError:
-    return kind(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
-
-
-_OTHER_FIELDS = ("kind", "tags", "scale", "verification")
+def _refused(error_type: type[ServiceError], field: str, message: str) -> ServiceError:
+    return error_type(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
 def diff_versions(before: RubricVersion, after: RubricVersion) -> RubricDiff:
-    """What turns one version of a rubric into another, in the order of the criteria.
+    """The changes that turn one version of a rubric into another, in the order of the criteria.
 
     Raises:
         ValueError: the versions are of different rubrics.
@@ -229,10 +224,10 @@ def diff_versions(before: RubricVersion, after: RubricVersion) -> RubricDiff:
 
 
 def apply_diff(criteria: Sequence[Criterion], diff: RubricDiff) -> tuple[Criterion, ...]:
-    """The criteria of a diff's second version, made from those of its first.
+    """Apply a diff to the criteria of its first version; returns the criteria of its second.
 
     Raises:
-        ValueError: these are not the criteria of its first version.
+        ValueError: the criteria are not those of its first version.
     """
     fields = {criterion.id: criterion.model_dump() for criterion in criteria}
     try:
@@ -247,16 +242,18 @@ def apply_diff(criteria: Sequence[Criterion], diff: RubricDiff) -> tuple[Criteri
         placed = {added.place: added.criterion for added in diff.added}
         placed |= {move.after: Criterion.model_validate(fields.pop(move.id)) for move in diff.moved}
     except KeyError as error:
-        raise ValueError(f"there is no criterion {error} to change; is this the version the diff is from?") from None
-    staying = iter([Criterion.model_validate(kept) for kept in fields.values()])
+        raise ValueError(
+            f"there is no criterion {error} to change; apply the diff to the version it was made from"
+        ) from None
+    unmoved = iter([Criterion.model_validate(kept) for kept in fields.values()])
     total = len(fields) + len(placed)
-    return tuple([placed[place] if place in placed else next(staying) for place in range(total)])
+    return tuple([placed[place] if place in placed else next(unmoved) for place in range(total)])
 
 
 def _criteria_only_in(
     ours: dict[str, tuple[int, Criterion]], theirs: dict[str, tuple[int, Criterion]]
 ) -> tuple[PlacedCriterion, ...]:
-    """The criteria that only one side has."""
+    """The criteria in `ours` that are not in `theirs`."""
     return tuple(
         PlacedCriterion(place=place, criterion=criterion)
         for id_, (place, criterion) in ours.items()
@@ -274,8 +271,8 @@ def _change(id_: str, field: Any, old: dict[str, Any], new: dict[str, Any]) -> F
 
 
 def _moved_ids(ids: Sequence[str], place_before: dict[str, int]) -> set[str]:
-    """The ids to move so that the others keep their order: all but a longest rising run of places."""
-    ends: list[int] = []  # ends[n]: the index of the id that ends the rising run of length n + 1 with the lowest place
+    """The ids to move so that the others keep their order: all but a longest increasing subsequence of places."""
+    ends: list[int] = []  # ends[n]: the index of the id that ends the subsequence of length n + 1 at the lowest place
     previous: list[int | None] = []
     for index, id_ in enumerate(ids):
         length = bisect_left(ends, place_before[id_], key=lambda end: place_before[ids[end]])
@@ -291,12 +288,12 @@ def _moved_ids(ids: Sequence[str], place_before: dict[str, int]) -> set[str]:
 async def move_alias(
     source: RubricSource, project_id: str, name: str, alias: str, version: int, *, expected: int | None
 ) -> RubricAlias:
-    """Have an alias stand for a version; see `RubricSource.move_alias`.
+    """Point an alias to a version; see `RubricSource.move_alias`.
 
     Raises:
         UnknownRubric: there is no such version.
-        InvalidRequest: no alias may be called this, or the version is retired.
-        AliasMoved: it stands for another version than expected.
+        InvalidRequest: the alias name is invalid, or the version is retired.
+        AliasMoved: the alias points to another version than expected.
     """
     await find_rubric(source, project_id, f"{name}@{version}")
     try:
@@ -309,11 +306,11 @@ async def move_alias(
 
 
 async def remove_alias(source: RubricSource, project_id: str, name: str, alias: str, *, expected: int) -> None:
-    """Take an alias away.
+    """Remove an alias.
 
     Raises:
         UnknownRubric: there is no such alias.
-        AliasMoved: it stands for another version than expected.
+        AliasMoved: the alias points to another version than expected.
     """
     await alias_of(source, project_id, name, alias)
     removed, current = await source.remove_alias(project_id, name, alias, expected=expected)
@@ -322,7 +319,7 @@ async def remove_alias(source: RubricSource, project_id: str, name: str, alias: 
 
 
 async def alias_of(source: RubricSource, project_id: str, name: str, alias: str) -> RubricAlias:
-    """What an alias stands for; raises `UnknownRubric` if there is no such alias."""
+    """Look up an alias; raises `UnknownRubric` if it does not exist."""
     version = (await source.aliases(project_id, name)).aliases.get(alias)
     if version is None:
         raise await unknown_rubric(source, project_id, f"{name}@{alias}")
@@ -330,7 +327,7 @@ async def alias_of(source: RubricSource, project_id: str, name: str, alias: str)
 
 
 async def replace_tags(source: RubricSource, project_id: str, name: str, tags: Sequence[str]) -> RubricTags:
-    """Give a rubric these tags; raises `UnknownRubric`, or `InvalidRequest` for tags that are none."""
+    """Replace the tags of a rubric; raises `UnknownRubric`, or `InvalidRequest` for malformed tags."""
     await find_rubric(source, project_id, name)
     try:
         return await source.replace_tags(project_id, name, tags)
@@ -339,35 +336,35 @@ async def replace_tags(source: RubricSource, project_id: str, name: str, tags: S
 
 
 async def retire(source: RubricSource, project_id: str, reference: str, reason: str | None) -> RubricVersion:
-    """Take the version of a reference `name@3` out of use, or without a reason back into use.
+    """Retire the version of a reference `name@3`, or restore it if `reason` is None.
 
     Raises:
-        InvalidRequest: the reference is of another form.
+        InvalidRequest: the reference has another form.
         UnknownRubric: there is no such version.
     """
-    found = await find_rubric(source, project_id, reference)
+    version = await find_rubric(source, project_id, reference)
     if parse_reference(reference).version is None:
-        raise _invalid("reference", f"{reference!r} may stand for another version tomorrow; write {found.reference!r}")
+        raise _invalid("reference", f"{reference!r} does not pin a version; write {version.reference!r}")
     if reason is None:
-        return await source.restore(project_id, found.name, found.version)
-    return await source.retire(project_id, found.name, found.version, reason)
+        return await source.restore(project_id, version.name, version.version)
+    return await source.retire(project_id, version.name, version.version, reason)
 
 
 async def history(
     source: RubricSource, project_id: str, name: str, *, after: str | None = None, limit: int = 100
 ) -> RubricHistory:
-    """The versions of a rubric, the newest first; raises `UnknownRubric`, or `InvalidRequest` for the page."""
+    """List the versions of a rubric, newest first; raises `UnknownRubric`, or `InvalidRequest` for a bad cursor."""
     try:
-        found = await source.history(project_id, name, after=after, limit=limit)
+        page = await source.history(project_id, name, after=after, limit=limit)
     except ValueError as error:
         raise _invalid("after", error) from None
-    if found is None:
+    if page is None:
         raise await unknown_rubric(source, project_id, name)
-    return found
+    return page
 
 
 async def difference(source: RubricSource, project_id: str, name: str, before: str, after: str) -> RubricDiff:
-    """What differs between two versions of a rubric, each a number or an alias.
+    """Compare two versions of a rubric, each given as a number or an alias.
 
     Raises:
         InvalidRequest, UnknownRubric: see `find_rubric`.
@@ -380,9 +377,9 @@ def _alias_moved(name: str, alias: str, current: int | None) -> AliasMoved:
     if current is None:
         return AliasMoved(f"{name} has no alias {alias!r} now; create it (over HTTP with If-None-Match: *)", None)
     return AliasMoved(
-        f"{name}@{alias} stands for version {current} now, which is not what you expect: somebody moved it. Look at "
-        f"that version; if the alias shall still be moved, ask again expecting {current} (over HTTP with If-Match: "
-        f'"{current}")',
+        f"{name}@{alias} stands for version {current} now, not for the version you expect: it was moved in the "
+        f"meantime. Look at that version; to move the alias anyway, send the request again expecting {current} (over "
+        f'HTTP with If-Match: "{current}")',
         current,
     )
 

@@ -102,7 +102,7 @@ async def test_a_budget_in_all_does_not_come_back() -> None:
     await usage.flush()
     key_store.seconds = NOON_TO_MIDNIGHT_S
     usage.count("b", 40)
-    with pytest.raises(BudgetExhausted, match="in all") as refused:
+    with pytest.raises(BudgetExhausted, match="total budget") as refused:
         await usage.check_budget(of)
     assert refused.value.retry_after_s is None
 

@@ -173,7 +173,7 @@ async def test_a_thread_that_is_dead_is_trouble(
     monkeypatch.setattr(Recorder, "_next_files", end)
     with recording(ledger, tmp_path) as running:
         await record(running, judged, "req_0")
-        wait_until(lambda: "'ledger' ended" in (running.failure_reason or ""))
+        wait_until(lambda: "'ledger' crashed" in (running.failure_reason or ""))
         broken.clear()
         wait_until(lambda: running.state().written == USES)
         assert running.failure_reason is None

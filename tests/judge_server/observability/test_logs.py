@@ -124,7 +124,7 @@ def test_no_exception_is_shown_with_its_message_however_it_came_about(words: str
 def test_where_it_was_raised_is_shown_and_so_is_what_it_came_of() -> None:
     shown = redacted_traceback(raised(ValueError("a"), raised(OSError(28, "No space left on device"))))
     assert f'File "{Path(__file__)}"' in shown
-    assert shown.index("OSError: No space left on device") < shown.index("then, because of that:")
+    assert shown.index("OSError: No space left on device") < shown.index("The above exception was the direct cause")
     assert shown.endswith("\nValueError")
 
 

@@ -150,5 +150,5 @@ async def test_a_request_that_nobody_answered_is_logged_by_who_asked(lines: Capt
     with log_context(operation_id="op-7", chunk="3"), pytest.raises(httpx2.ConnectError):
         await asking.post("/v1/rewards", json={})
     (line,) = lines.of("adjudge.client")
-    assert line["message"].startswith("asked POST /v1/rewards: no answer (ConnectError), as op-7.3.")
+    assert line["message"].startswith("sent POST /v1/rewards: no response (ConnectError), request id op-7.3.")
     assert WRITTEN not in lines.whole

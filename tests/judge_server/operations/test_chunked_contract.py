@@ -95,7 +95,7 @@ async def test_what_is_kept_for_every_chunk_is_bounded(
 ) -> None:
     monkeypatch.setattr(service, "MAX_STORED_REQUEST_BYTES", len('{"run":"12345"}'))
     await harness.operations.submit(PROJECT, "score", request(1) | {"run": "12345"})
-    with pytest.raises(InvalidOperationError, match="has 16 bytes as JSON, and 15 are kept; publish a rubric"):
+    with pytest.raises(InvalidOperationError, match="has 16 bytes as JSON, above the limit of 15"):
         await harness.operations.submit(PROJECT, "score", request(1) | {"run": "123456"})
     assert len(await harness.operations.list(PROJECT)) == 1
 

@@ -149,7 +149,7 @@ async def test_a_service_that_cannot_be_reached_is_away() -> None:
     ("answer", "says"),
     [
         (problem(401, "unauthorized", retryable=False), ("status 401", "ADJUDGE_FENCE_SECRET", "clocks")),
-        (httpx2.Response(404, text="Who asked: secret."), ("status 404", "ADJUDGE_URL", "stands between")),
+        (httpx2.Response(404, text="Who asked: secret."), ("status 404", "ADJUDGE_URL", "proxy in between")),
     ],
 )
 async def test_what_keeps_a_worker_from_its_service_is_said_in_its_log_once_a_minute_and_quotes_nothing(

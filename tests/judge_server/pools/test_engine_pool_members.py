@@ -235,7 +235,7 @@ async def test_one_that_comes_back_as_another_judge_stays_out_and_the_log_says_s
     await watched.made_anew("a", 3)
     assert watched.states["a"] == "gone"
     assert [message for _, message in said(caplog)] == [
-        "a is out of the pool: it says that it is not ready",
+        "a is out of the pool: it reports that it is not ready",
         "a stays out of the pool: it came back as another judge: its model is 'another', not 'scripted'",
     ]
     assert not watched["a"].asked

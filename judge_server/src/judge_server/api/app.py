@@ -1,4 +1,4 @@
-"""The FastAPI application: routes, problems, the boundary, and an OpenAPI document worth reading."""
+"""The FastAPI application: routers, middleware, problem handlers and the OpenAPI document."""
 
 import asyncio
 import json
@@ -34,10 +34,10 @@ _AUTHENTICATED_ROUTERS = (
     ledger.projects_router,
     operations.router,
 )
-"""The routers whose routes need a key, each with the scope it declares. The health routes are open."""
+"""The routers that require an API key with the scope they declare. The health routes are open."""
 
 _COMMON_PROBLEM_STATUSES = (401, 403, 414, 429, 431, 503)
-"""What any request may be answered with, where a key may be needed."""
+"""The problem statuses of every route that requires a key."""
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -49,9 +49,9 @@ def create_app(
     body_timeout_s: float = 30.0,
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
-    """The application over a service. `lifespan` starts and stops what the service stands on.
+    """Create the application over a service. `lifespan` starts and stops the service's parts.
 
-    Bodies are refused that are larger than `max_body_bytes`, or come too slowly: see `web.bodies`.
+    A body larger than `max_body_bytes`, or one that arrives too slowly, is rejected: see `BoundedBody`.
     """
     app = FastAPIOffline(
         title="Adjudge",
@@ -69,15 +69,15 @@ def create_app(
     app.add_middleware(AccessMiddleware, authenticator=service.authenticator)
     app.add_middleware(BoundaryMiddleware, max_body_bytes=max_body_bytes, body_timeout_s=body_timeout_s)
     app.add_middleware(RequestLoggingMiddleware)
-    document = app.openapi
+    generate_schema = app.openapi
 
-    making = Lock()
+    schema_lock = Lock()
 
     def openapi() -> dict[str, Any]:
-        with making:
-            made = app.openapi_schema is not None
-            schema = document()
-            if not made:
+        with schema_lock:
+            is_cached = app.openapi_schema is not None
+            schema = generate_schema()
+            if not is_cached:
                 schema["components"]["schemas"].update(_undeclared_schemas())
                 if service.authenticator is not None and not service.authenticator.required:
                     _make_keys_optional(schema)
@@ -89,20 +89,20 @@ def create_app(
 
 
 def _serve_document(app: FastAPI) -> None:
-    """Answer `/openapi.json` with bytes that are made once, by the first request for them, off the event loop."""
+    """Serve `/openapi.json` from bytes that the first request creates, off the event loop."""
     (route,) = [one for one in app.router.routes if isinstance(one, Route) and one.path == app.openapi_url]
     app.router.routes.remove(route)
-    making = asyncio.Lock()
-    made: list[bytes] = []
+    lock = asyncio.Lock()
+    cached: list[bytes] = []
 
-    def make() -> bytes:
+    def encode() -> bytes:
         return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
 
     async def document(request: Request) -> Response:
-        async with making:
-            if not made:
-                made.append(await asyncio.to_thread(make))
-        return Response(made[0], media_type="application/json")
+        async with lock:
+            if not cached:
+                cached.append(await asyncio.to_thread(encode))
+        return Response(cached[0], media_type="application/json")
 
     app.add_route(route.path, document, include_in_schema=False)
 
@@ -112,7 +112,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _make_keys_optional(document: dict[str, Any]) -> None:
-    """Say that requests may do without the key that this service does not need."""
+    """Mark the API key as optional in every operation."""
     operations = [operation for path in document["paths"].values() for operation in path.values()]
     for operation in operations:
         if {} not in operation.get("security", [{}]):
@@ -120,7 +120,7 @@ def _make_keys_optional(document: dict[str, Any]) -> None:
 
 
 def _undeclared_schemas() -> dict[str, Any]:
-    """What routes refer to without declaring it as their model: problems, and the lines of a stream."""
+    """The schemas that routes refer to without declaring them as a model: problems and the lines of a stream."""
     schemas: dict[str, Any] = {}
     for model in (RewardEvent, Problem):
         schema = model.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")

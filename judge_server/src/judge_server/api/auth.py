@@ -1,14 +1,10 @@
 """API keys over HTTP: authenticate before the body is read, check scopes, allow keyless loopback.
 
-Keys over HTTP: who asks is settled before a body is read, what they may do before a route does anything.
+`AccessMiddleware` identifies the caller before the body is read. `RequiredScope` is the dependency by which a router or
+route declares its scope; it checks the scope before the route runs and adds it to the OpenAPI document.
 
-`AccessMiddleware` is the middleware; `RequiredScope` is the dependency that a router or a route names its scope with, which also writes
-it into the OpenAPI document.
-
-Who does without a key must have meant this machine.
-
-A page in a browser may give its own host name the address 127.0.0.1, and is then let read what is answered there (DNS
-rebinding). The header `Host` tells: the browser sends the page's name.
+A request without a key must name a loopback host in its `Host` header. Otherwise a web page could point its own host
+name at 127.0.0.1 and read the responses (DNS rebinding); the browser then sends the page's host name.
 """
 
 import ipaddress
@@ -27,42 +23,8 @@ from judge_server.errors import Forbidden, ServiceError
 from judge_server.observability.logs import bind_log_context
 from trainer_client.wire.tenants import Scope as KeyScope
 
-
-def require_loopback_host(headers: Headers) -> None:
-    """Refuse a request that was meant for another host than this machine's own; one that names none is let in.
-
-    Raises:
-        Forbidden: `Host` is neither `localhost` nor an address of the loopback.
-    """
-    host = headers.get("host")
-    if host is None or is_loopback(_name_of(host)):
-        return
-    raise Forbidden(
-        f"Without a key this service answers to localhost and 127.0.0.1, and not to {host[:100]!r}. Ask it by one of "
-        "those names, or with an API key: adjudge keys create --scope score"
-    )
-
-
-def is_loopback(name: str) -> bool:
-    """Whether a host's name or address stands for this machine alone, wherever it is read."""
-    name = name.rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def _name_of(host: str) -> str:
-    """`localhost:8000` without its port, `[::1]:8000` without that and its brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
-
-
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
-"""Open to everybody: whether the process lives, and what its API looks like."""
+"""The paths that need no key: the probes and the API documentation."""
 
 _OPEN_FOLDER = "/static-offline-docs/"
 _READ_METHODS = frozenset({"GET", "HEAD"})
@@ -73,7 +35,7 @@ _bearer_scheme = HTTPBearer(
 
 
 class AccessMiddleware:
-    """ASGI middleware: finds out for whom a request is, and has it served for them. Without a gate all is open."""
+    """ASGI middleware that identifies the caller of a request. Without an authenticator, all requests are anonymous."""
 
     def __init__(self, app: ASGIApp, *, authenticator: Authenticator | None) -> None:
         self._app = app
@@ -111,10 +73,10 @@ class AccessMiddleware:
 
 
 class RequiredScope:
-    """A dependency that insists on a scope: `reading` for GET, `changing` for all else where it is another.
+    """A dependency that requires a scope: `read_scope` for GET and HEAD, `write_scope`, if given, for other methods.
 
-    What takes `score` to POST is refused too where the project's budget is spent, unless `judges` is false. A route
-    that takes a body calls `insist` before it reads the body, so that a key without the scope costs nothing.
+    A POST that requires `score` is also rejected if the project's budget is spent, unless `checks_budget` is false. A
+    route with a body calls `require_scope` before it reads the body, so that a key without the scope costs nothing.
     """
 
     def __init__(
@@ -125,11 +87,11 @@ class RequiredScope:
     async def __call__(
         self, request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer_scheme)]
     ) -> None:
-        """Insist, as FastAPI has it done; a second time does nothing."""
+        """Check the scope as a FastAPI dependency."""
         await self.require_scope(request)
 
     async def require_scope(self, request: Request) -> None:
-        """Raise `Forbidden` or `BudgetExhausted`, once per request."""
+        """Check the scope and the budget, once per request; raises `Forbidden` or `BudgetExhausted`."""
         if getattr(request.state, "scope_checked", None) is self:
             return
         scope = self._read_scope if request.method in _READ_METHODS else self._write_scope
@@ -142,11 +104,44 @@ class RequiredScope:
 
 
 def identity_of(request: Request) -> Identity:
-    """Whom a request is for."""
+    """The identity of the caller."""
     identity: Identity = request.state.identity
     return identity
 
 
 def project_of(request: Request) -> str:
-    """The project that a request is for."""
+    """The project of the caller."""
     return identity_of(request).project_id
+
+
+def require_loopback_host(headers: Headers) -> None:
+    """Reject a request whose `Host` is not a loopback host; a request without `Host` passes.
+
+    Raises:
+        Forbidden: `Host` is neither `localhost` nor a loopback address.
+    """
+    host = headers.get("host")
+    if host is None or is_loopback(_name_of(host)):
+        return
+    raise Forbidden(
+        f"Without a key this service answers to localhost and 127.0.0.1, and not to {host[:100]!r}. Use one of those "
+        "names, or send an API key: adjudge keys create --scope score"
+    )
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address always refers to the local machine."""
+    name = name.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _name_of(host: str) -> str:
+    """The host name in a `Host` header, without the port or the brackets of an IPv6 address."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]

@@ -1,7 +1,7 @@
-"""`Idempotency-Key`: a request that is sent again is done once, and answered as it was.
+"""`Idempotency-Key`: a repeated request is processed once, and its first response is sent again.
 
-What fails is forgotten, so that it may be tried again. Requests that are judged are done again, which costs no call
-that succeeded, and are recorded once. Knows keys and digests; refuses to know what is asked.
+A failed request releases its key, so that it may be tried again. Requests that judge are judged again, which repeats no
+call that succeeded, and are recorded once.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ log = logging.getLogger("adjudge")
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 HOLD_S = 10.0
-"""Seconds after which who began a request and neither ended nor failed is taken for dead."""
+"""The seconds after which a request that has neither succeeded nor failed loses its claim on the key."""
 
 _LOOKUP_TIMEOUT_S = 1.0
 
@@ -37,7 +37,8 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         alias=IDEMPOTENCY_HEADER,
-        description="Requests with the same key are one, for 24 hours; a key that came with another one is refused.",
+        description="Requests with the same key within 24 hours count as one; "
+        "a key that was used for a different request is rejected.",
         min_length=1,
         max_length=256,
         examples=["0123456789abcdef"],
@@ -46,12 +47,12 @@ IdempotencyKey = Annotated[
 
 
 async def run_idempotent(request: Request, key: str | None, work: Callable[[], Awaitable[Response]]) -> Response:
-    """Do the work, or answer as it was answered when this request came before; without a key, just do it.
+    """Do the work, or replay the response to an earlier request with this key; without a key, just do the work.
 
     Raises:
-        InvalidRequest: the key came with another request.
-        InProgress: the same request is being done now.
-        ConnectionError: what the key stands for cannot be looked up now.
+        InvalidRequest: the key was used for a different request.
+        InProgress: the same request is still being processed.
+        ConnectionError: the key cannot be looked up now.
     """
     keys = service_of(request).idempotency_keys
     if key is None or keys is None:
@@ -62,29 +63,30 @@ async def run_idempotent(request: Request, key: str | None, work: Callable[[], A
         return _replay(claim.answer)
     if claim.wait_s:
         raise InProgress(
-            "The same request is being worked on; send it again when it is done.", retry_after_s=ceil(claim.wait_s)
+            "The same request is still being processed; send it again when it is done.",
+            retry_after_s=ceil(claim.wait_s),
         )
     try:
         response = await work()
     except Exception:
-        with suppress(ConnectionError):  # else it is free when its time is over
+        with suppress(ConnectionError):  # if it cannot be released, the claim expires
             await keys.release(project_id, key)
         raise
     answer = StoredAnswer(response.status_code, response.headers.get("Location"), bytes(response.body))
     try:
         await keys.store_answer(project_id, key, answer)
     except ConnectionError as error:
-        log.warning("the answer to an %s is not kept: %s", IDEMPOTENCY_HEADER, error)
+        log.warning("the response for an %s could not be stored: %s", IDEMPOTENCY_HEADER, error)
     return response
 
 
 async def record_id_of(request: Request, key: str | None) -> bytes | None:
-    """The id that what is judged for this request is recorded under: the same each time that the key comes.
+    """The id under which this request is recorded, which is the same for every request with the key.
 
-    None where there is no key, or none can be looked up now: judging does not wait for the database.
+    It is None if there is no key, or if the key cannot be looked up now: judging does not wait for the database.
 
     Raises:
-        InvalidRequest: the key came with another request.
+        InvalidRequest: the key was used for a different request.
     """
     if key is None or service_of(request).idempotency_keys is None:
         return None
@@ -92,17 +94,15 @@ async def record_id_of(request: Request, key: str | None) -> bytes | None:
         async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
             claim = await _claim(request, key, 0.0)
     except (ConnectionError, TimeoutError) as error:
-        why = error or f"the store has not answered within {_LOOKUP_TIMEOUT_S:g} s"
-        log.warning(
-            "request %s is judged without regard to its %s: %s", request.state.request_id, IDEMPOTENCY_HEADER, why
-        )
+        why = error or f"the store did not answer within {_LOOKUP_TIMEOUT_S:g} s"
+        log.warning("request %s is judged and its %s ignored: %s", request.state.request_id, IDEMPOTENCY_HEADER, why)
         return None
-    began = int(claim.first_at.timestamp() * 1e6).to_bytes(8, "big")
-    return began + sha256(f"{project_of(request)}\0{key}".encode()).digest()[:8]
+    first_at = int(claim.first_at.timestamp() * 1e6).to_bytes(8, "big")
+    return first_at + sha256(f"{project_of(request)}\0{key}".encode()).digest()[:8]
 
 
 def recorder_of(request: Request) -> RecordSink | None:
-    """What takes over what is judged for this request, if anything; a worker is believed that it will ask again."""
+    """The recorder for this request, if any. A worker's header says whether the worker will retry failures."""
     recorder, will_retry = service_of(request).recorder, request.headers.get(WILL_RETRY_HEADER)
     if recorder is None or will_retry is None or identity_of(request).actor != WORKER_ACTOR:
         return recorder
@@ -111,9 +111,9 @@ def recorder_of(request: Request) -> RecordSink | None:
 
 async def _claim(request: Request, key: str, hold_s: float) -> KeyClaim:
     keys = service_of(request).idempotency_keys
-    assert keys is not None  # those who call this have looked
-    about = f"{request.method} {request.url.path}?{request.url.query}\n".encode()
-    request_digest = sha256(about + await request.body()).digest()
+    assert keys is not None  # checked by the callers
+    request_line = f"{request.method} {request.url.path}?{request.url.query}\n".encode()
+    request_digest = sha256(request_line + await request.body()).digest()
     try:
         return await keys.claim(project_of(request), key, request_digest, hold_s=hold_s)
     except ValueError as error:

@@ -1,10 +1,8 @@
 """The routes that read the ledger, training runs, the caller's project and the audit log.
 
-`GET /v1/verdicts` and `GET /v1/ledger`: what was judged, and how recording stands.
-
-`GET /v1/runs` and `GET /v1/runs/{run}`: the training runs of the ledger, and the figures of one.
-
-`GET /v1/project` and `GET /v1/audit`: what a project may use and has used, and who changed what of it.
+- `GET /v1/verdicts` and `GET /v1/ledger`: recorded verdicts, and the status of recording.
+- `GET /v1/runs` and `GET /v1/runs/{run}`: the training runs in the ledger, and the figures of one run.
+- `GET /v1/project` and `GET /v1/audit`: the limits and usage of the project, and its audit log.
 """
 
 from collections.abc import Awaitable
@@ -39,16 +37,16 @@ ledger_router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(R
 )
 async def recorded_verdicts(
     request: Request,
-    run: Annotated[str, Query(description="The run; empty for what was judged under no run's name.", max_length=256)],
+    run: Annotated[str, Query(description="The run; empty for requests without a run.", max_length=256)],
     step: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None,
     rubric: Annotated[str | None, Query(description="`name`, `name@3`, `name@alias` or `sha256:…`")] = None,
     criterion: Annotated[str | None, Query(description="A criterion's id.", max_length=128)] = None,
-    status: Annotated[Literal["ok", "failed"] | None, Query(description="Of the verdict.")] = None,
-    texts: Annotated[bool, Query(description="With prompts, responses and groundings, where they are kept.")] = False,
-    after: Annotated[str | None, Query(description="The `next_cursor` of the page before.")] = None,
+    status: Annotated[Literal["ok", "failed"] | None, Query(description="The status of the verdict.")] = None,
+    texts: Annotated[bool, Query(description="Include prompts, responses and groundings, if they are kept.")] = False,
+    after: Annotated[str | None, Query(description="The `next_cursor` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> RecordedPage:
-    """Oldest first. What was judged a second ago may not be there yet; `GET /v1/ledger` says how much is on its way."""
+    """Oldest first. Verdicts of the last second may be missing; `GET /v1/ledger` says how many are still unwritten."""
     service = service_of(request)
     ledger = service.readable_ledger()
     try:
@@ -57,22 +55,22 @@ async def recorded_verdicts(
         raise invalid_request((FieldError(field="after", message=str(error)),)) from None
     digest = None if rubric is None else digest_bytes(await digest_of_reference(service, project_of(request), rubric))
     failed = None if status is None else status == "failed"
-    wanted = UseFilter(project_of(request), storable_text(run), step, digest, criterion, failed, place, limit)
+    use_filter = UseFilter(project_of(request), storable_text(run), step, digest, criterion, failed, place, limit)
     try:
-        return await recorded_page(ledger, wanted, texts=texts)
+        return await recorded_page(ledger, use_filter, texts=texts)
     except ConnectionError as error:
         raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
 
 
-@ledger_router.get("/ledger", summary="How recording stands", response_model=LedgerState)
+@ledger_router.get("/ledger", summary="Ledger status", response_model=LedgerState)
 async def ledger_state(request: Request) -> LedgerState:
-    """Of this process, since it started. Rewards are served whatever it says."""
+    """The status of recording in this process since it started. Rewards are served whatever the status is."""
     recorder = service_of(request).recorder
     return LedgerState(keeps="nothing") if recorder is None else recorder.state()
 
 
 async def digest_of_reference(service: Service, project_id: str, rubric: str) -> str:
-    """The digest a reference stands for; a digest need not be in the store, for rubrics come with requests too."""
+    """Resolve a reference to a digest; a digest need not be in the store, since inline rubrics have one too."""
     with suppress(ValueError):
         if (digest := parse_reference(rubric).digest) is not None:
             return digest
@@ -81,7 +79,7 @@ async def digest_of_reference(service: Service, project_id: str, rubric: str) ->
 
 runs_router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
 
-After = Annotated[str | None, Query(description="The `next_cursor` of the page before.", max_length=2000)]
+After = Annotated[str | None, Query(description="The `next_cursor` of the previous page.", max_length=2000)]
 Step = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 T = TypeVar("T")
 
@@ -90,9 +88,9 @@ T = TypeVar("T")
     "", summary="List the training runs of the ledger", response_model=RunPage, responses=problem_responses(422, 503)
 )
 async def list_runs(request: Request, after: After = None, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> RunPage:
-    """The run that was judged for last comes first.
+    """The most recently used run comes first.
 
-    What was judged a second ago may not be there yet; `GET /v1/ledger` says how much is on its way.
+    Verdicts of the last second may be missing; `GET /v1/ledger` says how many are still unwritten.
     """
     ledger = service_of(request).readable_ledger()
     return await _read(ledger.runs(project_of(request), after=after, limit=limit))
@@ -109,7 +107,7 @@ async def read_run(
     run: Annotated[
         str,
         PathParameter(
-            description="The run's name, which may hold slashes; empty for what was judged under no run's name.",
+            description="The run's name, which may contain slashes; empty for requests without a run.",
             examples=["llama-srar-3"],
             max_length=256,
         ),
@@ -118,22 +116,23 @@ async def read_run(
     last_step: Step = None,
     order: Annotated[Literal["oldest", "newest"], Query(description="Which step comes first.")] = "oldest",
     rubric: Annotated[
-        str | None, Query(description="Only criteria as judged by `name`, `name@3`, `name@alias` or `sha256:…`.")
+        str | None,
+        Query(description="Only criteria of this rubric: `name`, `name@3`, `name@alias` or `sha256:…`."),
     ] = None,
     criterion: Annotated[
         list[str] | None, Query(description="Only these criteria, by id; may be given several times.", max_length=200)
     ] = None,
     criteria: Annotated[
-        int, Query(description="At most this many criteria: those with the most verdicts.", ge=0, le=200)
+        int, Query(description="The maximum number of criteria; those with the most verdicts come first.", ge=0, le=200)
     ] = 50,
     after: After = None,
-    limit: Annotated[int, Query(description="Steps a page.", ge=1, le=500)] = 100,
+    limit: Annotated[int, Query(description="Steps per page.", ge=1, le=500)] = 100,
 ) -> RunReport:
     """The figures of the whole run, and a page of its steps, each with the pass rate and mean score of its criteria.
 
-    `rubric`, `criterion` and `criteria` narrow which criteria are told of; the other figures stay those of all that
-    was judged. Everything is read from sums that are kept while the ledger is written, so a long run is read as fast
-    as a short one.
+    `rubric`, `criterion` and `criteria` select the criteria to report; all other figures cover everything that was
+    judged. The report is read from sums that are updated as the ledger is written, so a long run is read as fast as a
+    short one.
     """
     service = service_of(request)
     ledger, project_id = service.readable_ledger(), project_of(request)
@@ -151,18 +150,18 @@ async def read_run(
         after,
         limit,
     )
-    found = await _read(ledger.run(view))
-    if found is None:
+    report = await _read(ledger.run(view))
+    if report is None:
         raise UnknownRun(
-            f"The ledger has nothing of run {run!r}. GET /v1/runs lists the runs there are; what was judged a moment "
-            "ago may still be on its way"
+            f"The ledger has no record of run {run!r}. GET /v1/runs lists the recorded runs; verdicts of the last "
+            "second may not be written yet"
         )
-    return found
+    return report
 
 
-async def _read(reading: Awaitable[T]) -> T:
+async def _read(query: Awaitable[T]) -> T:
     try:
-        return await reading
+        return await query
     except ConnectionError as error:
         raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
     except ValidationError:
@@ -174,15 +173,15 @@ async def _read(reading: Awaitable[T]) -> T:
 projects_router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(RequiredScope("read"))])
 
 
-@projects_router.get("/project", summary="What the project may use, and has used", response_model=ProjectState)
+@projects_router.get("/project", summary="Read the project's limits and usage", response_model=ProjectState)
 async def project(request: Request) -> ProjectState:
-    """Of the project that the key belongs to: its limits, and the prompt tokens computed for it today (UTC) and ever.
+    """The limits of the key's project, and the prompt tokens computed for it today (UTC) and in total.
 
-    Other processes' counts come in every few seconds.
+    The counts of other processes are added every few seconds.
     """
     identity, authenticator = identity_of(request), service_of(request).authenticator
     if authenticator is None:
-        raise NotReady("This process counts nothing. Ask one that was started with a database.")
+        raise NotReady("This process counts no usage. Send the request to one that was started with a database.")
     used = await authenticator.usage.used(identity.project_id)
     scopes = tuple(sorted(identity.permissions))
     return ProjectState(
@@ -192,7 +191,7 @@ async def project(request: Request) -> ProjectState:
 
 @projects_router.get(
     "/audit",
-    summary="Who changed what",
+    summary="Read the audit log",
     response_model=AuditTail,
     dependencies=[Depends(RequiredScope("admin"))],
     responses=problem_responses(422),
@@ -201,12 +200,12 @@ async def audit(
     request: Request,
     subject: Annotated[
         str | None,
-        Query(description="Only changes of this.", examples=["team/math@production"], max_length=400),
+        Query(description="Only changes of this subject.", examples=["team/math@production"], max_length=400),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> AuditTail:
-    """The newest changes of the project's rubrics, aliases, tags, keys and limits, the newest first."""
+    """The latest changes to the project's rubrics, aliases, tags, keys and limits, newest first."""
     trail = service_of(request).audit
     if trail is None:
-        raise NotReady("This process keeps no audit. Ask one that was started with a database.")
+        raise NotReady("This process has no audit log. Send the request to one that was started with a database.")
     return AuditTail(entries=tuple(await trail.audit(project_of(request), subject=subject, limit=limit)))

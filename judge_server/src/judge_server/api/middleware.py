@@ -1,9 +1,4 @@
-"""The outermost ASGI layer: request ids and bounded bodies.
-
-The outermost layer of HTTP: a request id and the headers of safety on everything, and limits on the body.
-
-What a request's body may weigh, and how long it may take to come. Knows bytes and seconds, not what they mean.
-"""
+"""The outermost ASGI layer: request ids, security headers, and limits on the size and duration of bodies."""
 
 import asyncio
 import re
@@ -20,17 +15,19 @@ from judge_server.observability.logs import bind_log_context
 from trainer_client.wire import FieldError
 
 MIN_BYTES_PER_SECOND = 64 * 1024
-"""Bytes a second that a body must come with on the whole, beside the patience that its sender is granted once."""
+"""The minimum average rate of a body, after the one-time allowance of `body_timeout_s`."""
+
+_CALLER_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class BoundedBody:
-    """The `receive` of a request, refusing a body that is too large or that comes too slowly.
+    """The `receive` of a request, which rejects a body that is too large or arrives too slowly.
 
     Args:
-        receive: the server's.
-        most_bytes: what the body may weigh.
-        patience_s: seconds that may pass without a byte, and in which the body must come beside one second for each
-            `MIN_BYTES_PER_SECOND` bytes of it.
+        receive: the server's `receive`.
+        max_bytes: the maximum size of the body.
+        body_timeout_s: the maximum time in seconds between two messages. The whole body must arrive within this time
+            plus one second for each `MIN_BYTES_PER_SECOND` bytes.
 
     Raises:
         TooLarge, TooSlow: when it is called.
@@ -45,7 +42,7 @@ class BoundedBody:
         self._complete = False
 
     async def __call__(self) -> Message:
-        """The next message; what comes behind the body, that the caller has left, is waited for without end."""
+        """Receive the next message; after the body, wait without limit for the caller to disconnect."""
         if self._complete:
             return await self._receive()
         try:
@@ -53,8 +50,8 @@ class BoundedBody:
                 message = await self._receive()
         except TimeoutError:
             raise TooSlow(
-                f"the body came too slowly: {self._received} bytes so far; send it within {self._body_timeout_s:g} s, and "
-                f"one second more for each {MIN_BYTES_PER_SECOND} bytes, or raise ADJUDGE_CLIENT_TIMEOUT_S on the server"
+                f"the body arrived too slowly: {self._received} bytes so far; send it within {self._body_timeout_s:g} "
+                f"s plus 1 s for each {MIN_BYTES_PER_SECOND} bytes, or raise ADJUDGE_CLIENT_TIMEOUT_S on the server"
             ) from None
         self._received += len(message.get("body", b""))
         self.refuse_above_limit(self._received)
@@ -62,7 +59,7 @@ class BoundedBody:
         return message
 
     def refuse_above_limit(self, size: int) -> None:
-        """Raise `TooLarge` for a body of so many bytes, if it is."""
+        """Raise `TooLarge` if a body of this size exceeds the limit."""
         if size > self._max_bytes:
             raise TooLarge(
                 f"the body is larger than the {self._max_bytes} bytes allowed; send fewer groups at once, "
@@ -77,11 +74,11 @@ class BoundedBody:
         return min(self._body_timeout_s, until - now)
 
 
-_CALLER_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-
-
 class BoundaryMiddleware:
-    """ASGI middleware. A caller's `X-Request-Id` is kept if it is plain; else the request gets one."""
+    """ASGI middleware that bounds bodies and adds the request id and the security headers to every response.
+
+    A caller's `X-Request-Id` is used if it consists of plain characters; otherwise the request gets a new id.
+    """
 
     def __init__(self, app: ASGIApp, *, max_body_bytes: int, body_timeout_s: float = 30.0) -> None:
         self._app = app
@@ -113,15 +110,15 @@ class BoundaryMiddleware:
 
 
 def _refuse_nul(scope: Scope) -> None:
-    """Refuse the character NUL in a path or query: no name has it, and no database keeps it."""
+    """Reject the character NUL in a path or query: no name contains it, and the database cannot store it."""
     for field, value in (("path", scope["path"].encode()), ("query", unquote_to_bytes(scope.get("query_string", b"")))):
         if b"\0" in value:
-            message = "the character NUL (%00) is in no name; leave it out"
+            message = "the character NUL (%00) is not allowed; remove it"
             raise invalid_request((FieldError(field=field, message=message),))
 
 
 class _ResponseSender:
-    """One answer on its way out; a page's head waits for its HTML, whose scripts its policy names."""
+    """Sends one response. The head of an HTML page is held back until its body, since the policy names its scripts."""
 
     def __init__(self, send: Send, path: str, request_id: str) -> None:
         self._send, self._path, self._request_id = send, path, request_id
@@ -129,7 +126,7 @@ class _ResponseSender:
         self.started = False
 
     async def send(self, message: Message) -> None:
-        """Pass a message on, with the headers that everything has."""
+        """Send a message, with the common headers if it is the head."""
         if message["type"] == "http.response.start":
             self.started = True
             if self._path in HTML_PAGES and message["status"] == 200:

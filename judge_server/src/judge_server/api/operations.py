@@ -1,10 +1,7 @@
-"""The routes of `/v1/operations`, and their event streams.
+"""The routes of `/v1/operations`: submit, follow, read, cancel and retry long-running operations.
 
-`/v1/operations`: long work submitted, followed, read, cancelled and tried again.
-
-Knows HTTP and the `Operations` port. Refuses to know who does the work.
-
-An operation's changes as server-sent events. Knows the form of a stream; refuses to know where changes come from.
+The routes use the `Operations` port and do no work themselves. The changes of an operation are sent as server-sent
+events.
 """
 
 import asyncio
@@ -38,12 +35,16 @@ from trainer_client.wire.operations import (
 
 log = logging.getLogger("adjudge")
 
+T = TypeVar("T")
+
+NDJSON = "application/x-ndjson"
+
 EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
 SHUTDOWN_STATE_KEY = "stopping"
-"""The name under which a request's state may have an `asyncio.Event`: the server that took it begins to stop."""
+"""The key of an `asyncio.Event` in a request's state, which is set when the server begins to shut down."""
 
 SSE_HEARTBEAT_INTERVAL_S = 15.0
-"""Seconds without an event after which a comment says that the connection lives."""
+"""The seconds without an event after which a comment is sent to keep the connection alive."""
 
 _HEARTBEAT = b": still here\n\n"
 
@@ -61,40 +62,7 @@ EVENT_SCHEMA: dict[str, Any] = {
         },
     },
 }
-"""What the OpenAPI document says of each event."""
-
-
-async def event_stream(changes: AsyncIterator[Operation], stopping: asyncio.Event) -> AsyncIterator[bytes]:
-    """Events, and comments where none comes for a while.
-
-    Ends early where the store is away, and when the server begins to stop: whoever follows asks again, of another one.
-    """
-    next_change = asyncio.ensure_future(anext(changes, None))
-    shutdown = asyncio.ensure_future(stopping.wait())
-    try:
-        yield _HEARTBEAT
-        while not stopping.is_set():
-            done, _ = await asyncio.wait(
-                {next_change, shutdown}, timeout=SSE_HEARTBEAT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            if next_change not in done:
-                yield _HEARTBEAT
-                continue
-            operation = next_change.result()
-            if operation is None:
-                return
-            yield f"id: {operation.revision}\nevent: operation\ndata: {operation.model_dump_json()}\n\n".encode()
-            next_change = asyncio.ensure_future(anext(changes, None))
-    except (ConnectionError, UnknownOperation) as error:
-        log.warning("events end early: %s", error)
-    finally:
-        next_change.cancel()
-        shutdown.cancel()
-        await asyncio.gather(next_change, shutdown, return_exceptions=True)
-
-
-NDJSON = "application/x-ndjson"
-T = TypeVar("T")
+"""The schema of an event in the OpenAPI document."""
 
 router = APIRouter(
     prefix="/v1/operations",
@@ -114,7 +82,7 @@ EXAMPLE: dict[str, Any] = {
 
 
 class UnknownOperationProblem(ServiceError):
-    """An operation that is not there."""
+    """There is no operation with that id."""
 
     type = "urn:adjudge:not-found"
     title = "Unknown operation"
@@ -123,7 +91,7 @@ class UnknownOperationProblem(ServiceError):
 
 @router.post(
     "",
-    summary="Submit long work",
+    summary="Submit an operation",
     status_code=202,
     response_model=Operation,
     responses={202: {"headers": {"Location": {"schema": {"type": "string"}}}}, **problem_responses(404, 413, 422, 503)},
@@ -133,22 +101,23 @@ async def submit(
     response: Response,
     body: Annotated[OperationRequest, Body(openapi_examples={"score": {"summary": "Score", "value": EXAMPLE}})],
     idempotency_key: Annotated[
-        str | None, Header(description="Submissions with the same key are one.", min_length=1, max_length=256)
+        str | None,
+        Header(description="Submissions with the same key count as one.", min_length=1, max_length=256),
     ] = None,
 ) -> Operation:
-    """Kept when this is answered, and worked on by whoever is free; `Location` is where it stands.
+    """The operation is stored before the response is sent, and a free worker runs it; `Location` is its URL.
 
-    Inputs come in the request: a list, or the text of a JSONL file. Lines that cannot be read refuse all of it, and
-    references to rubrics are settled now: what is published later changes nothing.
+    The request contains the inputs: a list, or the text of a JSONL file. If a line cannot be read, the whole request is
+    rejected. Rubric references are resolved now, so versions published later have no effect.
     """
     if body.kind in ("generate_rubrics", "validate_rubrics"):
         require_scope(identity_of(request), "rubrics:write")
     if isinstance(body, ScoreOperation | EvaluateOperation):
         own = [group.rubric for group in body.groups]
         await refuse_unusable_patterns(service_of(request).checker, project_of(request), body.rubric, own)
-    given = await asyncio.to_thread(body.model_dump, mode="json", exclude_unset=True, exclude={"kind"})
+    parameters = await asyncio.to_thread(body.model_dump, mode="json", exclude_unset=True, exclude={"kind"})
     try:
-        work = operations_of(request).submit(project_of(request), body.kind, given, submission=idempotency_key)
+        work = operations_of(request).submit(project_of(request), body.kind, parameters, submission=idempotency_key)
         operation = await _translate_store_errors(work)
     except ValueError as error:
         raise invalid_request((FieldError(field="", message=str(error)),)) from None
@@ -159,15 +128,13 @@ async def submit(
 
 @router.get("", summary="List operations", response_model=OperationList, responses=problem_responses(503))
 async def list_operations(request: Request) -> OperationList:
-    """The newest 500, the newest first. A `request` of more than 16 KiB is left out: it is empty."""
+    """The newest 500, newest first. A `request` of more than 16 KiB is returned empty."""
     return OperationList(operations=await _translate_store_errors(operations_of(request).list(project_of(request))))
 
 
-@router.get(
-    "/{id}", summary="How an operation stands", response_model=Operation, responses=problem_responses(404, 422, 503)
-)
+@router.get("/{id}", summary="Read an operation", response_model=Operation, responses=problem_responses(404, 422, 503))
 async def read_operation(request: Request, id: OperationId) -> Operation:
-    """Its state, its progress, what it cost, and what went wrong, if anything did."""
+    """Its state, progress and usage, and its error if it failed."""
     return await _translate_store_errors(operations_of(request).get(project_of(request), id))
 
 
@@ -175,20 +142,20 @@ async def read_operation(request: Request, id: OperationId) -> Operation:
     "/{id}", summary="Cancel an operation", response_model=Operation, responses=problem_responses(404, 422, 503)
 )
 async def cancel_operation(request: Request, id: OperationId) -> Operation:
-    """What is done stays done, and its results stay. One that has ended stays as it is."""
+    """Results that exist are kept. An operation that has ended is left as it is."""
     return await _translate_store_errors(operations_of(request).cancel(project_of(request), id))
 
 
 @router.post(
     "/{id}/retry",
-    summary="Try an operation again",
+    summary="Retry an operation",
     response_model=Operation,
     responses=problem_responses(404, 409, 422, 503),
 )
 async def retry_operation(request: Request, id: OperationId, idempotency_key: IdempotencyKey = None) -> Response:
-    """Go on with one that failed or was cancelled, from what is done. Any other stays as it is.
+    """Continue an operation that failed or was cancelled from where it stopped. Any other is left as it is.
 
-    A request that is sent again under its `Idempotency-Key` is answered as it was, and begins no other try.
+    A request that is repeated with its `Idempotency-Key` gets the same response again and starts no further retry.
     """
 
     async def work() -> Response:
@@ -214,16 +181,16 @@ class _EventStreamResponse(Response):
 async def operation_events(
     request: Request,
     id: OperationId,
-    last_event_id: Annotated[str | None, Header(description="The revision that was seen last.")] = None,
+    last_event_id: Annotated[str | None, Header(description="The last revision that the client has seen.")] = None,
 ) -> Response:
-    """Server-sent events: the operation, as `GET` shows it, whenever it changed; the stream ends when it has ended.
+    """Server-sent events: the operation, as `GET` returns it, after each change; the stream ends with the operation.
 
-    Each event's id is the operation's revision, so that who comes back with `Last-Event-ID` misses nothing. Changes
-    that come fast are told as one. A comment every 15 seconds says that the connection lives.
+    The id of an event is the operation's revision, so a client that reconnects with `Last-Event-ID` misses nothing.
+    Changes in quick succession are sent as one. A comment every 15 seconds keeps the connection alive.
     """
     after = _revision(last_event_id)
     operations, project_id = operations_of(request), project_of(request)
-    await _translate_store_errors(operations.get(project_id, id))  # what is wrong with the request is no 200
+    await _translate_store_errors(operations.get(project_id, id))  # raise before the status 200 is sent
     stopping = getattr(request.state, SHUTDOWN_STATE_KEY, None) or asyncio.Event()
     stream = event_stream(operations.events(project_id, id, after=after), stopping)
     return StreamingResponse(
@@ -243,36 +210,66 @@ async def operation_events(
 async def operation_results(
     request: Request,
     id: OperationId,
-    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="The `next_after` of the page before.")] = 0,
+    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="The `next_after` of the previous page.")] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE_RESULTS)] = 100,
 ) -> Response:
-    """In the order in which they were made; `index` is the place of the input.
+    """In the order of their creation; `index` is the position of the input.
 
-    With `Accept: application/x-ndjson` all that there are after `after` come as lines.
+    With `Accept: application/x-ndjson`, all results behind `after` are returned, one per line.
     """
     operations, project_id = operations_of(request), project_of(request)
-    lines = NDJSON in request.headers.get("accept", "")
+    as_lines = NDJSON in request.headers.get("accept", "")
     page = await _translate_store_errors(
-        operations.results(project_id, id, after=after, limit=MAX_PAGE_RESULTS if lines else limit)
+        operations.results(project_id, id, after=after, limit=MAX_PAGE_RESULTS if as_lines else limit)
     )
-    if lines:
+    if as_lines:
         return StreamingResponse(_lines(operations, project_id, id, page), media_type=NDJSON)
     return Response(await asyncio.to_thread(page.model_dump_json), media_type="application/json")
 
 
 def operations_of(request: Request) -> Operations:
-    """The operations of this service; raises `NotReady` where this process has none."""
+    """The operations of this service; raises `NotReady` if this process has none."""
     operations = service_of(request).operations
     if operations is None:
-        raise NotReady("This process runs no operations. Ask one that was started with a database.")
+        raise NotReady("This process has no operations. Send the request to one that was started with a database.")
     return operations
+
+
+async def event_stream(changes: AsyncIterator[Operation], stopping: asyncio.Event) -> AsyncIterator[bytes]:
+    """Encode an operation's changes as server-sent events, with heartbeat comments in between.
+
+    The stream ends early if the store cannot be reached or the server begins to shut down; the client then reconnects
+    to another server.
+    """
+    next_change = asyncio.ensure_future(anext(changes, None))
+    shutdown = asyncio.ensure_future(stopping.wait())
+    try:
+        yield _HEARTBEAT
+        while not stopping.is_set():
+            done, _ = await asyncio.wait(
+                {next_change, shutdown}, timeout=SSE_HEARTBEAT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if next_change not in done:
+                yield _HEARTBEAT
+                continue
+            operation = next_change.result()
+            if operation is None:
+                return
+            yield f"id: {operation.revision}\nevent: operation\ndata: {operation.model_dump_json()}\n\n".encode()
+            next_change = asyncio.ensure_future(anext(changes, None))
+    except (ConnectionError, UnknownOperation) as error:
+        log.warning("the event stream of an operation ends early: %s", error)
+    finally:
+        next_change.cancel()
+        shutdown.cancel()
+        await asyncio.gather(next_change, shutdown, return_exceptions=True)
 
 
 async def _translate_store_errors(work: Awaitable[T]) -> T:
     try:
         return await work
     except UnknownOperation as error:
-        raise UnknownOperationProblem(f"{error}; GET /v1/operations lists those there are") from None
+        raise UnknownOperationProblem(f"{error}; GET /v1/operations lists the operations") from None
     except ConnectionError as error:
         raise NotReady(f"Operations cannot be read or changed now: {error}", retry_after_s=5) from error
 
@@ -280,11 +277,11 @@ async def _translate_store_errors(work: Awaitable[T]) -> T:
 def _revision(last_event_id: str | None) -> int:
     if last_event_id is None or not last_event_id.strip():
         return 0
-    given = last_event_id.strip()
-    if not (given.isascii() and given.isdigit() and len(given) < 19):
-        message = f"{last_event_id[:50]!r} is no id of an event; send one that an event had, or leave the header out"
+    revision = last_event_id.strip()
+    if not (revision.isascii() and revision.isdigit() and len(revision) < 19):
+        message = f"{last_event_id[:50]!r} is not an event id; send the id of an event, or omit the header"
         raise invalid_request((FieldError(field="Last-Event-ID", message=message),))
-    return int(given)
+    return int(revision)
 
 
 async def _lines(operations: Operations, project_id: str, id_: str, page: ResultPage) -> AsyncIterator[bytes]:

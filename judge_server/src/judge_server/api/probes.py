@@ -1,14 +1,8 @@
 """Health, readiness, capabilities and metrics, of a service and of a worker.
 
-`/healthz`, `/readyz` and `GET /v1`: is the process alive, can it judge, and what does it know.
-
-`GET /metrics`: what the judge counts and times, for Prometheus and for `adjudge top`.
-
-The page that Prometheus reads: several judges' metrics, and others', as one.
-
-The default judge's series have no label `judge`, the others' have their name in it.
-
-The probes and the metrics of a worker, which serves nothing else. What they look at, the process says.
+A service has `/healthz`, `/readyz`, `GET /v1` and `/metrics`, which Prometheus and `adjudge top` read. The metrics page
+merges those of all judges: the series of the default judge have no label `judge`, those of the others have their name
+in it. A worker has only the probes and `/metrics`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -45,24 +39,24 @@ health_router = APIRouter(tags=["service"])
 
 SelectedChecks = Annotated[
     tuple[str, ...],
-    Query(description="The parts that count, as `checks` names them, or `replica`; all parts unless given."),
+    Query(description="The parts to check, as named in `checks`, or `replica`; all parts by default."),
 ]
 
 
 class Health(BaseModel):
-    """The process answers."""
+    """The process is alive."""
 
     status: str = "ok"
 
 
 class Readiness(BaseModel):
-    """Every part is ready."""
+    """Every checked part is ready."""
 
     checks: dict[str, bool]
 
 
 class EngineCapabilities(BaseModel):
-    """What the judge's engine can do, see `judge_server.ports.Capabilities`."""
+    """What the judge's engine supports; see `judge_server.ports.Capabilities`."""
 
     logprobs: bool
     token_menus: bool
@@ -73,7 +67,7 @@ class EngineCapabilities(BaseModel):
 
 
 class ServerCapabilities(BaseModel):
-    """What this server understands, so that a client can leave out what it does not."""
+    """What this server supports, so that clients can adapt to it."""
 
     version: str
     model: str | None
@@ -86,31 +80,36 @@ class ServerCapabilities(BaseModel):
     engine: EngineCapabilities | None
 
 
-@health_router.get("/healthz", summary="Is the process alive")
+@health_router.get("/healthz", summary="Check that the process is alive")
 async def healthz() -> Health:
-    """Says nothing of the judge: use `/readyz` for that."""
+    """Does not check the judge: use `/readyz` for that."""
     return Health()
 
 
-@health_router.get("/readyz", summary="Can it judge", response_model=Readiness, responses=problem_responses(422, 503))
+@health_router.get(
+    "/readyz",
+    summary="Check that the service can judge",
+    response_model=Readiness,
+    responses=problem_responses(422, 503),
+)
 async def readyz(request: Request, only: SelectedChecks = ()) -> Readiness | Response:
     """The rubric store can be read, the judge model is loaded, the verdict cache answers, and the ledger can spool.
 
-    What takes replicas out of use must ask for `?only=replica`, which says no where another replica may do better:
-    while a judge of its own is not loaded or does not answer; where judges are elsewhere, until a first one was found,
-    and while all speak another protocol. Store, cache and judges elsewhere are the same for all replicas, which go on
-    serving what they can without; and rewards do not need the ledger.
+    Load balancers must use `?only=replica`, which says whether this replica should receive traffic. It fails while a
+    judge in this process is not loaded or does not answer. If judges run elsewhere, it fails until a first one is
+    found, and while all of them speak another protocol. Store, cache and remote judges are shared by all replicas,
+    which keep serving what they can without them, and rewards do not need the ledger.
     """
     service = service_of(request)
     checks = await service.checks(only)
     if not all(checks.values()):
-        waiting = ", ".join(name for name, ok in checks.items() if not ok)
+        failing = ", ".join(name for name, ok in checks.items() if not ok)
         failure_reason = (
             service.recorder.failure_reason if service.recorder is not None and not checks.get("ledger", True) else None
         )
         reasons = [service.not_ready_reason, f"ledger: {failure_reason}" if failure_reason else ""]
         why = f" ({'; '.join(filter(None, reasons))})" if any(reasons) else ""
-        raise NotReady(f"not ready: {waiting}{why}", retry_after_s=2)
+        raise NotReady(f"not ready: {failing}{why}", retry_after_s=2)
     return Readiness(checks=checks)
 
 
@@ -121,7 +120,7 @@ async def readyz(request: Request, only: SelectedChecks = ()) -> Readiness | Res
     responses=problem_responses(401, 403, 414, 429, 431, 503),
 )
 async def capabilities(request: Request) -> ServerCapabilities:
-    """Lists the reward modes, judging protocols and failure policies of this server, and what its engine can do."""
+    """Lists the reward modes, judging protocols and failure policies of this server, and what its engine supports."""
     judge = service_of(request).judge
     return ServerCapabilities(
         version=__version__,
@@ -137,19 +136,19 @@ async def capabilities(request: Request) -> ServerCapabilities:
 
 
 class MetricSource(Protocol):
-    """Whatever has metrics."""
+    """A source of metrics."""
 
     def collect(self) -> Iterable[Metric]:
-        """Its metrics at this moment."""
+        """The current metrics."""
 
 
 def metrics_page(judges: Mapping[str, JudgeMetrics], others: Iterable[MetricSource] = ()) -> bytes:
-    """Everything, as Prometheus' text format 0.0.4."""
+    """All metrics in Prometheus' text format 0.0.4."""
     return generate_latest(_MergedRegistry(judges, others))
 
 
 class _MergedRegistry:
-    """All of them as one registry, each family once, without the time at which each series began."""
+    """All sources as one registry, with each metric family once and without the `_created` series."""
 
     def __init__(self, judges: Mapping[str, JudgeMetrics], others: Iterable[MetricSource]) -> None:
         self._judges = judges
@@ -190,9 +189,9 @@ _EXAMPLE = 'adjudge_calls_waiting 96.0\nadjudge_run_share{run="llama-srar-3"} 0.
 async def metrics(request: Request) -> Response:
     """Queue, cache and engine times, verdicts by outcome, tokens, and each run's share, in the text format 0.0.4.
 
-    How the ledger and operations stand, and what projects used, come with them. Of a judge there is nothing until it
-    has loaded. With several judges, all but the default one have the label `judge`.
-    At most 20 runs have a label of their own; the rest count as `(other)`.
+    The page includes the status of the ledger and of operations, and the usage of projects. A judge appears once it
+    has loaded. With several judges, all but the default one have the label `judge`. At most 20 runs have a label of
+    their own; the rest count as `(other)`.
     """
     service = service_of(request)
     others: list[MetricSource] = [] if service.recorder is None else [LedgerMetrics(service.recorder.state)]
@@ -204,13 +203,13 @@ async def metrics(request: Request) -> Response:
 
 
 def judge_metrics_page(judges: Mapping[str, Judge], others: Iterable[MetricSource] = ()) -> bytes:
-    """The page of some judges by name, their pools', and others' metrics."""
+    """The metrics page of judges by name, of their pools, and of other sources."""
     pools = PoolMetrics({name: judge.executor.members() for name, judge in judges.items()})
     return metrics_page({name: judge.metrics for name, judge in judges.items()}, [pools, *others])
 
 
 MAX_PROBE_BODY_BYTES = 1024
-"""What a request may bring: nobody has anything to send here."""
+"""The maximum size of a body sent to a worker, whose routes take none."""
 
 
 def create_worker_app(
@@ -218,12 +217,12 @@ def create_worker_app(
     checks: Callable[[], Awaitable[Mapping[str, bool]]],
     stalled: Callable[[], bool],
 ) -> FastAPI:
-    """The application of a worker.
+    """Create the application of a worker.
 
     Args:
-        metrics: what it did.
-        checks: what it needs, each part by itself, and whether it is there.
-        deaf: whether it hears nothing of the work that waits for it; only a restart helps then.
+        metrics: the metrics of its operations.
+        checks: checks the parts that the worker needs, by name.
+        stalled: whether the worker receives none of the waiting work, which only a restart repairs.
     """
     app = FastAPI(
         title="Adjudge worker", docs_url=None, redoc_url=None, openapi_url=None, telemetry=FASTAPI_TELEMETRY_OFF
@@ -233,15 +232,15 @@ def create_worker_app(
     @app.get("/healthz")
     async def healthz() -> Response:
         if stalled():
-            raise NotReady("work waits, and none of it is handed to this worker, which has room: restart it")
+            raise NotReady("work is waiting, but none of it reaches this worker, which has free capacity: restart it")
         return JSONResponse({"status": "ok"})
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        found = await checks()
-        if away := [name for name, there in found.items() if not there]:
-            raise NotReady(f"not ready: {', '.join(away)}", retry_after_s=2)
-        return JSONResponse({"checks": dict(found)})
+        results = await checks()
+        if failing := [name for name, ok in results.items() if not ok]:
+            raise NotReady(f"not ready: {', '.join(failing)}", retry_after_s=2)
+        return JSONResponse({"checks": dict(results)})
 
     @app.get("/metrics")
     async def page() -> Response:

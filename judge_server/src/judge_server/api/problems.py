@@ -1,4 +1,4 @@
-"""Every error as `application/problem+json`: ours, the framework's, and those nobody foresaw."""
+"""Every error as `application/problem+json`: the service's own, the framework's, and unexpected ones."""
 
 import asyncio
 import logging
@@ -25,13 +25,13 @@ _FRAMEWORK_TYPES: dict[int, ProblemType] = {
 
 _PARAMETER = re.compile(r"{\w+}")
 
-INTERNAL_ERROR_DETAIL = "Something went wrong on our side; the server's log has the reason under the request id."
+INTERNAL_ERROR_DETAIL = "An unexpected error occurred; the server's log has the reason under the request id."
 
-STORE_UNAVAILABLE_DETAIL = "What this needs is kept in a store that cannot be reached now; ask again in a moment."
+STORE_UNAVAILABLE_DETAIL = "The store that this request needs cannot be reached now; try again in a moment."
 
 
 def problem_of(error: ServiceError, request_id: str) -> Problem:
-    """The problem that one of our errors is answered with."""
+    """The problem document of a service error."""
     return Problem(
         type=error.type,
         title=error.title,
@@ -45,7 +45,7 @@ def problem_of(error: ServiceError, request_id: str) -> Problem:
 
 
 def problem_response(error: ServiceError, request_id: str) -> Response:
-    """The response for one of our errors."""
+    """The response for a service error."""
     problem = problem_of(error, request_id)
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     if error.challenge is not None:
@@ -54,7 +54,7 @@ def problem_response(error: ServiceError, request_id: str) -> Response:
 
 
 def install_problem_handlers(app: FastAPI) -> None:
-    """Make the application answer every error with a problem."""
+    """Make the application return every error as a problem."""
 
     @app.exception_handler(ServiceError)
     async def service_error(request: Request, error: ServiceError) -> Response:
@@ -72,26 +72,26 @@ def install_problem_handlers(app: FastAPI) -> None:
     async def framework_error(request: Request, error: HTTPException) -> Response:
         if isinstance(error.__cause__, ServiceError):  # raised while the framework read the body
             return problem_response(error.__cause__, request.state.request_id)
-        if error.status_code == 400:  # the framework says this of JSON that is nested too deeply, for one
-            unreadable = FieldError(field="", message="this cannot be read as JSON")
+        if error.status_code == 400:  # such as for JSON that is nested too deeply
+            unreadable = FieldError(field="", message="the body cannot be read as JSON")
             return problem_response(invalid_request((unreadable,)), request.state.request_id)
         problem = Problem(
             type=_FRAMEWORK_TYPES.get(error.status_code, "urn:adjudge:invalid-request"),
             title=str(error.detail),
             status=error.status_code,
-            detail=f"{request.method} {request.url.path}: {error.detail}. GET /docs lists what there is.",
+            detail=f"{request.method} {request.url.path}: {error.detail}. GET /docs lists the routes.",
             request_id=request.state.request_id,
             retryable=False,
         )
         headers = dict(error.headers or {})
         if error.status_code == 405:
-            methods = await asyncio.to_thread(_methods_of, request)  # the first one makes the document
+            methods = await asyncio.to_thread(_methods_of, request)  # in a thread: the first call makes the document
             headers["Allow"] = ", ".join(methods) or headers.get("Allow", "")
         return _response(problem, headers)
 
     @app.exception_handler(ConnectionError)
     async def store_unavailable(request: Request, error: ConnectionError) -> Response:
-        log.warning("request %s needs a store that is away: %s", request.state.request_id, error)
+        log.warning("request %s needs a store that cannot be reached: %s", request.state.request_id, error)
         return problem_response(NotReady(STORE_UNAVAILABLE_DETAIL, retry_after_s=2), request.state.request_id)
 
     @app.exception_handler(Exception)
@@ -100,7 +100,7 @@ def install_problem_handlers(app: FastAPI) -> None:
 
 
 def _methods_of(request: Request) -> list[str]:
-    """The methods that a request's path takes, by the document; the framework names those of one of its routes."""
+    """The methods of a request's path in the OpenAPI document; the framework gives those of a single route."""
     app: FastAPI = request.app
     paths = app.openapi()["paths"]
     matching_paths = [path for path in paths if re.fullmatch(_PARAMETER.sub(".+", path), request.url.path)]
@@ -109,7 +109,7 @@ def _methods_of(request: Request) -> list[str]:
 
 
 def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:
-    """An `InvalidRequest` whose detail names the first field and says how many more are wrong."""
+    """Create an `InvalidRequest` whose detail names the first field and the number of further errors."""
     first = errors[0]
     more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
     return InvalidRequest(f"{first.field or 'body'}: {first.message}{more}", errors=errors)
@@ -118,22 +118,22 @@ def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI `responses` for these problem statuses."""
     meanings = {
-        401: "There is no key, or none that opens anything.",
+        401: "The API key is missing or invalid.",
         403: "The key lacks the scope that the problem names.",
-        404: "Nothing is there under that name.",
-        408: "The body came too slowly.",
-        409: "The same request, under the same `Idempotency-Key`, is being done; `Retry-After` says when to come back.",
-        412: "The alias stands for another version than `If-Match` says; `current_version` is which.",
-        413: "The body is above the size limit.",
+        404: "Not found.",
+        408: "The body arrived too slowly.",
+        409: "The same request, with the same `Idempotency-Key`, is in progress; `Retry-After` says when to try again.",
+        412: "The alias does not point to the version in `If-Match`; `current_version` is the one it points to.",
+        413: "The body exceeds the size limit.",
         414: "The path and query are too long.",
-        422: "The request is wrong; `errors` names the fields.",
-        428: "The request says neither `If-Match` nor `If-None-Match`.",
-        429: "The judge's queue is full, or the project has had its share; `Retry-After` says when to come back.",
+        422: "The request is invalid; `errors` names the fields.",
+        428: "The request has neither `If-Match` nor `If-None-Match`.",
+        429: "The queue is full, or the project has reached a limit; `Retry-After` says when to try again.",
         431: "The headers are too many or too large.",
-        502: "Verdicts failed and the failure policy is `error`.",
-        503: "Not ready to judge.",
+        502: "A verdict failed and the failure policy is `error`.",
+        503: "The service, or a store it needs, is not ready.",
     }
-    if 413 in statuses:  # what takes a body may be sent one that comes too slowly
+    if 413 in statuses:  # every route with a body may also respond with 408
         statuses = (408, *statuses)
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
@@ -142,7 +142,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _response(problem: Problem, headers: dict[str, str]) -> Response:
-    headers = headers | {"X-Request-Id": problem.request_id}  # an unforeseen error is answered outside the boundary
+    headers = headers | {"X-Request-Id": problem.request_id}  # unexpected errors are handled outside the boundary
     response = Response(problem.model_dump_json(exclude_none=True), problem.status, headers, "application/problem+json")
     add_headers(response.headers, "")
     return response

@@ -1,14 +1,10 @@
 """Read requests: strict JSON bodies, and the regular expressions in them.
 
-Bodies of requests: read as strict JSON in UTF-8 and validated, and refused as problems where they are neither.
+A body is parsed as strict JSON in UTF-8 and validated; errors become problems. A large body is parsed and validated in
+a thread, in pieces that let the event loop run in between.
 
-A large body is read and validated in a thread, and in pieces between which the event loop has its turn. Knows sizes
-and scopes; what a body means is the route's.
-
-Regular expressions that a request brings along: refused before anything else is done, compiled in a worker process.
-
-Compiling one may take minutes, so that never happens on the event loop. Patterns of published rubrics were looked at
-when those were published.
+Regular expressions in a request are compiled in a worker process and rejected before any other work, because compiling
+one may take minutes. Patterns of published rubrics were checked when they were published.
 """
 
 import asyncio
@@ -34,24 +30,27 @@ from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
 _JSON = re.compile(r"\s*application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
 
 INLINE_PARSE_MAX_BYTES = 32 * 1024
-"""A body of up to so many bytes is read on the event loop: in a few milliseconds, whatever it holds."""
+"""A body of up to this size is parsed on the event loop; that takes a few milliseconds, whatever it contains."""
 
 CHUNKED_PARSE_MIN_BYTES = 512 * 1024
-"""A larger body than this is read in Python rather than in C, whose reader lets no other thread run meanwhile."""
+"""A body above this size is parsed in Python, because the parser in C does not release the interpreter lock."""
 
 MAX_VALUES = 1_000_000
-"""How many entries all lists and objects of a body may have together."""
+"""The maximum number of entries in all lists and objects of a body together."""
+
+PATTERN_TIMEOUT_S = 30.0
+"""The maximum time in seconds that a request waits for its patterns to be compiled."""
 
 _SCAN_BLOCK_BYTES = 2**20
 
 
 class StrictRoute(APIRoute):
-    """A route whose body is read strictly. Give it to a router as its `route_class`."""
+    """A route that parses its body as strict JSON; pass it to a router as `route_class`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The route's handler, which is handed a request that reads strictly."""
+        """Wrap the route's handler to pass it a request with strict parsing."""
         handle, body = super().get_route_handler(), self.body_field
-        scopes = [one.dependency for one in self.dependencies if isinstance(one.dependency, RequiredScope)]
+        scopes = [item.dependency for item in self.dependencies if isinstance(item.dependency, RequiredScope)]
 
         async def strict_handler(request: Request) -> Response:
             strict = _StrictRequest(request.scope, request.receive)
@@ -64,7 +63,7 @@ class StrictRoute(APIRoute):
                 except ClientDisconnect:
                     raise ClientDisconnected from None
                 if sent and not _JSON.match(request.headers.get("content-type", "")):
-                    message = "this takes JSON; send Content-Type: application/json"
+                    message = "this route takes JSON; send Content-Type: application/json"
                     raise invalid_request((FieldError(field="Content-Type", message=message),))
             return await handle(strict)
 
@@ -75,11 +74,11 @@ class _StrictRequest(Request):
     body_field: ModelField
 
     async def json(self) -> Any:
-        """The body's value, and the message itself where the body is large.
+        """Parse the body; a large body is returned as the validated message.
 
         Raises:
-            InvalidRequest: it is not JSON, or not the message that this route takes.
-            TooLarge: it holds too many values.
+            InvalidRequest: the body is not JSON, or not the message that this route takes.
+            TooLarge: the body has too many values.
         """
         if not hasattr(self, "_json"):
             body = await self.body()
@@ -91,7 +90,7 @@ class _StrictRequest(Request):
 
 
 def _parse_and_validate(body: bytes, field: ModelField) -> Any:
-    """The message that a large body holds; FastAPI, which is given it, finds nothing left to validate."""
+    """Parse and validate a large body, so that FastAPI has nothing left to validate."""
     value, errors = field.validate(parse_strict_json(body), loc=("body",))
     if errors:
         raise invalid_request(field_errors(errors))
@@ -99,11 +98,11 @@ def _parse_and_validate(body: bytes, field: ModelField) -> Any:
 
 
 def parse_strict_json(body: bytes) -> Any:
-    """The value that a body holds.
+    """Parse a body as strict JSON.
 
     Raises:
-        InvalidRequest: it is not JSON in UTF-8; the error says where, and names the field of a number that is none.
-        TooLarge: it holds more than `MAX_VALUES`.
+        InvalidRequest: the body is not JSON in UTF-8; the error says where, and names the field of an invalid number.
+        TooLarge: the body has more than `MAX_VALUES` values.
     """
     if len(body) > MAX_VALUES:
         _refuse_many_values(body)
@@ -117,7 +116,10 @@ def parse_strict_json(body: bytes) -> Any:
 
 
 def _refuse_many_values(body: bytes) -> None:
-    """Count the commas of a body: first all of them, and where those are too many, those outside of texts."""
+    """Raise `TooLarge` for a body with too many commas outside of strings.
+
+    All commas are counted first, which is fast; strings are skipped only if that count is too high.
+    """
     if _count_commas(body, 0, len(body)) <= MAX_VALUES:
         return
     commas = at = 0
@@ -126,7 +128,7 @@ def _refuse_many_values(body: bytes) -> None:
         commas += _count_commas(body, at, len(body) if opening < 0 else opening)
         if commas > MAX_VALUES:
             raise TooLarge(
-                f"the body holds more than {MAX_VALUES:,} values (texts, numbers, objects and so on); send fewer "
+                f"the body has more than {MAX_VALUES:,} values (strings, numbers, objects and so on); send fewer "
                 "groups at once"
             )
         at = len(body) if opening < 0 else _end_of_string(body, opening)
@@ -137,7 +139,7 @@ def _count_commas(body: bytes, start: int, end: int) -> int:
 
 
 def _end_of_string(body: bytes, opening: int) -> int:
-    """Where a text ends that begins with the quote at `opening`."""
+    """The index behind the closing quote of the string that opens at `opening`."""
     closing = opening
     while (closing := body.find(b'"', closing + 1)) >= 0:
         backslashes = closing
@@ -146,10 +148,6 @@ def _end_of_string(body: bytes, opening: int) -> int:
         if (closing - backslashes) % 2 == 0:
             return closing + 1
     return len(body)
-
-
-PATTERN_TIMEOUT_S = 30.0
-"""How long a request waits at most until a worker has compiled its patterns."""
 
 
 async def refuse_unusable_patterns(
@@ -161,43 +159,44 @@ async def refuse_unusable_patterns(
     items: str = "groups",
     deadline_s: float = PATTERN_TIMEOUT_S,
 ) -> None:
-    """Look at the patterns of a request's rubric and of those of its groups; criteria of one's own are in either.
+    """Compile the patterns in the inline rubrics of a request and of its groups.
 
     Raises:
-        InvalidRequest: one of them is not a regular expression, or takes too long to compile; says which.
-        Overloaded: the workers had no turn for them in time.
+        InvalidRequest: a pattern is not a regular expression, or takes too long to compile; the error names it.
+        Overloaded: the workers were too busy to compile them in time.
     """
-    found = [*_patterns("rubric.", rubric)]
-    for place, of_item in enumerate(own):
-        found += _patterns(f"{items}.{place}.rubric.", of_item)
-    await _reject_unusable(checker, project_id, found, deadline_s)
+    patterns = [*_patterns("rubric.", rubric)]
+    for place, item_rubric in enumerate(own):
+        patterns += _patterns(f"{items}.{place}.rubric.", item_rubric)
+    await _reject_unusable(checker, project_id, patterns, deadline_s)
 
 
 async def refuse_unusable_criteria(checker: Checker, project_id: str, rubric: RubricContent) -> None:
-    """Look at the patterns of a rubric that is to be published; raises as `refuse_unusable_patterns` does."""
+    """Compile the patterns of a rubric before it is published; raises as `refuse_unusable_patterns` does."""
     await _reject_unusable(checker, project_id, [*_patterns("", rubric)], PATTERN_TIMEOUT_S)
 
 
 async def _reject_unusable(
-    checker: Checker, project_id: str, found: Sequence[tuple[str, str]], deadline_s: float
+    checker: Checker, project_id: str, patterns: Sequence[tuple[str, str]], deadline_s: float
 ) -> None:
-    if not found:
+    if not patterns:
         return
     deadline = asyncio.get_running_loop().time() + min(deadline_s, PATTERN_TIMEOUT_S)
     owner = CheckOwner(f"{project_id}\0patterns")
     try:
-        unusable = await checker.first_unusable([pattern for _, pattern in found], deadline, owner)
+        unusable = await checker.first_unusable([pattern for _, pattern in patterns], deadline, owner)
     except TimeoutError:
         raise Overloaded(
-            "the programs that verify criteria have too much to do to compile this request's patterns; come back later",
+            "the workers that compile regular expressions are too busy for this request's patterns; try again later",
             retry_after_s=5,
         ) from None
     if unusable is not None:
         place, why = unusable
-        raise invalid_request((FieldError(field=found[place][0], message=why),))
+        raise invalid_request((FieldError(field=patterns[place][0], message=why),))
 
 
 def _patterns(where: str, rubric: str | RubricContent | None) -> Iterator[tuple[str, str]]:
+    """The patterns of an inline rubric, each with the name of its request field."""
     criteria: Sequence[Criterion] = rubric.criteria if isinstance(rubric, RubricContent) else ()
     for place, criterion in enumerate(criteria):
         if isinstance(criterion.verification, RegexVerification):

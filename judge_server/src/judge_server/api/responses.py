@@ -1,11 +1,9 @@
-"""Security headers for every response, and callers that disconnect before theirs.
+"""Security headers of every response, and cancellation of the work for callers that disconnect.
 
-Headers that every answer carries, so that no browser takes it for what it is not.
+There is no CORS header, so pages of other origins cannot read responses. There is no HSTS header either: the proxy that
+terminates TLS has to set it.
 
-Knows paths of pages and what such a page loads. There is no CORS header: pages of other origins get nothing. Nor is
-there HSTS, which only what speaks TLS may promise: the proxy in front.
-
-A caller who hangs up wants no answer: what is done for it stops, and its calls leave the queue and the engine.
+If a caller disconnects, the work on its request is cancelled and its calls leave the queue and the engine.
 """
 
 import asyncio
@@ -20,11 +18,18 @@ from fastapi import Request, Response
 from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 
+log = logging.getLogger("adjudge")
+
+T = TypeVar("T")
+
 HTML_PAGES = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc"})
-"""The pages for people; all else is for programs."""
+"""The HTML pages; every other response is for programs."""
 
 STATIC_FOLDER = "/static-offline-docs/"
-"""Where the pages' scripts and styles are."""
+"""The folder of the pages' scripts and styles."""
+
+CLIENT_CLOSED_REQUEST = 499
+"""The status that the log shows for a request whose caller disconnected; the caller does not receive it."""
 
 _SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
 _DENY_ALL_POLICY = "default-src 'none'; frame-ancestors 'none'"
@@ -32,9 +37,10 @@ _INLINE_SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL)
 
 
 def add_headers(headers: MutableHeaders, path: str, page: bytes | None = None) -> None:
-    """Add to an answer's headers what its path calls for, beside what a route has set; `page` is the page's HTML.
+    """Add the security headers of a path to a response; headers that a route has set stay.
 
-    Answers are kept nowhere, but for the pages' scripts and styles: they hold what only a key opens.
+    Responses must not be cached, because they require a key; only the pages' scripts and styles may be. `page` is the
+    HTML of a page, whose inline scripts the policy allows by digest.
     """
     for name, value in _SECURITY_HEADERS.items():
         headers.setdefault(name, value)
@@ -44,7 +50,7 @@ def add_headers(headers: MutableHeaders, path: str, page: bytes | None = None) -
 
 
 def _policy_of(page: bytes) -> str:
-    """What the page itself holds and what this service serves, and nothing else; styles are made by its scripts."""
+    """The policy of a page: its own inline scripts and what this service serves. Its scripts create inline styles."""
     inline = (b64encode(sha256(script).digest()).decode() for script in _INLINE_SCRIPT.findall(page) if script.strip())
     scripts = " ".join(["'self'", *(f"'sha256-{digest}'" for digest in inline)])
     return (
@@ -54,23 +60,15 @@ def _policy_of(page: bytes) -> str:
     )
 
 
-log = logging.getLogger("adjudge")
-
-T = TypeVar("T")
-
-CLIENT_CLOSED_REQUEST = 499
-"""What the log shows of a request whose caller left; the caller sees nothing."""
-
-
 class ClientDisconnected(Exception):
-    """The connection was closed before the answer was ready."""
+    """The caller closed the connection before the response was ready."""
 
 
 async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Do the work, and cancel it if the caller disconnects. The request's body must have been read.
 
     Raises:
-        CallerLeft: the caller disconnected.
+        ClientDisconnected: the caller disconnected.
     """
     work_task = asyncio.ensure_future(work)
     disconnect_task = asyncio.ensure_future(_wait_for_disconnect(request))
@@ -78,7 +76,7 @@ async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) ->
         await asyncio.wait({work_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
         if work_task.done():
             return work_task.result()
-        log.info("request %s: the caller left, its work is cancelled", request.state.request_id)
+        log.info("request %s: the caller disconnected; its work is cancelled", request.state.request_id)
         raise ClientDisconnected
     finally:
         disconnect_task.cancel()
@@ -87,13 +85,13 @@ async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) ->
 
 
 async def respond_while_connected(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Response:
-    """The response with the message that the work makes; raises `ClientDisconnected` as `run_while_connected` does."""
+    """Respond with the message that the work returns; raises `ClientDisconnected` as `run_while_connected` does."""
     answer = await run_while_connected(request, work)
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
 def client_closed_response() -> Response:
-    """The response to a caller who left."""
+    """The response for a caller that disconnected."""
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 

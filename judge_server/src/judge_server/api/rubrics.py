@@ -1,8 +1,6 @@
-"""The routes of `/v1/rubrics`: publish, read, search, compare; aliases, tags and retirement.
+"""The routes of `/v1/rubrics`: publish, read, list, search and compare versions; change aliases, tags and retirement.
 
-`/v1/rubrics`: publish a version, read one, list and search the names, follow a name's history.
-
-`/v1/rubrics/{name}/…`: aliases, tags, and what is in use. Moves of aliases go by If-Match.
+Changes of aliases require `If-Match` or `If-None-Match`, so that concurrent moves do not overwrite each other.
 """
 
 import re
@@ -44,9 +42,9 @@ Name = Annotated[str, PathParameter(description="The rubric's name.", examples=[
 Alias = Annotated[str, PathParameter(description="Begins with a lower-case letter.", examples=["production"])]
 PinnedReference = Annotated[str, PathParameter(description="`name@3`", examples=["team/math/quadratics@3"])]
 IfMatch = Annotated[
-    str | None, Header(description="The version the alias stands for now, in quotes: its ETag.", examples=['"2"'])
+    str | None, Header(description="The version the alias points to now, in quotes: its ETag.", examples=['"2"'])
 ]
-IfNoneMatch = Annotated[str | None, Header(description="`*`: only if there is no such alias yet.", examples=["*"])]
+IfNoneMatch = Annotated[str | None, Header(description="`*`: only if the alias does not exist.", examples=["*"])]
 
 _ETAG = re.compile(r'"([1-9][0-9]{0,8})"')
 _ETAG_HEADERS: dict[str, Any] = {"ETag": {"description": "The version, in quotes.", "schema": {"type": "string"}}}
@@ -59,7 +57,7 @@ _ETAG_HEADERS: dict[str, Any] = {"ETag": {"description": "The version, in quotes
     responses=problem_responses(404, 422),
 )
 async def aliases(request: Request, name: Name) -> RubricAliases:
-    """Each alias and the version it stands for."""
+    """Each alias and the version it points to."""
     rubrics = service_of(request).rubrics
     await find_rubric(rubrics, project_of(request), name)
     return await rubrics.aliases(project_of(request), name)
@@ -72,10 +70,10 @@ async def aliases(request: Request, name: Name) -> RubricAliases:
     responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 422)},
 )
 async def read_alias(request: Request, response: Response, name: Name, alias: Alias) -> RubricAlias:
-    """The version it stands for, and the ETag that moving it takes."""
-    found = await changes.alias_of(service_of(request).rubrics, project_of(request), name, alias)
-    response.headers["ETag"] = f'"{found.version}"'
-    return found
+    """The version it points to, with the ETag that is required to move it."""
+    current = await changes.alias_of(service_of(request).rubrics, project_of(request), name, alias)
+    response.headers["ETag"] = f'"{current.version}"'
+    return current
 
 
 @rubric_changes_router.put(
@@ -95,10 +93,10 @@ async def move_alias(
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> RubricAlias:
-    """`If-Match: "2"` moves the alias from version 2 and from no other; `If-None-Match: *` creates it.
+    """`If-Match: "2"` moves the alias only if it points to version 2; `If-None-Match: *` creates it.
 
-    An alias that somebody else moved in between stays where it is (412). One that stands for the version already is
-    answered like one that was moved, so that a request whose answer was lost may be sent again.
+    If the alias points to another version, it is not moved and the response is 412. If it already points to the new
+    version, the response is the same as for a move, so a request whose response was lost may be sent again.
     """
     expected = _expected(if_match, if_none_match)
     moved = await changes.move_alias(
@@ -115,9 +113,9 @@ async def move_alias(
     responses=problem_responses(404, 412, 422, 428),
 )
 async def remove_alias(request: Request, name: Name, alias: Alias, if_match: IfMatch = None) -> RubricAliases:
-    """The version stays. Takes `If-Match` like a move, and answers with the aliases that are left."""
+    """The version stays. Requires `If-Match` as a move does, and returns the remaining aliases."""
     expected = _expected(if_match, None)
-    assert expected is not None  # without If-None-Match there is a version, or a problem
+    assert expected is not None  # only If-None-Match gives None
     rubrics = service_of(request).rubrics
     await changes.remove_alias(rubrics, project_of(request), name, alias, expected=expected)
     return await rubrics.aliases(project_of(request), name)
@@ -136,7 +134,7 @@ async def replace_tags(
         TagSet, Body(openapi_examples={"two": {"summary": "Two tags", "value": {"tags": ["math", "reviewed"]}}})
     ],
 ) -> RubricTags:
-    """Tags belong to the name, not to a version. An empty list takes them all away."""
+    """Tags belong to the name, not to a version. An empty list removes all tags."""
     return await changes.replace_tags(service_of(request).rubrics, project_of(request), name, body.tags)
 
 
@@ -158,30 +156,30 @@ async def retire(
         ),
     ],
 ) -> RubricVersion:
-    """It stays readable. Requests that would judge by it are refused with the reason, unless they allow it."""
+    """It stays readable. Requests that judge by it are rejected with the reason, unless they set `allow_retired`."""
     return await changes.retire(service_of(request).rubrics, project_of(request), reference, body.reason)
 
 
 @rubric_changes_router.delete(
     "/{reference:path}/retirement",
-    summary="Take a retired version back into use",
+    summary="Restore a retired version",
     response_model=RubricVersion,
     responses=problem_responses(404, 422),
 )
 async def restore(request: Request, reference: PinnedReference) -> RubricVersion:
-    """Nothing happens to a version that is in use."""
+    """A version that is not retired is left as it is."""
     return await changes.retire(service_of(request).rubrics, project_of(request), reference, None)
 
 
 def _expected(if_match: str | None, if_none_match: str | None) -> int | None:
-    """The version an alias must stand for; None where there must be no such alias."""
+    """The version an alias must point to; None if the alias must not exist."""
     if if_match is None and if_none_match is None:
         raise PreconditionRequired(
-            "Say what the alias stands for now, so that nobody's move is lost: If-Match with the ETag that "
-            'GET …/aliases/{alias} gives (such as "2"), or If-None-Match: * for an alias that does not exist yet.'
+            "A precondition is required, so that concurrent moves of the alias are not lost: send If-Match with the "
+            'ETag from GET …/aliases/{alias} (such as "2"), or If-None-Match: * for an alias that does not exist yet.'
         )
     if if_match is not None and if_none_match is not None:
-        raise _invalid_header("If-None-Match", "If-Match and If-None-Match rule each other out; send one of them")
+        raise _invalid_header("If-None-Match", "If-Match and If-None-Match exclude each other; send one of them")
     if if_match is None:
         if (if_none_match or "").strip() != "*":
             raise _invalid_header("If-None-Match", f"{if_none_match!r} cannot be used here; write *")
@@ -189,7 +187,7 @@ def _expected(if_match: str | None, if_none_match: str | None) -> int | None:
     match = _ETAG.fullmatch(if_match.strip())
     if match is None:
         raise _invalid_header(
-            "If-Match", f'{if_match!r} is no ETag of an alias; write its version in quotes, such as "2"'
+            "If-Match", f'{if_match!r} is not the ETag of an alias; write its version in quotes, such as "2"'
         )
     return int(match[1])
 
@@ -203,7 +201,7 @@ rubrics_router = APIRouter(
 )
 
 
-After = Annotated[str | None, Query(description="The `next_cursor` of the page before.")]
+After = Annotated[str | None, Query(description="The `next_cursor` of the previous page.")]
 
 PUBLICATION_EXAMPLE: dict[str, Any] = {
     "criteria": [
@@ -224,24 +222,24 @@ _MAX_SHOWN_CHARACTERS = 100
     status_code=201,
     response_model=RubricVersion,
     responses={
-        200: {"description": "These criteria are published already.", "model": RubricVersion},
+        200: {"description": "These criteria have been published before.", "model": RubricVersion},
         **problem_responses(409, 413, 422),
     },
 )
 async def publish(
     request: Request,
-    name: Annotated[str, PathParameter(description="Lower-case, may have folders: team/math/quadratics")],
+    name: Annotated[str, PathParameter(description="Lower case; may contain folders: team/math/quadratics")],
     body: Annotated[
         RubricPublication, Body(openapi_examples={"speed": {"summary": "A word problem", "value": PUBLICATION_EXAMPLE}})
     ],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Versions are immutable and numbered from 1. Publishing the same criteria again returns the version there is.
+    """Versions are immutable and numbered from 1. Publishing the same criteria again returns the existing version.
 
-    Metadata and lineage are kept with the version, and those of a version there is stand. Tags are added to the
-    name's. `parent` is the version of this name that the new one was made from, the newest unless given.
+    Metadata and lineage are stored with the version; those of an existing version do not change. Tags are added to
+    those of the name. `parent` is the version of this name that the new one was made from, by default the newest.
 
-    A request that is sent again under its `Idempotency-Key` is answered as it was, and changes nothing.
+    A request that is repeated with its `Idempotency-Key` gets the same response again and changes nothing.
     """
     _check_name(name)
     await refuse_unusable_criteria(service_of(request).checker, project_of(request), body)
@@ -274,7 +272,7 @@ async def list_rubrics(
     text: Annotated[
         str,
         Query(
-            description="Only rubrics whose criteria have, for each of these words, one that begins with it.",
+            description="Only rubrics whose criteria contain, for each of these words, a word that begins with it.",
             examples=["final answer"],
             max_length=1000,
         ),
@@ -282,9 +280,9 @@ async def list_rubrics(
     after: After = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> RubricPage:
-    """By name, each with the version that its bare name stands for: the newest that is not retired.
+    """Sorted by name, each with the version that its bare name refers to: the newest that is not retired.
 
-    Words are found whatever their case, in that version only. A page costs the same wherever it is in the list.
+    The search ignores case and covers only that version. A page costs the same wherever it is in the list.
     """
     try:
         return await service_of(request).rubrics.list(
@@ -306,13 +304,13 @@ async def history(
     after: After = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> RubricHistory:
-    """The newest first, each with its lineage, metadata, retirement and aliases, and without its criteria."""
+    """Newest first, each with its lineage, metadata, retirement and aliases, but without its criteria."""
     return await changes.history(service_of(request).rubrics, project_of(request), name, after=after, limit=limit)
 
 
 @rubrics_router.get(
     "/{name:path}/diff",
-    summary="What differs between two versions of a rubric",
+    summary="Compare two versions of a rubric",
     response_model=RubricDiff,
     responses=problem_responses(404, 422),
 )
@@ -320,7 +318,7 @@ async def diff(
     request: Request,
     name: Name,
     from_: Annotated[str, Query(alias="from", description="A version's number, or an alias.", examples=["3"])],
-    to: Annotated[str, Query(description="The same.", examples=["production"])] = "latest",
+    to: Annotated[str, Query(description="A version's number, or an alias.", examples=["production"])] = "latest",
 ) -> RubricDiff:
     """By criterion id: what was added, removed, reworded, reweighted, otherwise changed, or moved."""
     return await changes.difference(service_of(request).rubrics, project_of(request), name, from_, to)
@@ -340,12 +338,12 @@ async def read(
     reference: Annotated[
         str,
         PathParameter(
-            description="`name` (its newest version in use), `name@3`, `name@alias`, or `sha256:…`",
+            description="`name` (the newest version that is not retired), `name@3`, `name@alias`, or `sha256:…`",
             examples=["team/math/quadratics@production"],
         ),
     ],
 ) -> RubricVersion:
-    """Retired versions are read like others. An unknown reference is answered with the closest one there is."""
+    """Retired versions can be read too. The problem for an unknown reference suggests the closest one."""
     return await find_rubric(service_of(request).rubrics, project_of(request), reference)
 
 
@@ -360,5 +358,5 @@ def _check_name(name: str) -> None:
         shown = (
             name if len(name) <= _MAX_SHOWN_CHARACTERS else f"{name[:_MAX_SHOWN_CHARACTERS]}… ({len(name)} characters)"
         )
-        message = f"{shown!r} is no rubric name; {why}"
+        message = f"{shown!r} is not a valid rubric name; {why}"
         raise invalid_request((FieldError(field="name", message=message),)) from None

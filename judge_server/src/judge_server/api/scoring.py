@@ -1,14 +1,9 @@
 """The routes that judge: rewards, verdicts, comparisons, scores, rerank and recompute.
 
-`POST /v1/rewards`, answered whole or group by group.
-
-`POST /v1/verdicts`.
-
-`POST /v1/comparisons`.
-
-`POST /v1/rewards/recompute`, answered line by line.
-
-`POST /v1/score` and `POST /v1/rerank`: the rewards of a published rubric, as vLLM and Cohere answer scores.
+- `POST /v1/rewards` responds with all groups together, or with one line per group as each is done.
+- `POST /v1/verdicts` and `POST /v1/comparisons` return verdicts without rewards.
+- `POST /v1/rewards/recompute` computes rewards from recorded verdicts, without the judge, and responds line by line.
+- `POST /v1/score` and `POST /v1/rerank` return rewards by a published rubric in the formats of vLLM and Cohere.
 """
 
 import logging
@@ -110,17 +105,17 @@ async def rewards(
     ],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Answers when every response is judged or the deadline has passed, whichever comes first.
+    """Responds when every response is judged or the deadline has passed, whichever comes first.
 
-    A verdict that the judge failed to give has `status: failed` and no score, and by default leaves its response
-    without a reward: `on_failure` says what else to do.
+    A verdict that the judge failed to give has `status: failed` and no score. By default its response then gets no
+    reward; `on_failure` selects another policy.
 
-    With `Accept: application/x-ndjson` every group is a line of its own, sent as soon as it is done, in whatever order
-    that is; the last line is a `summary`, or a `problem` if something broke it off. Whoever hangs up cancels what is
-    not done.
+    With `Accept: application/x-ndjson`, every group is a line, sent as soon as the group is done, in any order. The
+    last line is a `summary`, or a `problem` if the request failed midway. If the caller disconnects, the remaining work
+    is cancelled.
 
-    A request that is sent again under its `Idempotency-Key` is judged again, which asks the judge for nothing that it
-    has said already, and is recorded once, as it was answered first.
+    A request that is repeated with its `Idempotency-Key` is judged again, without repeating judge calls that succeeded,
+    and is recorded once, with its first result.
     """
     request_id = request.state.request_id
     bind_log_context(run=body.run)
@@ -131,7 +126,7 @@ async def rewards(
     record_id = await record_id_of(request, idempotency_key)
     if NDJSON in request.headers.get("accept", ""):
         stream = scorer.stream(body, request_id=request_id, project_id=project_id, record_id=record_id)
-        first = await run_while_connected(request, anext(stream))  # what is wrong with the request is no 200
+        first = await run_while_connected(request, anext(stream))  # raise before the status 200 is sent
         return StreamingResponse(_reward_lines(first, stream, request_id), media_type=NDJSON)
     work = scorer.score(body, request_id=request_id, project_id=project_id, record_id=record_id)
     return await respond_while_connected(request, work)
@@ -188,7 +183,7 @@ VERDICTS_EXAMPLE: dict[str, Any] = {
 
 @verdicts_router.post(
     "/verdicts",
-    summary="Judge groups of responses by a rubric, without making a reward",
+    summary="Judge groups of responses by a rubric, without rewards",
     response_model=VerdictAnswer,
     responses=problem_responses(404, 413, 422, 429, 503),
 )
@@ -199,9 +194,9 @@ async def verdicts(
     ],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """One verdict per criterion and response; any rubric will do, since no reward is made of it.
+    """One verdict per criterion and response. Any rubric can be used, since no reward is computed.
 
-    `Idempotency-Key` is as with rewards: sent again, this is recorded once.
+    As for rewards, a request that is repeated with its `Idempotency-Key` is recorded once.
     """
     service = service_of(request)
     bind_log_context(run=body.run)
@@ -239,7 +234,7 @@ COMPARISONS_EXAMPLE: dict[str, Any] = {
 
 @comparisons_router.post(
     "/comparisons",
-    summary="Say which of two responses is better, judged in both orders",
+    summary="Judge which of two responses is better, in both orders",
     response_model=ComparisonAnswer,
     responses=problem_responses(404, 413, 422, 429, 503),
 )
@@ -249,7 +244,7 @@ async def comparisons(
         ComparisonRequest, Body(openapi_examples={"pair": {"summary": "One pair", "value": COMPARISONS_EXAMPLE}})
     ],
 ) -> Response:
-    """Each pair is judged twice, with either response first; where the orders disagree the pair is a tie."""
+    """Each pair is judged twice, with either response first; if the two orders disagree, the pair is a tie."""
     service = service_of(request)
     bind_log_context(run=body.run)
     work = compare(
@@ -276,7 +271,7 @@ class _NdjsonResponse(Response):
 
 @recompute_router.post(
     "/rewards/recompute",
-    summary="Reward a run again under another mode, other weights or budgets, from verdicts that are there",
+    summary="Recompute the rewards of a run under another mode, weights or budgets, from recorded verdicts",
     response_class=_NdjsonResponse,
     responses={
         200: {"model": RecomputeEvent, "description": "Lines of JSON."},
@@ -284,17 +279,17 @@ class _NdjsonResponse(Response):
     },
 )
 async def recompute_rewards(request: Request, body: RecomputeRequest) -> Response:
-    """Asks no judge. A verdict that failed stays failed, and `on_failure` says what that makes of its response.
+    """The judge is not called. A failed verdict stays failed, and `on_failure` decides what its response gets.
 
-    Every line is a JSON object with one of these: `start` says how much there is, each `group` is one group as one
-    request sent it, in the order they were judged, and last comes a `summary`, or a `problem` if something broke it
-    off. What was judged twice comes twice.
+    Every line is a JSON object with one of these fields: `start` has the totals, each `group` is a group as one request
+    sent it, in the order of judging, and the last line is a `summary`, or a `problem` if the request failed midway. A
+    group that was judged twice appears twice.
     """
     ledger = service_of(request).readable_ledger()
     bind_log_context(run=body.run)
     stream = recompute(ledger, body, project_id=project_of(request))
     try:
-        start = await anext(stream)  # what is wrong with the request is no 200
+        start = await anext(stream)  # raise before the status 200 is sent
     except ConnectionError as error:
         raise _unreadable(error) from error
     return StreamingResponse(_recompute_lines(start, stream, request.state.request_id), media_type=NDJSON)
@@ -336,7 +331,7 @@ scores_router = APIRouter(
 PROBLEM_RESPONSES = problem_responses(404, 413, 422, 429, 502, 503)
 
 MISSING_SCORE_DETAIL = (
-    "a score is missing, and this answer has no place for that; POST /v1/rewards gives those that there are"
+    "a score is missing, which this response format cannot express; POST /v1/rewards returns the other scores"
 )
 
 SCORE_EXAMPLE: dict[str, Any] = {"model": "math/primes", "text_1": "Is 7 prime?", "text_2": ["Yes.", "No."]}
@@ -350,7 +345,7 @@ RERANK_EXAMPLE: dict[str, Any] = {
 
 @scores_router.post(
     "/score",
-    summary="Score responses by a published rubric, in vLLM's shape",
+    summary="Score responses by a published rubric, in vLLM's format",
     response_model=ScoreAnswer,
     responses=PROBLEM_RESPONSES,
 )
@@ -359,9 +354,9 @@ async def score(
     body: Annotated[ScoreRequest, Body(openapi_examples={"pair": {"summary": "One prompt", "value": SCORE_EXAMPLE}})],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """A score is the reward of that response: `model` names the rubric, `text_1` is the prompt, `text_2` the responses.
+    """A score is the reward of a response: `model` names the rubric, `text_1` is the prompt, `text_2` the responses.
 
-    A failed judgement fails the request, since this shape has no place for a score that is missing.
+    A failed verdict fails the request, since this format cannot express a missing score.
     """
     answer = await _compute_rewards(request, body, idempotency_key)
     rewards = _rewards(answer)
@@ -378,7 +373,7 @@ async def score(
 
 @scores_router.post(
     "/rerank",
-    summary="Rank responses by a published rubric, in Cohere's and vLLM's shape",
+    summary="Rank responses by a published rubric, in the format of Cohere and vLLM",
     response_model=RerankAnswer,
     responses=PROBLEM_RESPONSES,
 )
@@ -389,7 +384,7 @@ async def rerank(
 ) -> Response:
     """The best response comes first: `model` names the rubric, `query` is the prompt, `documents` are the responses.
 
-    A failed judgement fails the request, since this shape has no place for a score that is missing.
+    A failed verdict fails the request, since this format cannot express a missing score.
     """
     answer = await _compute_rewards(request, body, idempotency_key)
     rewards = _rewards(answer)
@@ -427,9 +422,9 @@ def _relabel_as_model(error: FieldError) -> FieldError:
 
 def _rewards(answer: RewardAnswer) -> list[float]:
     rewards = [response.reward for group in answer.groups for response in group.responses]
-    given = [reward for reward in rewards if reward is not None]
-    assert len(given) == len(rewards)  # `on_failure` is `error`
-    return given
+    present = [reward for reward in rewards if reward is not None]
+    assert len(present) == len(rewards)  # `on_failure` is `error`
+    return present
 
 
 def _model(answer: RewardAnswer) -> str:

@@ -1,4 +1,4 @@
-"""What the routes need of the running process, and how they get at it."""
+"""The parts of the running process that the routes use."""
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
@@ -23,9 +23,20 @@ from trainer_client.wire import DEFAULT_JUDGE, FieldError
 class Service:
     """The parts behind the routes.
 
-    `judges` has those whose engine is loaded, by name, and `names` all there will be; `desks` are those of all of them,
-    and may know why one is not there yet. Without a `recorder` nothing is kept, without a `gate` all is open, and
-    without `idempotency_keys` a request that is sent again is done again. The `checker` compiles the patterns of requests.
+    Attributes:
+        rubrics: the store of named rubrics.
+        judges: the judges whose engine is loaded, by name.
+        names: the names of all judges, loaded or not.
+        problem: why no judge is loaded, if no executor gives a reason.
+        executors: the executors of all judges, which may say why a judge is not available.
+        recorder: writes judged requests to the ledger; without one, nothing is recorded.
+        ledger: reads the ledger.
+        authenticator: checks API keys; without one, all routes are open.
+        audit: the audit log.
+        idempotency_keys: the store of idempotency keys; without one, a repeated request is processed again.
+        operations: the long-running operations.
+        checker: compiles the regular expressions of requests.
+        operation_metrics: the metrics of operations.
     """
 
     rubrics: RubricSource
@@ -44,46 +55,47 @@ class Service:
 
     @property
     def judge(self) -> Judge | None:
-        """The judge of whoever names none, once it has started."""
+        """The default judge, once it has started."""
         return self.judges.get(DEFAULT_JUDGE)
 
     @property
     def not_ready_reason(self) -> str:
-        """Why it cannot judge, where it cannot; empty where nobody knows."""
+        """Why the service cannot judge; empty if it can or the reason is unknown."""
         reason = next((executor.unavailable_reason for executor in self.executors if executor.unavailable_reason), "")
         return reason or (self.problem if self.judge is None else "")
 
     def ready_judge(self, name: str = DEFAULT_JUDGE) -> Judge:
-        """The judge of that name.
+        """The judge with that name.
 
         Raises:
-            InvalidRequest: there is none of that name.
-            NotReady: it has not started.
+            InvalidRequest: no judge has that name.
+            NotReady: the judge has not started.
         """
         judge = self.judges.get(name)
         if judge is not None:
             return judge
         if name not in self.names:
-            message = f"there is no judge {name!r}; there are {', '.join(self.names)}"
+            message = f"there is no judge {name!r}; use one of {', '.join(self.names)}"
             raise InvalidRequest(f"judge: {message}", errors=(FieldError(field="judge", message=message),))
         raise NotReady(
-            f"Cannot judge yet: {self.not_ready_reason or self.problem}. GET /readyz says when.", retry_after_s=2
+            f"Cannot judge yet: {self.not_ready_reason or self.problem}. GET /readyz says when it can.",
+            retry_after_s=2,
         )
 
     def scorer(self, judge: str, records: RecordSink | None) -> Scorer:
-        """The scorer with the judge of that name, which has `records` take over; raises as `ready_judge` does."""
+        """A scorer with the judge of that name, which passes its records to `records`; raises as `ready_judge` does."""
         return Scorer(self.ready_judge(judge), self.rubrics, records)
 
     def readable_ledger(self) -> LedgerReader:
-        """The ledger; raises `NotReady` where this process has none."""
+        """The ledger; raises `NotReady` if this process has none."""
         if self.ledger is None:
-            raise NotReady("This process has no ledger. Ask one that was started with a database.")
+            raise NotReady("This process has no ledger. Send the request to one that was started with a database.")
         return self.ledger
 
     async def checks(self, only: Collection[str] = ()) -> dict[str, bool]:
-        """What readiness depends on, each part by itself; of those alone that are named, where any are.
+        """Check the parts that readiness depends on: those named in `only`, or all of them.
 
-        `replica` is checked where it is named: whether another replica would do better.
+        `replica`, which is checked only if named, says whether this replica should receive traffic.
         """
         parts: dict[str, Callable[[], Awaitable[bool]]] = {"store": self.rubrics.ready}
         for name in self.names:
@@ -92,8 +104,8 @@ class Service:
             parts["cache"] = self._caches_are_ready
         if self.recorder is not None:
             parts["ledger"] = self._ledger_is_safe
-        asked = {name: (parts | {"replica": self._replica_should_serve}).get(name) for name in only or parts}
-        return {name: part is not None and await part() for name, part in asked.items()}
+        selected = {name: (parts | {"replica": self._replica_should_serve}).get(name) for name in only or parts}
+        return {name: part is not None and await part() for name, part in selected.items()}
 
     async def _judge_is_ready(self, name: str) -> bool:
         judge = self.judges.get(name)
@@ -110,6 +122,6 @@ class Service:
 
 
 def service_of(request: Request) -> Service:
-    """The service this application was created with."""
+    """The service that the application was created with."""
     service: Service = request.app.state.service
     return service

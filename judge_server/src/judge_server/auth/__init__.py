@@ -1,6 +1,6 @@
-"""Who may call, what they may do, and how much of it: keys, scopes, rates and budgets.
+"""API keys, scopes, rate limits and budgets.
 
-`Authenticator` is what the web layer asks. Knows no HTTP beyond the words of the header `Authorization`, and no database.
+The web layer uses `Authenticator`. The package depends on no web framework and no database.
 """
 
 from judge_server.auth.authenticator import Authenticator

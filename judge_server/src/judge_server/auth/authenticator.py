@@ -1,14 +1,11 @@
-"""Authenticate a request: from the `Authorization` header to the identity that it acts for.
+"""Authenticate requests, limit their rate, and count the usage of projects against their budgets.
 
-The gate: from the header `Authorization` to whom a request is for, and whether there is room for it.
+An unknown key and a key with a wrong secret get the same response. Only a caller with the right secret learns that a
+key was revoked or has expired.
 
-A key that is unknown and one whose secret is wrong are answered alike. That a key was revoked or has expired is said
-only to who has its secret.
-
-What projects use, counted here and brought into the store every few seconds; and whether a budget is spent.
-
-Counts of the last seconds are lost where the process is killed. A budget is checked before a request and counted after
-it, so what is on its way when a budget ends is still judged.
+Usage is counted in memory and written to the store every few seconds, so the last seconds are lost if the process is
+killed. A budget is checked before a request and charged after it, so requests that are running when a budget runs out
+are still judged.
 """
 
 import asyncio
@@ -33,18 +30,25 @@ from trainer_client.wire.tenants import TokenUsage
 log = logging.getLogger("adjudge")
 
 STORED_USAGE_TTL_S = 5.0
-"""How long what the store said of a project's use is believed; other processes use it up meanwhile."""
+"""The seconds for which a project's stored usage is cached; other processes add to it meanwhile."""
 
 MAX_TOKENS_PER_REQUEST = 2**40
-"""The most prompt tokens that one request is counted with: no sum of a day comes near what a database's integer holds,
-whatever a judge says that it computed."""
+"""The maximum number of prompt tokens counted for one request, so that the sum of a day cannot overflow a database
+integer, whatever number a judge reports."""
+
+WORKER_TOKEN_PREFIX = "adjwork_"  # noqa: S105 - a prefix, not a secret
+"""The prefix of worker tokens; no API key begins with it."""
 
 _STORE_TIMEOUT_S = 5.0
 _LAST_USE_RESOLUTION_S = 60.0
+_FLUSH_INTERVAL_S = 2.0
+_FLUSHES_PER_LIMITS_READ = 5
+_BEARER = "bearer "
+_HOW_TO_AUTHENTICATE = "send the header Authorization: Bearer adj_…, or give the client api_key"
 
 
 class UsageMeter:
-    """Counts by project and day. `clock` gives seconds, `now` the moment (UTC)."""
+    """Counts usage by project and day. `clock` returns seconds, `now` the current time in UTC."""
 
     def __init__(
         self, key_store: ApiKeyStore, clock: Callable[[], float], now: Callable[[], datetime], metrics: AccessMetrics
@@ -60,9 +64,9 @@ class UsageMeter:
         self._last_noted: dict[str, datetime] = {}
 
     def count(self, project_id: str, tokens: int) -> None:
-        """A request of a project was judged, and the engine computed so many prompt tokens for it.
+        """Count a judged request of a project and the prompt tokens that the engine computed for it.
 
-        A number below 0 counts as 0, and one above `MAX_TOKENS_PER_REQUEST` as that.
+        The number of tokens is clamped to the range from 0 to `MAX_TOKENS_PER_REQUEST`.
         """
         tokens = min(max(0, tokens), MAX_TOKENS_PER_REQUEST)
         self._metrics.count_request(project_id, tokens)
@@ -70,17 +74,18 @@ class UsageMeter:
         self._tokens[project_id, self._today()] += tokens
 
     def key_used(self, key_id: str) -> None:
-        """A key was used now; kept to the minute."""
+        """Record that a key was used now, with a resolution of a minute."""
         now = self._now()
-        if (kept := self._last_noted.get(key_id)) is None or (now - kept).total_seconds() >= _LAST_USE_RESOLUTION_S:
+        last = self._last_noted.get(key_id)
+        if last is None or (now - last).total_seconds() >= _LAST_USE_RESOLUTION_S:
             self._used_keys[key_id] = self._last_noted[key_id] = now
 
     async def check_budget(self, identity: Identity) -> None:
-        """Refuse where a budget of the project is spent.
+        """Reject a request if a budget of its project is spent.
 
         Raises:
-            BudgetExhausted: it is; says when it begins anew.
-            NotReady: the store was never able to tell.
+            BudgetExhausted: a budget is spent; the message says when it renews.
+            NotReady: the usage could not be read from the store and is not cached.
         """
         limits, project_id, today = identity.limits, identity.project_id, self._today()
         if limits.tokens_per_day is None and limits.tokens_total is None:
@@ -88,22 +93,22 @@ class UsageMeter:
         used = await self.used(project_id)
         if limits.tokens_total is not None and self._is_spent(project_id, "total", limits.tokens_total, used.total):
             raise BudgetExhausted(
-                f"project {project_id} has used the {limits.tokens_total} prompt tokens it may use in all; whoever "
-                f"keeps this service can give it more: adjudge projects limits {project_id} --tokens-total N"
+                f"project {project_id} has used its total budget of {limits.tokens_total} prompt tokens; the operator "
+                f"of this service can raise it: adjudge projects limits {project_id} --tokens-total N"
             )
         if limits.tokens_per_day is not None and self._is_spent(project_id, "day", limits.tokens_per_day, used.on_day):
             midnight = datetime.combine(today + timedelta(days=1), dt.time(), UTC)
             raise BudgetExhausted(
-                f"project {project_id} has used the {limits.tokens_per_day} prompt tokens it may use a day; the next "
+                f"project {project_id} has used its daily budget of {limits.tokens_per_day} prompt tokens; the next "
                 f"day begins at {midnight:%Y-%m-%dT%H:%MZ}",
                 retry_after_s=int((midnight - self._now()).total_seconds()) + 1,
             )
 
     async def used(self, project_id: str) -> TokenUsage:
-        """The prompt tokens computed for a project today and ever, as far as this process knows.
+        """The prompt tokens computed for a project today and in total: those in the store and those counted here.
 
         Raises:
-            NotReady: the store was never able to tell.
+            NotReady: the usage could not be read from the store and is not cached.
         """
         today = self._today()
         stored = await self._used(project_id, today)
@@ -111,7 +116,7 @@ class UsageMeter:
         return TokenUsage(stored.on_day + self._tokens[project_id, today], stored.total + total)
 
     async def flush(self) -> None:
-        """Bring what was counted into the store; what cannot be brought there now waits for the next time."""
+        """Write the counts to the store; counts that cannot be written now are kept for the next flush."""
         keys, self._used_keys = self._used_keys, {}
         counted = [(*place, requests, self._tokens[place]) for place, requests in self._requests.items()]
         try:
@@ -123,9 +128,9 @@ class UsageMeter:
                 await self._key_store.add_usage(day, used)
                 for project_id, (requests, tokens) in used.items():
                     self._subtract_flushed(project_id, day, requests, tokens)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end what brings the next counts
+        except Exception as error:  # noqa: BLE001 - an unexpected error must not end the flushing task
             self._used_keys = keys | self._used_keys
-            log.warning("what projects used cannot be kept now (%s)", describe_error(error))
+            log.warning("the usage of projects cannot be stored now (%s)", describe_error(error))
 
     def _subtract_flushed(self, project_id: str, day: date, requests: int, tokens: int) -> None:
         place = (project_id, day)
@@ -146,9 +151,9 @@ class UsageMeter:
                 read = await self._key_store.used_tokens(project_id, today)
         except Exception as error:
             if stored is None:
-                message = "What the project has used cannot be read now: the store does not answer."
+                message = "The project's usage cannot be read now: the store does not answer."
                 raise NotReady(message, retry_after_s=2) from error
-            log.warning("what projects used cannot be read (%s)", describe_error(error))
+            log.warning("the usage of projects cannot be read (%s)", describe_error(error))
             return stored
         self._stored = {place: kept for place, kept in self._stored.items() if place[1] == today}
         self._stored[project_id, today] = (self._clock(), read)
@@ -164,30 +169,22 @@ class UsageMeter:
         return self._now().astimezone(UTC).date()
 
 
-WORKER_TOKEN_PREFIX = "adjwork_"  # noqa: S105 - a prefix, and no secret
-"""What every pass of a worker begins with, and no key."""
-
-_FLUSH_INTERVAL_S = 2.0
-_FLUSHES_PER_LIMITS_READ = 5
-_BEARER = "bearer "
-_HOW_TO_AUTHENTICATE = "send the header Authorization: Bearer adj_…, or give the client api_key"
-
-
 def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
 class Authenticator:
-    """Lets requests in.
+    """Authenticates requests and enforces the limits of projects.
 
     Args:
-        ring: the keys.
-        required: every request needs a key; else those without one are for the project `default` and may do anything.
-        open_metrics: metrics need no key anyway.
-        clock: gives seconds.
-        now: gives the moment (UTC).
-        rates: what counts requests; by this process alone unless given. The gate does not close it.
-        passes: whom something other than a key is for, where it is one of our workers' passes.
+        key_store: the store of API keys.
+        required: every request needs a key. If false, requests without one act for the project `default` and may do
+            anything.
+        open_metrics: `/metrics` needs no key.
+        clock: returns seconds.
+        now: returns the current time in UTC.
+        rates: the rate limiter, by default one for this process. The authenticator does not close it.
+        worker_tokens: returns the identity for a worker token, or None if the token is invalid.
     """
 
     def __init__(
@@ -212,11 +209,11 @@ class Authenticator:
         self._now = now
 
     async def identify(self, authorization: str | None) -> Identity:
-        """Whom a request is for, by its header.
+        """Identify the caller by the `Authorization` header.
 
         Raises:
-            Unauthorized: there is no key where one is needed, or one that opens nothing.
-            RateLimited, NotReady: it cannot be looked up now.
+            Unauthorized: the key is invalid, or missing and required.
+            RateLimited, NotReady: the key cannot be looked up now.
         """
         try:
             return await self._identity((authorization or "").strip())
@@ -224,65 +221,66 @@ class Authenticator:
             self.metrics.count_refusal("", "no key")
             raise
 
-    async def _identity(self, given: str) -> Identity:
-        text = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
-        if text is not None and text.startswith(WORKER_TOKEN_PREFIX):
-            return await self._identify_worker(text)
-        if text is None or not text.startswith("adj_"):
+    async def _identity(self, authorization: str) -> Identity:
+        has_token = authorization.lower().startswith(_BEARER)
+        token = authorization[len(_BEARER) :].strip() if has_token else None
+        if token is not None and token.startswith(WORKER_TOKEN_PREFIX):
+            return await self._identify_worker(token)
+        if token is None or not token.startswith("adj_"):
             if self.required:
-                raise Unauthorized(f"This needs an API key: {_HOW_TO_AUTHENTICATE}.")
+                raise Unauthorized(f"This request needs an API key: {_HOW_TO_AUTHENTICATE}.")
             return ANONYMOUS
-        key_id = parse_key_id(text)
-        known = None if key_id is None else await self._keys.find(key_id)
-        if not key_matches(text, DUMMY_DIGEST if known is None else known.digest) or known is None:
-            raise Unauthorized(f"This is no key of this service; check that it is whole: {_HOW_TO_AUTHENTICATE}.")
-        state = known.key.state_at(self._now())
+        key_id = parse_key_id(token)
+        record = None if key_id is None else await self._keys.find(key_id)
+        if not key_matches(token, DUMMY_DIGEST if record is None else record.digest) or record is None:
+            raise Unauthorized(f"The API key is unknown; check that it is complete: {_HOW_TO_AUTHENTICATE}.")
+        state = record.key.state_at(self._now())
         if state != "usable":
-            raise Unauthorized(f"This key is {state}; ask whoever keeps this service for another.")
-        self.usage.key_used(known.key.id)
-        return Identity.of(known.key, known.limits)
+            raise Unauthorized(f"This key is {state}; ask the operator of this service for a new one.")
+        self.usage.key_used(record.key.id)
+        return Identity.of(record.key, record.limits)
 
-    async def _identify_worker(self, text: str) -> Identity:
-        identity = None if self._worker_tokens is None else await self._worker_tokens(text)
+    async def _identify_worker(self, token: str) -> Identity:
+        identity = None if self._worker_tokens is None else await self._worker_tokens(token)
         if identity is None:
             raise Unauthorized(
-                "This is no pass of a worker of this deployment, or it has run out. All its processes need the same "
-                "ADJUDGE_FENCE_SECRET, and clocks that agree within some minutes."
+                "The worker token is invalid or has expired. All processes of a deployment need the same "
+                "ADJUDGE_FENCE_SECRET, and clocks that agree within a few minutes."
             )
         return identity
 
     async def admit(self, identity: Identity) -> None:
-        """Count a request; raises `RateLimited` where its project has had too many."""
+        """Count a request; raises `RateLimited` if its project exceeds its rate."""
         per_minute = identity.limits.requests_per_minute
         wait = 0 if per_minute is None else ceil(await self._rates.wait_for(identity.project_id, per_minute))
         if wait:
             self.metrics.count_refusal(identity.project_id, "rate")
             raise RateLimited(
-                f"project {identity.project_id} may send {per_minute} requests a minute; come back in {wait} s",
+                f"project {identity.project_id} may send {per_minute} requests a minute; try again in {wait} s",
                 retry_after_s=wait,
             )
 
     async def run(self) -> None:
-        """Keep what is used and show the limits there are, until cancelled; then keep it once more."""
+        """Store usage and update the metrics of limits regularly until cancelled; then store usage once more."""
         try:
             while True:
-                await self._show_limits()
+                await self._update_limit_metrics()
                 for _ in range(_FLUSHES_PER_LIMITS_READ):
                     await asyncio.sleep(_FLUSH_INTERVAL_S)
                     await self.usage.flush()
         finally:
             await self.usage.flush()
 
-    async def _show_limits(self) -> None:
+    async def _update_limit_metrics(self) -> None:
         try:
             self.metrics.set_limits(await self._key_store.projects())
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end what keeps the counts
+        except Exception as error:  # noqa: BLE001 - an unexpected error must not end the flushing task
             log.warning("the limits of projects cannot be read (%s)", describe_error(error))
 
 
 def require_scope(identity: Identity, scope: str) -> None:
-    """Raise `Forbidden`, naming the scope, where an identity does not open it."""
+    """Raise `Forbidden`, naming the scope, if an identity lacks it."""
     if scope not in identity.permissions:
         raise Forbidden(
-            f"This key does not have the scope {scope!r}; make one that has: adjudge keys create --scope {scope}"
+            f"This key does not have the scope {scope!r}; create one that has it: adjudge keys create --scope {scope}"
         )

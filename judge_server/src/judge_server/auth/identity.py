@@ -1,12 +1,11 @@
 """The identity a request acts for, and the fence markers of its project.
 
-For whom a request is: the project, who says so, and what they may do. One per request, in a context variable.
+Each request has one identity, in a context variable.
 
-Fences whose markers differ from project to project, so that no verdict of one is known to another.
-
-A call's digest holds the rendered prompt, and every prompt holds fenced text. So projects have no cache entry, no call
-in flight and no computed prefix of the engine in common: neither an answer nor its time tells one project what another
-has asked. The project `default` has the markers that the secret alone makes.
+Fence markers differ between projects, so that no verdict is shared between them. The digest of a call covers the
+rendered prompt, and every prompt contains fenced text. Projects therefore share no cache entry, no call in progress and
+no computed prefix in the engine: neither a response nor its timing reveals to one project what another has asked. The
+markers of the project `default` derive from the secret alone.
 """
 
 import hmac
@@ -26,18 +25,18 @@ SCOPE_PERMISSIONS: Mapping[str, frozenset[str]] = {
     "metrics": frozenset({"metrics"}),
     "admin": frozenset({"read", "score", "rubrics:write", "admin"}),
 }
-"""What each scope of a key opens. `metrics` stands alone: its figures are of all projects."""
+"""The permissions of each scope of a key. No other scope includes `metrics`, since its figures cover all projects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a request is for.
+    """The caller of a request.
 
     Attributes:
-        project_id: whose rubrics, runs and verdicts it sees.
-        actor: who is named in the audit for what it changes.
-        opens: what it may do.
-        limits: of its project.
+        project_id: the project whose rubrics, runs and verdicts it can access.
+        actor: the name in the audit log for changes it makes.
+        permissions: what it may do.
+        limits: the limits of its project.
     """
 
     project_id: str
@@ -47,37 +46,37 @@ class Identity:
 
     @classmethod
     def of(cls, key: ApiKey, limits: Limits) -> "Identity":
-        """The identity that a key gives."""
+        """The identity of a key's holder."""
         permissions = frozenset().union(*(SCOPE_PERMISSIONS.get(scope, frozenset()) for scope in key.scopes))
         return cls(key.project_id, f"key {key.id}", permissions, limits)
 
 
 ANONYMOUS = Identity(DEFAULT_PROJECT, "without a key", frozenset().union(*SCOPE_PERMISSIONS.values()))
-"""Whoever reaches a service that needs no key."""
+"""The identity of callers without a key, on a service that requires none."""
 
 _CURRENT_IDENTITY: ContextVar[Identity] = ContextVar("adjudge_identity", default=ANONYMOUS)
 
 
 def current_identity() -> Identity:
-    """For whom this task works."""
+    """The identity that this task works for."""
     return _CURRENT_IDENTITY.get()
 
 
 @contextmanager
 def identity_context(identity: Identity) -> Iterator[None]:
-    """Work for somebody in the block, and in the tasks that begin there."""
-    before = _CURRENT_IDENTITY.set(identity)
+    """Set the current identity in the block and in tasks that start there."""
+    token = _CURRENT_IDENTITY.set(identity)
     try:
         yield
     finally:
-        _CURRENT_IDENTITY.reset(before)
+        _CURRENT_IDENTITY.reset(token)
 
 
 _MAX_CACHED_PROJECTS = 1024
 
 
 class ProjectFence:
-    """Fences texts for the project that the task works for."""
+    """Fences texts with the markers of the current identity's project."""
 
     def __init__(self, secret: bytes) -> None:
         self._default = Fence(secret)

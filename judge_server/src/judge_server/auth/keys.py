@@ -1,14 +1,12 @@
 """API keys: their form, and a cache of those in the store.
 
-What an API key looks like: `adj_<id>_<secret>`, an id of 80 bits that is no secret and a secret of 256 bits.
+A key is `adj_<id>_<secret>`, with a public id of 80 bits and a secret of 256 bits. The service stores the SHA-256 of
+the whole text. The secret is random and too long to guess, so a slow hash as used for passwords would only slow down
+every request.
 
-The service keeps SHA-256 of the whole text. The secret is random and long, so nobody can try texts until one fits, and
-a slow hash, which is for passwords, would only make every request slower.
-
-Keys as the store has them, looked up once in a few seconds, so that neither good nor wrong keys cost it much.
-
-A key that the store does not have is remembered too. Ids never seen before share a bucket: whoever tries many waits,
-and keys that are in use do not. While the store is away, a key seen lately opens what it opened.
+The cache looks up a key at most once every few seconds, whether it exists or not, so that neither valid nor invalid
+keys load the store. Lookups of ids that were never seen share a token bucket, so that guessing keys is rate-limited and
+keys in use are not. While the store cannot be reached, a recently seen key keeps working.
 """
 
 import asyncio
@@ -32,48 +30,16 @@ _ID_BYTES = 10
 _SECRET_BYTES = 32
 _KEY = re.compile(r"adj_([a-z2-7]{16})_([A-Za-z0-9_-]{43})")
 
-DUMMY_DIGEST = bytes(32)
-"""Compared with where there is no such key, so that it takes as long; no text has this digest."""
-
-
-class NewKey(NamedTuple):
-    """A key that was just made: its text is shown once, its id and digest are kept."""
-
-    text: str
-    id: str
-    digest: bytes
-
-
-def make_key() -> NewKey:
-    """A new random key."""
-    key_id = base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
-    text = f"adj_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
-    return NewKey(text, key_id, key_digest(text))
-
-
-def parse_key_id(text: str) -> str | None:
-    """The id in a key; None where the text is no key."""
-    match = _KEY.fullmatch(text)
-    return match[1] if match else None
-
-
-def key_digest(text: str) -> bytes:
-    """What is kept of a key, 32 bytes."""
-    return hashlib.sha256(text.encode()).digest()
-
-
-def key_matches(text: str, digest: bytes) -> bool:
-    """Whether a text is the key with this digest; takes as long wherever they differ."""
-    return hmac.compare_digest(key_digest(text), digest)
-
-
 log = logging.getLogger("adjudge")
 
+DUMMY_DIGEST = bytes(32)
+"""The digest to compare with if a key does not exist, so that the check takes the same time; no text has it."""
+
 CACHE_TTL_S = 5.0
-"""How long a looked-up key is taken for what it was: a revoked one may open something for so long."""
+"""The seconds for which a key is cached; a revoked key may keep working for this long."""
 
 STALE_TTL_S = 600.0
-"""How long a key goes on without the store."""
+"""The seconds for which a cached key keeps working while the store cannot be reached."""
 
 _STORE_TIMEOUT_S = 5.0
 _MAX_KEYS = 10_000
@@ -81,13 +47,44 @@ _NEW_IDS_AT_ONCE = 100
 _NEW_IDS_PER_SECOND = 20.0
 
 
+class NewKey(NamedTuple):
+    """A newly created key. Its text is shown once; its id and digest are stored."""
+
+    text: str
+    id: str
+    digest: bytes
+
+
+def make_key() -> NewKey:
+    """Create a random key."""
+    key_id = base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
+    text = f"adj_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+    return NewKey(text, key_id, key_digest(text))
+
+
+def parse_key_id(text: str) -> str | None:
+    """The id in a key; None if the text does not have the form of a key."""
+    match = _KEY.fullmatch(text)
+    return match[1] if match else None
+
+
+def key_digest(text: str) -> bytes:
+    """The digest under which a key is stored, 32 bytes."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+def key_matches(text: str, digest: bytes) -> bool:
+    """Whether a text is the key with this digest, compared in constant time."""
+    return hmac.compare_digest(key_digest(text), digest)
+
+
 class _CachedKey(NamedTuple):
-    known: ApiKeyRecord | None
+    record: ApiKeyRecord | None
     at: float
 
 
 class ApiKeyCache:
-    """The keys of a store. `clock` gives seconds."""
+    """A cache of the keys in a store. `clock` returns seconds."""
 
     def __init__(self, key_store: ApiKeyStore, clock: Callable[[], float]) -> None:
         self._key_store = key_store
@@ -98,20 +95,20 @@ class ApiKeyCache:
         self._new_ids = TokenBucket(_NEW_IDS_AT_ONCE, _NEW_IDS_PER_SECOND, clock)
 
     async def find(self, key_id: str) -> ApiKeyRecord | None:
-        """A key by its id; None where there is none.
+        """Find a key by its id; return None if it does not exist.
 
         Raises:
-            RateLimited: too many ids that nobody had used before.
-            NotReady: the store cannot be read, and the key was not seen lately.
+            RateLimited: too many ids that were never seen before.
+            NotReady: the store cannot be read, and the key was not seen recently.
         """
         cached = self._keys.get(key_id) or self._unknown.get(key_id)
         if cached is not None and self._clock() - cached.at < CACHE_TTL_S:
-            return cached.known
+            return cached.record
         loading = self._loading.get(key_id)
         if loading is None:
             if key_id not in self._keys and (wait := self._new_ids.take()):
                 raise RateLimited(
-                    "too many different keys are being tried; come back later", retry_after_s=int(wait) + 1
+                    "too many different keys are being tried; try again later", retry_after_s=int(wait) + 1
                 )
             loading = self._loading[key_id] = asyncio.ensure_future(self._load(key_id))
             loading.add_done_callback(lambda _: self._loading.pop(key_id, None))
@@ -120,17 +117,17 @@ class ApiKeyCache:
     async def _load(self, key_id: str) -> ApiKeyRecord | None:
         try:
             async with asyncio.timeout(_STORE_TIMEOUT_S):
-                known = await self._key_store.find_key(key_id)
+                record = await self._key_store.find_key(key_id)
         except Exception as error:
             cached = self._keys.get(key_id)
             if cached is not None and self._clock() - cached.at < STALE_TTL_S:
-                log.warning("keys cannot be read (%s); one that was seen lately goes on", describe_error(error))
-                return cached.known
+                log.warning("API keys cannot be read (%s); a recently seen key keeps working", describe_error(error))
+                return cached.record
             raise NotReady("Keys cannot be checked now: the store does not answer.", retry_after_s=2) from error
         self._keys.pop(key_id, None)
         self._unknown.pop(key_id, None)
-        table = self._unknown if known is None else self._keys
-        table[key_id] = _CachedKey(known, self._clock())
+        table = self._unknown if record is None else self._keys
+        table[key_id] = _CachedKey(record, self._clock())
         while len(table) > _MAX_KEYS:
             table.popitem(last=False)
-        return known
+        return record

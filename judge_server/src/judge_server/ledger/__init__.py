@@ -1,8 +1,8 @@
-"""Recording: from judged requests to rows of the ledger, off the request's path.
+"""Recording of judged requests in the ledger, in the background.
 
-A request hands over what it judged and goes on. A thread turns that into rows and puts them into a spool on disk, five
-times a second; another takes them from there to the database, in order. So a kill costs what is not yet in the
-spool, and a database that is away costs nothing until the spool is full.
+A request passes its verdicts to the recorder and does not wait. One thread turns them into rows and writes these to a
+spool on disk, five times a second; another moves them to the database, in order. If the process is killed, only rows
+that are not yet in the spool are lost; if the database cannot be reached, nothing is lost until the spool is full.
 """
 
 from judge_server.ledger.recorder import Recorder

@@ -1,4 +1,4 @@
-"""From rows of the ledger to verdicts as answers give them, page by page, and the cursors of those pages."""
+"""Pages of recorded verdicts, built from rows of the ledger, and their cursors."""
 
 import base64
 import binascii
@@ -19,19 +19,20 @@ _CURSOR = struct.Struct(">16sII")
 _FIELDS = Criterion.model_fields
 
 
-async def recorded_page(ledger: LedgerReader, wanted: UseFilter, *, texts: bool) -> RecordedPage:
-    """The verdicts that are asked for, and the cursor of what follows."""
-    found = await ledger.uses(wanted._replace(limit=wanted.limit + 1))
-    shown = found[: wanted.limit]
-    responses = [use.response for use in shown]
-    digests = {each.rubric for each in responses if each.rubric}
+async def recorded_page(ledger: LedgerReader, use_filter: UseFilter, *, texts: bool) -> RecordedPage:
+    """Read a page of recorded verdicts, and the cursor of the next page."""
+    rows = await ledger.uses(use_filter._replace(limit=use_filter.limit + 1))
+    page = rows[: use_filter.limit]
+    responses = [use.response for use in page]
+    digests = {row.rubric for row in responses if row.rubric}
     if texts:
-        digests |= {d for each in responses for d in (each.prompt, each.response, each.grounding) if d}
-    kept = await ledger.texts(wanted.project_id, list(digests)) if digests else {}
-    used = {each.rubric for each in responses if each.rubric is not None}
-    rubrics = {digest: {each["id"]: each for each in json.loads(kept[digest])} for digest in used if digest in kept}
-    cursor = encode_cursor(shown[-1].votes[0][0]) if len(found) > len(shown) else None
-    return RecordedPage(verdicts=tuple([_to_recorded_verdict(use, kept, rubrics) for use in shown]), next_cursor=cursor)
+        digests |= {d for row in responses for d in (row.prompt, row.response, row.grounding) if d}
+    stored = await ledger.texts(use_filter.project_id, list(digests)) if digests else {}
+    used = {row.rubric for row in responses if row.rubric is not None}
+    rubrics = {digest: {item["id"]: item for item in json.loads(stored[digest])} for digest in used if digest in stored}
+    cursor = encode_cursor(page[-1].votes[0][0]) if len(rows) > len(page) else None
+    verdicts = tuple([_to_recorded_verdict(use, stored, rubrics) for use in page])
+    return RecordedPage(verdicts=verdicts, next_cursor=cursor)
 
 
 def encode_cursor(use: UseRow) -> str:
@@ -40,14 +41,14 @@ def encode_cursor(use: UseRow) -> str:
 
 
 def decode_cursor(cursor: str) -> tuple[bytes, int, int]:
-    """What a cursor continues after; raises `ValueError` if no page gave it out."""
+    """Decode a cursor to the use that it continues after; raises `ValueError` for an invalid cursor."""
     try:
         packed = base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True)
         request, place, slot = _CURSOR.unpack(packed)
     except (binascii.Error, struct.error, UnicodeError):
-        raise ValueError("this cursor is not one we gave out; pass a page's next_cursor unchanged") from None
+        raise ValueError("the cursor is invalid; pass the next_cursor of a page unchanged") from None
     if max(place, slot) >= 2**31:
-        raise ValueError("this cursor is not one we gave out; pass a page's next_cursor unchanged")
+        raise ValueError("the cursor is invalid; pass the next_cursor of a page unchanged")
     return request, place, slot
 
 
@@ -57,7 +58,7 @@ def _to_recorded_verdict(
     request, response = use.request, use.response
     first, _ = use.votes[0]
     criterion = rubrics.get(response.rubric or b"", {}).get(first.criterion)
-    votes = {vote.digest: _to_outcome(vote, found) for vote, found in use.votes}
+    votes = {vote.digest: _to_outcome(vote, verdict) for vote, verdict in use.votes}
     slot = VerdictSlot(first.criterion, first.method, tuple(votes), first.step)  # type: ignore[arg-type]
     cached = frozenset(vote.digest for vote, _ in use.votes if vote.cached)
     return RecordedVerdict(
@@ -84,11 +85,11 @@ def _texts_of(use: UseRecord) -> Sequence[tuple[str, bytes | None]]:
     return ("prompt", response.prompt), ("text", response.response), ("grounding", response.grounding)
 
 
-def _to_outcome(use: UseRow, found: VerdictRow | None) -> CallOutcome:
+def _to_outcome(use: UseRow, row: VerdictRow | None) -> CallOutcome:
     if use.failure is not None:
         return CallFailure(use.failure, use.detail or "")  # type: ignore[arg-type]
-    if found is None:
+    if row is None:
         return CallFailure("engine", "its verdict is not in the ledger")
-    # Rows of before calibration have no raw probability: theirs is the one they have.
-    raw = found.probability if found.raw_probability is None else found.raw_probability
-    return JudgeResult(found.score, found.probability, found.menu_mass, found.step, found.grade, found.rationale, raw)
+    # Rows from before calibration have no raw probability; their probability is raw.
+    raw = row.probability if row.raw_probability is None else row.raw_probability
+    return JudgeResult(row.score, row.probability, row.menu_mass, row.step, row.grade, row.rationale, raw)

@@ -1,15 +1,13 @@
 """The recorder: takes judged requests and writes them to the ledger in the background.
 
-The recorder: takes judged requests, and brings them into the ledger by two threads; a request never waits for it.
+A request never waits for the recorder. One thread converts requests to rows and adds them to the spool, five times a
+second. Another writes the spool to the ledger: the rows of half a second in one transaction, since a transaction costs
+more than its rows; it retries while the ledger cannot be reached. A third restarts the other two if they crash. All are
+daemon threads, so that a hanging database does not keep the process from stopping; the next process writes what is left
+in the spool.
 
-One thread makes rows of what came in and puts them into the spool, five times a second. The other writes them to the
-ledger, what came within half a second in one transaction, since a transaction costs it more than the rows do; and it
-waits where the ledger is away. A third starts them again should one of them end. All are daemons, so that a database
-that hangs does not keep a process from stopping: what is in the spool by then is written by the next process.
-
-Which tries of a chunk of an operation are recorded: those whose answer the operation keeps.
-
-So the ledger has each group once, as its result has it, however often it was asked for; docs/ledger.md has exceptions.
+For operations, `AttemptRecorder` records only the attempt at a chunk whose response the operation keeps, so the ledger
+has each group once, as in its result. docs/ledger.md lists the exceptions.
 """
 
 import logging
@@ -47,23 +45,26 @@ _CLOSE_TIMEOUT_S = 10.0
 _LOG_INTERVAL_S = 10.0
 _WATCH_INTERVAL_S = 1.0
 
+TRANSIENT_FAILURES = frozenset({"timeout", "engine", "overloaded"})
+"""The kinds of failed verdicts that may succeed in another attempt."""
+
 
 class _BatchRefusedError(Exception):
-    """The ledger refused some of several files; written one by one, the others are taken."""
+    """The ledger refused a batch of several files; they must be written one by one."""
 
 
 class Recorder:
-    """Records what is judged.
+    """Records judged requests in a ledger.
 
     Args:
-        ledger: where it is kept.
-        spool: the folder of the spool, made if need be.
-        max_waiting: uses that may wait in memory; what comes beyond is lost, and counted.
-        max_spool_bytes: what the spool may hold; the same.
-        keep_texts: keep prompts, responses and groundings too.
+        ledger: the ledger to write to.
+        spool: the folder of the spool, created if it does not exist.
+        max_waiting: the maximum number of uses in memory; further ones are counted as lost.
+        max_spool_bytes: the maximum size of the spool; further rows are counted as lost.
+        keep_texts: also keep prompts, responses and groundings.
 
     Raises:
-        OSError: the spool's folder cannot be made.
+        OSError: the folder of the spool cannot be created.
     """
 
     def __init__(
@@ -82,10 +83,8 @@ class Recorder:
         self._quarantine = Quarantine(spool / QUARANTINE_FOLDER)
         self._state = threading.Condition()
         self._entries: deque[JudgedRequest] = deque()
-        self._spooling: list[JudgedRequest] = []  # by the spooler, which goes on with them when it is started again
-        self._unwritten_rows: dict[
-            SpoolEntry, LedgerRows
-        ] = {}  # spares the writer from reading what it can have at once
+        self._spooling: list[JudgedRequest] = []  # kept here for a spooler that is restarted
+        self._unwritten_rows: dict[SpoolEntry, LedgerRows] = {}  # saves the writer from reading the files
         self._in_memory = 0
         self._recorded = self._written = self._lost = self._refused = self._restarts = 0
         self._problem: str | None = None
@@ -98,7 +97,7 @@ class Recorder:
         threading.Thread(target=self._watch, name="adjudge-ledger-watch", daemon=True).start()
 
     def record(self, judged: JudgedRequest) -> None:
-        """Take a judged request over; where too many wait it is lost, which `state` counts. Never blocks."""
+        """Add a judged request. If too many wait in memory, it is lost, which `state` counts. Never blocks."""
         uses = judged.uses
         with self._state:
             self._recorded += uses
@@ -109,7 +108,7 @@ class Recorder:
             self._entries.append(judged)
 
     def state(self) -> LedgerState:
-        """How it stands."""
+        """The current state of recording."""
         with self._state:
             return LedgerState(
                 keeps="all" if self._keep_texts else "verdicts",
@@ -129,14 +128,14 @@ class Recorder:
 
     @property
     def failure_reason(self) -> str | None:
-        """What keeps it from recording safely, None while nothing does; a database that is away does not count."""
-        ended = [worker.name for worker in (self._spooler, self._writer) if worker.crashed]
-        if ended:
-            return f"its thread {ended[0]!r} ended and is started again"
+        """Why requests cannot be recorded safely; None if they can. An unreachable database is not a reason."""
+        crashed = [worker.name for worker in (self._spooler, self._writer) if worker.crashed]
+        if crashed:
+            return f"its thread {crashed[0]!r} crashed and is being restarted"
         return None if self._spool_problem is None else f"its spool cannot be written: {self._spool_problem}"
 
     def close(self) -> None:
-        """Put everything into the spool, and what can be written in ten seconds into the ledger; blocks."""
+        """Write everything to the spool, and to the ledger what can be written in ten seconds. Blocks."""
         self._closing.set()
         self._spooler.done.wait()
         with self._state:
@@ -152,7 +151,7 @@ class Recorder:
                 log.error("%d verdicts are lost: the process ends, and the ledger's spool cannot be written", lost)
 
     def _watch(self) -> None:
-        """Start again what ended though it had not come to its end."""
+        """Restart threads that have crashed."""
         while not self._stop.wait(_WATCH_INTERVAL_S):
             try:
                 self._quarantine.refresh()
@@ -160,12 +159,12 @@ class Recorder:
                     if worker.crashed:
                         worker.start()
                         self._restarts += 1
-                        log.error("the ledger's thread %r ended, and was started again", worker.name)
-            except Exception:  # such as no memory for another thread, or no descriptor to look with
-                log.exception("the ledger's threads cannot be looked after; trying again")
+                        log.error("the ledger's thread %r crashed and was started again", worker.name)
+            except Exception:  # such as no memory for a thread, or no file descriptor
+                log.exception("the ledger's threads cannot be checked; trying again")
 
     def _lag(self) -> float:
-        """How long what waits longest has waited, in seconds; what is spooled since it was."""
+        """The age in seconds of the oldest waiting entry; in the spool, the time since it was spooled."""
         file = self._spool.first()
         since = [self._entries[0].at.timestamp()] if self._entries else []
         since += [file.since] if file is not None else []
@@ -181,7 +180,7 @@ class Recorder:
             self._set_spool_problem(self._spool.problem)
 
     def _take_entries(self) -> bool:
-        """Take over what came, up to a number of uses; whether there was any."""
+        """Move waiting requests to `_spooling`, up to the batch size; return whether there are any."""
         uses = 0
         with self._state:
             while self._entries and uses < _MAX_BATCH_USES:
@@ -201,7 +200,7 @@ class Recorder:
             except SpoolFull as error:
                 problem = str(error)
             except Exception as error:
-                if len(entries) > 1:  # one of them, which must not cost the others
+                if len(entries) > 1:  # one of them is at fault and must not affect the others
                     batch_size = 1
                     continue
                 log.exception("%d verdicts could not be recorded", uses)
@@ -230,8 +229,8 @@ class Recorder:
                 continue
             except ConnectionError as error:
                 self._set_problem(f"the ledger cannot be written: {error}")
-            except Exception:  # such as a file that cannot be read now, or no room to keep refused rows
-                log.exception("%s of the ledger's spool cannot be dealt with now; trying again", files[0].name)
+            except Exception:  # such as a file that cannot be read now, or no space for refused rows
+                log.exception("%s of the ledger's spool cannot be processed now; trying again", files[0].name)
                 self._spool.requeue(files[0])
             else:
                 failures = 0
@@ -240,15 +239,15 @@ class Recorder:
             failures += 1
 
     def _write(self, files: list[SpoolEntry]) -> tuple[list[SpoolEntry], int, int, int]:
-        """Write files together; those that are done with, and how many uses were written, refused and lost.
+        """Write files together; returns the finished files, and the numbers of uses written, refused and lost.
 
-        Their rows are let go of before that is counted, and before the next are waited for.
+        Returning frees the rows before the next files are waited for.
         """
-        files, read = self._read(files)
+        files, rows_by_file = self._read(files)
         if not files:
             return [], 0, 0, 0
-        rows = LedgerRows.concat(read)
-        del read
+        rows = LedgerRows.concat(rows_by_file)
+        del rows_by_file
         with span("ledger write", verdicts=len(rows.uses)):
             try:
                 self.ledger.write(rows)
@@ -261,7 +260,7 @@ class Recorder:
         return files, len(rows.uses), 0, 0
 
     def _read(self, files: list[SpoolEntry]) -> tuple[list[SpoolEntry], list[LedgerRows]]:
-        """Those of the files that can be read, and their rows; raises `OSError` where that is none for now."""
+        """Read files; returns the readable ones and their rows. Raises `OSError` if none can be read now."""
         readable, rows, problem = [], [], None
         for file in files:
             try:
@@ -269,7 +268,7 @@ class Recorder:
                 rows.append(decode(file.read()) if cached_rows is None else cached_rows)
                 readable.append(file)
             except FileNotFoundError:
-                log.exception("%s was taken out of the ledger's spool by another program", file.name)
+                log.exception("another program removed %s from the ledger's spool", file.name)
                 self._finish_files([file], 0, 0, file.uses or 0)
             except OSError as error:
                 problem = error
@@ -282,35 +281,35 @@ class Recorder:
         return readable, rows
 
     def _salvage(self, file: SpoolEntry, rows: LedgerRows, error: Exception) -> tuple[int, int, int]:
-        """Write what the ledger takes of rows that it refused together, and keep the rest aside.
+        """Write the rows that the ledger accepts one by one, and quarantine the others.
 
-        How many uses were written, refused and lost.
+        Returns the numbers of uses written, refused and lost.
         """
         try:
             refused = self.ledger.salvage(rows)
         except ConnectionError:
             raise
         except Exception:
-            log.exception("nothing of %s could be salvaged", file.name)
+            log.exception("no row of %s could be salvaged", file.name)
             refused = [RefusedRows(rows, describe_error(error))]
         lost = 0
-        for one in refused:
+        for item in refused:
             try:
-                self._quarantine.add(one)
+                self._quarantine.add(item)
             except QuarantineFull:
-                lost += len(one.rows.uses)
-        uses = sum(len(one.rows.uses) for one in refused)
+                lost += len(item.rows.uses)
+        uses = sum(len(item.rows.uses) for item in refused)
         if refused:
             log.error(
-                "the ledger refused rows of %d requests, with %d verdicts; %d of these are kept aside: "
-                "see `adjudge ledger refused`",
+                "the ledger refused rows of %d requests, with %d verdicts, and %d of these verdicts are in "
+                "quarantine; see `adjudge ledger refused`",
                 len(refused), uses, uses - lost,
             )  # fmt: skip
         return len(rows.uses) - uses, uses - lost, lost
 
     def _set_aside_unreadable(self, file: SpoolEntry, error: ValueError) -> None:
-        """Keep aside a file that does not hold rows as this version reads them."""
-        log.error("%s of the ledger's spool cannot be read, and is kept aside", file.name, exc_info=error)
+        """Quarantine a file whose rows this version cannot read."""
+        log.error("%s of the ledger's spool cannot be read and is quarantined", file.name, exc_info=error)
         try:
             self._quarantine.add_unreadable(file.read(), f"the file cannot be read: {error}")
         except QuarantineFull:
@@ -319,7 +318,7 @@ class Recorder:
             self._finish_files([file], 0, file.uses or 0, 0)
 
     def _next_files(self, *, one_by_one: bool) -> list[SpoolEntry]:
-        """The oldest files, to be written together, or the oldest one; waited for. None when there is no more to do."""
+        """Wait for the next batch of files, or the next single file; empty if the recorder is closed."""
         with self._state:
             while self._spool.first() is None:
                 if self._spooler.done.is_set():
@@ -339,12 +338,12 @@ class Recorder:
         with self._state:
             for file in files:
                 self._unwritten_rows.pop(file, None)
-                if file.uses is None:  # another process had counted those it left, which come alone
+                if file.uses is None:  # a file of an earlier process, which is written alone
                     self._recorded += written + refused + lost
             self._written += written
             self._refused += refused
             if lost:
-                self._count_lost(lost, "a file of its spool is gone, or too much that it refused is kept aside")
+                self._count_lost(lost, "a file of its spool was removed, or the quarantine is full")
         if files:
             self._set_problem(None)
 
@@ -352,14 +351,14 @@ class Recorder:
         with self._state:
             before, self._problem = self._problem, problem
         if problem is not None and before is None:
-            log.warning("%s; what is judged waits in the spool", problem)
+            log.warning("%s; judged requests wait in the spool", problem)
         elif problem is None and before is not None:
             log.info("the ledger can be written again")
 
     def _set_spool_problem(self, problem: str | None) -> None:
         before, self._spool_problem = self._spool_problem, problem
         if problem is not None and before is None:
-            log.error("the ledger's spool cannot be written: %s; what is judged waits in memory", problem)
+            log.error("the ledger's spool cannot be written: %s; judged requests wait in memory", problem)
         elif problem is None and before is not None:
             log.info("the ledger's spool can be written again")
 
@@ -367,11 +366,11 @@ class Recorder:
         self._lost += uses
         if time.monotonic() >= self._next_log_at:
             self._next_log_at = time.monotonic() + _LOG_INTERVAL_S
-            log.error("the ledger lost %d verdicts so far: %s", self._lost, why)
+            log.error("the ledger has lost %d verdicts so far: %s", self._lost, why)
 
 
 class _WorkerThread:
-    """A thread that runs until its work returns; `start` runs it again where an exception ended it."""
+    """A thread that runs until its work returns; `start` runs it again after a crash."""
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
         self.name = name
@@ -380,44 +379,40 @@ class _WorkerThread:
         self.start()
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name=f"adjudge-{self.name}", daemon=True)
         self._thread.start()
 
     @property
     def crashed(self) -> bool:
-        """Whether it ended before its work was done."""
+        """Whether the thread ended before its work was done."""
         return not self._thread.is_alive() and not self.done.is_set()
 
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException:  # what ends a thread is told of here, and it is started again by the one that watches
-            log.exception("the ledger's thread %r ended by an unexpected error", self.name)
+        except BaseException:  # the watching thread restarts this one
+            log.exception("the ledger's thread %r crashed with an unexpected error", self.name)
         else:
             self.done.set()
 
 
-TRANSIENT_FAILURES = frozenset({"timeout", "engine", "overloaded"})
-"""Kinds of failed verdicts that another attempt may mend."""
-
-
 class AttemptRecorder:
-    """Hands on what is judged for a chunk, unless the chunk got no answer, or will be asked for `again`."""
+    """Records an attempt at a chunk unless the attempt got no response, or failed and will be retried."""
 
     def __init__(self, records: RecordSink, *, will_retry: bool) -> None:
         self._records = records
         self._will_retry = will_retry
 
     def record(self, judged: JudgedRequest) -> None:
-        """Take a judged request over."""
+        """Record a judged request, unless its attempt does not count."""
         was_answered = judged.mode is None or bool(judged.rewards)
         if was_answered and not (self._will_retry and _has_transient_failure(judged)):
             self._records.record(judged)
 
 
 def _has_transient_failure(judged: JudgedRequest) -> bool:
-    """Whether a verdict failed that another attempt may mend."""
+    """Whether a verdict failed that may succeed in another attempt."""
     plans = [response.plan for group in judged.groups for response in group.responses]
     verdicts = [
         combine_votes([judged.outcomes.by_digest[d] for d in slot.digests]) for plan in plans for slot in plan.slots

@@ -1,4 +1,4 @@
-"""From judged requests to rows. Pure but for the names it gives to requests; knows no file and no database."""
+"""Conversion of judged requests to ledger rows, without I/O; only the ids of requests are random."""
 
 import hashlib
 import json
@@ -18,42 +18,42 @@ from trainer_client.wire import Prompt
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-_ZLIB_LEVEL = 1  # zlib's level: higher ones take several times as long for a tenth less
+_ZLIB_LEVEL = 1  # higher levels take several times as long and save only a tenth
 
 
 def rows_of(entries: Iterable[JudgedRequest], *, keep_texts: bool) -> LedgerRows:
-    """The rows of some requests; without `keep_texts`, of texts only rubrics are kept, which rewards need."""
+    """The rows of judged requests. Without `keep_texts`, rubrics are the only texts kept, since rewards need them."""
     rows = LedgerRows([], [], [], [], [])
     texts: dict[bytes, TextRow] = {}
-    found: dict[bytes, JudgeResult] = {}
+    results: dict[bytes, JudgeResult] = {}
     for entry in entries:
-        _RowBuilder(entry, rows, texts, found, keep_texts).add()
+        _RowBuilder(entry, rows, texts, results, keep_texts).add()
     rows.texts.extend(texts.values())
     return rows
 
 
 def storable_text(text: str) -> str:
-    """A text without what no database keeps: NUL and halves of surrogate pairs become U+FFFD."""
+    """Replace by U+FFFD the characters that the database cannot store: NUL and lone surrogates."""
     return text if text.isascii() and "\0" not in text else _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def digest_bytes(rubric: str) -> bytes:
-    """The bytes of a rubric's digest."""
+    """The bytes of a rubric digest `sha256:…`."""
     return bytes.fromhex(rubric.removeprefix("sha256:"))
 
 
 class _RowBuilder:
-    """One request on its way into rows."""
+    """Adds the rows of one request to `rows` and `texts`; `results` are the verdicts that have a row already."""
 
     def __init__(
         self,
         entry: JudgedRequest,
         rows: LedgerRows,
         texts: dict[bytes, TextRow],
-        found: dict[bytes, JudgeResult],
+        results: dict[bytes, JudgeResult],
         keep_texts: bool,
     ) -> None:
-        self._entry, self._rows, self._texts, self._found = entry, rows, texts, found
+        self._entry, self._rows, self._texts, self._results = entry, rows, texts, results
         self._keep_texts = keep_texts
         self._known = entry.outcomes.cached | entry.outcomes.joined
         self._project = entry.project_id
@@ -61,7 +61,7 @@ class _RowBuilder:
         self._id = entry.record_id or int(entry.at.timestamp() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
 
     def add(self) -> None:
-        """Add all its rows."""
+        """Add all rows of the request."""
         entry, outcomes = self._entry, self._entry.outcomes
         self._rows.requests.append(
             RequestRow(
@@ -141,7 +141,7 @@ class _RowBuilder:
                 failure = detail = None
                 if isinstance(outcome, CallFailure):
                     failure, detail = outcome.kind, storable_text(outcome.detail)
-                elif (before := self._found.get(digest)) is None or (before is not outcome and before != outcome):
+                elif (before := self._results.get(digest)) is None or (before is not outcome and before != outcome):
                     self._verdict(digest, outcome)
                 add(
                     UseRow(
@@ -150,20 +150,20 @@ class _RowBuilder:
                     )
                 )  # fmt: skip
 
-    def _verdict(self, digest: bytes, found: JudgeResult) -> None:
-        self._found[digest] = found
+    def _verdict(self, digest: bytes, result: JudgeResult) -> None:
+        self._results[digest] = result
         self._rows.verdicts.append(
             VerdictRow(
                 self._project,
                 digest,
                 self._id,
-                found.score,
-                found.probability,
-                found.choice_mass,
-                found.step,
-                found.grade,
-                None if found.rationale is None else storable_text(found.rationale),
-                found.raw_probability,
+                result.score,
+                result.probability,
+                result.choice_mass,
+                result.step,
+                result.grade,
+                None if result.rationale is None else storable_text(result.rationale),
+                result.raw_probability,
             )
         )
 
@@ -176,12 +176,12 @@ class _RowBuilder:
         return digest
 
     def _text(self, text: Prompt) -> bytes:
-        """The digest of a text or messages in JSON; kept under it, if texts are."""
-        given = text if isinstance(text, str) else [m.model_dump(mode="json", exclude_defaults=True) for m in text]
-        written = json.dumps(given).encode()
-        digest = hashlib.sha256(written).digest()
+        """The digest of a text or of messages as JSON; adds a row for it if texts are kept."""
+        value = text if isinstance(text, str) else [m.model_dump(mode="json", exclude_defaults=True) for m in text]
+        encoded = json.dumps(value).encode()
+        digest = hashlib.sha256(encoded).digest()
         if self._keep_texts and digest not in self._texts:
-            self._texts[digest] = TextRow(self._project, digest, zlib.compress(written, _ZLIB_LEVEL))
+            self._texts[digest] = TextRow(self._project, digest, zlib.compress(encoded, _ZLIB_LEVEL))
         return digest
 
     def _keep(self, digest: bytes, value: Any) -> None:

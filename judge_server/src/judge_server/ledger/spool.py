@@ -1,17 +1,11 @@
-"""Rows on their way to the database in files, and refused rows in quarantine.
+"""Files of rows: the spool, for rows on their way to the database, and the quarantine, for rows that it refused.
 
-The spool: rows on their way to the database, in files of this process, in order and within bounds.
+The spool is ordered and bounded. Its files store rows by column, which takes half the time and space of storing them
+one by one. Rows whose file cannot be written (no space, no descriptors, a device error) wait in memory, within a
+separate limit, until writing works again. A file that cannot be removed is retried later. Each process has its own
+folder, locked while it runs; a new process takes over the folders of processes that were killed.
 
-A file holds rows column by column, which takes half the time and half the room of rows one by one. Rows whose file
-cannot be written (no space, no descriptors, an error of the device) wait in memory, within a bound of its own, and
-are written as soon as that works again. A file that cannot be removed is tried again later.
-
-Each process has a folder of its own, locked while it lives. What a process left that was killed is taken over by the
-next one that starts. Knows no database.
-
-Rows that the ledger refused, kept aside in files, each with the reason, to be looked at and written again.
-
-Knows files and rows; refuses to know why a row is refused.
+The quarantine keeps refused rows with the reason, so that an operator can inspect them and write them again.
 """
 
 import base64
@@ -46,23 +40,31 @@ from trainer_client.wire.ledger_rows import (
 log = logging.getLogger("adjudge")
 
 QUARANTINE_FOLDER = "refused"
-"""The folder beside those of processes with what the database refused: see `judge_server.ledger.spool`."""
+"""The folder of the quarantine, beside the folders of processes."""
 
 MAX_MEMORY_BYTES = 2**27
-"""What waits in memory while files cannot be written; what comes beyond it is lost."""
+"""The maximum size of rows in memory while files cannot be written; further rows are lost."""
+
+MAX_QUARANTINE_BYTES = 2**26
+"""The maximum size of the quarantine; further rows are lost."""
 
 _SUFFIX = ".rows"
+_REFUSED_SUFFIX = ".json"
 
 
 class SpoolFull(Exception):
-    """The spool holds as much as it may; the message says which bound was met."""
+    """The spool is full; the message says which limit was reached."""
+
+
+class QuarantineFull(Exception):
+    """The quarantine is full."""
 
 
 @dataclass(slots=True, eq=False)
 class SpoolEntry:
-    """Rows in the spool: in the file at `path`, or in memory as `body` while that cannot be written.
+    """Rows in the spool: in the file at `path`, or in memory as `body` while the file cannot be written.
 
-    `size` is in bytes, `uses` None where they were not counted, `since` the Unix time from which on they wait.
+    `size` is in bytes, `uses` is None if they were not counted, and `since` is the Unix time of their arrival.
     """
 
     path: Path | None
@@ -73,26 +75,26 @@ class SpoolEntry:
 
     @property
     def name(self) -> str:
-        """What to call it in a log."""
+        """Its name in logs."""
         return "rows in memory" if self.path is None else self.path.name
 
     def read(self) -> bytes:
-        """What `encode` made of the rows; raises `OSError` where the file cannot be read."""
+        """The encoded rows; raises `OSError` if the file cannot be read."""
         body = self.body
         if body is not None:
             return body
-        assert self.path is not None  # it is set before the body is let go of
+        assert self.path is not None  # set before the body is cleared
         return self.path.read_bytes()
 
 
 class Spool:
-    """Files in folders under `root`, `max_bytes` of them at most; opening it takes over what dead processes left.
+    """Files of rows in folders under `root`, of at most `max_bytes`. Opening it takes over files of dead processes.
 
-    `problem` says why files cannot be written, None while they can. One thread may add and settle while another takes
-    away.
+    `problem` says why files cannot be written; it is None while they can. One thread may call `add` and `flush_pending`
+    while another reads and removes files.
 
     Raises:
-        OSError: the folder cannot be made.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self, root: Path, max_bytes: int, max_memory_bytes: int = MAX_MEMORY_BYTES) -> None:
@@ -113,10 +115,10 @@ class Spool:
         self.bytes = sum(file.size for file in self._files)
 
     def add(self, rows: LedgerRows) -> SpoolEntry:
-        """Write rows to a file, whole or not at all; where that does not work now, keep them in memory.
+        """Write rows to a file atomically; keep them in memory if that fails.
 
         Raises:
-            SpoolFull: there is no room.
+            SpoolFull: a limit is reached.
         """
         body = encode(rows)
         size = len(body)
@@ -137,7 +139,7 @@ class Spool:
         return entry
 
     def flush_pending(self) -> None:
-        """Write files for what waits in memory, and remove those that could not be removed, as far as that works."""
+        """Retry writing the rows in memory, and removing files that could not be removed."""
         while self._in_memory:
             pending = self._in_memory[0]
             body = pending.body
@@ -151,23 +153,23 @@ class Spool:
                     self.memory_bytes -= pending.size
                     self.bytes += pending.size
                     continue
-            if path is not None:  # the ledger took it from memory meanwhile
+            if path is not None:  # the rows were written to the ledger from memory meanwhile
                 self._unlink(SpoolEntry(path, None, 0, None, 0.0))
         for _ in range(len(self._pending_removals)):
             if not self._unlink(self._pending_removals.popleft()):
                 break
 
     def first(self) -> SpoolEntry | None:
-        """What has waited longest; None where nothing waits."""
+        """The oldest entry; None if the spool is empty."""
         try:
             return self._files[0]
         except IndexError:
             return None
 
     def oldest(self, uses: int) -> list[SpoolEntry]:
-        """The oldest, and those behind it that have no more than so many uses together with it.
+        """The oldest entry, and those behind it as long as all together have at most this many uses.
 
-        One whose uses were not counted comes alone.
+        An entry whose uses were not counted is returned alone.
         """
         taken: list[SpoolEntry] = []
         with self._counts_lock:
@@ -181,13 +183,13 @@ class Spool:
         return taken
 
     def requeue(self, file: SpoolEntry) -> None:
-        """Have all others come before it."""
+        """Move an entry to the end."""
         with self._counts_lock:
             self._files.remove(file)
             self._files.append(file)
 
     def remove(self, file: SpoolEntry) -> None:
-        """Drop it: its rows are where they belong. A file that cannot be removed now is removed later."""
+        """Remove an entry whose rows are written. If its file cannot be removed now, it is removed later."""
         with self._counts_lock:
             self._files.remove(file)
             if file.path is None:
@@ -197,9 +199,9 @@ class Spool:
             self._unlink(file, log_failure=True)
 
     def close(self) -> int:
-        """Let go of the folders, and return how many uses in memory are lost with that.
+        """Unlock the folders, and return the number of uses in memory, which are lost.
 
-        Folders that are empty are removed, the others wait for the next process.
+        Empty folders are removed; the others are left for the next process.
         """
         for lock in self._locks:
             folder = Path(lock.lock_file).parent
@@ -212,7 +214,7 @@ class Spool:
         return sum(file.uses or 0 for file in self._in_memory if file.body is not None)
 
     def _write(self, body: bytes) -> Path | None:
-        """The file with this content, written whole; None where it cannot be written, and `problem` says why."""
+        """Write a file atomically; if that fails, set `problem` and return None."""
         path = self._folder / f"{self._number:012d}{_SUFFIX}"
         self._number += 1
         partial = path.with_suffix(".half")
@@ -228,7 +230,7 @@ class Spool:
         return path
 
     def _unlink(self, file: SpoolEntry, *, log_failure: bool = False) -> bool:
-        """Remove a file of which the rows are elsewhere; where that fails, it is kept to be tried again."""
+        """Remove a file whose rows are written; if that fails, schedule another attempt."""
         assert file.path is not None
         try:
             file.path.unlink(missing_ok=True)
@@ -247,7 +249,7 @@ class Spool:
         while True:
             folder = root / f"{time.time_ns():020d}-{os.getpid()}"
             folder.mkdir()
-            if self._lock(folder):  # else another process that starts took it for a dead one's
+            if self._lock(folder):  # otherwise another starting process took it for that of a dead process
                 return folder
 
     def _adopt(self, folder: Path) -> None:
@@ -255,43 +257,43 @@ class Spool:
             return
         for path in sorted(folder.glob(f"*{_SUFFIX}")):
             if path.is_file():
-                about = path.stat()
-                self._files.append(SpoolEntry(path, None, about.st_size, None, about.st_mtime))
+                stat = path.stat()
+                self._files.append(SpoolEntry(path, None, stat.st_size, None, stat.st_mtime))
             else:
-                log.warning("%s in the ledger's spool is not a file, and is left alone; remove it", path.name)
+                log.warning("%s in the ledger's spool is not a file and is ignored; remove it", path.name)
 
     def _lock(self, folder: Path) -> bool:
         lock = FileLock(folder / "lock", thread_local=False)
         try:
             lock.acquire(timeout=0)
-        except (Timeout, OSError):  # its process lives, or has just removed it
+        except (Timeout, OSError):  # its process is alive, or has just removed it
             return False
         self._locks.append(lock)
         return True
 
 
 def encode(rows: LedgerRows) -> bytes:
-    """Rows as a file of the spool holds them."""
+    """Encode rows as the content of a spool file."""
     return to_json(as_columns(rows), bytes_mode="base64")
 
 
 def as_columns(rows: LedgerRows) -> list[Any]:
-    """Rows as values for JSON."""
+    """Rows by column, as JSON values."""
     return [_columns_of(row_type) for row_type in rows]
 
 
 def decode(body: bytes) -> LedgerRows:
-    """The rows that `encode` was given.
+    """Decode the content of a spool file.
 
     Raises:
-        ValueError: they cannot be read.
+        ValueError: the content cannot be read.
     """
     return from_columns(from_json(body))
 
 
 def from_columns(columns: Sequence[Any]) -> LedgerRows:
-    """The rows that `as_columns` was given, after JSON; raises `ValueError` where they are others."""
-    return LedgerRows(*(_rows_of(row_type, *given) for row_type, given in zip(_ROW_TYPES, columns, strict=True)))
+    """The inverse of `as_columns`, after JSON; raises `ValueError` for other content."""
+    return LedgerRows(*(_rows_of(row_type, *table) for row_type, table in zip(_ROW_TYPES, columns, strict=True)))
 
 
 _ROW_TYPES: tuple[Any, ...] = (TextRow, VerdictRow, RequestRow, ResponseRow, UseRow)
@@ -304,35 +306,25 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 
 
 def _columns_of(rows: Sequence[tuple[Any, ...]]) -> tuple[int, list[tuple[Any, ...]]]:
-    """How many rows there are, and their columns; of a column that holds one value throughout, that value once."""
+    """The number of rows, and their columns; a column with equal values is reduced to one value."""
     columns = zip(*rows, strict=True)
     return len(rows), [column[:1] if column.count(column[0]) == len(column) else column for column in columns]
 
 
 def _rows_of(row_type: Any, count: int, columns: list[list[Any]]) -> list[Any]:
-    known = list(row_type.__annotations__.values())
-    if count and not len(known) - len(row_type._field_defaults) <= len(columns) <= len(known):
-        raise ValueError(f"{row_type.__name__} has {len(known)} columns, and this file {len(columns)}")
-    read = []
-    for values, type_ in zip(columns, known, strict=False):  # a file of an older version lacks the newest columns
+    types = list(row_type.__annotations__.values())
+    if count and not len(types) - len(row_type._field_defaults) <= len(columns) <= len(types):
+        raise ValueError(f"{row_type.__name__} has {len(types)} columns, but this file has {len(columns)}")
+    decoded = []
+    for values, type_ in zip(columns, types, strict=False):  # a file of an older version lacks the newest columns
         reader = _READERS.get(type_)
-        own = values if reader is None else [None if value is None else reader(value) for value in values]
-        read.append(own * count if len(own) == 1 else own)
-    return [row_type(*row) for row in zip(*read, strict=True)]
-
-
-MAX_QUARANTINE_BYTES = 2**26
-"""What may be kept aside; what comes beyond it is lost."""
-
-_REFUSED_SUFFIX = ".json"
-
-
-class QuarantineFull(Exception):
-    """As much is kept aside as may be."""
+        column = values if reader is None else [None if value is None else reader(value) for value in values]
+        decoded.append(column * count if len(column) == 1 else column)
+    return [row_type(*row) for row in zip(*decoded, strict=True)]
 
 
 class QuarantinedFile(NamedTuple):
-    """A file of refused rows. `rows` is None where the file of the spool that they came in cannot be read."""
+    """A file in quarantine. `rows` is None if it holds a spool file that cannot be read."""
 
     path: Path
     at: datetime
@@ -341,9 +333,9 @@ class QuarantinedFile(NamedTuple):
 
 
 class Quarantine:
-    """Files of refused rows in a folder, which is made when it is needed.
+    """Files of refused rows in a folder, which is created when needed.
 
-    `files` and `bytes` say what is there, as of the last `look` or `add`.
+    `files` and `bytes` are the totals as of the last `refresh` or `add`.
     """
 
     def __init__(self, folder: Path, max_bytes: int = MAX_QUARANTINE_BYTES) -> None:
@@ -353,7 +345,7 @@ class Quarantine:
         self.refresh()
 
     def refresh(self) -> None:
-        """Count what is there; a command may have taken files away."""
+        """Update the totals; a command may have removed files."""
         sizes = []
         for path in self._paths():
             with suppress(FileNotFoundError):
@@ -361,21 +353,21 @@ class Quarantine:
         self.files, self.bytes = len(sizes), sum(sizes)
 
     def add(self, refused: RefusedRows) -> Path:
-        """Keep refused rows aside, in the place of what was kept of the same request; the file.
+        """Store refused rows, replacing those of the same request; returns the file.
 
         Raises:
-            QuarantineFull: there is no room.
+            QuarantineFull: the limit is reached.
             OSError: the file cannot be written.
         """
         key = next((row[:3] for kind in reversed(refused.rows) for row in kind), ())
         return self._add(repr(key).encode(), refused.reason, rows=as_columns(refused.rows))
 
     def add_unreadable(self, body: bytes, reason: str) -> Path:
-        """Keep aside the content of a file of the spool that holds no rows; raises as `add` does."""
+        """Store the content of a spool file that cannot be read; raises as `add` does."""
         return self._add(body, reason, body=base64.b64encode(body).decode())
 
     def quarantined(self) -> list[QuarantinedFile]:
-        """All that is kept aside, the oldest first.
+        """All files, oldest first.
 
         Raises:
             OSError: a file cannot be read.
@@ -383,8 +375,8 @@ class Quarantine:
         return sorted([_read(path) for path in self._paths()], key=attrgetter("at"))
 
     def replace(self, quarantined: QuarantinedFile, refused: list[RefusedRows]) -> None:
-        """Have what is refused still in the place of what was kept; raises as `add` does."""
-        if quarantined.path not in [self.add(one) for one in refused]:
+        """Replace a file by the rows that are still refused; raises as `add` does."""
+        if quarantined.path not in [self.add(rows) for rows in refused]:
             quarantined.path.unlink(missing_ok=True)
 
     def _paths(self) -> list[Path]:
@@ -394,14 +386,14 @@ class Quarantine:
             return []
 
     def _add(self, identity: bytes, reason: str, **content: object) -> Path:
-        written = to_json({"at": datetime.now(UTC), "reason": reason, **content}, bytes_mode="base64")
-        if self.bytes + len(written) > self._max_bytes:
+        body = to_json({"at": datetime.now(UTC), "reason": reason, **content}, bytes_mode="base64")
+        if self.bytes + len(body) > self._max_bytes:
             raise QuarantineFull
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{hashlib.sha256(identity).hexdigest()[:32]}{_REFUSED_SUFFIX}"
         partial = path.with_suffix(f".{os.getpid()}.half")
         try:
-            partial.write_bytes(written)
+            partial.write_bytes(body)
             partial.rename(path)
         except OSError:
             partial.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Logs, traces and metrics. No prompt, response, rationale, criterion or key enters any of them."""
+"""Logs, traces and metrics. None of them contains prompts, responses, rationales, criteria or keys."""

@@ -1,16 +1,7 @@
-"""The metrics of the ledger, operations, pools and access.
+"""The Prometheus metrics of the ledger, operations, pools and access.
 
-What a judge tells of itself, in Prometheus' format. Knows no HTTP: `judge_server.api.probes` shows it.
-
-How the ledger of this process stands, as metrics. Knows no ledger: whoever has one says how it stands.
-
-How operations go, as metrics: what this process did of their chunks, and what the store holds of them.
-
-Knows no store and no runner: the one says what it holds when somebody looks, the other what became of its chunks.
-
-What is known of the members of pools: endpoints behind a judge, judges behind an api.
-
-What each project asked for and was refused, for Prometheus. Projects are made by hand, so their labels are few.
+The collectors get their figures from callables and method calls, so this module does not depend on the ledger, the
+store or the runner. `judge_server.api.probes` serves them; `judge_server.scheduling.metrics` has those of a judge.
 """
 
 import asyncio
@@ -29,19 +20,46 @@ from trainer_client.wire.ledger import LedgerState
 from trainer_client.wire.operations import OperationCounts, OperationKind
 from trainer_client.wire.tenants import Project
 
+log = logging.getLogger("adjudge")
+
+ChunkStatus = Literal["done", "failed", "retry", "unavailable", "lost", "stopped"]
+"""The outcome of an attempt at a chunk.
+
+- `done`: it succeeded.
+- `failed`: it cannot be done.
+- `retry`: it will be tried again.
+- `unavailable`: it will be tried again when the service it needs is back.
+- `lost`: its lease expired or it was cancelled.
+- `stopped`: it was given back because the process stops.
+"""
+
+COUNTS_TTL_S = 10.0
+"""The seconds for which the counts of the store are cached."""
+
+COUNTS_TIMEOUT_S = 2.0
+"""The seconds to wait for the store; after that the page omits its counts."""
+
+MAX_LABELS = 100
+OTHER_LABEL = "(other)"
+
+Refusal = Literal["no key", "rate", "budget"]
+
+_SECONDS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+_WHOLE_STORE_NOTE = "; of the whole store, the same from every process that serves the API"
+
 
 class LedgerMetrics(Collector):
-    """What `GET /v1/ledger` says, read when somebody looks.
+    """The figures of `GET /v1/ledger`, read at each scrape.
 
     Args:
-        state: how the ledger stands at this moment.
+        state: returns the current state of the ledger.
     """
 
     def __init__(self, state: Callable[[], LedgerState]) -> None:
         self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """The ledger's metrics at this moment."""
+        """The current metrics of the ledger."""
         state = self._state()
         verdicts = CounterMetricFamily(
             "adjudge_ledger_verdicts", "Verdicts handed to the ledger, written, refused, and lost", labels=["outcome"]
@@ -49,7 +67,9 @@ class LedgerMetrics(Collector):
         for outcome in ("recorded", "written", "refused", "lost"):
             verdicts.add_metric([outcome], getattr(state, outcome))
         yield verdicts
-        yield GaugeMetricFamily("adjudge_ledger_waiting", "Verdicts on their way into the ledger", value=state.waiting)
+        yield GaugeMetricFamily(
+            "adjudge_ledger_waiting", "Verdicts that are not yet written to the ledger", value=state.waiting
+        )
         yield GaugeMetricFamily(
             "adjudge_ledger_spool_bytes", "Bytes of the ledger's spool on disk", value=state.spool_bytes
         )
@@ -60,7 +80,7 @@ class LedgerMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "adjudge_ledger_refused_files",
-            "Files of rows that the ledger refused and that are kept aside",
+            "Files of refused rows in quarantine",
             value=state.refused_files,
         )
         yield CounterMetricFamily(
@@ -73,7 +93,7 @@ class LedgerMetrics(Collector):
             value=state.spool_problem is None,
         )  # fmt: skip
         yield GaugeMetricFamily(
-            "adjudge_ledger_lag_seconds", "Age of what has waited longest for the ledger", value=state.lag_s
+            "adjudge_ledger_lag_seconds", "Age of the oldest verdict that is not yet written", value=state.lag_s
         )
         yield GaugeMetricFamily(
             "adjudge_ledger_writable", "1 while the ledger's database can be written, else 0",
@@ -81,26 +101,10 @@ class LedgerMetrics(Collector):
         )  # fmt: skip
 
 
-ChunkStatus = Literal["done", "failed", "retry", "unavailable", "lost", "stopped"]
-"""What became of a chunk that was begun: done; cannot be done; to be tried again; to be tried again when what it needs
-is back; taken away, since its lease ran out or somebody cancelled; given back, since its process stops."""
-
-COUNTS_TTL_S = 10.0
-"""Seconds for which what the store holds is taken to stand, however often somebody looks."""
-
-COUNTS_TIMEOUT_S = 2.0
-"""Seconds that a look may wait for the store; then the page goes without."""
-
-_SECONDS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
-_WHOLE_STORE_NOTE = "; of the whole store, the same from every process that serves the API"
-
-log = logging.getLogger("adjudge")
-
-
 class OperationMetrics(Collector):
-    """The metrics of operations in one process.
+    """The metrics of operations: attempts at chunks in this process, and counts from the store.
 
-    Call `watch` to have those of the store too, and then `read` before each `collect`.
+    To include the counts, call `watch` once and `read` before each `collect`.
     """
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -112,13 +116,13 @@ class OperationMetrics(Collector):
         self._registry = registry = CollectorRegistry()
         self._attempts = Counter(
             "adjudge_chunk_attempts",
-            "Chunks of operations that this process began and that came to an end, by what became of them",
+            "Attempts of this process at chunks of operations, by outcome",
             ["kind", "outcome"],
             registry=registry,
         )
         self._seconds = Histogram(
             "adjudge_chunk_seconds",
-            "Seconds that this process worked on a chunk, whatever became of it",
+            "Seconds that this process worked on a chunk, whatever the outcome",
             ["kind"],
             buckets=_SECONDS,
             registry=registry,
@@ -126,21 +130,21 @@ class OperationMetrics(Collector):
         self._in_progress = Gauge("adjudge_chunks_in_work", "Chunks that this process works on", registry=registry)
 
     def watch(self, counts: Callable[[datetime], Awaitable[OperationCounts]]) -> None:
-        """Show what this store holds from now on; `counts` may raise `ConnectionError`."""
+        """Include the counts of a store from now on; `counts` may raise `ConnectionError`."""
         self._store = counts
 
     def chunk_started(self) -> None:
-        """This process works on one more chunk."""
+        """Count the start of an attempt at a chunk."""
         self._in_progress.inc()
 
     def chunk_ended(self, kind: OperationKind, outcome: ChunkStatus, seconds: float) -> None:
-        """It no longer does, after so many seconds."""
+        """Count the end of an attempt at a chunk."""
         self._in_progress.dec()
         self._attempts.labels(kind, outcome).inc()
         self._seconds.labels(kind).observe(seconds)
 
     async def read(self) -> None:
-        """Ask the store, unless it was asked a moment ago. One that is away, or slow, leaves its metrics out."""
+        """Read the counts of the store unless they are cached; on an error or timeout they are omitted."""
         if self._store is None:
             return
         async with self._reading:
@@ -156,48 +160,48 @@ class OperationMetrics(Collector):
                 log.warning("operations cannot be counted now: %s", error or "the store does not answer")
 
     def collect(self) -> Iterator[Metric]:
-        """All of them at this moment."""
+        """The current metrics."""
         yield from self._registry.collect()
         if self._counts is None or self._read_at is None:
             return
         operations, chunks, oldest_due_at = self._counts
-        kept = GaugeMetricFamily(
+        operation_gauge = GaugeMetricFamily(
             "adjudge_operations",
-            f"Operations by kind and state, those that are kept after their end included{_WHOLE_STORE_NOTE}",
+            f"Operations by kind and state, including ended ones that are kept{_WHOLE_STORE_NOTE}",
             labels=["kind", "state"],
         )
         for (kind, state), number in operations.items():
-            kept.add_metric([kind, state], number)
-        yield kept
-        parts = GaugeMetricFamily(
+            operation_gauge.add_metric([kind, state], number)
+        yield operation_gauge
+        chunk_gauge = GaugeMetricFamily(
             "adjudge_operation_chunks",
             f"Chunks of operations that have not ended, by kind and state{_WHOLE_STORE_NOTE}",
             labels=["kind", "state"],
         )
-        for (of_kind, chunk_state), number in chunks.items():
-            parts.add_metric([of_kind, chunk_state], number)
-        yield parts
+        for (chunk_kind, chunk_state), number in chunks.items():
+            chunk_gauge.add_metric([chunk_kind, chunk_state], number)
+        yield chunk_gauge
         waited = 0.0 if oldest_due_at is None else (self._read_at - oldest_due_at).total_seconds()
         yield GaugeMetricFamily(
             "adjudge_operation_chunks_oldest_seconds",
-            f"Seconds that a chunk has waited which could be begun; 0 where none waits{_WHOLE_STORE_NOTE}",
+            f"Seconds that the oldest chunk ready to run has waited; 0 if none waits{_WHOLE_STORE_NOTE}",
             value=waited,
         )
 
 
 class PoolMetrics:
-    """The members of each judge's pool at this moment, by the judge's name."""
+    """The metrics of the members of each judge's pool, by the judge's name."""
 
     def __init__(self, members_of: Mapping[str, list[MemberView]]) -> None:
         self._members_of = members_of
 
     def collect(self) -> Iterator[Metric]:
-        """Whether each is there, and the calls it has."""
+        """Whether each member is up, and its calls in progress."""
         up = GaugeMetricFamily(
-            "adjudge_pool_member_up", "Whether calls are given to a member of a pool", labels=["judge", "member"]
+            "adjudge_pool_member_up", "Whether a member of a pool receives calls", labels=["judge", "member"]
         )
         load = GaugeMetricFamily(
-            "adjudge_pool_member_calls", "Judge calls that a member of a pool has", labels=["judge", "member"]
+            "adjudge_pool_member_calls", "Judge calls in progress at a member of a pool", labels=["judge", "member"]
         )
         for judge, members in self._members_of.items():
             label = "" if judge == DEFAULT_JUDGE else judge
@@ -209,14 +213,11 @@ class PoolMetrics:
             yield load
 
 
-MAX_LABELS = 100
-OTHER_LABEL = "(other)"
-
-Refusal = Literal["no key", "rate", "budget"]
-
-
 class AccessMetrics:
-    """The metrics of one gate; projects beyond the first hundred count as one."""
+    """The metrics of an authenticator: requests, tokens, refusals and limits of projects.
+
+    Projects beyond the first hundred share one label.
+    """
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -232,13 +233,13 @@ class AccessMetrics:
         )
         self._refusals = Counter(
             "adjudge_requests_refused",
-            "Requests refused at the gate, by project (none where there was no key) and why",
+            "Requests refused by the authenticator, by project (empty without a valid key) and reason",
             ["project", "reason"],
             registry=registry,
         )
         self._tokens_left = Gauge(
             "adjudge_project_tokens_left",
-            "Prompt tokens left of a project's budget when it was last looked at",
+            "Prompt tokens left of a project's budget when it was last checked",
             ["project", "budget"],
             registry=registry,
         )
@@ -250,7 +251,7 @@ class AccessMetrics:
         )
 
     def set_limits(self, projects: Iterable[Project]) -> None:
-        """These are the projects, and their limits."""
+        """Replace the limits of projects."""
         self._limits.clear()
         for project in projects:
             if (label := self._label(project.id)) != OTHER_LABEL:
@@ -259,21 +260,21 @@ class AccessMetrics:
                         self._limits.labels(label, name).set(value)
 
     def count_request(self, project_id: str, tokens: int) -> None:
-        """A request was judged, and the engine computed so many prompt tokens for it."""
+        """Count a judged request and the prompt tokens that the engine computed for it."""
         label = self._label(project_id)
         self._requests.labels(label).inc()
         self._tokens.labels(label).inc(tokens)
 
     def count_refusal(self, project_id: str, reason: Refusal) -> None:
-        """A request was refused; `project_id` is empty where nobody knows whose it was."""
+        """Count a refused request; `project_id` is empty if the project is unknown."""
         self._refusals.labels(self._label(project_id) if project_id else "", reason).inc()
 
     def set_tokens_left(self, project_id: str, budget: Literal["day", "total"], tokens: int) -> None:
-        """So much is left of a budget."""
+        """Set the tokens left of a budget."""
         self._tokens_left.labels(self._label(project_id), budget).set(max(0, tokens))
 
     def collect(self) -> Iterable[Metric]:
-        """All of them at this moment."""
+        """The current metrics."""
         return self._registry.collect()
 
     def _label(self, project_id: str) -> str:

@@ -1,6 +1,7 @@
-"""HTTP requests as they are logged and traced: one line for each that is answered, and ids on all that happens for it.
+"""Logs and traces of HTTP requests: one access line per request, and a log context for its work.
 
-A line names the route, never the path or the query, which callers write. Probes and scrapes are not logged.
+A line contains the route, never the path or the query, because callers control those. Probes and scrapes are not
+logged.
 """
 
 import logging
@@ -19,17 +20,18 @@ from judge_server.observability.logs import EXTRA_FIELDS, bind_log_context, curr
 from judge_server.observability.tracing import OPERATION_ID, set_span_attributes, tracer
 
 UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/internal/v1/judge"})
-"""Asked every few seconds by whoever watches."""
+"""The paths that monitoring requests every few seconds."""
 
 FASTAPI_TELEMETRY_OFF: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""FastAPI's own telemetry, off: it records what exceptions say, and the versions that vLLM goes with have none."""
+"""Settings that disable FastAPI's own telemetry, which records the messages of exceptions and which the versions that
+vLLM supports do not have."""
 
 log = logging.getLogger("adjudge.access")
 error_log = logging.getLogger("adjudge")
 
 
 class RequestLoggingMiddleware:
-    """ASGI middleware, outside all others of the application."""
+    """ASGI middleware that logs and traces requests; it is the outermost of the application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -65,7 +67,7 @@ class RequestLoggingMiddleware:
 
 @contextmanager
 def _span(scope: Scope) -> Iterator[Span]:
-    """A span over one request, below its caller's; it is named when the route is known."""
+    """A span over one request, a child of the caller's span; it gets its name when the route is known."""
     active_tracer = None if scope["path"] in UNLOGGED_PATHS else tracer()
     if active_tracer is None:
         yield INVALID_SPAN
@@ -107,7 +109,7 @@ def _log(scope: Scope, status: int, milliseconds: float, size: int) -> None:
 
 
 def _route(scope: Scope) -> str:
-    framework: dict[str, Any] = scope.get("fastapi") or {}  # knows what routers of routers put in front of a path
+    framework: dict[str, Any] = scope.get("fastapi") or {}  # has the prefixes of nested routers
     route: Any = framework.get("effective_route_context") or scope.get("route")
     return getattr(route, "path_format", None) or getattr(route, "path", None) or "(no route)"
 

@@ -1,13 +1,10 @@
 """OpenTelemetry spans, and trace propagation to other processes.
 
-Spans by OpenTelemetry's API: where a process exports none they cost about a microsecond each, and are nothing.
+A span has ids, counts and kinds of failures, and never a text. If the process exports no spans, one costs about a
+microsecond. The process configures the SDK, exporters and sampling: see `adjudge_services.process`.
 
-A span holds ids, counts and kinds of failures, and never a text. The SDK, what it exports and what it samples are the
-process's business: see `adjudge_services.process`.
-
-What one process tells another of the work it is asked for: ids and the current span, in headers.
-
-`X-Request-Id` and `X-Operation-Id` are ours; `traceparent` and `tracestate` are W3C Trace Context.
+Requests to other processes carry ids and the current span in headers: `X-Request-Id` and `X-Operation-Id`, and
+`traceparent` and `tracestate` of W3C Trace Context.
 """
 
 import logging
@@ -30,11 +27,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TRACER_NAME = "adjudge"
+REQUEST_ID, OPERATION_ID = "X-Request-Id", "X-Operation-Id"
+
+log = logging.getLogger("adjudge.client")
+
 _NO_SPAN = nullcontext(INVALID_SPAN)
 
 
 def tracer() -> Tracer | None:
-    """What makes spans; None where nobody takes them."""
+    """The tracer; None if the process exports no spans."""
     provider = trace.get_tracer_provider()
     return None if isinstance(provider, ProxyTracerProvider) else provider.get_tracer(TRACER_NAME)
 
@@ -42,16 +43,16 @@ def tracer() -> Tracer | None:
 def span(
     name: str, kind: SpanKind = SpanKind.INTERNAL, /, *, links: Sequence[Link] = (), **attributes: AttributeValue
 ) -> AbstractContextManager[Span]:
-    """A span over the block, below the one that is current. Attributes are named `adjudge.…`.
+    """Open a child span over the block, with attributes named `adjudge.…`.
 
-    What the block raises marks it as failed, by its kind; being cancelled is no failure.
+    An exception marks the span as failed with the exception's type; cancellation does not.
     """
     active_tracer = tracer()
     return _NO_SPAN if active_tracer is None else _start_span(active_tracer, name, kind, links, attributes)
 
 
 def traced(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """A span over each call of a coroutine function."""
+    """Decorate a coroutine function with a span over each call."""
 
     def decorate(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         @wraps(work)
@@ -65,7 +66,7 @@ def traced(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Await
 
 
 def set_span_attributes(target_span: Span, /, **attributes: AttributeValue | None) -> None:
-    """Add what is known only now; None is left out."""
+    """Add attributes to a span, ignoring None."""
     if target_span.is_recording():
         target_span.set_attributes(
             {f"adjudge.{name}": value for name, value in attributes.items() if value is not None}
@@ -93,20 +94,15 @@ def _start_span(
             raise
 
 
-REQUEST_ID, OPERATION_ID = "X-Request-Id", "X-Operation-Id"
-
-log = logging.getLogger("adjudge.client")
-
-
 def propagation_headers() -> dict[str, str]:
-    """Headers for whoever is asked to do some of this task's work."""
-    about = current_log_context()
+    """Headers with the ids and the span of this task, for requests to other processes."""
+    ids = current_log_context()
     names = {REQUEST_ID: "request_id", OPERATION_ID: "operation_id"}
-    return {header: about[name] for header, name in names.items() if name in about} | span_headers()
+    return {header: ids[name] for header, name in names.items() if name in ids} | span_headers()
 
 
 def span_headers() -> dict[str, str]:
-    """The current span, in headers; none where no spans are made."""
+    """Headers with the current span; empty if the process exports no spans."""
     headers: dict[str, str] = {}
     if tracer() is not None:
         propagate.inject(headers)
@@ -114,22 +110,22 @@ def span_headers() -> dict[str, str]:
 
 
 def span_links(headers: Mapping[str, str]) -> tuple[Link, ...]:
-    """A link to the span that such headers name, if they do."""
+    """A link to the span in the headers, if they have one."""
     context = trace.get_current_span(propagate.extract(headers)).get_span_context()
     return (Link(context),) if context.is_valid else ()
 
 
 class TracingTransport(httpx2.AsyncBaseTransport):
-    """Sends requests with an id each, which both sides log, and with what the task works on that sends them."""
+    """An HTTP transport that adds a request id, which both sides log, and the propagation headers of the task."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
         self._transport = transport
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request."""
-        about = current_log_context()
-        request_id = f"{about.get('operation_id', 'req')}.{about.get('chunk', '')}.{secrets.token_hex(4)}"
-        what, began = f"{request.method} {request.url.path}", time.perf_counter()
+        ids = current_log_context()
+        request_id = f"{ids.get('operation_id', 'req')}.{ids.get('chunk', '')}.{secrets.token_hex(4)}"
+        target, started_at = f"{request.method} {request.url.path}", time.perf_counter()
         fields: dict[str, Any] = {"request_id": request_id, "method": request.method, "path": request.url.path}
         try:
             with span(request.method, SpanKind.CLIENT, request_id=request_id) as client_span:
@@ -140,13 +136,17 @@ class TracingTransport(httpx2.AsyncBaseTransport):
                     mark_span_failed(client_span, str(response.status_code))
         except httpx2.HTTPError as error:
             log.warning(
-                "asked %s: no answer (%s), as %s", what, type(error).__name__, request_id, extra={EXTRA_FIELDS: fields}
+                "sent %s: no response (%s), request id %s",
+                target,
+                type(error).__name__,
+                request_id,
+                extra={EXTRA_FIELDS: fields},
             )
             raise
-        fields |= {"status": response.status_code, "ms": round((time.perf_counter() - began) * 1000, 1)}
+        fields |= {"status": response.status_code, "ms": round((time.perf_counter() - started_at) * 1000, 1)}
         log.info(
-            "asked %s: %d in %.1f ms, as %s",
-            what,
+            "sent %s: %d in %.1f ms, request id %s",
+            target,
             response.status_code,
             fields["ms"],
             request_id,

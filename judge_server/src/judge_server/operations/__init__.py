@@ -1,4 +1,4 @@
-"""Long work behind the `Operations` port: what can be run, and the adapter that runs it in this process."""
+"""Long-running operations behind the `Operations` port: their handlers, and adapters that run them."""
 
 from judge_server.operations.in_process import InProcessOperations
 from judge_server.ports.operations import Job, JobContext, JobFailed

@@ -1,8 +1,7 @@
-"""Operations as tasks of this event loop, kept in files: for commands.
+"""Operations as tasks of this event loop, stored in files: for commands.
 
-Operations as tasks of this event loop, some at a time, kept in files that the next process goes on from.
-
-Operations as files: one folder each, its state replaced whole whenever it changes.
+Each operation has a folder, whose state file is replaced atomically at every change. The next process resumes
+operations that have not ended.
 """
 
 import asyncio
@@ -22,50 +21,9 @@ from pydantic import JsonValue
 from judge_server.ports.operations import Job, JobContext, JobFailed, UnknownOperation
 from trainer_client.wire.operations import MAX_PAGE_RESULTS, Operation, OperationKind, OperationProgress, ResultPage
 
-_STATE = "operation.json"
-
-
-class OperationFiles:
-    """The operations kept under one folder, which belongs to one process."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def folder(self, operation_id: str) -> Path:
-        """The operation's own folder."""
-        return self._root / operation_id
-
-    def save(self, operation: Operation) -> None:
-        """Keep an operation as it stands; on the disk where its state is one that must not be forgotten."""
-        folder = self.folder(operation.id)
-        folder.mkdir(parents=True, exist_ok=True)
-        made = folder / f"{_STATE}.new"
-        with made.open("w", encoding="utf-8") as file:
-            file.write(operation.model_dump_json())
-            if operation.state != "running":
-                file.flush()
-                os.fsync(file.fileno())
-        made.replace(folder / _STATE)
-
-    def load(self) -> Iterator[Operation]:
-        """Every operation there is; a folder whose operation was never kept whole is none."""
-        for state in sorted(self._root.glob(f"*/{_STATE}")):
-            yield Operation.model_validate_json(state.read_bytes())
-
-
-def read_page(file: Path, *, after: int, limit: int, ended: bool) -> ResultPage:
-    """A page of a file of results. A last line that is still being written is left for the next page."""
-    results: list[dict[str, Any]] = []
-    if file.exists():
-        with file.open("rb") as lines:
-            whole = (line for line in lines if line.endswith(b"\n"))
-            results = [json.loads(line) for line in islice(whole, after, after + limit + 1)]
-    more = len(results) > limit or not ended
-    page = tuple(results[:limit])
-    return ResultPage(results=page, next_after=after + len(page) if more else None)
-
-
 log = logging.getLogger("adjudge")
+
+_STATE = "operation.json"
 
 
 def _now() -> datetime:
@@ -73,10 +31,10 @@ def _now() -> datetime:
 
 
 class InProcessOperations:
-    """Runs jobs, at most `at_once` at a time, in the order in which they were submitted.
+    """Runs jobs in the order of their submission, at most `concurrency` at a time.
 
-    Call `start` to go on with what an earlier process left, and `close` to leave off: what is then queued or running
-    goes on at the next `start`.
+    Call `start` to resume the operations of an earlier process, and `close` to stop. Operations that are queued or
+    running at that time resume at the next `start`.
     """
 
     def __init__(
@@ -97,15 +55,15 @@ class InProcessOperations:
         self._closing = False
 
     async def start(self) -> None:
-        """Read what is kept, and go on with what had not ended."""
-        for operation in sorted(self._files.load(), key=lambda kept: kept.created_at):
+        """Read the stored operations, and resume those that have not ended."""
+        for operation in sorted(self._files.load(), key=lambda stored: stored.created_at):
             self._operations[operation.id] = operation
             if not operation.ended and operation.kind in self._jobs:
                 self._change(operation.id, state="queued")
                 self._begin(operation.id)
 
     async def close(self) -> None:
-        """Leave off; nothing that has not ended is marked as ended."""
+        """Stop all tasks; their operations do not end and can be resumed."""
         self._closing = True
         for task in self._tasks.values():
             task.cancel()
@@ -114,16 +72,16 @@ class InProcessOperations:
     async def submit(
         self, project_id: str, kind: OperationKind, request: Mapping[str, JsonValue], *, submission: str | None = None
     ) -> Operation:
-        """Queue an operation; it is kept when this returns. Its `submission` names its folder."""
+        """Queue an operation; it is stored when this returns. A `submission` determines its id."""
         job = self._jobs.get(kind)
         if job is None:
             raise ValueError(f"{kind} cannot be run here; there are {', '.join(self._jobs) or 'no operations'}")
         job.check(dict(request))
-        given = secrets.token_hex(8) if submission is None else hashlib.sha256(submission.encode()).hexdigest()[:16]
-        if (known := self._operations.get(f"op-{given}")) is not None:
-            return known
+        suffix = secrets.token_hex(8) if submission is None else hashlib.sha256(submission.encode()).hexdigest()[:16]
+        if (existing := self._operations.get(f"op-{suffix}")) is not None:
+            return existing
         operation = Operation(
-            id=f"op-{given}",
+            id=f"op-{suffix}",
             project_id=project_id,
             kind=kind,
             request=dict(request),
@@ -137,19 +95,19 @@ class InProcessOperations:
         return operation
 
     async def get(self, project_id: str, operation_id: str) -> Operation:
-        """The operation as it stands."""
+        """The current state of an operation."""
         operation = self._operations.get(operation_id)
         if operation is None or operation.project_id != project_id:
             raise UnknownOperation(f"there is no operation {operation_id}")
         return operation
 
     async def list(self, project_id: str) -> tuple[Operation, ...]:
-        """The project's operations, the newest first."""
-        own_operations = (one for one in self._operations.values() if one.project_id == project_id)
-        return tuple(sorted(own_operations, key=lambda one: one.created_at, reverse=True))
+        """The project's operations, newest first."""
+        operations = (operation for operation in self._operations.values() if operation.project_id == project_id)
+        return tuple(sorted(operations, key=lambda operation: operation.created_at, reverse=True))
 
     async def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
-        """The operation each time it changed, until it has ended."""
+        """Yield the operation after each change, until it has ended."""
         while True:
             changed = self._changed
             operation = await self.get(project_id, operation_id)
@@ -162,7 +120,7 @@ class InProcessOperations:
                 await changed.wait()
 
     async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
-        """A page of what was made so far."""
+        """A page of the results so far."""
         if not 1 <= limit <= MAX_PAGE_RESULTS or after < 0:
             raise ValueError(f"a page holds 1 to {MAX_PAGE_RESULTS} results, after 0 or more")
         operation = await self.get(project_id, operation_id)
@@ -173,7 +131,7 @@ class InProcessOperations:
         return await asyncio.to_thread(read_page, file, after=after, limit=limit, ended=operation.ended)
 
     async def cancel(self, project_id: str, operation_id: str) -> Operation:
-        """End it where it is."""
+        """Cancel an operation; results that exist are kept."""
         await self.get(project_id, operation_id)
         task = self._tasks.get(operation_id)
         if task is not None:
@@ -182,7 +140,7 @@ class InProcessOperations:
         return await self.get(project_id, operation_id)
 
     async def retry(self, project_id: str, operation_id: str) -> Operation:
-        """Go on with one that failed or was cancelled, where its job left off."""
+        """Resume an operation that failed or was cancelled."""
         operation = await self.get(project_id, operation_id)
         if operation.state in ("failed", "cancelled"):
             self._change(operation_id, state="queued", problem=None, ended_at=None, tries=operation.tries + 1)
@@ -231,3 +189,43 @@ class InProcessOperations:
         self._files.save(operation)
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+class OperationFiles:
+    """The operations stored under one folder, which belongs to one process."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def folder(self, operation_id: str) -> Path:
+        """The folder of an operation."""
+        return self._root / operation_id
+
+    def save(self, operation: Operation) -> None:
+        """Store an operation; any state but `running` is flushed to disk, so that it survives a crash."""
+        folder = self.folder(operation.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{_STATE}.new"
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(operation.model_dump_json())
+            if operation.state != "running":
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(folder / _STATE)
+
+    def load(self) -> Iterator[Operation]:
+        """Yield all stored operations; a folder without a complete state file is ignored."""
+        for state in sorted(self._root.glob(f"*/{_STATE}")):
+            yield Operation.model_validate_json(state.read_bytes())
+
+
+def read_page(file: Path, *, after: int, limit: int, ended: bool) -> ResultPage:
+    """Read a page of a results file. An incomplete last line is left for the next page."""
+    results: list[dict[str, Any]] = []
+    if file.exists():
+        with file.open("rb") as lines:
+            complete = (line for line in lines if line.endswith(b"\n"))
+            results = [json.loads(line) for line in islice(complete, after, after + limit + 1)]
+    more = len(results) > limit or not ended
+    page = tuple(results[:limit])
+    return ResultPage(results=page, next_after=after + len(page) if more else None)

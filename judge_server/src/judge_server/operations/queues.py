@@ -1,15 +1,10 @@
 """Queues of chunks: in memory, or Celery on Redis, and the health of their broker.
 
-A queue on Redis by Celery: announcements of chunks, which `adjudge worker` takes.
+`LocalQueue` passes chunks to tasks of this event loop; `CeleryQueue` sends messages that `adjudge worker` consumes.
+Celery is imported when a queue is created, so that other processes do not pay for it.
 
-Celery is imported when a queue is made, so that a process without one does not pay for it.
-
-A queue of this process: announcements in memory, and tasks of this event loop that work on them.
-
-A queue that is watched: whether its broker answers, and whether this process takes what waits in it.
-
-A worker whose connection to the broker died without a word hears of no chunk any more, and looks well otherwise. What
-gives it away is that chunks wait while it has room, at every look, and that none is handed to it.
+`BrokerHealth` detects a worker whose connection to the broker has silently died. Such a worker seems healthy but
+receives no chunk, although chunks wait and it has free capacity.
 """
 
 import asyncio
@@ -35,24 +30,29 @@ QUEUE = "adjudge"
 TASK = "adjudge.run_chunk"
 
 VISIBILITY_TIMEOUT_S = 2 * 3600
-"""Seconds until Redis gives a message to another worker: above the longest chunk, whose judge has at most 3,600.
+"""The seconds until Redis delivers a message to another worker: longer than any chunk, which has at most 3,600.
 
-A worker that dies is found by its lease, long before this.
+A dead worker is detected by its lease, long before this.
 """
 
 BROKER_CONNECT_TIMEOUT_S = 5.0
 
 BROKER_SOCKET_TIMEOUT_S = 10.0
-"""Seconds in which a broker answers, or is taken for one that is away: one that hangs would hold its asker up for good.
-"""
+"""The seconds in which the broker must answer; without a limit, a hanging broker would block its clients forever."""
+
+RESPONDING_WINDOW_S = 30.0
+"""The seconds for which an answer of the broker counts as recent: several dispatch intervals, with their timeouts."""
+
+STALLED_AFTER_S = 60.0
+"""The seconds that chunks may wait for a worker with free capacity before the worker counts as stalled."""
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
-"""A worker that waits for work sends nothing. This tells it after 40 s that the broker's host is gone; so do looks of
-Celery's own, within 51 s."""
+"""TCP keepalive, since an idle worker sends nothing: it detects after 40 s that the broker's host is gone. Celery's own
+checks detect it within 51 s."""
 
 
 def celery_app(url: str) -> "Celery":
-    """An application of Celery over the broker at a `redis://` URL; it connects when first used."""
+    """Create a Celery application over the broker at a `redis://` URL; it connects when first used."""
     from celery import Celery
 
     app = Celery("adjudge", broker=url, set_as_current=False)
@@ -83,7 +83,7 @@ def celery_app(url: str) -> "Celery":
 
 
 class CeleryQueue:
-    """Announces chunks to the workers of a broker. Each call has a connection of its own: brokers come and go."""
+    """Sends chunks to the workers of a broker. Each call opens its own connection, since brokers may restart."""
 
     def __init__(self, app: "Celery") -> None:
         self._app = app
@@ -95,7 +95,7 @@ class CeleryQueue:
                 await asyncio.to_thread(self._with_connection, lambda connection: self._send(connection, refs))
 
     async def waiting(self) -> int:
-        """How many messages no worker has taken."""
+        """The number of messages that no worker has taken."""
         return int(await asyncio.to_thread(self._with_connection, self._count_waiting))
 
     def _with_connection(self, use: Callable[[Any], Any]) -> Any:
@@ -104,9 +104,8 @@ class CeleryQueue:
         with self._app.connection_for_write() as connection:
             unavailable_errors = (OSError, OperationalError, *connection.connection_errors, *connection.channel_errors)
             try:
-                connection.ensure_connection(
-                    max_retries=1, interval_start=0, timeout=BROKER_CONNECT_TIMEOUT_S
-                )  # else it waits for good
+                # Without limits, this would wait forever.
+                connection.ensure_connection(max_retries=1, interval_start=0, timeout=BROKER_CONNECT_TIMEOUT_S)
                 return use(connection)
             except unavailable_errors as error:
                 raise ConnectionError(f"{type(error).__name__}: {error}") from error
@@ -118,12 +117,12 @@ class CeleryQueue:
             self._app.send_task(TASK, args=list(ref), producer=producer, headers=headers)
 
     def _count_waiting(self, connection: Any) -> int:
-        found = connection.default_channel.queue_declare(QUEUE, passive=False, durable=True)
-        return int(found.message_count)
+        queue = connection.default_channel.queue_declare(QUEUE, passive=False, durable=True)
+        return int(queue.message_count)
 
 
 class LocalQueue:
-    """`memory://`: hands chunks to `run`, at most `at_once` at a time, between `start` and `close`."""
+    """The queue `memory://`: passes chunks to `run`, at most `concurrency` at a time, from `start` to `close`."""
 
     def __init__(self, run: Callable[[ChunkRef], Awaitable[None]], *, concurrency: int = 2) -> None:
         self._run = run
@@ -132,20 +131,20 @@ class LocalQueue:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def put(self, refs: Sequence[ChunkRef]) -> None:
-        """Announce chunks."""
+        """Enqueue chunks."""
         for ref in refs:
             self._refs.put_nowait(ref)
 
     async def waiting(self) -> int:
-        """How many announcements wait."""
+        """The number of queued chunks."""
         return self._refs.qsize()
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the tasks that work on chunks."""
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
 
     async def close(self) -> None:
-        """Stop; chunks in work are given back."""
+        """Stop the tasks; chunks in progress are given back."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -156,18 +155,14 @@ class LocalQueue:
             try:
                 await self._run(ref)
             except Exception:
-                log.exception("operation %s: chunk %d broke its worker", ref.operation_id, ref.chunk)
-
-
-RESPONDING_WINDOW_S = 30.0
-"""How long a look at the queue tells that its broker answers: some looks of the feeder, each with its timeouts."""
-
-STALLED_AFTER_S = 60.0
-"""How long chunks may wait for a worker that has room before it is taken for one that hears nothing."""
+                log.exception("operation %s: chunk %d failed with an unexpected error", ref.operation_id, ref.chunk)
 
 
 class BrokerHealth:
-    """A `ChunkQueue` that notes what is seen of it. `slots` is how many chunks this process works on at a time."""
+    """A `ChunkQueue` that tracks whether the broker responds, and whether this process receives chunks.
+
+    `slots` is the number of chunks that this process works on at a time. `clock` returns seconds.
+    """
 
     def __init__(
         self,
@@ -187,11 +182,11 @@ class BrokerHealth:
         self._draining = False
 
     async def put(self, refs: Sequence[ChunkRef]) -> None:
-        """Announce chunks."""
+        """Enqueue chunks."""
         await self._queue.put(refs)
 
     async def waiting(self) -> int:
-        """How many announcements wait."""
+        """The number of queued chunks."""
         try:
             number = await self._queue.waiting()
         except ConnectionError:
@@ -206,7 +201,7 @@ class BrokerHealth:
 
     @contextmanager
     def processing(self) -> Iterator[None]:
-        """This process was handed an announcement, and deals with it for as long as the block runs."""
+        """Count a received chunk as in progress for the duration of the block."""
         self._stalled_since = None
         self._in_progress += 1
         try:
@@ -215,16 +210,16 @@ class BrokerHealth:
             self._in_progress -= 1
 
     def drain(self) -> None:
-        """From now on no more are taken, since this process stops."""
+        """Stop expecting chunks, because this process is stopping."""
         self._draining = True
         self._stalled_since = None
 
     @property
     def responding(self) -> bool:
-        """Whether the broker answered a moment ago."""
+        """Whether the broker answered recently."""
         return self._answered_at is not None and self._clock() - self._answered_at <= RESPONDING_WINDOW_S
 
     @property
     def stalled(self) -> bool:
-        """Whether what waits is not handed to this process, although it has room."""
+        """Whether this process receives no chunks although chunks wait and it has free capacity."""
         return self._stalled_since is not None and self._clock() - self._stalled_since > self._stalled_after_s

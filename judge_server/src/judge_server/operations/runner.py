@@ -1,6 +1,6 @@
-"""One chunk, from its lease to its end: the same for tasks of this process and for workers of a queue.
+"""The processing of one chunk, from its lease to its end, in this process or in a worker.
 
-Knows leases, attempts and pauses. Refuses to know what a kind does, and how chunks are announced.
+The runner handles leases, attempts and retry delays; handlers do the work of each kind of operation.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk, 
 log = logging.getLogger("adjudge")
 
 LEASE_S = 60.0
-"""Seconds after which the chunk of a worker that died is given to another."""
+"""The seconds after which the chunk of a dead worker is given to another."""
 
 MAX_CHUNK_RETRY_DELAY_S = 60.0
 UNAVAILABLE_RETRY_DELAY_S = 5.0
 STORE_RETRY_DELAY_S = 1.0
 
-T = TypeVar("T")
-
 NO_HEADERS: Mapping[str, str] = {}
-"""The headers of an announcement that names no span."""
+"""The headers of a message without a span."""
+
+T = TypeVar("T")
 
 
 class ChunkRunner:
-    """Works on chunks, any number at a time. A lease is renewed three times in `lease_s`."""
+    """Works on any number of chunks at a time, renewing each lease three times in `lease_s` seconds."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class ChunkRunner:
         self._sleep = sleep
 
     async def run(self, ref: ChunkRef, message_headers: Mapping[str, str] = NO_HEADERS) -> None:
-        """Work on a chunk, if it is to be had. Cancelling this gives it back at once.
+        """Claim a chunk and work on it; do nothing if it cannot be claimed. Cancellation gives it back at once.
 
-        Its span is the first of a trace of its own, with a link to the one that `announced` names: an operation has
-        too many chunks for one trace.
+        Its span starts a new trace, with a link to the span in `message_headers`, because an operation has too many
+        chunks for one trace.
         """
         try:
             work = await self._store.claim(ref, secrets.token_hex(16), self._lease_s)
@@ -80,17 +80,18 @@ class ChunkRunner:
             return
         started_at = self._clock()
         self._metrics.chunk_started()
-        ended: ChunkStatus = "stopped"
-        about = {"operation_id": ref.operation_id, "chunk": str(ref.chunk), "project": ref.project_id}
-        of = {"kind": work.kind, "attempt": work.attempt, **about}
-        with log_context(**about), span("chunk", SpanKind.CONSUMER, links=span_links(message_headers), **of) as at:
+        status: ChunkStatus = "stopped"
+        ids = {"operation_id": ref.operation_id, "chunk": str(ref.chunk), "project": ref.project_id}
+        attributes = {"kind": work.kind, "attempt": work.attempt, **ids}
+        links = span_links(message_headers)
+        with log_context(**ids), span("chunk", SpanKind.CONSUMER, links=links, **attributes) as chunk_span:
             try:
-                ended = await self._work(work)
+                status = await self._work(work)
             finally:
-                self._metrics.chunk_ended(work.kind, ended, self._clock() - started_at)
-                set_span_attributes(at, ended=ended)
-                if ended not in ("done", "stopped"):
-                    mark_span_failed(at, ended)
+                self._metrics.chunk_ended(work.kind, status, self._clock() - started_at)
+                set_span_attributes(chunk_span, ended=status)
+                if status not in ("done", "stopped"):
+                    mark_span_failed(chunk_span, status)
 
     async def _work(self, work: LeasedChunk) -> ChunkStatus:
         execution = asyncio.ensure_future(self._execute(work))
@@ -99,30 +100,30 @@ class ChunkRunner:
             await asyncio.wait({execution, renewal}, return_when=asyncio.FIRST_COMPLETED)
             if execution.done():
                 return await self._finish(work, execution)
-            log.info("operation %s: chunk %d was taken away", work.ref.operation_id, work.ref.chunk)
+            log.info("operation %s: chunk %d has lost its lease", work.ref.operation_id, work.ref.chunk)
             return "lost"
         except asyncio.CancelledError:
             await self._cancel(execution)
-            with suppress(ConnectionError):  # then its lease runs out
+            with suppress(ConnectionError):  # in that case its lease expires
                 await self._store.requeue(work, None, delay_s=0.0, outcome=ChunkOutcome(), counts=False)
             raise
         finally:
             await self._cancel(execution, renewal)
 
     async def _execute(self, work: LeasedChunk) -> ChunkOutcome:
-        kind = self._handlers.get(work.kind)
-        if kind is None:
+        handler = self._handlers.get(work.kind)
+        if handler is None:
             raise ServiceUnavailableError(
                 f"this worker cannot run {work.kind}; the chunk waits for one of a newer version"
             )
         actor = f"operation {work.ref.operation_id}"
         with identity_context(Identity(work.ref.project_id, actor, frozenset())):
-            return await kind.run(work)
+            return await handler.run(work)
 
     async def _renew_lease(self, work: LeasedChunk) -> None:
-        """Renew the lease until it is taken away. While the store cannot be reached, the work goes on.
+        """Renew the lease until it is lost. While the store cannot be reached, the work continues.
 
-        A renewal that failed is tried again soon, since one that hung has used up most of the lease.
+        A failed renewal is retried soon, since one that hung has used up most of the lease.
         """
         retry_delay_s = self._lease_s / 3
         while True:
@@ -135,11 +136,11 @@ class ChunkRunner:
                 retry_delay_s = min(STORE_RETRY_DELAY_S, self._lease_s / 3)
                 log.warning("operation %s: the lease cannot be renewed: %s", work.ref.operation_id, error)
 
-    async def _finish(self, work: LeasedChunk, done: asyncio.Future[ChunkOutcome]) -> ChunkStatus:
-        error = done.exception()
+    async def _finish(self, work: LeasedChunk, execution: asyncio.Future[ChunkOutcome]) -> ChunkStatus:
+        error = execution.exception()
         if error is None:
-            kept = await self._persist(lambda: self._store.complete(work, done.result()))
-            return "done" if kept else "lost"
+            accepted = await self._persist(lambda: self._store.complete(work, execution.result()))
+            return "done" if accepted else "lost"
         if isinstance(error, FatalChunkError):
             await self._persist(lambda: self._store.fail(work, str(error)))
             return "failed"
@@ -164,13 +165,13 @@ class ChunkRunner:
     ) -> None:
         await self._persist(lambda: self._store.requeue(work, problem, delay_s=delay_s, outcome=outcome, counts=counts))
 
-    async def _persist(self, keep: Callable[[], Awaitable[T]]) -> T:
-        """Have the store keep something, once it can be reached; what is kept twice is refused by the store."""
+    async def _persist(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write to the store, retrying until it can be reached; the store ignores a second write."""
         while True:
             try:
-                return await keep()
+                return await write()
             except ConnectionError as error:
-                log.warning("an operation's chunk cannot be kept now: %s", error)
+                log.warning("the outcome of a chunk cannot be stored now: %s", error)
                 await self._sleep(STORE_RETRY_DELAY_S)
 
     async def _cancel(self, *tasks: "asyncio.Future[Any]") -> None:

@@ -1,12 +1,9 @@
-"""The `Operations` port over a store and a queue: submit, follow, dispatch chunks.
+"""The `Operations` port over a store and a queue: submit and follow operations, and dispatch their chunks.
 
-The `Operations` port over a store and a queue: operations in chunks, which any process may work on.
-
-Announces chunks that are to be done: those of new operations, and those whose worker or announcement was lost.
-
-Any number of processes may do this at once, for the store gives each chunk to one of them. Nothing is ever forgotten:
-what a broker lost with its memory is announced again as soon as its queue is seen to be empty, and what was lost out of
-a queue that never is, after some minutes.
+An operation is split into chunks, which any process may work on. `Dispatcher` enqueues chunks that are due: those of
+new operations, and those whose worker or message was lost. Any number of processes may dispatch at once, since the
+store gives each chunk to one of them. No chunk is lost for good: if a broker lost its memory, its chunks are enqueued
+again as soon as the queue is empty; chunks lost from a queue that never becomes empty, after some minutes.
 """
 
 import asyncio
@@ -39,18 +36,31 @@ from trainer_client.wire.problems import field_errors
 log = logging.getLogger("adjudge")
 
 MAX_QUEUED_CHUNKS = 256
-"""Announcements that may wait: enough for any number of workers, and few enough to repeat all of them. More come
-once half of them are taken, since the store has to look at all that waits to see whose turn it is."""
+"""The maximum number of queued chunks: enough for many workers, and few enough to enqueue all of them again. The queue
+is refilled when half of it is taken, because the store has to read all waiting chunks to choose the next."""
 
 DISPATCH_INTERVAL_S = 2.0
 REENQUEUE_AFTER_S = 5.0
-"""How long a chunk may be announced and taken by nobody, while the queue is empty, before it is announced again."""
+"""The seconds after which a queued chunk that no worker claimed is enqueued again, while the queue is empty."""
 
 LOST_AFTER_S = 300.0
-"""The same while the queue is not empty. What only waited for its turn is then announced twice, and refused once: at
-most `MAX_QUEUED_CHUNKS` times in so long."""
+"""The same while the queue is not empty. A chunk that was merely waiting is then queued twice and claimed once; this
+happens at most `MAX_QUEUED_CHUNKS` times in this period."""
 
 PURGE_INTERVAL_S = 3600.0
+
+POLL_INTERVAL_S = 0.5
+"""The seconds between two reads of an operation that is followed."""
+
+MAX_LISTED_OPERATIONS = 500
+
+MAX_STORED_REQUEST_BYTES = 2**20
+"""The maximum JSON size of a request without its inputs, which is sent to a worker with each chunk and to clients with
+each change."""
+
+T = TypeVar("T")
+
+_REQUEST: TypeAdapter[Any] = TypeAdapter(OperationRequest)
 
 
 def _now() -> datetime:
@@ -58,7 +68,7 @@ def _now() -> datetime:
 
 
 class Dispatcher:
-    """Keeps a queue fed from a store."""
+    """Moves due chunks from a store to a queue."""
 
     def __init__(
         self,
@@ -76,11 +86,11 @@ class Dispatcher:
         self._purged_at: float | None = None
 
     def wake(self) -> None:
-        """There is something to announce: have what runs look at once. Nobody waits for the queue by this."""
+        """Make `run` dispatch at once. Returns without waiting for the queue."""
         self._wakeup.set()
 
     async def dispatch(self) -> int:
-        """Announce what there is room for; how many chunks. What cannot be reached now is left for the next time."""
+        """Enqueue due chunks up to the limit, and return their number; 0 if store or queue cannot be reached."""
         try:
             waiting = await self._queue.waiting()
             if waiting > MAX_QUEUED_CHUNKS // 2:
@@ -89,14 +99,14 @@ class Dispatcher:
             refs = await self._store.take_due(MAX_QUEUED_CHUNKS - waiting, lost_after_s=lost_after_s)
             await self._queue.put(refs)
         except ConnectionError as error:
-            log.warning("operations wait, for their queue or store cannot be reached: %s", error)
+            log.warning("operations wait because their queue or store cannot be reached: %s", error)
             return 0
         return len(refs)
 
     async def run(self, interval_s: float = DISPATCH_INTERVAL_S) -> None:
-        """Feed when woken and every so often, until cancelled; now and then have the store forget what has expired.
+        """Dispatch when woken and every `interval_s` seconds, and purge expired operations every hour.
 
-        Nothing else ends it.
+        Only cancellation ends it.
         """
         while True:
             self._wakeup.clear()
@@ -104,38 +114,25 @@ class Dispatcher:
                 await self.dispatch()
                 await self._purge()
             except Exception:
-                log.exception("operations could not be announced; looking again")
+                log.exception("chunks of operations could not be enqueued; trying again")
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._wakeup.wait()
 
     async def _purge(self) -> None:
-        elapsed = monotonic()
-        if self._purged_at is not None and elapsed - self._purged_at < PURGE_INTERVAL_S:
+        now = monotonic()
+        if self._purged_at is not None and now - self._purged_at < PURGE_INTERVAL_S:
             return
-        self._purged_at = elapsed
+        self._purged_at = now
         try:
             if purged := await self._store.purge(self._now()):
-                log.info("%d operations have expired and are deleted", purged)
+                log.info("%d expired operations were deleted", purged)
         except ConnectionError as error:
             log.warning("expired operations cannot be deleted now: %s", error)
 
 
-POLL_INTERVAL_S = 0.5
-"""Seconds between looks at an operation that is followed."""
-
-MAX_LISTED_OPERATIONS = 500
-
-MAX_STORED_REQUEST_BYTES = 2**20
-"""Of JSON, what is asked of all inputs may have: it goes to a worker with each chunk, and out with each change."""
-
-T = TypeVar("T")
-
-_REQUEST: TypeAdapter[Any] = TypeAdapter(OperationRequest)
-
-
 class ChunkedOperations:
-    """Keeps operations and has them announced; whoever takes chunks from the queue does the work."""
+    """Stores operations and has their chunks dispatched; the consumers of the queue do the work."""
 
     def __init__(
         self,
@@ -157,38 +154,39 @@ class ChunkedOperations:
     async def submit(
         self, project_id: str, kind: OperationKind, request: Mapping[str, JsonValue], *, submission: str | None = None
     ) -> Operation:
-        """Keep an operation, split into chunks; it is kept when this returns, and begins when a worker is free.
+        """Split an operation into chunks and store it; it starts when a worker is free.
 
-        What the same submission made before is given as it stands, whatever references stand for by now.
+        If the same submission has created an operation before, that operation is returned, even if references have
+        moved since.
 
         Raises:
-            ValueError: the request is none of its kind, or cannot be run here; the submission asked for something else.
+            ValueError: the request is invalid or cannot be run here, or the submission was used for another request.
             ConnectionError: the store cannot be reached.
         """
         identified = None
         if submission is not None:
             identified = Submission(submission, await asyncio.to_thread(_digest, kind, request))
-            if (made := await self._store.find_submission(project_id, identified)) is not None:
-                return made
+            if (existing := await self._store.find_submission(project_id, identified)) is not None:
+                return existing
         handler = self._handlers.get(kind)
         if handler is None:
             raise InvalidOperationError(f"{kind} cannot be run here; there are {', '.join(self._handlers)}")
         try:
-            read = await asyncio.to_thread(_REQUEST.validate_python, {**request, "kind": kind})
+            parsed = await asyncio.to_thread(_REQUEST.validate_python, {**request, "kind": kind})
         except ValidationError as error:
             first = field_errors(error.errors())[0]
             raise ValueError(f"{first.field}: {first.message}") from None
-        kept, chunks = await handler.split(project_id, read)
-        if (size := await asyncio.to_thread(_size, kept)) > MAX_STORED_REQUEST_BYTES:
+        options, chunks = await handler.split(project_id, parsed)
+        if (size := await asyncio.to_thread(_size, options)) > MAX_STORED_REQUEST_BYTES:
             raise InvalidOperationError(
-                f"what is asked of all inputs has {size:,} bytes as JSON, and {MAX_STORED_REQUEST_BYTES:,} are kept; publish a "
-                "rubric that is so large, and name its reference"
+                f"the request without its inputs has {size:,} bytes as JSON, above the limit of "
+                f"{MAX_STORED_REQUEST_BYTES:,}; if its rubric is that large, publish it and send its reference"
             )
         new = NewOperation(
             id=f"op-{secrets.token_hex(8)}",
             project_id=project_id,
             kind=kind,
-            request=kept,
+            request=options,
             chunks=chunks,
             created_at=self._now(),
             submission=identified,
@@ -199,15 +197,15 @@ class ChunkedOperations:
         return operation
 
     async def get(self, project_id: str, operation_id: str) -> Operation:
-        """The operation as it stands."""
+        """The current state of an operation."""
         return _require_found(await self._store.get(project_id, operation_id), operation_id)
 
     async def list(self, project_id: str) -> tuple[Operation, ...]:
-        """The project's newest operations, the newest first."""
+        """The project's latest operations, newest first."""
         return await self._store.list(project_id, MAX_LISTED_OPERATIONS)
 
     async def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
-        """The operation each time it is seen to have changed, until it has ended."""
+        """Yield the operation after each observed change, until it has ended."""
         while True:
             revision, state = _require_found(await self._store.get_state(project_id, operation_id), operation_id)
             if revision > after:
@@ -219,7 +217,7 @@ class ChunkedOperations:
             await self._sleep(self._poll_interval_s)
 
     async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
-        """A page of what was made so far."""
+        """A page of the results so far."""
         if not 1 <= limit <= MAX_PAGE_RESULTS or after < 0:
             raise ValueError(f"a page holds 1 to {MAX_PAGE_RESULTS} results, after 0 or more")
         return _require_found(
@@ -227,11 +225,11 @@ class ChunkedOperations:
         )
 
     async def cancel(self, project_id: str, operation_id: str) -> Operation:
-        """End it where it is; workers learn of it when they next renew their leases."""
+        """Cancel an operation; workers notice when they next renew their leases."""
         return _require_found(await self._store.cancel(project_id, operation_id, self._now()), operation_id)
 
     async def retry(self, project_id: str, operation_id: str) -> Operation:
-        """Go on with what failed or was cancelled."""
+        """Resume an operation that failed or was cancelled."""
         operation = _require_found(await self._store.retry(project_id, operation_id), operation_id)
         self._dispatcher.wake()
         return operation
@@ -241,11 +239,11 @@ def _digest(kind: OperationKind, request: Mapping[str, JsonValue]) -> bytes:
     return hashlib.sha256(json.dumps([kind, dict(request)], sort_keys=True).encode()).digest()
 
 
-def _size(kept: Mapping[str, JsonValue]) -> int:
-    return len(json.dumps(kept, separators=(",", ":")))
+def _size(options: Mapping[str, JsonValue]) -> int:
+    return len(json.dumps(options, separators=(",", ":")))
 
 
-def _require_found(found: T | None, operation_id: str) -> T:
-    if found is None:
+def _require_found(item: T | None, operation_id: str) -> T:
+    if item is None:
         raise UnknownOperation(f"there is no operation {operation_id}")
-    return found
+    return item

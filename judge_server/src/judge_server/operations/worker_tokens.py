@@ -1,7 +1,7 @@
-"""What workers show the service: that they work for a project, signed with the deployment's secret, for some minutes.
+"""Short-lived tokens with which workers act for a project, signed with the secret of the deployment.
 
-A worker takes chunks of every project, and asks the judge on behalf of the one a chunk belongs to. It needs no key of
-that project for it, but the secret that all processes of a deployment share.
+A worker processes chunks of every project, and sends requests on behalf of the project of a chunk. It does so without
+an API key of that project, with the secret that all processes of a deployment share.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from judge_server.ports import ApiKeyStore
 log = logging.getLogger("adjudge")
 
 WORKER_ACTOR = "operations"
-"""The actor of requests that come with a pass."""
+"""The actor of requests with a worker token."""
 
 TOKEN_LIFETIME_S = 600
-"""How long a pass is good for; a request that was let in stays in."""
+"""The seconds for which a token is valid; a request that has been admitted is not interrupted when it expires."""
 
 _STORE_TIMEOUT_S = 5.0
 
@@ -36,34 +36,34 @@ _TOKEN_PATTERN = re.compile(
 
 
 class WorkerTokens:
-    """Signs and reads passes. `clock` gives seconds since 1970, on all hosts about the same."""
+    """Signs and verifies worker tokens. `clock` returns Unix time and must roughly agree on all hosts."""
 
     def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
         self._key = hmac.digest(secret, b"adjudge operations", hashlib.sha256)
         self._clock = clock
 
     def sign(self, project_id: str) -> str:
-        """A pass for a project."""
+        """Create a token for a project."""
         expires_at = int(self._clock()) + TOKEN_LIFETIME_S
         return f"{WORKER_TOKEN_PREFIX}{expires_at}_{self._signature(project_id, expires_at)}_{project_id}"
 
     def verify(self, token: str) -> str | None:
-        """The project that a pass is for; None for what is no pass of ours, or no longer one."""
-        read = _TOKEN_PATTERN.fullmatch(token)
-        if read is None:
+        """The project of a token; None if the token is invalid or has expired."""
+        match = _TOKEN_PATTERN.fullmatch(token)
+        if match is None:
             return None
-        expires_at, project_id = int(read["until"]), read["project"]
-        genuine = hmac.compare_digest(self._signature(project_id, expires_at), read["signature"])
-        return project_id if genuine and expires_at >= self._clock() else None
+        expires_at, project_id = int(match["until"]), match["project"]
+        is_genuine = hmac.compare_digest(self._signature(project_id, expires_at), match["signature"])
+        return project_id if is_genuine and expires_at >= self._clock() else None
 
     def _signature(self, project_id: str, expires_at: int) -> str:
         return hmac.new(self._key, f"{expires_at}\0{project_id}".encode(), hashlib.sha256).hexdigest()
 
 
 class WorkerAuthenticator:
-    """Whom requests with a pass are for: their project, with its limits, for what operations do.
+    """Resolves a worker token to an identity with the project's limits and the permissions of operations.
 
-    While the store is away, a project seen lately goes on as it was. `clock` gives seconds.
+    While the store cannot be reached, recently seen projects keep working. `clock` returns seconds.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class WorkerAuthenticator:
         self._seen: dict[str, tuple[float, Identity]] = {}
 
     async def __call__(self, token: str) -> Identity | None:
-        """The identity that a pass gives; None for what is no pass.
+        """The identity of a token; None if the token is invalid.
 
         Raises:
-            NotReady: the store cannot be read, and the project was not seen lately.
+            NotReady: the store cannot be read, and the project was not seen recently.
         """
         project_id = self._tokens.verify(token)
         if project_id is None:
@@ -89,7 +89,7 @@ class WorkerAuthenticator:
         except Exception as error:
             at, identity = self._seen.get(project_id, (float("-inf"), None))
             if identity is not None and self._clock() - at < STALE_TTL_S:
-                log.warning("projects cannot be read (%s); one that was seen lately goes on", describe_error(error))
+                log.warning("projects cannot be read (%s); a recently seen one keeps working", describe_error(error))
                 return identity
             message = "The project of an operation cannot be read now: the store does not answer."
             raise NotReady(message, retry_after_s=2) from error

@@ -1,4 +1,4 @@
-"""The kinds of operation that are worked on in chunks, a file each."""
+"""The handlers of the kinds of operations that run in chunks."""
 
 from judge_server.operations.handlers.generate import GenerateHandler
 from judge_server.operations.handlers.judging import EvaluateHandler, ScoreHandler

@@ -1,4 +1,4 @@
-"""A kind of operation whose work is split into chunks, and how a chunk says that it could not be done."""
+"""The handler of a kind of operation, whose work is split into chunks, and the errors of a chunk."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -9,11 +9,11 @@ from trainer_client.wire.operations import ChunkOutcome, LeasedChunk, NewChunk
 
 
 class FatalChunkError(Exception):
-    """A chunk that no other attempt can do; the message tells whoever asked for it why."""
+    """The chunk cannot be done by any attempt; the message tells the submitter why."""
 
 
 class RetryableChunkError(Exception):
-    """A chunk that another attempt may do. `outcome` says what this one cost."""
+    """The chunk failed, but another attempt may succeed. `outcome` has the usage of this attempt."""
 
     def __init__(self, problem: str, outcome: ChunkOutcome | None = None) -> None:
         super().__init__(problem)
@@ -21,32 +21,32 @@ class RetryableChunkError(Exception):
 
 
 class ServiceUnavailableError(RetryableChunkError):
-    """What the work needs cannot be reached now: attempts that find this are not counted."""
+    """A service that the chunk needs cannot be reached now; such an attempt is not counted."""
 
 
 class InvalidOperationError(ValueError):
-    """A request that cannot be run here; the message says why."""
+    """The request cannot be run here; the message says why."""
 
 
 class OperationHandler(Protocol):
-    """What is done of one kind of operation. A chunk may be worked on twice, so nothing it does may count twice."""
+    """Handles one kind of operation. A chunk may run twice, so its effects must be idempotent."""
 
     has_final_chunk: bool
-    """Whether there is a last chunk, worked on when all others are done, which has no body."""
+    """Whether the operation has a final chunk without a body, which runs when all others are done."""
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
-        """The request without its inputs, and those in chunks.
+        """Split a request into its options and chunks of its inputs.
 
-        What a reference stands for is settled here, so that all chunks agree on it.
+        References are resolved here, so that all chunks use the same versions.
 
         Raises:
-            OperationRefused, UnknownRubric: it cannot be run.
+            InvalidOperationError, UnknownRubric: the request cannot be run.
         """
 
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
-        """Do a chunk.
+        """Work on a chunk.
 
         Raises:
-            ChunkFailed: it cannot be done.
-            ChunkUndone: another attempt may do it.
+            FatalChunkError: the chunk cannot be done.
+            RetryableChunkError: another attempt may succeed.
         """

@@ -1,18 +1,11 @@
-"""Generating rubrics as an operation.
+"""Generation of rubrics as an operation: in chunks by a worker, or in a folder by a command.
 
-Generating rubrics: an input a chunk, since each takes a model many calls; what is made is published as it is done.
+`GenerateHandler` makes a chunk of each input, since each takes many model calls, and publishes each rubric as soon as
+it is done. `GenerateJob` runs the whole operation in a folder, where it can be resumed.
 
-A chunk that is worked on twice publishes once: a version that this operation made of the same source is taken for the
-chunk's result, whatever a second attempt wrote.
-
-Generating rubrics as an operation: its request, and a run of it that begins or goes on in its folder.
-
-Publishing what a chunk made once, however often the chunk is worked on: the store is asked what it has of it.
-
-Between publishing and keeping the chunk's result a worker may die. Whoever takes the chunk next finds the version by
-its lineage: the operation, and the source or, where several inputs revise one rubric, the chunk.
-
-What kinds share that have a model write: the writer, started when it is first needed.
+A chunk publishes its rubric once, even if it runs twice because a worker died between publishing and storing the
+result. The next attempt finds the version by its lineage: the operation, and the source or, if several inputs revise
+one rubric, the chunk.
 """
 
 import asyncio
@@ -55,20 +48,29 @@ from trainer_client.wire.operations import ChunkOutcome, ChunkRef, GenerateOpera
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rewards import Usage
 
+CHUNK_PARAMETER = "operation_chunk"
+"""The name of the chunk among the lineage parameters of a revised rubric."""
+
+MAX_VERSIONS_SEARCHED = 500
+"""The number of versions of a rubric that are searched for the chunk's own; others may have added newer ones."""
+
+LintFunction = Callable[[Sequence[Criterion]], list[dict[str, JsonValue]]]
+"""Returns the lint findings about a rubric, each with `code`, `severity`, `criterion`, `problem` and `advice`."""
+
 
 class GenerateRequest(RequestModel):
     """A request to generate rubrics.
 
     Attributes:
         generator: the kind of generator.
-        templates: a folder there with prompt templates that replace the generator's own.
-        input: a JSONL file on the machine that runs it.
-        out: the folder for the results; the operation's own unless given.
-        parameters: what the generator is told.
-        publish: whether the rubrics go into the store.
-        prefix: what their names begin with.
-        limit: how many lines of the file, from the first.
-        concurrency: inputs in work at a time; as many as the engine takes unless given.
+        templates: a folder with prompt templates that replace the generator's own.
+        input: a JSONL file on the machine that runs the operation.
+        out: the folder for the results; by default that of the operation.
+        parameters: the parameters of the generator.
+        publish: publish the rubrics to the store.
+        prefix: the prefix of their names.
+        limit: the number of lines of the file to use, from the first.
+        concurrency: the number of inputs in progress at a time; by default as many as the engine supports.
     """
 
     generator: str
@@ -83,14 +85,14 @@ class GenerateRequest(RequestModel):
 
 
 class GenerateJob:
-    """Generates rubrics with one writer, and publishes them at one source. `writer` starts the model when needed."""
+    """Generates rubrics with a writer and publishes them to a store. `writer` starts the model when needed."""
 
     def __init__(self, writer: Callable[[], Awaitable[Writer]], rubrics: RubricSource) -> None:
         self._writer = writer
         self._rubrics = rubrics
 
     def check(self, request: dict[str, Any]) -> None:
-        """Raises `ValueError` for what cannot be run."""
+        """Check that a request can be run; raises `ValueError`."""
         try:
             parsed = GenerateRequest.model_validate(request)
             check_parameters(parsed.generator, parsed.parameters)
@@ -102,11 +104,11 @@ class GenerateJob:
         _read_templates(parsed)
 
     def results_file(self, request: dict[str, Any], folder: Path) -> Path:
-        """Where the results stand, a line each."""
+        """The file of the results, one per line."""
         return (GenerateRequest.model_validate(request).out or folder) / RUBRICS_FILE
 
     async def run(self, context: JobContext) -> None:
-        """Run it to its end, from wherever an earlier attempt got to.
+        """Run the operation to its end, resuming from an earlier attempt.
 
         Raises:
             RunStopped: the engine keeps failing.
@@ -147,7 +149,7 @@ class GenerateJob:
 
 
 def _read_templates(request: GenerateRequest) -> Mapping[str, str] | None:
-    """The templates that replace the generator's own; raises `ValueError` for a set that cannot be used."""
+    """Read the templates that replace the generator's own; raises `ValueError` for an unusable set."""
     return None if request.templates is None else read_templates(request.templates)
 
 
@@ -159,7 +161,10 @@ def publisher(
     model: str,
     extra_parameters: Mapping[str, JsonValue] = MappingProxyType({}),
 ) -> Publisher:
-    """What publishes an operation's rubrics, with who made them; `told` joins the generator's parameters there."""
+    """Create a function that publishes an operation's rubrics with their lineage.
+
+    `extra_parameters` are added to the generator's parameters in the lineage.
+    """
 
     async def publish(record: dict[str, Any]) -> tuple[str, bool]:
         version, added = await rubrics.publish(
@@ -183,7 +188,7 @@ def lineage_of(
     operation_id: str,
     extra_parameters: Mapping[str, JsonValue] = MappingProxyType({}),
 ) -> Lineage:
-    """Say what made a rubric; `told` joins the generator's parameters."""
+    """The lineage of a generated rubric; `extra_parameters` are added to the generator's parameters."""
     return Lineage(
         generator=generator.kind,
         model=model,
@@ -195,20 +200,13 @@ def lineage_of(
 
 
 def _parent(record: dict[str, Any]) -> int | None:
-    """The version that a record revises, where it is one of the same name."""
+    """The version that a record revises, if it has the same name."""
     name, _, version = (record["parent"] or "").partition("@")
     return int(version) if name == record["name"] and version.isdecimal() else None
 
 
-CHUNK_PARAMETER = "operation_chunk"
-"""What the chunk is called among the parameters of the lineage of a rubric that was revised."""
-
-MAX_VERSIONS_SEARCHED = 500
-"""How many versions of a rubric are looked through for the chunk's own: what others may have added meanwhile."""
-
-
 class IdempotentPublisher:
-    """What a chunk of an operation published. `published` is told what stands in the store for the chunk's result."""
+    """Publishes the rubric of a chunk once. `published` has the fields of the version for the chunk's result."""
 
     def __init__(self, rubrics: RubricSource, ref: ChunkRef, generator: Generator[Any, Any]) -> None:
         self.published: dict[str, Any] = {}
@@ -217,10 +215,10 @@ class IdempotentPublisher:
         self._generator = generator
 
     async def find_revision(self, row: InputRow, prefix: str) -> dict[str, Any] | None:
-        """The record of the version that an earlier attempt added to the rubric that a row names; None without one.
+        """The record of the version that an earlier attempt added to the rubric a row names; None if there is none.
 
-        It is looked for before anything is asked of the model: to a second attempt that version would be what it has
-        to revise. Such a record has no `key`, which names the model that was asked, and tells of no calls.
+        Call this before the model is called: otherwise a second attempt would revise that version. The record has no
+        `key`, which would name the model, and reports no calls.
         """
         name = self._generator.name_of(row)
         if name is None or not self._generator.revises:
@@ -245,17 +243,17 @@ class IdempotentPublisher:
         }
 
     def publisher(self, model: str) -> Publisher:
-        """What publishes a record, unless an earlier attempt did."""
+        """Create a function that publishes a record, unless an earlier attempt has."""
         extra_parameters = {CHUNK_PARAMETER: self._ref.chunk} if self._generator.revises else {}
         publish_version = publisher(
             self._rubrics, self._ref.project_id, self._ref.operation_id, self._generator, model, extra_parameters
         )
 
         async def publish(record: dict[str, Any]) -> tuple[str, bool]:
-            before = await self._find_published(record)
-            if before is not None:
-                self._remember(before)
-                return before.reference, True
+            existing = await self._find_published(record)
+            if existing is not None:
+                self._remember(existing)
+                return existing.reference, True
             reference, added = await publish_version(record)
             self.published["reference"] = reference
             return reference, added
@@ -263,7 +261,7 @@ class IdempotentPublisher:
         return publish
 
     def _remember(self, version: RubricVersion) -> None:
-        criteria = [one.model_dump(mode="json", exclude_none=True) for one in version.criteria]
+        criteria = [criterion.model_dump(mode="json", exclude_none=True) for criterion in version.criteria]
         self.published.update(reference=version.reference, digest=version.digest, criteria=criteria)
 
     async def _find_published(self, record: dict[str, Any]) -> RubricVersion | None:
@@ -282,12 +280,15 @@ class IdempotentPublisher:
         return lineage is not None and (lineage.operation_id, lineage.source_digest) == (self._ref.operation_id, source)
 
     def _is_of_chunk(self, lineage: Lineage | None) -> bool:
-        made = None if lineage is None else (lineage.operation_id, lineage.parameters.get(CHUNK_PARAMETER))
-        return made == (self._ref.operation_id, self._ref.chunk)
+        origin = None if lineage is None else (lineage.operation_id, lineage.parameters.get(CHUNK_PARAMETER))
+        return origin == (self._ref.operation_id, self._ref.chunk)
 
 
 class WriterProvider:
-    """A model's endpoint, or none. `engine` makes the engine; whoever made this closes it."""
+    """Provides writers over one engine, which starts when first needed; call `close` at the end.
+
+    `engine` creates the engine; it is None if the process has no model.
+    """
 
     def __init__(self, engine: Callable[[], Engine] | None) -> None:
         self._make_engine = engine
@@ -296,16 +297,16 @@ class WriterProvider:
         self._starting = asyncio.Lock()
 
     async def writer(self) -> Writer:
-        """The writer, with a usage of its own.
+        """A writer that counts its own usage.
 
         Raises:
-            ChunkFailed: this process has no model to write with.
-            ServiceAway: it cannot be reached.
+            FatalChunkError: this process has no model.
+            ServiceUnavailableError: the model cannot be reached.
         """
         if self._make_engine is None:
             raise FatalChunkError(
-                "the process that took this has no model to write with; set ADJUDGE_WRITER_URL there, such as "
-                "openai+http://HOST:PORT, and try the operation again"
+                "the worker has no model to generate rubrics with; set ADJUDGE_WRITER_URL for it, such as "
+                "openai+http://HOST:PORT, and retry the operation"
             )
         async with self._starting:
             if self._writer is None:
@@ -318,14 +319,14 @@ class WriterProvider:
         return self._writer.with_own_usage()
 
     async def close(self) -> None:
-        """Let go of the model."""
+        """Close the engine, if it was started."""
         if self._engine is not None:
             await self._engine.close()
         self._engine = self._writer = None
 
 
 def to_usage(usage: WriterUsage | OperationProgress) -> Usage:
-    """What a writer used, as the usage of an operation."""
+    """Convert the usage of a writer to that of an operation."""
     return Usage(
         judge_calls=usage.calls,
         prompt_tokens_computed=usage.tokens_computed,
@@ -334,17 +335,12 @@ def to_usage(usage: WriterUsage | OperationProgress) -> Usage:
     )
 
 
-LintFunction = Callable[[Sequence[Criterion]], list[dict[str, JsonValue]]]
-"""Gives the findings of a look through a rubric, each with `code`, `severity`, `criterion`, `problem`, `advice`."""
-
-
 class GenerateHandler:
-    """Generates rubrics with a model's endpoint.
+    """Generates rubrics with a model.
 
-    A result is a rubric as `rubrics.jsonl` of `adjudge generate` has it, with the `index` of its input, and the
-    `reference` of its version where it is published; where it is not, with the `lineage` to publish it with. With
-    `lint` it has the findings about the rubric, under `lint`. An input that gave none counts as discarded, with its
-    reason.
+    A result is a rubric in the format of `rubrics.jsonl` of `adjudge generate`, with the `index` of its input. It has
+    the `reference` of its version if it is published, and otherwise the `lineage` to publish it with. With `lint`, it
+    has the findings about the rubric under `lint`. An input without a rubric counts as discarded, with its reason.
     """
 
     has_final_chunk = False
@@ -355,7 +351,7 @@ class GenerateHandler:
         self._lint = lint
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
-        """A chunk for each input; one that the generator cannot read, or that repeats another, refuses all."""
+        """Make a chunk of each input; an input that is invalid or repeats another fails the whole request."""
         assert isinstance(request, GenerateOperation)
         try:
             check_parameters(request.generator, request.parameters)
@@ -372,7 +368,7 @@ class GenerateHandler:
         return request.model_dump(mode="json", exclude={"inputs", "kind"}), chunks
 
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
-        """Make the rubric of one input."""
+        """Generate the rubric of one input."""
         request = GenerateOperation.model_validate({**work.request, "inputs": [work.body["input"]]})
         project_id = work.ref.project_id
 
@@ -393,15 +389,15 @@ class GenerateHandler:
             with tempfile.TemporaryDirectory(prefix="adjudge-generate-") as folder:
                 file = _input_file(folder, work.body["input"])
                 publish = idempotent_publisher.publisher(writer.identity.model) if request.publish else None
-                with RunFolder(Path(folder, "run")) as kept:
+                with RunFolder(Path(folder, "run")) as run_folder:
                     settings = GeneratorRunSettings(concurrency=1, prefix=request.prefix)
                     run = GeneratorRun(
-                        generator, writer, kept, file, settings=settings, publish=publish, report=lambda _: None
+                        generator, writer, run_folder, file, settings=settings, publish=publish, report=lambda _: None
                     )
                     await run.run()
-                    made = list(kept.rubrics())
-                failures = list(read_failures(kept.path))
-                reasons = [record["reason"] for record in read_journal(kept.path / DISCARDED_FILE)]
+                    records = list(run_folder.rubrics())
+                failures = list(read_failures(run_folder.path))
+                reasons = [record["reason"] for record in read_journal(run_folder.path / DISCARDED_FILE)]
         finally:
             await generator.close()
         outcome = ChunkOutcome(usage=to_usage(writer.usage), discarded=dict.fromkeys(reasons, 1))
@@ -409,7 +405,7 @@ class GenerateHandler:
             raise RetryableChunkError(str(failures[-1]["detail"]), outcome)
         results = [
             self._with_lint({"index": work.body["index"], **record, **idempotent_publisher.published})
-            for record in made
+            for record in records
         ]
         if not request.publish:
             for result in results:
@@ -420,16 +416,16 @@ class GenerateHandler:
         return outcome._replace(results=results, counts=counts)
 
     def _with_lint(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Add what lint finds in the rubric of a result."""
+        """Add the lint findings about the rubric to a result."""
         if self._lint is None:
             return result
         content = RubricContent.model_validate({"criteria": result["criteria"]})
         return {**result, "lint": self._lint(content.criteria)}
 
 
-def _input_file(folder: str, given: Any) -> Path:
+def _input_file(folder: str, row: Any) -> Path:
     file = Path(folder, "input.jsonl")
-    file.write_text(dumps(given) + "\n", encoding="utf-8")
+    file.write_text(dumps(row) + "\n", encoding="utf-8")
     return file
 
 
@@ -437,23 +433,23 @@ def _chunks(generator: Generator[Any, Any], request: GenerateOperation) -> list[
     chunks: list[NewChunk] = []
     contents: dict[str, int] = {}
     names: dict[str, int] = {}
-    for index, given in enumerate(request.inputs):
+    for index, item in enumerate(request.inputs):
         try:
-            row = generator.Input.model_validate(given).loaded(None)
+            row = generator.Input.model_validate(item).loaded(None)
         except ValidationError as error:
             first = field_errors(error.errors())[0]
             raise InvalidOperationError(f"inputs.{index}.{first.field}: {first.message}") from None
         except ValueError as error:
             raise InvalidOperationError(f"inputs.{index}: {error}") from None
-        for one in generator.inputs_of(row):
-            name = generator.name_of(one)
-            if (before := contents.setdefault(one.canonical, index)) != index:
+        for chunk_row in generator.inputs_of(row):
+            name = generator.name_of(chunk_row)
+            if (before := contents.setdefault(chunk_row.canonical, index)) != index:
                 raise InvalidOperationError(
-                    f"inputs.{index}: it has the content of inputs.{before}; leave one of them out"
+                    f"inputs.{index}: its content is the same as that of inputs.{before}; remove one of them"
                 )
             if name is not None and not generator.revises and (before := names.setdefault(name, index)) != index:
                 raise InvalidOperationError(
-                    f"inputs.{index}: its rubric would be called {name}, as that of inputs.{before}"
+                    f"inputs.{index}: its rubric would have the name {name}, like that of inputs.{before}"
                 )
-            chunks.append(NewChunk(1, {"index": index, "input": one.model_dump(mode="json", exclude_none=True)}))
+            chunks.append(NewChunk(1, {"index": index, "input": chunk_row.model_dump(mode="json", exclude_none=True)}))
     return chunks

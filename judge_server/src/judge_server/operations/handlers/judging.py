@@ -1,10 +1,8 @@
-"""Operations that ask the judge over HTTP: scoring in bulk and evaluating a judge.
+"""Operations that call the service over HTTP: bulk scoring and the evaluation of a judge.
 
-What kinds share that ask the judge over HTTP: groups in chunks, and what an answer or an error means for a chunk.
-
-Scoring in bulk: chunks of groups, each a `POST /v1/rewards` of its own.
-
-Evaluating a judge: its verdicts on labelled groups, and at the end how far they agree with the labels.
+Both split their groups into chunks, one request each, and share the meaning of responses and errors for a chunk. Bulk
+scoring sends `POST /v1/rewards`. An evaluation sends `POST /v1/verdicts` for labelled groups, and its final chunk
+measures how well the verdicts agree with the labels.
 """
 
 import asyncio
@@ -38,32 +36,32 @@ from trainer_client.wire.operations import (
 log = logging.getLogger("adjudge")
 
 CHUNK_RESPONSES = 32
-"""Responses of a chunk: some seconds of a judge's time, so that little is lost with a worker. Groups stay whole."""
+"""The responses per chunk: a few seconds of judging, so that little is lost with a worker. Groups are not split."""
 
 LOG_INTERVAL_S = 60.0
 
 _PROXY_STATUSES = frozenset({429, 502, 503, 504})
-"""What stands between a worker and its service answers so while the service is away."""
+"""The statuses of a proxy between worker and service while the service cannot be reached."""
 
 _NOT_FOUND_TYPE = "urn:adjudge:not-found"
 
 _UNAUTHORIZED_MESSAGE = (
-    "the service does not let this process in (status {status}); set the same ADJUDGE_FENCE_SECRET for both, and keep "
-    f"their clocks within {TOKEN_LIFETIME_S / 60:g} minutes of each other"
+    "the service rejects the token of this process (status {status}); set the same ADJUDGE_FENCE_SECRET for both, and "
+    f"keep their clocks within {TOKEN_LIFETIME_S / 60:g} minutes of each other"
 )
 _WRONG_SERVICE_MESSAGE = (
-    "what answered is not the service (status {status}); look whether ADJUDGE_URL leads to its API, and what stands "
-    "between"
+    "the response is not from the service (status {status}); check that ADJUDGE_URL leads to its API, and check any "
+    "proxy in between"
 )
 
 ClientFactory = Callable[[str], AsyncClient]
-"""A client of the service that asks on behalf of a project, to be closed by who got it."""
+"""Creates a client of the service that acts for a project; the caller closes it."""
 
 GroupT = TypeVar("GroupT", bound=Group)
 
 
 class RubricPinner:
-    """What references stand for now, as references to a version, each looked up once."""
+    """Resolves references to pinned references, `name@version`; each reference is looked up once."""
 
     def __init__(self, rubrics: RubricSource, project_id: str) -> None:
         self._rubrics = rubrics
@@ -71,7 +69,7 @@ class RubricPinner:
         self._known: dict[str, str] = {}
 
     async def pin(self, rubric: RubricContent | str | None) -> RubricContent | str | None:
-        """A rubric that stays what it is; raises `UnknownRubric`."""
+        """Pin a reference; inline rubrics are returned as they are. Raises `UnknownRubric`."""
         if not isinstance(rubric, str):
             return rubric
         if rubric not in self._known:
@@ -82,7 +80,7 @@ class RubricPinner:
 async def split_groups(
     rubrics: RubricSource, project_id: str, request: ScoreOperation | EvaluateOperation
 ) -> tuple[dict[str, Any], list[NewChunk]]:
-    """Options apart from groups, and those in chunks; rubrics are pinned. Raises `UnknownRubric`."""
+    """Split a request into its options and chunks of its groups, with pinned rubrics. Raises `UnknownRubric`."""
     pins = RubricPinner(rubrics, project_id)
     options = request.model_dump(mode="json", exclude={"groups", "kind"}, exclude_unset=True)
     if isinstance(request.rubric, str):
@@ -91,7 +89,7 @@ async def split_groups(
 
 
 async def chunk_groups(groups: Sequence[GroupT], pins: RubricPinner) -> list[NewChunk]:
-    """Groups in chunks of about `CHUNK_RESPONSES` responses; each body has the groups and the index of the first."""
+    """Split groups into chunks of about `CHUNK_RESPONSES` responses, each with the index of its first group."""
     groups = [
         group
         if not isinstance(group.rubric, str)
@@ -108,15 +106,15 @@ async def chunk_groups(groups: Sequence[GroupT], pins: RubricPinner) -> list[New
         responses += len(group.responses)
     first, chunks = 0, []
     for batch in batches:
-        await asyncio.sleep(0)  # writing all of them takes long
-        written: list[JsonValue] = [group.model_dump(mode="json", exclude_unset=True) for group in batch]
-        chunks.append(NewChunk(len(batch), {"first": first, "groups": written}))
+        await asyncio.sleep(0)  # encoding all of them takes long
+        encoded: list[JsonValue] = [group.model_dump(mode="json", exclude_unset=True) for group in batch]
+        chunks.append(NewChunk(len(batch), {"first": first, "groups": encoded}))
         first += len(batch)
     return chunks
 
 
 def transient_failure_message(verdicts: Iterable[Verdict]) -> str | None:
-    """What to say of verdicts that failed and that another attempt may mend; None where there are none."""
+    """Describe the failed verdicts that may succeed in another attempt; None if there are none."""
     transient = [v.failure for v in verdicts if v.failure is not None and v.failure.kind in TRANSIENT_FAILURES]
     if not transient:
         return None
@@ -124,30 +122,30 @@ def transient_failure_message(verdicts: Iterable[Verdict]) -> str | None:
 
 
 class ThrottledLog:
-    """Says in the log what keeps this process from the service, at most once a minute; `clock` gives seconds."""
+    """Logs why this process cannot use the service, at most once a minute. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._next_log_at = float("-inf")
 
     def log_error(self, problem: str) -> None:
-        """Say it, unless something was said lately."""
+        """Log a problem, unless one was logged within the last minute."""
         if self._clock() >= self._next_log_at:
             self._next_log_at = self._clock() + LOG_INTERVAL_S
             log.error("chunks of operations wait: %s", problem)
 
 
 BLOCKED_LOG = ThrottledLog()
-"""Those of this process."""
+"""The throttled log of this process."""
 
 
 @asynccontextmanager
 async def translate_client_errors() -> AsyncIterator[None]:
-    """Turn the client's errors into what they mean for a chunk.
+    """Translate errors of the client to those of a chunk.
 
-    A service that is away, overloaded or not ready is waited for, however long that takes, and so is one that does not
-    let this process in, or that something else answers for: another process may do the chunk. A request it refuses is
-    refused for good. All else may be tried again some times.
+    If the service cannot be reached, is overloaded or not ready, the chunk waits without limit. It also waits if the
+    service rejects this process, or if something else responds in its place, since another process may do the chunk. A
+    request that the service rejects fails for good. Other errors are retried a limited number of times.
     """
     try:
         yield
@@ -159,14 +157,14 @@ async def translate_client_errors() -> AsyncIterator[None]:
             raise ServiceUnavailableError(str(error)) from error
         if error.problem is None and error.status in _PROXY_STATUSES:
             raise ServiceUnavailableError(str(error)) from error
-        refused = error.status is not None and 400 <= error.status < 500 and not error.retryable
-        raise (FatalChunkError if refused else RetryableChunkError)(str(error)) from error
+        is_fatal = error.status is not None and 400 <= error.status < 500 and not error.retryable
+        raise (FatalChunkError if is_fatal else RetryableChunkError)(str(error)) from error
 
 
 def _blocking_problem(error: AdjudgeError) -> str | None:
-    """What keeps this process from the service, in words that quote nothing; None where it is the chunk's own error.
+    """Why this process cannot use the service, in a message without quoted data; None if the chunk is at fault.
 
-    Whoever answers 413, the chunk is too large for it.
+    A status of 413 means that the chunk is too large, even if it comes from a proxy.
     """
     status = error.status
     if status is None or 200 <= status < 300:
@@ -181,9 +179,9 @@ def _blocking_problem(error: AdjudgeError) -> str | None:
 class ScoreHandler:
     """Scores groups through a client of the service.
 
-    A result is a group's rewards as `POST /v1/rewards` gives them, with the `index` of the group among the inputs and
-    the judge's `fingerprint`. A chunk in which a judge failed is asked again, since what it did judge is known then;
-    after the last attempt its failures stand, as they would in an answer.
+    A result has a group's rewards as `POST /v1/rewards` returns them, the `index` of the group among the inputs and the
+    judge's `fingerprint`. A chunk with transient failures is retried, which does not repeat verdicts that succeeded;
+    after the last attempt the failures become part of the result.
     """
 
     has_final_chunk = False
@@ -193,7 +191,7 @@ class ScoreHandler:
         self._rubrics = rubrics
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
-        """Options apart from groups, and those in chunks; rubrics are pinned."""
+        """Split a request into its options and chunks of its groups, with pinned rubrics."""
         assert isinstance(request, ScoreOperation)
         return await split_groups(self._rubrics, project_id, request)
 
@@ -222,8 +220,9 @@ def _results(answer: RewardAnswer, first: int) -> list[dict[str, Any]]:
 class EvaluateHandler:
     """Judges labelled groups through a client of the service.
 
-    A result has the `index` and `id` of a group, the judge's `fingerprint`, and `verdicts`: of each labelled criterion
-    of each response its `label`, `score`, `probability` and `raw_probability`. The summary compares them.
+    A result has the `index` and `id` of a group, the judge's `fingerprint`, and `verdicts`: for each labelled criterion
+    of each response, its `label`, `score`, `probability` and `raw_probability`. The summary compares verdicts and
+    labels.
     """
 
     has_final_chunk = True
@@ -234,12 +233,12 @@ class EvaluateHandler:
         self._store = store
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
-        """Options apart from groups, and those in chunks; rubrics are pinned."""
+        """Split a request into its options and chunks of its groups, with pinned rubrics."""
         assert isinstance(request, EvaluateOperation)
         return await split_groups(self._rubrics, project_id, request)
 
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
-        """Judge a chunk, or compare all there is."""
+        """Judge a chunk, or in the final chunk summarize all verdicts."""
         if work.body is None:
             return ChunkOutcome(summary=await self._summary(work.ref))
         groups = [dict(group) for group in work.body["groups"]]
@@ -255,13 +254,13 @@ class EvaluateHandler:
             raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))
         fingerprint = None if answer.judge is None else answer.judge.fingerprint
         results: list[dict[str, Any]] = []
-        for index, (group, wanted) in enumerate(zip(answer.groups, labels, strict=True), work.body["first"]):
+        for index, (group, group_labels) in enumerate(zip(answer.groups, labels, strict=True), work.body["first"]):
             verdicts: list[dict[str, Any]] = [
-                {"response": place, "criterion": v.criterion, "label": of_it[v.criterion]}
+                {"response": place, "criterion": v.criterion, "label": response_labels[v.criterion]}
                 | {"score": v.score, "probability": v.probability, "raw_probability": v.raw_probability}
-                for place, (response, of_it) in enumerate(zip(group.responses, wanted, strict=True))
+                for place, (response, response_labels) in enumerate(zip(group.responses, group_labels, strict=True))
                 for v in response.verdicts
-                if v.criterion in of_it
+                if v.criterion in response_labels
             ]
             results.append({"index": index, "id": group.id, "fingerprint": fingerprint, "verdicts": verdicts})
         failed = sum(any(v["score"] is None for v in result["verdicts"]) for result in results)
@@ -276,6 +275,6 @@ class EvaluateHandler:
                 break
             verdicts += [verdict for result in page.results for verdict in result["verdicts"]]  # type: ignore[union-attr,misc]
             after = page.next_after if page.results else None
-        from judge_server.operations.handlers.agreement import summary_of  # numpy, 14 MB, is for this alone
+        from judge_server.operations.handlers.agreement import summary_of  # imports numpy, 14 MB, only if needed
 
         return summary_of(verdicts)

@@ -1,11 +1,8 @@
-"""Judging the validity of published rubrics as an operation.
+"""Validation of published rubrics as an operation: a verdict and a reason for every criterion.
 
-Validating rubrics: a version a chunk. What is found is kept with the version, so that no version is judged twice.
-
-Judging the validity of published rubrics as an operation: a verdict and a reason for every criterion.
-
-Each version's verdicts are kept with it as soon as they are there. A version that was judged by the same model in the
-same words, in this operation or another, is not judged again.
+`ValidateHandler` makes a chunk of each version; `ValidateJob` runs the whole operation in a folder. The verdicts on a
+version are stored with it as soon as they exist. A version that the same model has judged with the same prompts, in
+this operation or another, is not judged again.
 """
 
 import asyncio
@@ -40,7 +37,7 @@ _PAGE_SIZE = 500
 
 
 class ValidateRequest(RequestModel):
-    """Which rubrics: `references`, or the newest version of every name that begins with `prefix`."""
+    """The rubrics to validate: `references`, or the newest version of every name that begins with `prefix`."""
 
     references: tuple[str, ...] = Field(default=(), max_length=100_000)
     prefix: str | None = None
@@ -48,13 +45,13 @@ class ValidateRequest(RequestModel):
     @model_validator(mode="after")
     def _check_selection(self) -> "ValidateRequest":
         if bool(self.references) == (self.prefix is not None):
-            raise ValueError("give references, or a prefix of names, and not both")
+            raise ValueError("give either references or a prefix of names")
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class _ValidationRun:
-    """One run of the operation: what it works with, what an earlier one left, and the versions that have their turn."""
+    """The state of one run: `known` has the keys that earlier runs judged, `started` the references taken up so far."""
 
     project_id: str
     writer: Writer
@@ -65,7 +62,7 @@ class _ValidationRun:
 
 
 class ValidateJob:
-    """Judges rubrics of one source with one writer; `writer` starts the model when needed."""
+    """Validates rubrics of a store with a writer; `writer` starts the model when needed."""
 
     def __init__(
         self, writer: Callable[[], Awaitable[Writer]], rubrics: RubricSource, validations: RubricValidations
@@ -75,7 +72,7 @@ class ValidateJob:
         self._validations = validations
 
     def check(self, request: dict[str, Any]) -> None:
-        """Raises `ValueError` for what cannot be run."""
+        """Check that a request can be run; raises `ValueError`."""
         try:
             ValidateRequest.model_validate(request)
         except ValidationError as error:
@@ -83,26 +80,26 @@ class ValidateJob:
             raise ValueError(f"{first.field}: {first.message}" if first.field else first.message) from None
 
     def results_file(self, request: dict[str, Any], folder: Path) -> Path:
-        """Where the results stand: `reference`, `digest`, `items` and `model` of each version."""
+        """The file of the results: `reference`, `digest`, `items` and `model` of each version."""
         return folder / RESULTS
 
     async def run(self, context: JobContext) -> None:
-        """Judge what an earlier attempt did not; what an engine's failure leaves undone is counted as failed."""
+        """Judge the versions that no earlier attempt has; versions on which the engine fails are counted as failed."""
         request = ValidateRequest.model_validate(context.request)
         writer = (await self._writer()).with_own_usage()
         clock = asyncio.get_running_loop().time
-        began, run_counts = clock(), RunCounts(usage=writer.usage)
+        started_at, run_counts = clock(), RunCounts(usage=writer.usage)
         context.folder.mkdir(parents=True, exist_ok=True)
         with Journal(context.folder / RESULTS) as journal:
             known = {record["key"] for record in read_journal(journal.path)}
-            references = [one async for one in self._references(context.project_id, request)]
+            references = [reference async for reference in self._references(context.project_id, request)]
             run_counts.total = len(references)
-            attempt = _ValidationRun(context.project_id, writer, journal, known, run_counts)
+            run = _ValidationRun(context.project_id, writer, journal, known, run_counts)
 
             async def work(waiting: Any) -> None:
                 for reference in waiting:
-                    await self._validate_one(attempt, reference)
-                    run_counts.seconds = clock() - began
+                    await self._validate_one(run, reference)
+                    run_counts.seconds = clock() - started_at
                     context.report(run_counts.progress())
 
             waiting = iter(references)
@@ -124,50 +121,50 @@ class ValidateJob:
             if after is None:
                 return
 
-    async def _validate_one(self, attempt: _ValidationRun, reference: str) -> None:
-        run_counts, identity = attempt.run_counts, attempt.writer.identity
-        version = await self._rubrics.find(attempt.project_id, reference)
+    async def _validate_one(self, run: _ValidationRun, reference: str) -> None:
+        run_counts, identity = run.run_counts, run.writer.identity
+        version = await self._rubrics.find(run.project_id, reference)
         if version is None:
             run_counts.discarded[UNKNOWN_RUBRIC] += 1
             return
-        if version.reference in attempt.started:
+        if version.reference in run.started:
             run_counts.repeated += 1
             run_counts.total -= 1
             return
-        attempt.started.add(version.reference)
+        run.started.add(version.reference)
         key = _key(version, identity)
-        if key in attempt.known:
+        if key in run.known:
             run_counts.known += 1
             run_counts.made += 1
             return
-        items = await self._find_earlier(attempt.project_id, version, identity)
+        items = await self._find_stored(run.project_id, version, identity)
         if items is not None:
             run_counts.known += 1
         else:
             try:
-                items = await judge_version(attempt.writer, version)
+                items = await judge_version(run.writer, version)
             except ValueError:
                 run_counts.discarded[NO_QUESTION] += 1
                 return
             except WriterFailed:
                 run_counts.failed += 1
                 return
-            await self._keep(attempt.project_id, version, identity, items)
+            await self._store(run.project_id, version, identity, items)
             run_counts.added += 1
         record_fields = {"reference": version.reference, "digest": version.digest, "model": identity.model}
-        attempt.journal.append({"key": key, **record_fields, "items": [asdict(item) for item in items]})
+        run.journal.append({"key": key, **record_fields, "items": [asdict(item) for item in items]})
         run_counts.made += 1
 
-    async def _find_earlier(
+    async def _find_stored(
         self, project_id: str, version: RubricVersion, identity: EngineIdentity
     ) -> list[ItemValidity] | None:
-        """What this judge found of a version in these words; None where it was not asked."""
-        for kept in await self._validations.validations(project_id, version.name, version.version):
-            if (kept.judge, kept.template_digest) == (judge_digest(identity), VALIDITY_PROMPTS.digest):
-                return with_kinds(version, kept.items)
+        """The stored verdicts on a version by this judge with the current prompts; None if there are none."""
+        for validation in await self._validations.validations(project_id, version.name, version.version):
+            if (validation.judge, validation.template_digest) == (judge_digest(identity), VALIDITY_PROMPTS.digest):
+                return with_kinds(version, validation.items)
         return None
 
-    async def _keep(
+    async def _store(
         self, project_id: str, version: RubricVersion, identity: EngineIdentity, items: Sequence[ItemValidity]
     ) -> None:
         await self._validations.add_validation(
@@ -182,18 +179,18 @@ class ValidateJob:
 
 
 def with_kinds(version: RubricVersion, items: Sequence[CriterionValidity]) -> list[ItemValidity]:
-    """What the store keeps of a version's criteria, with their kinds."""
+    """Add the kinds of criteria to the stored verdicts on a version."""
     kinds = {criterion.id: kind_of(criterion) for criterion in version.criteria}
     return [ItemValidity(item.criterion, kinds[item.criterion], item.valid, item.reason) for item in items]
 
 
 def judge_digest(identity: EngineIdentity) -> str:
-    """`sha256:…` of the model, its weights and its chat template: what makes one judge another."""
+    """The digest `sha256:…` of the model, its weights and its chat template, which identify a judge."""
     return "sha256:" + _hash([identity.model, identity.weights_digest, identity.chat_template_digest])
 
 
 def _key(version: RubricVersion, identity: EngineIdentity) -> str:
-    """Equal for what need not be judged twice: the version, the model, and how it is asked."""
+    """A key that is equal for validations with the same version, model and prompts."""
     return _hash([version.reference, version.digest, judge_digest(identity), VALIDITY_PROMPTS.digest])
 
 
@@ -202,10 +199,10 @@ def _hash(parts: list[Any]) -> str:
 
 
 class ValidateHandler:
-    """Judges the criteria of versions with a model's endpoint.
+    """Judges the validity of the criteria of rubric versions with a model.
 
-    A result has the `index` and `reference` of a version, its `digest`, the `model`, and `items`: of each criterion
-    whether it is valid, and why.
+    A result has the `index` and `reference` of a version, its `digest`, the `model`, and `items`: for each criterion,
+    whether it is valid and why.
     """
 
     has_final_chunk = False
@@ -216,14 +213,14 @@ class ValidateHandler:
         self._validations = validations
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
-        """A chunk for each version, pinned, each once."""
+        """Make a chunk of each version, without repetitions and with pinned references."""
         assert isinstance(request, ValidateOperation)
-        found = [await find_rubric(self._rubrics, project_id, reference) for reference in request.references]
-        pinned = dict.fromkeys(version.reference for version in found)
+        versions = [await find_rubric(self._rubrics, project_id, reference) for reference in request.references]
+        pinned = dict.fromkeys(version.reference for version in versions)
         return {}, [NewChunk(1, {"index": index, "reference": reference}) for index, reference in enumerate(pinned)]
 
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
-        """Judge one version."""
+        """Validate one version."""
         writer = await self._writers.writer()
         reports: list[OperationProgress] = []
 
