@@ -19,8 +19,8 @@ from tests.rubric_store.examples import rubric
         ("sqlite:///rubrics.db", "write sqlite\\+aiosqlite:///path"),
         ("postgresql://u:hush@db/x", "or postgresql\\+psycopg://"),
         ("mysql://u:hush@db/x", "or postgresql\\+psycopg://"),
-        ("sqlite+aiosqlite://", "need a SQLite file"),
-        ("sqlite+aiosqlite:///:memory:", "need a SQLite file"),
+        ("sqlite+aiosqlite://", "must use a file"),
+        ("sqlite+aiosqlite:///:memory:", "must use a file"),
         ("sqlite+aiosqlite:////no/such/folder/rubrics.db", "mkdir -p /no/such/folder"),
     ],
 )

@@ -117,7 +117,7 @@ def test_an_unknown_format_is_answered_with_those_there_are() -> None:
         ('{"criteria": [{"id": "a", "description": "x", "weight": 1, "weight": 2}]}', "weight: given twice"),
         (
             '{"criteria": [{"id": "a", "description": "x"}, {"id": "a", "description": "y"}]}',
-            r"criteria\[1\]\.id: 'a' is repeated",
+            r"criteria\[1\]\.id: 'a' is also the id",
         ),
         ('{"criteria": []}', "^line 1, criteria: .*at least 1 item"),
         ('{"criteria": [], "tags": []}', "^line 1, criteria: "),

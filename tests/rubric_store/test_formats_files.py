@@ -64,14 +64,14 @@ def test_all_problems_of_all_lines_are_told_and_no_rubric_is_read() -> None:
     ("content", "path", "says"),
     [
         (b"criteria:\n- \xff", "a.yaml", "line 2: this is not UTF-8 text"),
-        (b"", "a.jsonl", "line 1: no line holds a rubric"),
-        (b"\n\n", "a.jsonl", "no line holds a rubric"),
-        (json.dumps(ADDS).encode(), "versions/versions/a.json", "cannot be a rubric's name"),
-        (json.dumps(ADDS).encode(), "%.json", "cannot be a rubric's name"),
+        (b"", "a.jsonl", "line 1: no line contains a rubric"),
+        (b"\n\n", "a.jsonl", "no line contains a rubric"),
+        (json.dumps(ADDS).encode(), "versions/versions/a.json", "is not a valid rubric name"),
+        (json.dumps(ADDS).encode(), "%.json", "is not a valid rubric name"),
         (
             b'{"id": 1, "questions": ["Is it?"]}\n{"id": 1, "questions": ["Is it so?"]}',
             "a.jsonl",
-            "line 2: line 1 gives",
+            "line 2: line 1 also names",
         ),
     ],
 )

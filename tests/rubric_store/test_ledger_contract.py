@@ -257,7 +257,7 @@ async def test_purging_by_age_takes_the_older_requests_of_every_run(ledger: SQLL
 
 async def test_purging_without_saying_what_is_refused(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a"]]))
-    with pytest.raises(ValueError, match="a run, or what is older"):
+    with pytest.raises(ValueError, match="a run, a time before"):
         ledger.purge(PROJECT)
     assert len(await judged(ledger, RUN)) == 1
 

@@ -198,7 +198,7 @@ def test_the_threshold_of_similarity_is_a_share() -> None:
     assert ("overlap", "b") in codes(one, other, similarity_threshold=alike)
     assert codes(one, other, similarity_threshold=min(alike + 0.01, 1)) == []
     for wrong in (0, -1, 1.1):
-        with pytest.raises(ValueError, match="share"):
+        with pytest.raises(ValueError, match="must be above 0"):
             lint(criteria(*TEXTS), similarity_threshold=wrong)
 
 

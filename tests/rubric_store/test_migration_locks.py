@@ -47,7 +47,7 @@ def gave_way() -> Iterator[threading.Event]:
 
     class Heard(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "tries again" in record.getMessage():
+            if "retrying the migration" in record.getMessage():
                 said.set()
 
     heard, log = Heard(), logging.getLogger("adjudge")
@@ -60,7 +60,7 @@ def test_a_migration_that_cannot_have_a_table_gives_up_and_leaves_everything_as_
     bounded_url: str, tmp_path: Path
 ) -> None:
     with running(release(tmp_path / "next", ADDS)), long_transaction(bounded_url):
-        with pytest.raises(migrations.TablesInUseError, match=r"through 2 tries; nothing was changed\. End"):
+        with pytest.raises(migrations.TablesInUseError, match=r"through 2 attempts; nothing was changed\. End"):
             migrations.upgrade(bounded_url, lock_retry=LockRetry(lock_timeout_s=0.05, attempts=2, pause_s=0.01))
         assert migrations.current(bounded_url) != NEXT
 

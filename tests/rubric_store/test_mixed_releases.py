@@ -92,7 +92,7 @@ def test_code_works_on_a_newer_schema_that_only_adds_and_leaves_it_as_it_is(data
     assert dump_schema(database_url) == theirs != ours
     with pytest.raises(migrations.UnknownRevisionError):
         migrations.downgrade(database_url, "base")
-    with pytest.raises(LookupError, match="a newer version made"):
+    with pytest.raises(LookupError, match="a newer version created"):
         found.downgrade_path("base")
     with running(newer):
         migrations.downgrade(database_url, migrations.read_status(database_url).revisions[-2].revision)

@@ -60,7 +60,7 @@ async def test_the_same_submission_makes_one_operation_and_other_content_is_refu
     first = await kept.create(new(submission=SUBMISSION))
     split_otherwise = new("op-2", chunks=3, submission=SUBMISSION, request={"rubric": "team/primes@2"})
     assert await kept.create(split_otherwise) == first
-    with pytest.raises(ValueError, match="op-1 was submitted under the same Idempotency-Key"):
+    with pytest.raises(ValueError, match="op-1 was submitted with the same Idempotency-Key"):
         await kept.create(new("op-3", submission=Submission("key", b"something else")))
     assert (await kept.create(new("op-4", project_id="q", submission=SUBMISSION))).id == "op-4"
     assert [one.id for one in await kept.list("p", 10)] == ["op-1"]
@@ -74,7 +74,7 @@ async def test_what_a_submission_made_is_found_as_it_stands(kept: KeptOperations
     cancelled = await kept.cancel("p", "op-2", later(1))
     assert await kept.find_submission("p", SUBMISSION) == cancelled
     assert await kept.find_submission("q", SUBMISSION) is None
-    with pytest.raises(ValueError, match="op-2 was submitted under the same Idempotency-Key"):
+    with pytest.raises(ValueError, match="op-2 was submitted with the same Idempotency-Key"):
         await kept.find_submission("p", Submission("key", b"something else"))
 
 

@@ -49,7 +49,7 @@ async def test_a_project_keeps_its_limits_until_others_are_set(tenants: TenantSt
 
 
 async def test_a_project_is_made_once_and_under_a_plain_name(tenants: TenantStore) -> None:
-    with pytest.raises(ValueError, match="there is a project 'default' already"):
+    with pytest.raises(ValueError, match="a project 'default' already exists"):
         await tenants.create_project("default")
     for name in ("", "Team", "a/b", "-a", "a\0b", "x" * 65):
         with pytest.raises(ValueError, match="cannot name a project"):

@@ -88,6 +88,6 @@ async def test_nothing_is_kept_of_a_version_that_is_not_there(
 async def test_verdicts_on_other_criteria_than_the_versions_are_refused(
     source: RubricValidations, found: list[CriterionValidity]
 ) -> None:
-    with pytest.raises(ValueError, match="not the criteria of a@1"):
+    with pytest.raises(ValueError, match="must be the criteria of a@1"):
         await keep(source, found)
     assert await source.validations(PROJECT, "a", 1) == ()

@@ -55,7 +55,7 @@ def adjudge_on(namespace: NetworkNamespace, log: Path, *arguments: str, **settin
 def working(log: Path, **settings: str) -> Iterator[int]:
     """A worker on this host, which has begun; the id of its process."""
     command = [sys.executable, "-m", "adjudge_services.cli", "worker", "--concurrency", "2"]
-    with _running(command, log, lambda: "works on operations" in log.read_text(errors="replace"), settings) as pid:
+    with _running(command, log, lambda: "worker started" in log.read_text(errors="replace"), settings) as pid:
         yield pid
 
 

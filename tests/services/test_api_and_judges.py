@@ -155,10 +155,10 @@ def test_a_judge_refuses_to_listen_where_others_could_reach_it_without_a_token(t
 @pytest.mark.parametrize(
     ("judges", "said"),
     [
-        ("", "names no judge"),
-        ("localhost:8001", "begin with http://"),
-        ("{", "no JSON"),
-        ('{"a": "http://x"}', "names no"),
+        ("", "does not name the default judge"),
+        ("localhost:8001", "begin it with http://"),
+        ("{", "not a JSON object"),
+        ('{"a": "http://x"}', "does not name"),
     ],
 )
 def test_an_api_that_is_not_told_where_its_judges_are_says_what_to_set(

@@ -198,12 +198,12 @@ def test_a_backup_is_whole_and_never_in_place_of_another_file(tmp_path: Path) ->
     settings = {"ADJUDGE_DATA_DIR": str(tmp_path)}
     command = ["backup", str(tmp_path / "copy.db")]
     early = CliRunner(env=settings).invoke(app, command)
-    assert (early.exit_code, "there is no database" in " ".join(early.stderr.split())) == (1, True)
+    assert (early.exit_code, "does not exist" in " ".join(early.stderr.split())) == (1, True)
     said(settings, "migrate")
     said(settings, *command)
     assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
     twice = CliRunner(env=settings).invoke(app, command)
-    assert (twice.exit_code, "is there already" in " ".join(twice.stderr.split())) == (1, True)
+    assert (twice.exit_code, "already exists" in " ".join(twice.stderr.split())) == (1, True)
     nowhere = CliRunner(env=settings).invoke(app, ["backup", str(tmp_path / "no" / "copy.db")])
     assert nowhere.exit_code == 1
     server = {**settings, "ADJUDGE_DATABASE_URL": "postgresql+psycopg://h/d"}

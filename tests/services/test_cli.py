@@ -61,7 +61,7 @@ def test_list_shows_the_rubrics_of_a_prefix(file: Path) -> None:
         (["rubrics", "show", "team/x"], "Did you mean 'team/a'"),
         (["rubrics", "show", "[/red]"], "name@3"),
         (["rubrics", "publish", "Bad Name", "FILE"], "lower-case"),
-        (["rubrics", "publish", "x", "EMPTY"], "no known format"),
+        (["rubrics", "publish", "x", "EMPTY"], "unknown format"),
     ],
 )
 def test_what_cannot_be_done_is_one_message_and_status_1(

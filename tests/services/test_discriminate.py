@@ -67,7 +67,7 @@ def test_each_line_may_have_a_rubric_of_its_own(tmp_path: Path) -> None:
 def test_a_rubric_below_the_bar_fails_the_command(tmp_path: Path, rubric: str) -> None:
     result, _ = discriminate(tmp_path, lines(tmp_path, PAIR), "--rubric", rubric, "--at-least", "0.9")
     assert result.exit_code == 1
-    assert "ordered 0.75 of the time, which is less than 0.9" in result.stderr
+    assert "good ranks above bad 0.75 of the time, which is less than 0.9" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 
 def test_without_a_broker_the_service_works_by_itself() -> None:
-    assert row("queue") == ("ok", "memory://, so the service works on operations itself")
+    assert row("queue") == ("ok", "memory://: the service runs operations itself")
 
 
 @pytest.mark.redis
@@ -61,7 +61,7 @@ def test_a_broker_is_wrong_where_it_is_away_and_doubtful_where_it_throws_things_
     with redis.Redis.from_url(broker.url, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)) as server:
         server.ping()
         outcome, seen = row("queue")
-        assert (outcome, "0 announcements wait" in seen) == ("ok", True)
+        assert (outcome, ", 0 queued" in seen) == ("ok", True)
         server.config_set("maxmemory-policy", "allkeys-lru")
         outcome, seen = row("queue")
     assert (outcome, "maxmemory-policy noeviction" in seen) == ("warning", True)
@@ -74,10 +74,11 @@ async def _submitted(at: datetime) -> None:
 
 
 def test_operations_are_doubtful_where_they_wait_for_long() -> None:
-    assert row("operations")[1] == "0 chunks wait; no model writes rubrics (ADJUDGE_WRITER_URL is not set)"
+    assert row("operations")[1] == "0 chunks are waiting; no model writes rubrics (ADJUDGE_WRITER_URL is not set)"
     asyncio.run(_submitted(datetime.now(UTC) - timedelta(hours=2)))
     outcome, seen = row("operations")
-    assert (outcome, "1 chunks wait, one for 120 minutes; start more workers" in seen) == ("warning", True)
+    expected = "1 chunks are waiting, the oldest for 120 minutes; start more workers"
+    assert (outcome, expected in seen) == ("warning", True)
 
 
 def test_a_writer_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +92,12 @@ def test_a_writer_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_off_loopback_a_key_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert row("keys") == ("ok", "none is needed on 127.0.0.1")
+    assert row("keys") == ("ok", "not required on 127.0.0.1")
     monkeypatch.setenv("ADJUDGE_HOST", "0.0.0.0")
     outcome, seen = row("keys", 1)
     assert (outcome, "adjudge keys create --scope score" in seen) == ("wrong", True)
     assert RUN.invoke(app, ["keys", "create", "--scope", "score"]).exit_code == 0
-    assert row("keys") == ("ok", "needed on 0.0.0.0, and there is one")
+    assert row("keys") == ("ok", "required on 0.0.0.0, and a usable one exists")
 
 
 def test_what_needs_a_store_is_not_checked_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +117,7 @@ def test_judges_elsewhere_are_asked_and_must_be_alike(monkeypatch: pytest.Monkey
         monkeypatch.setenv("ADJUDGE_JUDGES", json.dumps({"default": f"{one.url} {other.url}", "small": gone}))
         outcome, seen = row("judges", 1)
         assert outcome == "wrong"
-        assert "the judges of 'default' are not alike" in seen
+        assert "the judge processes of 'default' differ" in seen
         assert f"no answer from the judge at {gone}" in seen
         monkeypatch.setenv("ADJUDGE_JUDGES", json.dumps({"default": one.url, "other": other.url}))
         assert row("judges")[0] == "ok"

@@ -78,13 +78,13 @@ def test_an_endpoint_that_is_not_up_yet_is_waited_for(command: str, endpoints: i
         listening(command, "--port", "0", "--engine", engine) as process,
         Client(process.url) as client,
     ):
-        until(lambda: "goes on trying" in "".join(process.said))
+        until(lambda: "retrying" in "".join(process.said))
         said = get(process, "/readyz").json()["detail"]
-        assert "waits for an endpoint" in said
+        assert "waiting for an endpoint" in said
         assert str(ports[0]) not in said  # anybody may ask
         with endpoint(ports[-1], tmp_path / "log"):
             process.wait_until_ready(client)
-        assert "".join(process.said).count("goes on trying") == 1
+        assert "".join(process.said).count("retrying") == 1
 
 
 @pytest.mark.parametrize("others", [0, 1], ids=["one endpoint", "a pool"])

@@ -163,7 +163,7 @@ def test_an_engine_that_goes_away_ends_the_run_and_the_next_one_goes_on(file: Pa
         result = generate(model, file, out)
         assert result.exit_code == 1
         assert "the model is gone" in result.stderr
-        assert "give the same command again to go on" in result.stderr
+        assert "run the same command again to continue" in result.stderr
         kept = len(read_lines(out / "rubrics.jsonl"))
         assert 1 <= kept < 40
         model.pause, model.down = (lambda: None), False
@@ -198,7 +198,7 @@ def test_a_command_that_cannot_work_says_why(file: Path, out: Path, arguments: l
 def test_the_list_shows_every_generator_with_its_inputs_and_parameters() -> None:
     shown = RUN.invoke(app, ["generate", "--list"])
     assert shown.exit_code == 0
-    for word in ("toy", "answer → criteria", "question (needed)", "most=4", *GENERATORS):
+    for word in ("toy", "answer → criteria", "question (required)", "most=4", *GENERATORS):
         assert word in shown.stdout
 
 
@@ -230,7 +230,7 @@ def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, o
         _, said = first.communicate(timeout=30)
         assert first.returncode == (-signal.SIGKILL if end == signal.SIGKILL else 130), said
         if end == signal.SIGINT:
-            assert b"Give the same command again to go on" in said
+            assert b"Run the same command again to continue" in said
         model.pause = lambda: None
         go.set()
         kept = {record["metadata"]["question"] for record in read_lines(out / "rubrics.jsonl")}

@@ -89,7 +89,7 @@ async def test_a_key_that_came_with_another_request_is_refused_and_nothing_is_do
     assert answer.status_code == 422
     problem = checked_problem(answer)
     assert problem["type"] == "urn:adjudge:invalid-request"
-    assert "a key of its own" in fields(problem)["Idempotency-Key"]
+    assert "use a new key" in fields(problem)["Idempotency-Key"]
     assert len((await http.get("/v1/rubrics/team/a/versions")).json()["versions"]) == 1
 
 

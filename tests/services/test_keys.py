@@ -54,12 +54,12 @@ def test_a_revoked_key_is_listed_only_where_all_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("keys", "create"), "say what the key opens, with --scope: read, score"),
-        (("keys", "create", "--scope", "write"), "'write' is no scope"),
+        (("keys", "create"), "say what the key permits, with --scope: read, score"),
+        (("keys", "create", "--scope", "write"), "there is no scope 'write'"),
         (("keys", "create", "--scope", "read", "--project", "b"), "adjudge projects create b"),
         (("keys", "create", "--scope", "read", "--label", "a\nb"), "one line"),
         (("keys", "revoke", "nothing"), "there is no key 'nothing'"),
-        (("projects", "create", "default"), "there is a project 'default' already"),
+        (("projects", "create", "default"), "a project 'default' already exists"),
         (("projects", "create", "Team B"), "cannot name a project"),
         (("projects", "limits", "b", "--weight", "2"), "there is no project 'b'"),
         (("projects", "limits", "default", "--weight", "0"), "--weight"),
@@ -85,7 +85,7 @@ def test_limits_that_are_not_given_stay_and_none_lifts_one() -> None:
 
 @pytest.mark.processes
 def test_a_service_that_needs_keys_serves_who_has_one_what_it_opens_and_counts_it() -> None:
-    assert "refusing with ADJUDGE_KEYS=required" in " ".join(refused_start().split())
+    assert "refusing to start with ADJUDGE_KEYS=required" in " ".join(refused_start().split())
     run("projects", "create", "b")
     score, write = new_key("--scope", "score"), new_key("--scope", "rubrics:write")
     of_b, metrics = new_key("--scope", "admin", "--project", "b"), new_key("--scope", "metrics")

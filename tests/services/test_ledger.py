@@ -231,7 +231,7 @@ def test_refused_rows_are_listed_and_written_again_by_commands(data_dir: Path, m
     assert "3 files are kept aside" in said
     assert command("ledger", "retry", "nothing")[0] == 1
     status, said = command("ledger", "retry")
-    assert (status, "1 of 3 files were written; 2 are refused still" in said) == (1, True)
+    assert (status, "1 of 3 files were written; 2 are still refused" in said) == (1, True)
     with closing(sqlite3.connect(data_dir / "adjudge.db")) as connection:
         counted = connection.execute("SELECT run, count(*) FROM ledger_uses GROUP BY run ORDER BY run").fetchall()
     assert counted == [("bad", 1), ("good [run]", 2)]

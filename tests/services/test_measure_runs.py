@@ -141,7 +141,7 @@ def test_a_ledger_without_texts_says_so(tmp_path: Path) -> None:
         (["--step", "9"], "nothing of run 'r' at step 9"),
         (["--rubric", "math"], "--rubric cannot be used here"),
         (["--steps"], "no ground truth"),
-        ([__file__], "one of the two"),
+        ([__file__], "give either"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_words(tmp_path: Path, options: list[str], said: str) -> None:

@@ -66,7 +66,7 @@ def test_a_check_of_an_older_database_says_what_becomes_of_older_processes_and_w
     assert (status, said["supports_rolling_upgrade"]) == (1, False)
     assert {"from": "0007", "loses": migrations.revisions()[6].loses} in said["back"]  # type: ignore[operator]
     shown = run("migrate", "check").stdout
-    assert "must be stopped before" in shown
+    assert "must be stopped first" in shown
     assert "figures of runs" in shown
 
 
@@ -79,7 +79,7 @@ def test_a_newer_release_that_only_adds_finds_that_older_processes_go_on(either:
             True,
             migrations.revisions()[-2].revision,
         )
-        assert "go on, and may start again" in " ".join(run("migrate", "check").stdout.split())
+        assert "keep working and may restart" in " ".join(run("migrate", "check").stdout.split())
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_an_older_process_runs_on_a_newer_schema_that_only_adds_and_its_migratio
         answer = client.rewards([group], "team/a")
         assert None not in [response.reward for response in answer.groups[0].responses]
         service.stop()
-        assert f"revision {NEXT}, which a newer version made" in "".join(service.said)
+        assert f"revision {NEXT}, from a newer version" in "".join(service.said)
     assert run("recompute", "r", "--out", str(tmp_path / "again.jsonl")).exit_code == 0
     assert len((tmp_path / "again.jsonl").read_text().splitlines()) == 1
 
@@ -124,7 +124,7 @@ def test_a_process_does_not_start_on_a_newer_schema_that_does_not_say_so_and_nam
         refused = run(*command)
         assert refused.exit_code == 1
         words = " ".join(refused.stderr.split())
-        assert f"revision {NEXT}, which a newer version made" in words
+        assert f"revision {NEXT}, from a newer version" in words
         assert f"adjudge migrate down {migrations.head()}" in words
     assert run("migrate").exit_code == 1
 
@@ -133,20 +133,20 @@ def test_the_way_back_is_taken_only_by_those_who_have_read_what_it_loses(either:
     migrations.upgrade(either)
     refused = run("migrate", "down", "0005")
     assert refused.exit_code == 1
-    assert "the way back from 0006 loses every operation and its results" in refused.stderr
+    assert "downgrading from 0006 loses every operation and its results" in refused.stderr
     assert "add --yes" in refused.stderr
     assert migrations.read_status(either).state == "current"
     assert run("migrate", "down", "0005", "--yes").exit_code == 0
     assert migrations.current(either) == "0005"
     for where in ("0005", "0007", "nowhere"):
-        assert "could not be taken back" in run("migrate", "down", where, "--yes").stderr
+        assert "could not be downgraded" in run("migrate", "down", where, "--yes").stderr
 
 
 NOT_WHOLE = {
     "UPDATE rubric_versions SET criteria = replace(criteria, 'right', 'wrong')": "team/a@1 of project default",
-    "UPDATE rubric_versions SET criteria = '[{}]'": "is not what its digest says",
+    "UPDATE rubric_versions SET criteria = '[{}]'": "does not match its digest",
     "DELETE FROM ledger_uses WHERE place = 1": "has 2 of 4 uses",
-    "DELETE FROM ledger_verdicts": "has 3 uses without their verdict",
+    "DELETE FROM ledger_verdicts": "has 3 uses without a verdict",
 }
 ONE_FAILED = "UPDATE ledger_uses SET failed = 1, failure = 'engine', digest = x'00' WHERE slot = 1 AND place = 1"
 

@@ -54,7 +54,7 @@ def test_what_is_published_beside_the_criteria_is_shown(files: tuple[Path, Path]
     assert "ticket    7" in shown
     assert "math, sure" in rubrics("history", "team/b").stdout
     again = rubrics("publish", "team/b", files[0], "--meta", "ticket=8")
-    assert "stand as they were published" in again.stdout
+    assert "stay as they were published" in again.stdout
     assert "ticket    7" in rubrics("show", "team/b").stdout
 
 
@@ -139,7 +139,7 @@ def test_an_alias_is_made_moved_shown_and_removed(files: tuple[Path, Path]) -> N
     )
     assert rubrics("alias", "team/speed", "production").stdout == "team/speed@production → 2\n"
     assert "team/speed@2" in rubrics("show", "team/speed@production").stdout
-    assert "which stood for version 2" in rubrics("alias", "team/speed", "production", "--remove").stdout
+    assert "which pointed to version 2" in rubrics("alias", "team/speed", "production", "--remove").stdout
     assert "no aliases" in rubrics("alias", "team/speed").stdout
 
 
@@ -153,7 +153,7 @@ def test_an_alias_is_made_moved_shown_and_removed(files: tuple[Path, Path]) -> N
         (["canary", "--remove"], "There is no rubric 'team/speed@canary'"),
         (["latest", "1"], "always points to the newest"),
         (["--remove"], "--remove takes the name and the alias"),
-        (["--from", "1"], "--from goes with"),
+        (["--from", "1"], "--from needs a version"),
     ],
 )
 def test_a_move_that_cannot_be_made_is_refused_and_the_alias_stays(
@@ -176,22 +176,22 @@ def test_tags_are_shown_replaced_and_cleared(files: tuple[Path, Path]) -> None:
 def test_retiring_says_what_the_name_and_its_aliases_stand_for_now(files: tuple[Path, Path]) -> None:
     rubrics("alias", "team/speed", "production", "2")
     retired = rubrics("retire", "team/speed@2", "Rewards guessing.").stdout
-    assert "team/speed stands for version 1" in retired
-    assert "team/speed@production still stands for it" in retired
+    assert "team/speed now means version 1" in retired
+    assert "team/speed@production still points to it" in retired
     assert "Rewards guessing." in rubrics("show", "team/speed@2").stdout
     assert "no version of team/speed is in use now" in rubrics("retire", "team/speed@1", "Old.").stdout
     assert "2 retired" in rubrics("list").stdout
-    assert "back in use team/speed@2" in rubrics("retire", "team/speed@2", "--restore").stdout
+    assert "restored team/speed@2" in rubrics("retire", "team/speed@2", "--restore").stdout
     assert "retired" not in rubrics("list").stdout
-    assert "it is retired" in rubrics("publish", "team/speed", files[0]).stdout
+    assert "this version is retired" in rubrics("publish", "team/speed", files[0]).stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["team/speed@1"], "give the reason"),
+        (["team/speed@1"], "give either a reason"),
         (["team/speed@1", " "], "the reason is empty"),
-        (["team/speed@1", "Old.", "--restore"], "give the reason"),
+        (["team/speed@1", "Old.", "--restore"], "give either a reason"),
         (["team/speed", "Old."], "write 'team/speed@2'"),
         (["team/speed@9", "Old."], "Did you mean 'team/speed@2'"),
     ],

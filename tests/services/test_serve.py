@@ -21,7 +21,7 @@ def test_without_a_key_it_refuses_to_listen_where_others_could_reach_it(host: st
     result = RUN.invoke(app, ["serve", "--host", host, "--engine", "scripted://hash"])
     assert result.exit_code == 1
     said = " ".join(result.stderr.split())
-    assert f"refusing to listen on {host!r}" in said
+    assert f"refusing to start on {host!r}" in said
     assert "adjudge keys create --scope score" in said
     assert "127.0.0.1" in said
 

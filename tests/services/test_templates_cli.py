@@ -49,9 +49,9 @@ def test_the_folder_one_stands_in_can_be_checked(sets: Path, monkeypatch: pytest
     [
         (["check", "FOLDER"], "the folder 'sets' holds no template; it may hold binary.system.j2"),
         (["check", "FOLDER/[red]"], "there is no template folder '[red]'"),
-        (["show", "--set", "rgrr"], "there is no set 'rgrr'; there are dro, "),
-        (["show", "--set", "rgr", "../srar/set.toml"], "the set 'rgr' replaces no '../srar/set.toml'; it has binary"),
-        (["show", "../question.j2"], "there is no template '../question.j2'; there are binary.system.j2"),
+        (["show", "--set", "rgrr"], "there is no built-in set 'rgrr'; use one of dro, "),
+        (["show", "--set", "rgr", "../srar/set.toml"], "the set 'rgr' has no '../srar/set.toml'; it has binary"),
+        (["show", "../question.j2"], "there is no template '../question.j2'; use one of binary.system.j2"),
     ],
 )
 def test_what_cannot_be_done_is_one_message_and_status_1(sets: Path, arguments: list[str], says: str) -> None:
@@ -88,12 +88,12 @@ def test_sets_are_listed_with_their_state(sets: Path) -> None:
     text = " ".join(listed.stdout.split())
     assert "│ brief │ yours │ ok │ question.j2 │" in text
     assert "│ wrong │ yours │ wrong │ wrong/question.j2:2: it uses 'criteria'" in text
-    assert "│ rgr │ Adjudge's │ ok │" in text
+    assert "│ rgr │ built-in │ ok │" in text
 
 
 def test_a_set_in_place_of_one_of_ours_is_listed_as_such(sets: Path) -> None:
     (sets / "brief").rename(sets / "rgr")
-    assert "│ rgr │ yours, not Adjudge's │ ok │ question.j2 │" in " ".join(
+    assert "│ rgr │ yours, overrides built-in │ ok │ question.j2 │" in " ".join(
         RUN.invoke(app, ["templates", "list"]).stdout.split()
     )
 
@@ -119,14 +119,14 @@ def test_a_paper_s_set_as_shown_is_a_set_of_ones_own(tmp_path: Path, name: str) 
 def test_without_a_folder_of_ones_own_our_sets_are_listed() -> None:
     listed = RUN.invoke(app, ["templates", "list"])
     assert listed.exit_code == 0
-    assert all(f"│ {name} │ Adjudge's │ ok" in " ".join(listed.stdout.split()) for name in builtin_sets())
+    assert all(f"│ {name} │ built-in │ ok" in " ".join(listed.stdout.split()) for name in builtin_sets())
 
 
 def test_a_folder_of_sets_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_TEMPLATES_DIR", str(tmp_path / "nowhere"))
     result = RUN.invoke(app, ["templates", "list"])
     assert result.exit_code == 1
-    assert "nowhere, which is not a folder; set it to a folder of sets" in result.stderr.replace("\n", "")
+    assert "nowhere, which is not a folder; set it to a folder of template sets" in result.stderr.replace("\n", "")
 
 
 def test_the_documented_template_is_one_and_every_variable_is_documented(tmp_path: Path) -> None:

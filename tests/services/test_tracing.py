@@ -113,7 +113,7 @@ def test_without_variables_nothing_is_exported() -> None:
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "otlp, or nowhere"),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "set it to otlp"),
         ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http/protobuf only"),
     ],
 )

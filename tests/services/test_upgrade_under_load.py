@@ -69,7 +69,7 @@ def test_an_upgrade_and_its_way_back_under_load_fail_no_request_and_change_no_re
             all_go_on()
             hosts[0].stop()
             hosts[0].start()
-            assert f"revision {NEXT}, which a newer version made" in "".join(hosts[0].service.said)
+            assert f"revision {NEXT}, from a newer version" in "".join(hosts[0].service.said)
             all_go_on()
             with running(newer):
                 migrations.downgrade(url, ours)

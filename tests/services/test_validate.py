@@ -140,7 +140,7 @@ def test_an_engine_that_fails_leaves_the_rubric_for_the_next_run(judge: Judge) -
     judge.said["Divides"] = CallFailure("engine", "gone")
     failed = rubrics("validate", "--prefix", "team/speed")
     assert failed.exit_code == 1
-    assert "the engine gave no answer about team/speed@1; give the same command again" in failed.stderr
+    assert "the engine gave no answer about team/speed@1; run the same command again" in failed.stderr
     assert failed.stdout == ""
     assert "validity" not in rubrics("show", "team/speed").stdout
     judge.said["Divides"] = {"valid": True, "reason": "So."}
@@ -150,8 +150,8 @@ def test_an_engine_that_fails_leaves_the_rubric_for_the_next_run(judge: Judge) -
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "one of the two"),
-        (["team/speed", "--prefix", "team/"], "one of the two"),
+        ([], "give either"),
+        (["team/speed", "--prefix", "team/"], "give either"),
         (["--prefix", "nothing/"], "no rubric's name begins with 'nothing/'"),
         (["team/sped"], "Did you mean 'team/speed'"),
         (["team/speed", "--engine", "magic://x"], "magic"),

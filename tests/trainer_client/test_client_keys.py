@@ -80,7 +80,7 @@ def test_a_request_that_stays_in_progress_is_said_to_be(service, connect):
 
 
 def test_a_key_that_came_with_another_request_is_the_callers_mistake(service, connect):
-    service.script(problem("invalid-request", 422, errors=[{"field": KEY, "message": "another request before"}]))
+    service.script(problem("invalid-request", 422, errors=[{"field": KEY, "message": "used for a different request"}]))
     with pytest.raises(InvalidRequest) as refused:
         connect(service.url).rewards([GROUP], "r", idempotency_key="k")
     assert refused.value.errors[0].field == KEY

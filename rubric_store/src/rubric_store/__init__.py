@@ -1,7 +1,7 @@
-"""Named rubrics in immutable versions, and readers for the formats rubrics are published in.
+"""Rubrics in immutable versions, the verdict ledger, operations and projects, on SQLite or PostgreSQL.
 
-`RubricStore` keeps rubrics on SQLite or PostgreSQL, `migrations` brings a database to the schema it needs,
-and `parse_rubric` turns a published text into criteria. Nothing here judges, serves HTTP or reads settings.
+`migrations` brings a database to the schema that the stores need, and `read_rubric` turns a published text into
+criteria. This package does not judge, serve HTTP or read settings.
 """
 
 from rubric_store import migrations

@@ -1,12 +1,7 @@
-"""Copy a SQLite database, and check that what a database holds is whole.
+"""Back up a SQLite database, and check the integrity of any database.
 
-A copy of a SQLite database as it was at one moment, while others go on writing. Knows no table.
-
-PostgreSQL has tools of its own for this.
-
-Whether what a database holds is whole, as after a restore: every rubric as its digest says, no request in part.
-
-Blocks; reads everything once. Refuses to know how a database was brought to where it is, and mends nothing.
+`copy_sqlite` copies a SQLite database as of one moment while other processes write to it; PostgreSQL has pg_dump.
+`check_integrity` reads everything once, as after a restore, and repairs nothing. Both block.
 """
 
 import os
@@ -26,31 +21,31 @@ from trainer_client.wire.criteria import content_digest
 
 
 def copy_sqlite(url: str, to: Path) -> int:
-    """Write a copy to a file that is not there yet, for its owner only, whole or not at all; its size in bytes. Blocks.
+    """Copy a SQLite database to a new file, readable by its owner only, and return its size in bytes. Atomic; blocks.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.
-        ValueError: it names no SQLite file, or one that is not there.
-        FileExistsError: there is a file of that name.
-        sqlite3.Error, OSError: it could not be read or written.
+        ValueError: the URL is not of a SQLite file, or the file does not exist.
+        FileExistsError: the target exists.
+        sqlite3.Error, OSError: the database could not be read, or the copy not written.
     """
     parsed = read_url(url)
     if parsed.drivername != SQLITE or parsed.database is None:
-        raise ValueError("only a SQLite file is copied like this; PostgreSQL has pg_dump, see docs/backup.md")
+        raise ValueError("only a SQLite file can be copied; for PostgreSQL use pg_dump, see docs/backup.md")
     if not Path(parsed.database).is_file():
-        raise ValueError(f"there is no database {parsed.database} yet")
+        raise ValueError(f"the database {parsed.database} does not exist")
     if to.exists():
-        raise FileExistsError(f"{to} is there already; name a new file")
-    begun = to.with_name(f"{to.name}.{os.getpid()}.part")
+        raise FileExistsError(f"{to} already exists; name a new file")
+    partial = to.with_name(f"{to.name}.{os.getpid()}.part")
     try:
-        begun.touch(mode=0o600)
+        partial.touch(mode=0o600)
         with closing(sqlite3.connect(f"{Path(parsed.database).absolute().as_uri()}?mode=ro", uri=True)) as database:
-            database.execute("VACUUM INTO ?", (str(begun),))
-        with begun.open("rb") as written:
-            os.fsync(written.fileno())
-        to.hardlink_to(begun)
+            database.execute("VACUUM INTO ?", (str(partial),))
+        with partial.open("rb") as copy:
+            os.fsync(copy.fileno())
+        to.hardlink_to(partial)
     finally:
-        begun.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return to.stat().st_size
 
 
@@ -61,7 +56,7 @@ _CRITERIA = TypeAdapter(tuple[Criterion, ...])
 
 
 class IntegrityReport(NamedTuple):
-    """What was looked at, how much is wrong, and the first twenty of it in words."""
+    """How many versions and requests were read, how many problems were found, and the first twenty of them."""
 
     versions: int
     requests: int
@@ -83,23 +78,23 @@ def check_integrity(url: str) -> IntegrityReport:
 
 
 def _digest_mismatches(connection: Connection) -> list[str]:
-    """The versions whose criteria are not those that their digest was made of."""
+    """Versions whose criteria do not match their digest."""
     problems = []
     rows = connection.execution_options(yield_per=_BATCH_SIZE).execute(
         select(versions.c.project_id, versions.c.name, versions.c.version, versions.c.digest, versions.c.criteria)
     )
     for row in rows:
         try:
-            right = content_digest(_CRITERIA.validate_python(row.criteria)) == row.digest
+            matches = content_digest(_CRITERIA.validate_python(row.criteria)) == row.digest
         except ValidationError:
-            right = False
-        if not right:
-            problems.append(f"rubric {row.name}@{row.version} of project {row.project_id} is not what its digest says")
+            matches = False
+        if not matches:
+            problems.append(f"rubric {row.name}@{row.version} of project {row.project_id} does not match its digest")
     return problems
 
 
 def _incomplete_requests(connection: Connection) -> list[str]:
-    """The recorded requests that do not have as many uses as they made."""
+    """Recorded requests with fewer or more uses than they made."""
     same = and_(
         uses.c.project_id == requests.c.project_id, uses.c.run == requests.c.run, uses.c.request == requests.c.request
     )
@@ -117,7 +112,7 @@ def _incomplete_requests(connection: Connection) -> list[str]:
 
 
 def _missing_verdicts(connection: Connection) -> list[str]:
-    """The runs with uses whose verdict is not there."""
+    """Runs with uses whose verdict is missing."""
     same = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest)
     found: Select[Any] = (
         select(uses.c.project_id, uses.c.run, func.count().label("uses"))
@@ -126,6 +121,6 @@ def _missing_verdicts(connection: Connection) -> list[str]:
         .group_by(uses.c.project_id, uses.c.run)
     )
     return [
-        f"run {row.run} of project {row.project_id} has {row.uses} uses without their verdict"
+        f"run {row.run} of project {row.project_id} has {row.uses} uses without a verdict"
         for row in connection.execute(found)
     ]

@@ -1,18 +1,11 @@
 """Connections to SQLite and PostgreSQL, with the same transactions and timeouts on both.
 
-Engines for the two databases, so that transactions mean the same on both.
+A PostgreSQL server that is stopped or unreachable in the middle of a statement sends nothing, and its driver would wait
+forever. These connections close after a timeout instead. The outcome of the statement is then unknown; the server rolls
+its transaction back as soon as it notices.
 
-Knows how to connect, and what SQLite must be told on every connection. Knows no table.
-
-Connections to PostgreSQL that wait for an answer for so long and no longer. Knows no engine and no table.
-
-A server that is stopped or unreachable in the middle of a statement says nothing, and its driver would wait for good.
-Here the connection is closed in place of that: what the statement came to is unknown, and a transaction it belonged to
-is rolled back by the server, as soon as that notices.
-
-A database that cannot be reached now is a `ConnectionError`, whatever the driver and SQLAlchemy call it.
-
-A blocking connection for what is done once, outside any event loop: migrations, and looking through a database.
+A database that cannot be reached raises `ConnectionError`, whatever the driver and SQLAlchemy call the error.
+`blocking_connection` is for work outside an event loop: migrations, and reading a whole database.
 """
 
 import asyncio
@@ -32,10 +25,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 STATEMENT_TIMEOUT_S = 30.0
-"""Seconds that a statement of an asynchronous connection may take; migrations and the ledger have other connections."""
+"""Seconds that a statement may take on an asynchronous connection. Migrations and the ledger use blocking ones."""
 
 BLOCKING_STATEMENT_TIMEOUT_S = 300.0
-"""Seconds that a statement of a blocking connection may take: the ledger writes and deletes by the ten thousand."""
+"""Seconds that a statement may take on a blocking connection: the ledger writes and deletes 10,000s of rows at once."""
 
 _INTERVAL_S = 0.1
 _LIBPQ_TIMEOUTS = {
@@ -46,22 +39,24 @@ _LIBPQ_TIMEOUTS = {
     "tcp_user_timeout": 15_000,
 }
 
-_statement_timeout_s: ContextVar[float] = ContextVar("rubric_store_patience_s", default=BLOCKING_STATEMENT_TIMEOUT_S)
+_statement_timeout_s: ContextVar[float] = ContextVar(
+    "rubric_store_statement_timeout_s", default=BLOCKING_STATEMENT_TIMEOUT_S
+)
 
 T = TypeVar("T")
 
 
 def libpq_timeouts(url: URL) -> dict[str, int]:
-    """libpq's time limits for a connection to a URL, in its own units, but for those that the URL gives itself.
+    """Return libpq's timeouts for a URL, in libpq's units, without those that the URL sets itself.
 
-    Five seconds to connect; and about 15 until a host is given up that does not even acknowledge what is sent to it.
+    Connecting may take 5 seconds; a host that acknowledges nothing is given up after about 15.
     """
     return {name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in url.query}
 
 
 @contextmanager
 def statement_timeout(seconds: float) -> Iterator[None]:
-    """In the block, statements of this thread's blocking connections, or of this task's, may take so many seconds."""
+    """Limit how long a statement may take in the block, for the connections of this thread or task."""
     token = _statement_timeout_s.set(seconds)
     try:
         yield
@@ -70,7 +65,7 @@ def statement_timeout(seconds: float) -> Iterator[None]:
 
 
 class TimeoutConnection(psycopg.Connection[Any]):
-    """A blocking connection; raises psycopg's `OperationalError` where no answer comes in time."""
+    """A blocking connection that raises psycopg's `OperationalError` if the server does not answer in time."""
 
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:
         """Drive one exchange with the server."""
@@ -86,13 +81,13 @@ class TimeoutConnection(psycopg.Connection[Any]):
 
 
 class AsyncTimeoutConnection(psycopg.AsyncConnection[Any]):
-    """The same for an event loop. Whoever stops waiting, by a deadline of his own, closes the connection too."""
+    """The same for an event loop. Cancelling a statement closes the connection too."""
 
     async def wait(
         self,
         gen: PQGen[T],
         interval: float = _INTERVAL_S,
-        timeout: float | None = None,  # noqa: ASYNC109 - it is psycopg's
+        timeout: float | None = None,  # noqa: ASYNC109 - psycopg's parameter
     ) -> T:
         """Drive one exchange with the server."""
         limit_s = min(STATEMENT_TIMEOUT_S, _statement_timeout_s.get())
@@ -103,13 +98,13 @@ class AsyncTimeoutConnection(psycopg.AsyncConnection[Any]):
             self.pgconn.finish()
             raise timeout_error(limit_s) from error
         except asyncio.CancelledError:
-            self.pgconn.finish()  # psycopg would ask the server to cancel, and wait up to ten seconds for its word
+            self.pgconn.finish()  # psycopg would ask the server to cancel and wait up to ten seconds for it
             raise
 
 
 def timeout_error(seconds: float) -> psycopg.OperationalError:
-    """What to raise where the server said nothing for so long."""
-    return psycopg.OperationalError(f"the database has not answered within {seconds:g} s")
+    """The error for a server that did not answer in time."""
+    return psycopg.OperationalError(f"the database did not answer within {seconds:g} s")
 
 
 SQLITE = "sqlite+aiosqlite"
@@ -125,7 +120,7 @@ SESSION_SETTINGS = {
     "tcp_keepalives_count": "4",
     "tcp_user_timeout": "30s",
 }
-"""Settings of a session. No transaction of ours waits for anything but the database for even a second."""
+"""Session settings. Our transactions wait for nothing but the database, so an idle one belongs to a lost client."""
 
 
 class DatabaseURLError(ValueError):
@@ -136,13 +131,13 @@ def read_url(url: str) -> URL:
     """Parse a database URL and check that the store can use it.
 
     Raises:
-        DatabaseURLError: no URL, another database or driver, SQLite in memory, or a SQLite file in a folder
-            that does not exist. The message never repeats the URL, since it may hold a password.
+        DatabaseURLError: not a URL, another database or driver, SQLite in memory, or a SQLite file in a folder that
+            does not exist. The message never repeats the URL, which may hold a password.
     """
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise DatabaseURLError(f"this is no database URL; write {SQLITE}:///path or {POSTGRESQL}://…") from None
+        raise DatabaseURLError(f"this is not a database URL; write {SQLITE}:///path or {POSTGRESQL}://…") from None
     if parsed.drivername == SQLITE:
         _check_sqlite_file(parsed.database)
     elif parsed.drivername != POSTGRESQL:
@@ -153,7 +148,7 @@ def read_url(url: str) -> URL:
 
 
 def open_engine(url: str) -> AsyncEngine:
-    """Make an engine for the database at a URL; it connects when first used, and the caller disposes of it.
+    """Create an engine for a URL. It connects on first use; the caller disposes of it.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.
@@ -167,11 +162,10 @@ def open_engine(url: str) -> AsyncEngine:
 
 
 def configure_engine(engine: Engine) -> None:
-    """Have SQLite connections keep foreign keys, wait for locks, log ahead and begin as told.
+    """Configure the connections of an engine.
 
-    PostgreSQL is told to end the transactions of a client that vanished.
-
-    No error shows the parameters of its statement: they are rubrics, prompts and responses.
+    SQLite: foreign keys, a write-ahead log, waiting for locks, explicit transactions. PostgreSQL: end the transactions
+    of clients that are gone. Errors never show statement parameters, which are rubrics, prompts and responses.
     """
     engine.hide_parameters = True
     if engine.dialect.name == "sqlite" and not event.contains(engine, "connect", _on_sqlite_connect):
@@ -184,7 +178,7 @@ def configure_engine(engine: Engine) -> None:
 def _check_sqlite_file(path: str | None) -> None:
     if not path or path == ":memory:" or path.startswith("file:"):
         raise DatabaseURLError(
-            f"rubrics need a SQLite file, since memory is not shared between connections; write {SQLITE}:///path"
+            f"SQLite must use a file, because memory is not shared between connections; write {SQLITE}:///path"
         )
     folder = Path(path).parent
     if not folder.is_dir():
@@ -192,7 +186,7 @@ def _check_sqlite_file(path: str | None) -> None:
 
 
 def _on_sqlite_connect(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # sqlite3 would otherwise begin transactions by itself, and late
+    connection.isolation_level = None  # otherwise sqlite3 begins transactions itself, and too late
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
     cursor.execute("PRAGMA journal_mode = WAL")
@@ -201,9 +195,9 @@ def _on_sqlite_connect(connection: Any, _record: object) -> None:
 
 
 def _on_postgresql_connect(connection: Any, _record: object) -> None:
-    """Have the server find out about a client whose host is gone: until it does, that one's locks hold up all others.
+    """Have the server detect a client whose host is gone, since until then the client's locks block all others.
 
-    By itself PostgreSQL asks after two hours of silence, and lets a transaction stay idle for good.
+    By default PostgreSQL probes after two hours of silence and never ends an idle transaction.
     """
     cursor = connection.cursor()
     cursor.execute(
@@ -220,7 +214,7 @@ def _on_sqlite_begin(connection: Connection) -> None:
 
 @contextmanager
 def translate_connection_errors() -> Iterator[None]:
-    """Raises `ConnectionError`, which says why in a line, where the block's database cannot be reached now."""
+    """Raise `ConnectionError` with a one-line reason if the database cannot be reached in the block."""
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
@@ -238,7 +232,7 @@ def _describe_error(error: Exception) -> str:
 
 @contextmanager
 def blocking_connection(url: str, *, writes: bool) -> Iterator[Connection]:
-    """A connection in one transaction, which is committed at the end of the block.
+    """Open a connection in one transaction, committed at the end of the block.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.

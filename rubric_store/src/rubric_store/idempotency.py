@@ -1,10 +1,6 @@
-"""What each `Idempotency-Key` stands for, on SQLite or PostgreSQL.
+"""`SQLIdempotencyKeys`: the answers given under each `Idempotency-Key`, on SQLite or PostgreSQL.
 
-Keys and what they stand for, on SQLite or PostgreSQL. Knows digests and answers as bytes, and no request.
-
-The table of keys as its statements see it; migration 0009 makes it, and a test holds the two together.
-
-What each `Idempotency-Key` stands for: `SQLIdempotencyKeys`.
+Stores digests of requests and answers as bytes. Migration 0009 creates the table; a test compares the two.
 """
 
 import asyncio
@@ -52,8 +48,8 @@ idempotency_keys = Table(
     PrimaryKeyConstraint("project_id", "key_digest", name="pk_idempotency_keys"),
     Index("ix_idempotency_keys_expires_at", "expires_at"),
 )
-"""One row per key, by its SHA-256. `asked` is the digest of the request it came with first; without a `status` that
-has not been answered yet, and is being done until `held_until`. Bodies are compressed."""
+"""One row per key, by its SHA-256. `asked` is the digest of the request that first used the key. While `status` is NULL
+the request is unanswered, and claimed until `held_until`. Bodies are compressed."""
 
 
 _PURGE_INTERVAL = timedelta(minutes=10)
@@ -64,9 +60,9 @@ def _now() -> datetime:
 
 
 class SQLIdempotencyKeys(BaseRepository):
-    """Keys in the database at a URL, or of an engine that stays the caller's; `clock` gives the moment (UTC).
+    """Idempotency keys in a database, given by URL or as an engine that stays the caller's; `clock` returns UTC.
 
-    Every method raises `ConnectionError` where the database cannot be reached now.
+    Every method raises `ConnectionError` if the database cannot be reached.
     """
 
     def __init__(self, database: str | AsyncEngine, *, clock: Callable[[], datetime] = _now) -> None:
@@ -75,13 +71,13 @@ class SQLIdempotencyKeys(BaseRepository):
         self._purged_at = datetime.min.replace(tzinfo=UTC)
 
     async def claim(self, project_id: str, key: str, asked: bytes, *, hold_s: float = 0.0) -> KeyClaim:
-        """Show a key, with the digest of what is asked; who is to do it has `hold_s` seconds for that.
+        """Claim a key for the request with the digest `asked`; the claim expires after `hold_s` seconds.
 
-        Of several at once one is to do it, and the others are told how long it may still take. One that does not end
-        within its time is taken for dead, and the next is to do it.
+        Of several concurrent callers one gets the claim, and the others how long it may still last (`wait_s`). Once a
+        claim has expired, the next caller gets it. A key that has an answer returns the answer.
 
         Raises:
-            ValueError: the key stands for another request.
+            ValueError: the key was used for another request.
         """
         now = self._clock()
         held_until = now + timedelta(seconds=hold_s)
@@ -94,21 +90,21 @@ class SQLIdempotencyKeys(BaseRepository):
         return KeyClaim(now)
 
     async def store_answer(self, project_id: str, key: str, answer: StoredAnswer) -> None:
-        """Keep what a claimed key was answered with."""
+        """Store the answer to the request of a claimed key."""
         body = await asyncio.to_thread(zlib.compress, answer.body)
         kept = update(idempotency_keys).where(_key_filter(project_id, key))
         async with self._begin() as connection:
             await connection.execute(kept.values(status=answer.status, location=answer.location, body=body))
 
     async def release(self, project_id: str, key: str) -> None:
-        """Forget a claimed key that nothing was made under."""
+        """Delete a claimed key that has no answer."""
         async with self._begin() as connection:
             await connection.execute(
                 delete(idempotency_keys).where(_key_filter(project_id, key), idempotency_keys.c.status.is_(None))
             )
 
     async def _purge(self, now: datetime) -> None:
-        """Forget keys that have expired, now and then; what cannot be forgotten now is forgotten later."""
+        """Delete expired keys, at most every ten minutes; after a connection error the next purge deletes them."""
         if now - self._purged_at < _PURGE_INTERVAL:
             return
         self._purged_at = now
@@ -120,7 +116,7 @@ class SQLIdempotencyKeys(BaseRepository):
 async def _insert_claim(
     connection: AsyncConnection, project_id: str, key: str, asked: bytes, now: datetime, held_until: datetime
 ) -> bool:
-    """Add a key, or put it in the place of one that has expired; False where there is one that has not."""
+    """Insert a key, or replace it if it has expired; False if it exists and has not expired."""
     values: dict[str, Any] = {
         "asked": asked,
         "first_at": now,
@@ -141,9 +137,9 @@ async def _insert_claim(
 async def _claim_existing(
     connection: AsyncConnection, row: Row[Any], asked: bytes, now: datetime, held_until: datetime
 ) -> KeyClaim:
-    """Claim a key that is there, and that is locked."""
+    """Claim a key that exists and is locked."""
     if row.asked != asked:
-        raise ValueError("this key came with another request before; give every request a key of its own")
+        raise ValueError("this key was used for a different request; use a new key for each request")
     if row.status is not None:
         body = await asyncio.to_thread(zlib.decompress, row.body)
         return KeyClaim(row.first_at, StoredAnswer(row.status, row.location, body))

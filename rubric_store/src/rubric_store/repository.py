@@ -1,4 +1,4 @@
-"""An engine, and how the parts of the store read and write through it."""
+"""`BaseRepository`: how every store reads and writes through an engine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,18 +13,20 @@ from rubric_store.rubrics import queries
 from rubric_store.tenants import tables
 
 READ_TIMEOUT_S = 5.0
-"""Seconds that reading may take, connecting included, before the database counts as away."""
+"""Seconds that a read may take, connecting included, before the database counts as unavailable."""
 
 
 def unknown_actor() -> str:
-    """Who makes a change that nobody is named for."""
+    """The actor of a change for which none is given."""
     return "unknown"
 
 
 class BaseRepository:
-    """A database that is read statement by statement, and written to in transactions.
+    """A database: statements to read, transactions to write.
 
-    `actor` says who makes the change that is being made, for the audit rows.
+    Args:
+        database: a URL, or an engine; an engine that is passed in stays the caller's.
+        actor: returns who makes the current change, for the audit log.
     """
 
     def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = unknown_actor) -> None:
@@ -35,38 +37,38 @@ class BaseRepository:
         self._writer = self._engine.execution_options(**{WRITES: True})
 
     async def close(self) -> None:
-        """Close the store's connections, unless its engine was handed in."""
+        """Close the connections, unless the engine was passed in."""
         if self._owns_engine:
             await self._engine.dispose()
 
     async def _read(self, *statements: Select[Any], timeout_s: float = READ_TIMEOUT_S) -> tuple[Row[Any], ...]:
-        """The rows of statements, one after another; raises `ConnectionError` where the database is away."""
+        """Run statements in order and return their rows; raises `ConnectionError` if the database is unavailable."""
         async with self._connect(timeout_s) as connection:
             return tuple([row for statement in statements for row in await connection.execute(statement)])
 
     @asynccontextmanager
     async def _connect(self, timeout_s: float = READ_TIMEOUT_S) -> AsyncIterator[AsyncConnection]:
-        """A connection to read by; raises `ConnectionError` where the database is away or does not answer in time.
+        """Open a connection for reading; raises `ConnectionError` if the database is unavailable or too slow.
 
-        To end the transaction may take as long again, since SQLAlchemy waits for that even when it is cancelled.
+        Ending the transaction may take as long again: SQLAlchemy waits for it even when it is cancelled.
         """
         with translate_connection_errors(), statement_timeout(timeout_s):
             try:
                 async with asyncio.timeout(timeout_s), self._engine.connect() as connection:
                     yield connection
             except TimeoutError as error:
-                raise TimeoutError(f"the database has not answered within {timeout_s:g} s") from error
+                raise TimeoutError(f"the database did not answer within {timeout_s:g} s") from error
 
     @asynccontextmanager
     async def _begin(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction; raises `ConnectionError` where the database is away or does not answer in time."""
+        """Open a transaction for writing; raises `ConnectionError` if the database is unavailable or too slow."""
         with translate_connection_errors():
             async with self._writer.begin() as connection:
                 yield connection
 
     @asynccontextmanager
     async def _begin_locked(self, project_id: str, name: str) -> AsyncIterator[AsyncConnection]:
-        """A transaction that has an existing name to itself; raises `LookupError` where there is no such name."""
+        """Open a transaction that holds the lock of an existing name; raises `LookupError` for an unknown name."""
         async with self._begin() as connection:
             if (await connection.execute(queries.lock_name(project_id, name))).one_or_none() is None:
                 raise LookupError(f"there is no rubric {name!r}")
@@ -81,7 +83,7 @@ class BaseRepository:
         before: str | None,
         after: str | None,
     ) -> None:
-        """Say in the audit what the transaction changes; nothing where it leaves things as they were."""
+        """Add an audit entry for what the transaction changes; no entry if `before` equals `after`."""
         if before != after:
             actor = self._actor()
             await tables.add_entry(

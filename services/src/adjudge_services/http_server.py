@@ -1,11 +1,7 @@
-"""Serve an application over HTTP with bounded connections and heads.
+"""Serve an application over HTTP with bounded connections, request heads and slow clients.
 
-HTTP on a socket, guarded: connections and heads are bounded, and who reads nothing is hung up on.
-
-uvicorn bounds neither with its fast parser. Knows connections; a body's size and pace are guarded behind this, by
-`judge_server.api.middleware`, and what a request may be is not known here.
-
-Serving an application over HTTP: the address is taken before anything is loaded, and given up where that fails.
+uvicorn's fast parser bounds none of these. The size and pace of bodies are limited further in, by
+`judge_server.api.middleware`. The address is bound before anything is loaded, and released if loading fails.
 """
 
 import asyncio
@@ -50,23 +46,23 @@ log = logging.getLogger("adjudge")
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
 MAX_TARGET_BYTES = 8 * 1024
-"""What the path and query of a request may have; a page's cursor and a search's words have some hundred."""
+"""Bytes of a request's path and query; a page's cursor or a search's words need a few hundred."""
 
 _RESERVED_DESCRIPTORS = 128
 _BACKLOG = 2048
 _WARNING_INTERVAL_S = 10.0
 
 KEEP_ALIVE_S = 75
-"""Seconds that a connection may be idle between requests: longer than proxies (60) and our client (5) keep theirs, so
-that they close it, who know that nothing is on its way."""
+"""Seconds that a connection may be idle between requests. Proxies (60) and our client (5) close theirs earlier. That is
+safe, since only the client side can tell that no request is on its way."""
 
 
 MIN_READ_BYTES_PER_SECOND = 1024
-"""Bytes a second that a caller must read of an answer that it makes wait, over each time of patience."""
+"""Bytes per second that a slow client must read of an answer, measured over each timeout."""
 
 
 class HeadRejection(NamedTuple):
-    """Why a head is not read further."""
+    """The answer to a request head that is rejected."""
 
     status: int
     type: ProblemType
@@ -74,54 +70,56 @@ class HeadRejection(NamedTuple):
     detail: str
 
 
-_MALFORMED = HeadRejection(400, "urn:adjudge:invalid-request", "Invalid request", "this cannot be read as HTTP/1.1")
+_MALFORMED = HeadRejection(400, "urn:adjudge:invalid-request", "Invalid request", "the request is not valid HTTP/1.1")
 _HEAD_TOO_LARGE = HeadRejection(
     431,
     "urn:adjudge:too-large",
     "Request head too large",
-    f"the head has more than {MAX_HEADERS} headers, or {MAX_HEAD_BYTES} bytes; send fewer headers, or shorter ones",
+    f"the head has more than {MAX_HEADERS} headers or {MAX_HEAD_BYTES} bytes; send fewer or shorter headers",
 )
 _TARGET_TOO_LONG = HeadRejection(
     414,
     "urn:adjudge:too-large",
     "Request target too long",
-    f"the path and query have more than {MAX_TARGET_BYTES} bytes; ask for less at once",
+    f"the path and query have more than {MAX_TARGET_BYTES} bytes; shorten them",
 )
 _HEAD_TOO_SLOW = HeadRejection(
     408,
     "urn:adjudge:too-slow",
     "Request too slow",
-    "the head came too slowly; send it at once, or raise ADJUDGE_CLIENT_TIMEOUT_S on the server",
+    "the head arrived too slowly; send it faster, or raise ADJUDGE_CLIENT_TIMEOUT_S on the server",
 )
 _TOO_MANY_CONNECTIONS = HeadRejection(
     503,
     "urn:adjudge:overloaded",
     "Too many connections",
-    "every connection that this process may have is in use; send requests over fewer connections, or try again later",
+    "all connections of this process are in use; use fewer connections, or try again later",
 )
 
 
 class ConnectionLimiter:
-    """The connections of a server, `most` at a time: for one more, the one that has been idle longest is closed.
+    """Limits a server's connections; at the limit, a new connection closes the one that has been idle longest.
 
-    A connection is idle until the head of a request is whole, and again when that is answered.
+    A connection is idle until the head of a request is complete, and again once the request is answered.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._idle: dict[BoundedHttpProtocol, None] = {}  # in the order in which they became idle
+        self._idle: dict[BoundedHttpProtocol, None] = {}  # oldest first
         self._open = 0
         self._next_warning_at = 0.0
 
     def add(self, connection: "BoundedHttpProtocol") -> bool:
-        """Count a new connection, which is idle; whether there is room for it."""
+        """Count a new, idle connection; return whether it is accepted."""
         self._open += 1
         self._idle[connection] = None
         if self._open <= self._limit:
             return True
         if time.monotonic() >= self._next_warning_at:
             self._next_warning_at = time.monotonic() + _WARNING_INTERVAL_S
-            log.warning("%d connections are open; for more, those that are idle are closed", self._limit)
+            log.warning(
+                "the limit of %d connections is reached; idle connections are closed to accept new ones", self._limit
+            )
         oldest = next(iter(self._idle))
         del self._idle[oldest]
         if oldest is not connection:
@@ -129,25 +127,26 @@ class ConnectionLimiter:
         return oldest is not connection
 
     def begin(self, connection: "BoundedHttpProtocol") -> None:
-        """Note that a connection has a request to answer."""
+        """Mark a connection as busy with a request."""
         self._idle.pop(connection, None)
 
     def end(self, connection: "BoundedHttpProtocol") -> None:
-        """Note that a connection is idle again."""
+        """Mark a connection as idle again."""
         self._idle[connection] = None
 
     def remove(self, connection: "BoundedHttpProtocol") -> None:
-        """Count a connection no more."""
+        """Forget a closed connection."""
         self._open -= 1
         self._idle.pop(connection, None)
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol. `timeout_s` is granted for a head, for what a caller goes on sending, and to a reader again
-    and again while it reads.
+    """uvicorn's protocol with timeouts and limits.
 
-    A connection that is idle between two requests is closed by uvicorn. When the server stops, what was asked is
-    answered for `drain_s` more; then callers are hung up on, who ask another process, and what was done for them ends.
+    `timeout_s` limits how long a head may take, how long a client may keep sending after it was answered, and each
+    interval in which a slow reader must read `MIN_READ_BYTES_PER_SECOND`. uvicorn closes connections that are idle between
+    requests. When the server stops, requests in progress are answered for `drain_s` more seconds; then their
+    connections are closed and their work is cancelled, so that clients ask another process.
     """
 
     timeout_s = 30.0
@@ -166,7 +165,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _headers_seen = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Expect a request."""
+        """Start the timeout for the first head, or reject the connection."""
         super().connection_made(transport)
         self.app_state = {**self.app_state, SHUTDOWN_STATE_KEY: asyncio.Event()}
         if self.open_connections.add(self):
@@ -175,16 +174,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._reject(_TOO_MANY_CONNECTIONS)
 
     def shutdown(self) -> None:
-        """Begin to stop: what was asked is answered, and answers that would go on without end are told to end."""
+        """Begin to stop: finish requests in progress for `drain_s` seconds, and signal endless answers to end."""
         self.app_state[SHUTDOWN_STATE_KEY].set()
         self._drain_timer = self.loop.call_later(self.drain_s, self._abort)
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing any more.
+        """Cancel all timers.
 
-        uvicorn tells only the newest request that its caller has left. Of requests that were sent together, tell the
-        one that is being answered, and drop those that wait behind it.
+        uvicorn tells only the newest request that its client has gone. Of pipelined requests, tell the one in progress
+        and drop those behind it.
         """
         self.open_connections.remove(self)
         self.pipeline.clear()
@@ -198,34 +197,34 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what came; a head that is too large is refused before it is whole."""
+        """Parse received data; reject a head that is too large before it is complete."""
         self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._reject(_HEAD_TOO_LARGE)
         idle = self._request_complete and (self.cycle is None or self.cycle.response_complete)
         if idle and self.timeout_keep_alive_task is None and self._read_timer is None:
-            self._start_read_timer()  # these were line ends, which begin no request
+            self._start_read_timer()  # only line ends, which do not begin a request
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begin a request, and start the timeout for its head."""
         super().on_message_begin()
         self._in_head, self._request_complete = True, False
         self._head_bytes = self._headers_bytes = self._headers_seen = 0
         self._start_read_timer()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the target; one that is too long ends the reading."""
+        """Add a part of the target; reject one that is too long."""
         super().on_url(url)
         if len(self.url) > MAX_TARGET_BYTES:
             self._rejection = _TARGET_TOO_LONG
             raise HttpParserError(_TARGET_TOO_LONG.title)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; one too many ends the reading.
+        """Add a header; reject too many.
 
-        What follows a chunked body in the form of headers (a trailer) is read past, and counts for the limits only:
-        the request has been let in, or refused, by its head.
+        Trailers after a chunked body count towards the limits and are otherwise ignored, since the request was accepted
+        or rejected by its head.
         """
         self._headers_seen += 1
         self._headers_bytes += len(name) + len(value)
@@ -236,7 +235,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise HttpParserError(_HEAD_TOO_LARGE.title)
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """The head is complete: stop its timeout."""
         self._in_head = False
         self._cancel_read_timer()
         self.open_connections.begin(self)
@@ -245,14 +244,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._answering = self.cycle
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """The request is complete."""
         self._request_complete = True
         self._cancel_read_timer()
         super().on_message_complete()
         self._mark_idle()
 
     def on_response_complete(self) -> None:
-        """What a caller goes on sending though it was answered is read for a while, so that it reads the answer."""
+        """Keep reading for a while if the client is still sending, so that it gets to read the answer."""
         if self.pipeline:
             self._answering = self.pipeline[-1][0]
         super().on_response_complete()
@@ -261,34 +260,34 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._mark_idle()
 
     def pause_writing(self) -> None:
-        """The caller reads more slowly than we write: it may catch up."""
+        """The client reads more slowly than we write: start its timeout."""
         super().pause_writing()
         self._start_write_timer()
 
     def resume_writing(self) -> None:
-        """The caller has caught up."""
+        """The client has caught up: stop its timeout."""
         self._cancel_write_timer()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """The connection was idle for long enough."""
+        """Close a connection that was idle for `KEEP_ALIVE_S`."""
         self.close_connection()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be read with a problem, unless an answer has begun, and hang up."""
+        """Answer an unreadable request with a problem, unless an answer has begun, and close the connection."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             self.transport.write(_problem(self._rejection))
         self.close_connection()
 
     def close_connection(self) -> None:
-        """Close once all is written, or when the caller has not read on for long enough."""
+        """Close once everything is written, or when the client does not read in time."""
         self._cancel_read_timer()
         if not self.transport.is_closing():
             self.transport.close()
             self._start_write_timer()
 
     def _mark_idle(self) -> None:
-        """Note it where nothing more is to be read or answered."""
+        """Mark the connection as idle if nothing is left to read or answer."""
         answered = self.cycle is None or self.cycle.response_complete
         if self._request_complete and answered and not self.transport.is_closing():
             self.open_connections.end(self)
@@ -303,7 +302,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._read_timer = None
 
     def _start_write_timer(self) -> None:
-        """Grant the caller patience anew for as long as it reads: what a long answer takes depends on its length."""
+        """Start the write timeout; it restarts while the client reads, since a long answer takes long."""
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(self.timeout_s, self._check_reader, self._unsent_bytes())
 
@@ -315,7 +314,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._start_write_timer()
 
     def _unsent_bytes(self) -> int:
-        """Bytes that the caller's system has not taken: here, and in this system, which takes them in large pieces."""
+        """Bytes that the client's system has not received: in our buffer and in the kernel's."""
         waiting = self.transport.get_write_buffer_size()
         with suppress(OSError):
             sock = self.transport.get_extra_info("socket")
@@ -337,7 +336,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _abort(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             log.warning(
-                "a request is not answered %g s after the process was told to stop, and is cut off", self.drain_s
+                "a request was not answered within %g s after the process began to stop, and is cut off", self.drain_s
             )
         self.transport.abort()
 
@@ -348,20 +347,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 def uvicorn_options(timeout_s: float, drain_s: float, descriptors: int) -> dict[str, Any]:
-    """uvicorn's options: this protocol with so much patience, no WebSockets, and no word of what serves.
+    """uvicorn's options: this protocol with its timeouts, no WebSockets, no `Server` header.
 
-    Of the `descriptors` that the process may have, a quarter and at least 128 are left to all but connections. No more
-    connections than half of these are accepted before one can be closed.
+    Of the `descriptors` that the process may open, a quarter and at least 128 are reserved for other uses than
+    connections. The backlog is at most half of the reserve, since connections are accepted before idle ones are closed.
     """
-    left = max(_RESERVED_DESCRIPTORS, descriptors // 4)
-    connections = ConnectionLimiter(max(descriptors - left, descriptors // 4))
+    reserved = max(_RESERVED_DESCRIPTORS, descriptors // 4)
+    connections = ConnectionLimiter(max(descriptors - reserved, descriptors // 4))
     options = {"timeout_s": timeout_s, "drain_s": drain_s, "open_connections": connections}
     return {
-        "http": type("BoundedHttpProtocol", (BoundedHttpProtocol,), options),
+        "http": type("ConfiguredHttpProtocol", (BoundedHttpProtocol,), options),
         "ws": "none",
-        "backlog": min(_BACKLOG, left // 2),
+        "backlog": min(_BACKLOG, reserved // 2),
         "timeout_keep_alive": KEEP_ALIVE_S,
-        "timeout_graceful_shutdown": math.ceil(drain_s) + 2,  # for what goes on though nobody waits for it
+        "timeout_graceful_shutdown": math.ceil(drain_s) + 2,  # for work that outlives its connection
         "server_header": False,
     }
 
@@ -394,14 +393,14 @@ FailureCallback = Callable[[str], None]
 
 
 class _Server(uvicorn.Server):
-    """Sends the last spans when all is done: after that uvicorn ends the process by the signal that stopped it."""
+    """A server that exports the last spans on shutdown, before uvicorn re-raises the signal that stopped it."""
 
     def __init__(self, config: uvicorn.Config, send_last_spans: Callable[[], None]) -> None:
         super().__init__(config)
         self._send_last_spans = send_last_spans
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop serving, and close what was served with."""
+        """Stop serving, then export the last spans."""
         await super().shutdown(sockets)
         await asyncio.to_thread(self._send_last_spans)
 
@@ -409,10 +408,10 @@ class _Server(uvicorn.Server):
 def serve_api(
     settings: Settings, judges_of: Callable[[Settings, FenceFunction], dict[str, Judge]], what: str, *, process: str
 ) -> None:
-    """Serve the API with these judges until stopped; `what` says in a word or two what it serves with."""
+    """Serve the API with these judges until stopped; `what` names the judges in the startup line."""
 
     try:
-        asyncio.run(_prepare(settings))  # nothing listens where it must not, not even for a moment
+        asyncio.run(_prepare(settings))  # refuse to start before anything listens
     except (StartError, ValueError) as error:
         exit_with_error(str(error))
 
@@ -425,7 +424,10 @@ def serve_api(
 def serve_app(
     settings: Settings, build: Callable[[FailureCallback], FastAPI], what: str, more: str = "", *, process: str
 ) -> None:
-    """Serve what `make` makes, until stopped, or until it says that it failed and why; traces name it `process`."""
+    """Serve the application that `build` returns, until stopped or until it reports a failure.
+
+    `build` gets a callback that stops the server with an error message. Traces carry the name `process`.
+    """
     configure_logging(settings)
     failures: list[str] = []
 
@@ -452,7 +454,7 @@ def serve_app(
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket on that address. Raises `StartError` where it is not to be had."""
+    """Bind and listen on an address; raises `StartError` if that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound_socket = socket.socket(family, kind, protocol)
@@ -461,19 +463,19 @@ def bind_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise StartError(
             f"cannot listen on {host}:{port}: {error.strerror}. Choose another port with --port (0 takes a free one), "
-            "or stop what listens there"
+            "or stop the process that listens there"
         ) from error
     bound_socket.listen()
     return bound_socket
 
 
 async def _prepare(settings: Settings) -> None:
-    """Have the store ready, and a key in it where the process will need one; raises `StartError`."""
+    """Prepare the store, and check that it has a key if the process needs one; raises `StartError`."""
     await prepare_store(settings)
     if not keys_required(settings) or await has_usable_key(settings):
         return
-    where = "with ADJUDGE_KEYS=required" if is_loopback(settings.host) else f"to listen on {settings.host!r}"
+    where = "with ADJUDGE_KEYS=required" if is_loopback(settings.host) else f"on {settings.host!r}"
     raise StartError(
-        f"refusing {where}: there is no API key that opens anything. Make one with: adjudge keys create --scope score. "
-        "Or listen on 127.0.0.1, where none is needed"
+        f"refusing to start {where}: there is no usable API key. Create one with: adjudge keys create --scope score. "
+        "Or listen on 127.0.0.1, where no key is needed"
     )

@@ -1,4 +1,4 @@
-"""The judges of a process by name: with engines of its own, or in other processes."""
+"""The judges of a process by name, with engines in this process or in other processes."""
 
 import asyncio
 import logging
@@ -23,18 +23,18 @@ log = logging.getLogger("adjudge")
 FenceFunction = Callable[[str], str]
 
 START_RETRY_INTERVAL_S = 2.0
-"""Between two tries to start an engine whose endpoint is not there yet."""
+"""Seconds between attempts to start an engine whose endpoint does not answer yet."""
 
 HEALTH_CHECK_INTERVAL_S = 1.0
-"""Between two looks at whether an engine is dead."""
+"""Seconds between checks whether an engine has died."""
 
-WAITING_FOR_ENDPOINT = "the judge waits for an endpoint that does not answer yet; its log says more"
+WAITING_FOR_ENDPOINT = "the judge is waiting for an endpoint that does not answer yet; see its log"
 
 _URLS_BY_NAME = TypeAdapter(dict[str, str])
 
 
 def local_judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
-    """Judges with engines in this process, the default one first. Raises `ValueError` for an engine there is not."""
+    """Judges with engines in this process, the default one first. Raises `ValueError` for an unknown engine."""
     urls = {DEFAULT_JUDGE: settings.engine_url} | settings.engines
     return {
         name: build_judge(LocalExecutor(build_engine(settings, url), rules=settings.queue_rules), settings, fence)
@@ -43,7 +43,7 @@ def local_judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
 
 
 def remote_judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
-    """Judges in other processes. Raises `ValueError` where the settings do not say where."""
+    """Judges in other processes. Raises `ValueError` if the settings do not name any."""
     calls = settings.queue_rules.calls
     return {
         name: build_judge(RemoteExecutor(links, max_calls=calls * len(links)), settings, fence)
@@ -52,30 +52,36 @@ def remote_judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
 
 
 def judge_links(settings: Settings) -> dict[str, list[JudgeClient]]:
-    """The judge processes of ADJUDGE_JUDGES, by the name of their judge. Raises `ValueError` where it lists none."""
-    given = (settings.judges or "").strip()
+    """Clients of the judge processes in ADJUDGE_JUDGES, by judge. Raises `ValueError` if it is invalid or empty."""
+    text = (settings.judges or "").strip()
     try:
-        urls_by_name = _URLS_BY_NAME.validate_json(given) if given.startswith("{") else {DEFAULT_JUDGE: given}
+        urls_by_name = _URLS_BY_NAME.validate_json(text) if text.startswith("{") else {DEFAULT_JUDGE: text}
     except ValidationError as error:
-        raise ValueError(f"ADJUDGE_JUDGES is no JSON of names and URLs: {error.errors()[0]['msg']}") from error
+        raise ValueError(
+            f"ADJUDGE_JUDGES is not a JSON object of names and URLs: {error.errors()[0]['msg']}"
+        ) from error
     urls = {name: url_list.split() for name, url_list in urls_by_name.items()}
     if not urls.get(DEFAULT_JUDGE):
         raise ValueError(
-            "ADJUDGE_JUDGES names no judge; set it to the URLs of the judge processes, as in "
-            "'http://judge-0:8001 http://judge-1:8001', or run `adjudge serve`, which has a judge of its own"
+            "ADJUDGE_JUDGES does not name the default judge; set it to the URLs of judge processes, such as "
+            "'http://judge-0:8001 http://judge-1:8001', or run `adjudge serve`, which includes a judge"
         )
     wrong = [url for listed in urls.values() for url in listed if not url.startswith(("http://", "https://"))]
     if wrong:
-        raise ValueError(f"ADJUDGE_JUDGES: {wrong[0]!r} is no address of a judge process; they begin with http://")
+        raise ValueError(
+            f"ADJUDGE_JUDGES: {wrong[0]!r} is not the URL of a judge process; begin it with http:// or https://"
+        )
     token = settings.judge_token.get_secret_value() if settings.judge_token else None
     return {name: [JudgeClient(url, token) for url in dict.fromkeys(listed)] for name, listed in urls.items()}
 
 
 async def load_judge(judge: Judge, on_waiting: Callable[[str], None]) -> None:
-    """Load a judge's engine. An endpoint that is not there yet is waited for, `waiting` is told, and the log says why.
+    """Load a judge's engine, retrying while its endpoint does not answer yet.
+
+    While it waits, it logs the reason and calls `on_waiting`.
 
     Raises:
-        EngineStartError: it cannot be loaded, however long one waits.
+        EngineStartError: the engine cannot be loaded, and waiting would not help.
     """
     last_reason = ""
     while True:
@@ -84,13 +90,13 @@ async def load_judge(judge: Judge, on_waiting: Callable[[str], None]) -> None:
         except EngineNotReady as error:
             if str(error) != last_reason:
                 last_reason = str(error)
-                log.warning("the judge cannot start yet, and goes on trying: %s", last_reason)
+                log.warning("the judge cannot start yet, retrying: %s", last_reason)
                 on_waiting(WAITING_FOR_ENDPOINT)
         await asyncio.sleep(START_RETRY_INTERVAL_S)
 
 
 async def wait_for_engine_failure(judges: Collection[Judge]) -> str:
-    """Wait until the engine of one of these is dead, if ever; says why."""
+    """Wait until the engine of one of these judges dies; return the reason."""
     while True:
         for judge in judges:
             if why := judge.executor.fatal_error:
@@ -99,7 +105,7 @@ async def wait_for_engine_failure(judges: Collection[Judge]) -> str:
 
 
 def build_judge(executor: JudgeExecutor, settings: Settings, fence: FenceFunction) -> Judge:
-    """A judge whose calls that desk has answered, with what every judge of a deployment shares."""
+    """A judge whose calls `executor` answers, with what all judges of a deployment share."""
     return Judge(
         executor,
         cache_from_url(settings.cache_url),
@@ -111,6 +117,6 @@ def build_judge(executor: JudgeExecutor, settings: Settings, fence: FenceFunctio
 
 
 def build_engine(settings: Settings, url: str | None = None) -> Engine:
-    """The engine that an URL names, or the settings, not started. Raises `ValueError` where there is no such engine."""
+    """The engine of a URL, by default the settings', not started. Raises `ValueError` for an unknown engine."""
     key = settings.engine_api_key
     return engine_from_url(url or settings.engine_url, api_key=key.get_secret_value() if key else None)

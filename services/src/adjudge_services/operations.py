@@ -1,7 +1,7 @@
-"""Operations of a process: their store, their kinds, and the queue that the settings name.
+"""The operations of a process: their store, their handlers, and the queue that the settings name.
 
-A process that serves the API submits and shows them. With `memory://` it does the work too; with `redis://` workers do,
-and this process only announces what there is to do.
+A process that serves the API submits operations and shows them. With `memory://` it does the work too; with `redis://`
+it only enqueues chunks, and workers do the work.
 """
 
 import asyncio
@@ -40,10 +40,7 @@ _NO_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
 async def run_operations(
     settings: Settings, rubrics: RubricStore, app: FastAPI, metrics: OperationMetrics
 ) -> AsyncIterator[Operations]:
-    """The operations of a process that serves the API, for as long as the block runs.
-
-    Raises `ValueError` where the settings name no queue.
-    """
+    """Run the operations of a process that serves the API, for the duration of the block."""
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
     make_client = client_factory("http://adjudge.local", settings, transport=transport)
     async with AsyncExitStack() as closing:
@@ -67,18 +64,18 @@ async def run_operations(
 
 
 def check_queue(settings: Settings) -> None:
-    """Raise `ValueError` where the settings name no queue that there is."""
+    """Raise `ValueError` if the queue URL is invalid."""
     if settings.queue_url != "memory://" and not settings.queue_url.startswith(_REDIS):
-        raise ValueError("ADJUDGE_QUEUE_URL names no queue; write memory:// or redis://HOST:PORT/DB")
+        raise ValueError("ADJUDGE_QUEUE_URL is invalid; set it to memory:// or redis://HOST:PORT/DB")
 
 
 def operation_store(settings: Settings) -> SQLOperations:
-    """Where operations are kept; the caller closes it."""
+    """Open the store of operations; the caller closes it."""
     return SQLOperations(settings.store_url, keep_days=settings.operation_days)
 
 
 def writer_source(settings: Settings) -> WriterProvider:
-    """The model that rubrics are written by, where the settings name one; the caller closes it."""
+    """The model that writes rubrics, if the settings name one; the caller closes it."""
     url = settings.writer_url
     return WriterProvider(None if url is None else lambda: build_engine(settings, url))
 
@@ -86,7 +83,7 @@ def writer_source(settings: Settings) -> WriterProvider:
 def build_handlers(
     client_factory: ClientFactory, rubrics: RubricStore, store: SQLOperations, writers: WriterProvider
 ) -> Mapping[OperationKind, OperationHandler]:
-    """What can be run as an operation."""
+    """The handlers of operations, by kind."""
     return {
         "score": ScoreHandler(client_factory, rubrics),
         "evaluate_judge": EvaluateHandler(client_factory, rubrics, store),
@@ -96,18 +93,18 @@ def build_handlers(
 
 
 def lint_findings(criteria: Sequence[Criterion]) -> list[dict[str, JsonValue]]:
-    """Give what lint finds in a rubric, as JSON."""
+    """The lint findings about a rubric, as JSON."""
     return [asdict(finding) for finding in lint(criteria)]
 
 
 def client_factory(
     url: str, settings: Settings, *, transport: httpx2.AsyncBaseTransport | None = None, retries: int = 0
 ) -> ClientFactory:
-    """Clients of the service at an address, which ask on behalf of the project that their work is for."""
-    passes, transport_kwargs = WorkerTokens(settings.fencing_secret()), transport_options(httpx2.URL(url))
+    """A factory of clients of the service at `url`, which authenticate as a given project with a worker token."""
+    worker_tokens, transport_kwargs = WorkerTokens(settings.fencing_secret()), transport_options(httpx2.URL(url))
 
-    def client_factory(project_id: str) -> AsyncClient:
-        headers = {"Authorization": f"Bearer {passes.sign(project_id)}"}
+    def make_client(project_id: str) -> AsyncClient:
+        headers = {"Authorization": f"Bearer {worker_tokens.sign(project_id)}"}
         traced_transport = TracingTransport(
             transport or httpx2.AsyncHTTPTransport(limits=_NO_LIMITS, **transport_kwargs)
         )
@@ -115,7 +112,7 @@ def client_factory(
             url, api_key="", headers=headers, retries=retries, retry_budget_s=10.0, transport=traced_transport
         )
 
-    return client_factory
+    return make_client
 
 
 async def _cancel_and_wait(task: "asyncio.Task[None]") -> None:

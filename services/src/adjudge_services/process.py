@@ -1,15 +1,8 @@
-"""Process-wide setup: logs, traces, descriptors and garbage collection.
+"""Process-wide setup: logs, traces, file descriptors and garbage collection.
 
-What a serving process asks of Python and of the system. Knows nothing of what it serves.
-
-Logs of a process: where they go, what they look like, and which libraries are kept quiet. Set up once, at its start.
-
-What a line holds, and what is kept out of it, is `judge_server.observability`'s to say.
-
-Where spans go: to an OTLP collector that the standard `OTEL_…` variables name, or nowhere.
-
-The SDK and its exporter are the extra `adjudge[otel]`. What is sampled, how spans are batched, and what is added to
-them are the SDK's variables too; this file only starts it.
+What a log line contains is decided in `judge_server.observability`. Spans go to an OTLP collector if the standard
+`OTEL_…` variables name one; the SDK and its exporter are the extra `adjudge[otel]`, and sampling, batching and
+attributes are configured by the SDK's own variables.
 """
 
 import gc
@@ -27,11 +20,11 @@ from judge_server.observability.logs import JsonFormatter, TextFormatter
 from trainer_client import __version__
 
 _YOUNG, _MIDDLE, _OLD = 20_000, 10, 200
-"""Objects made and not freed before the youngest are looked at; and how often that is, and the next, before the next.
+"""Thresholds of the garbage collector's three generations.
 
-With Python's own 700, 10, 10 every request sets off several collections, and while 80,000 calls wait in the queue the
-oldest generation holds so much that one of them stops the process for 0.4 s: deadlines pass meanwhile. What judging
-makes has no cycles of references and is freed without a collector, so it need come but rarely.
+With Python's defaults (700, 10, 10) every request triggers several collections, and while 80,000 calls wait in the
+queue a collection of the oldest generation stops the process for 0.4 s, so that deadlines pass. Judging creates no
+reference cycles and its objects are freed without the collector, so it need run only rarely.
 """
 
 _SWITCH_S = 0.001
@@ -45,7 +38,7 @@ _MAX_DESCRIPTORS = 65_536
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit of open files to what the system grants, 65,536 at most; the limit in force."""
+    """Raise the limit of open files to the hard limit, at most 65,536; return the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     wanted = _MAX_DESCRIPTORS if hard == unlimited else min(hard, _MAX_DESCRIPTORS)
@@ -55,7 +48,7 @@ def raise_descriptor_limit() -> int:
 
 
 def tune_garbage_collector() -> None:
-    """Leave what is loaded by now out of every collection of garbage, and have those of the rest far apart."""
+    """Exclude all objects loaded so far from garbage collection, and collect the rest rarely."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
@@ -72,10 +65,10 @@ log = logging.getLogger("adjudge")
 
 
 def configure_logging(settings: Settings) -> None:
-    """Have everything that is logged written to standard error, as the settings say."""
-    form = JsonFormatter if settings.log_format == "json" else TextFormatter
+    """Write all logs to standard error, in the format that the settings name."""
+    formatter = JsonFormatter if settings.log_format == "json" else TextFormatter
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(form(texts=settings.log_texts))
+    handler.setFormatter(formatter(texts=settings.log_texts))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.captureWarnings(settings.log_format == "json")
     for name in _NOISY_LOGGERS:
@@ -83,7 +76,7 @@ def configure_logging(settings: Settings) -> None:
 
 
 def log_startup(settings: Settings, what: str) -> None:
-    """Say that the process works now, and where: a plain line for people, one like all others in JSON."""
+    """Report that the process has started: a plain line, or a log record in JSON."""
     if settings.log_format == "json":
         log.info("%s", what)
     else:
@@ -96,20 +89,20 @@ _SUPPORTED_PROTOCOL = "http/protobuf"
 
 
 def start_tracing(process: str, environment: Mapping[str, str] = os.environ) -> Callable[[], None]:
-    """Have spans exported where the environment asks for it; what sends the last ones, to be called at the end.
+    """Export spans if the environment asks for it; return a function that sends the last ones, for the end.
 
-    `process` is the name that spans carry unless `OTEL_SERVICE_NAME` gives another.
+    Spans carry the service name `process` unless `OTEL_SERVICE_NAME` is set.
 
     Raises:
-        ValueError: the environment asks for what cannot be done; the message says what to change.
+        ValueError: the environment asks for something unsupported; the message says what to change.
     """
     if not _tracing_requested(environment):
         return _no_op
     protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), _SUPPORTED_PROTOCOL)
     if protocol != _SUPPORTED_PROTOCOL:
         raise ValueError(
-            f"traces are sent by {_SUPPORTED_PROTOCOL} only; "
-            f"unset {' and '.join(_PROTOCOLS)}, or set them to {_SUPPORTED_PROTOCOL}"
+            f"traces can be sent by {_SUPPORTED_PROTOCOL} only; unset {' and '.join(_PROTOCOLS)}, or set them to "
+            f"{_SUPPORTED_PROTOCOL}"
         )
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -118,7 +111,7 @@ def start_tracing(process: str, environment: Mapping[str, str] = os.environ) -> 
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ValueError(
-            "OTEL_… variables ask for traces, and what exports them is not installed; install adjudge[otel], or unset "
+            "OTEL_… variables ask for traces, but the exporter is not installed; install adjudge[otel], or unset "
             f"{', '.join(_ENDPOINTS)} and OTEL_TRACES_EXPORTER"
         ) from error
     service_name = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": process}
@@ -133,9 +126,11 @@ def _tracing_requested(environment: Mapping[str, str]) -> bool:
         return False
     exporter = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
     if exporter not in ("", "otlp", "none"):
-        raise ValueError(f"OTEL_TRACES_EXPORTER is {exporter!r}; traces go to otlp, or nowhere with none")
+        raise ValueError(
+            f"OTEL_TRACES_EXPORTER is {exporter!r}, which is not supported; set it to otlp, or to none for no traces"
+        )
     return exporter == "otlp" or (exporter == "" and any(environment.get(name) for name in _ENDPOINTS))
 
 
 def _no_op() -> None:
-    """Nothing is exported, so nothing is left to send."""
+    """Stand in for the exporter's shutdown if nothing is exported."""

@@ -1,13 +1,7 @@
 """Build a service from its settings: stores, cache, engines, access.
 
-Plugging adapters into the service: which store, cache and engine the settings name, started and stopped in order.
-
-Where the schema that a process finds stands, in words, and what to do where the process cannot run on it.
-
-Who may reach this process: whether it needs keys, and the gate that looks them up.
-
-Whether keys are needed depends on where a process listens, never on where a request comes from: behind a proxy on the
-same host everybody comes from loopback.
+Whether requests need keys depends on the address that the process listens on, never on where a request comes from:
+behind a proxy on the same host every request comes from loopback.
 """
 
 import asyncio
@@ -41,18 +35,18 @@ from rubric_store.migrations import SchemaStatus
 
 
 def keys_required(settings: Settings) -> bool:
-    """Whether every request needs a key: where the settings say so, and wherever others than this host can reach."""
+    """Whether every request needs a key: if the settings say so, or the process listens off loopback."""
     return settings.keys == "required" or not is_loopback(settings.host)
 
 
 def build_rate_limiter(settings: Settings) -> RateLimiter:
-    """What counts the requests of projects: for all processes where they share a Redis, else for this one."""
+    """The rate limiter of projects: shared by all processes through Redis, or local to this one."""
     redis = redis_url_of(settings.cache_url)
     return LocalRateLimiter(time.monotonic) if redis is None else RedisRateLimiter(redis)
 
 
 def build_authenticator(settings: Settings, tenants: TenantStore, rates: RateLimiter) -> Authenticator:
-    """The gate in front of the API."""
+    """The authenticator of the API."""
     worker_tokens = WorkerAuthenticator(WorkerTokens(settings.fencing_secret()), tenants)
     open_metrics = settings.metrics == "open"
     return Authenticator(
@@ -61,7 +55,7 @@ def build_authenticator(settings: Settings, tenants: TenantStore, rates: RateLim
 
 
 async def has_usable_key(settings: Settings) -> bool:
-    """Whether the store has a key that opens anything; the store must be ready."""
+    """Whether the store has a usable key; the store must be ready."""
     tenants = TenantStore(settings.store_url)
     try:
         now = datetime.now(UTC)
@@ -71,29 +65,29 @@ async def has_usable_key(settings: Settings) -> bool:
 
 
 def command_line_user() -> str:
-    """Who is named in the audit for what a command changes."""
+    """The actor in the audit log for changes made by a command."""
     try:
         return f"command line, {getpass.getuser()}"
-    except (KeyError, OSError):  # a user id without a name
+    except (KeyError, OSError):  # the user id has no name
         return "command line"
 
 
 def describe_schema_status(found: SchemaStatus) -> str:
-    """Where a database stands and what to do about it, in a sentence."""
+    """The schema status in one sentence, with what to do about it."""
     if found.state == "current":
         return f"the database is at revision {found.revision}, which is this version's"
     if found.state == "behind":
-        where = f"it is at revision {found.revision}, and should be at" if found.revision else "it is empty, and needs"
-        return f"the database schema is not the one this version needs: {where} {found.head}; run: adjudge migrate"
+        state = f"it is at revision {found.revision}" if found.revision else "it is empty"
+        return f"the database schema is out of date: {state}, and this version needs {found.head}; run: adjudge migrate"
     if found.state == "ahead":
         return (
-            f"the database is at revision {found.revision}, which a newer version made; this version, of revision "
-            f"{found.head}, works on it"
+            f"the database is at revision {found.revision}, from a newer version; this version (revision {found.head}) "
+            "works on it"
         )
     needed = f" (it needs revision {found.works_from} or later)" if found.works_from else ""
     return (
-        f"the database is at revision {found.revision}, which a newer version made, and this version, of revision "
-        f"{found.head}, does not work on it{needed}; install the newer version again, or take the schema back with it: "
+        f"the database is at revision {found.revision}, from a newer version, and this version (revision {found.head}) "
+        f"does not work on it{needed}; install the newer version again, or downgrade the schema with it: "
         f"adjudge migrate down {found.head}"
     )
 
@@ -102,7 +96,7 @@ log = logging.getLogger("adjudge")
 
 
 class StartError(Exception):
-    """A process that cannot start; the message says why and the way out."""
+    """The process cannot start; the message says why and what to do."""
 
 
 def build_app(
@@ -112,11 +106,16 @@ def build_app(
     wait_for_judge: bool = False,
     on_judge_failure: Callable[[str], None] | None = None,
 ) -> FastAPI:
-    """The application `adjudge serve` runs, with judges of its own, or `adjudge api`, with judges in other processes.
+    """Build the application of `adjudge serve` (judges in this process) or `adjudge api` (judges in other processes).
 
-    The store must be ready: see `prepare_store`. The judge loads in the background, so that `/healthz` answers at once
-    and `/readyz` says when it is done. `on_judge_failure` is told why, where it cannot be loaded, or dies later.
-    `wait_for_judge` loads it before the application starts, and raises `StartError` where that fails.
+    The store must be ready: see `prepare_store`. Judges load in the background, so that `/healthz` answers at once and
+    `/readyz` reports when they are ready.
+
+    Args:
+        settings: the settings.
+        judges_of: builds the judges by name, the default one first.
+        wait_for_judge: load the judges before the application starts; startup raises `StartError` if that fails.
+        on_judge_failure: called with the reason if a judge cannot be loaded or dies later.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     check_queue(settings)
@@ -166,8 +165,8 @@ def build_app(
             async with run_operations(settings, store, app, service.operation_metrics) as service.operations:
                 yield
         finally:
-            for one in (*loading, watching):
-                one.cancel()
+            for task in (*loading, watching):
+                task.cancel()
             await asyncio.gather(*loading, watching, return_exceptions=True)
             await asyncio.gather(*(judge.close() for judge in judges.values()))
             counting.cancel()
@@ -189,13 +188,13 @@ def build_app(
 
 
 def build_fence(settings: Settings) -> Callable[[str], str]:
-    """What fences judged text: for each project by itself, unless projects share their verdicts."""
+    """The fence of judged text: separate for each project, unless projects share verdicts."""
     secret = settings.fencing_secret()
     return Fence(secret) if settings.share_verdicts else ProjectFence(secret)
 
 
 def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:
-    """What records judged requests in the ledger, running; None where nothing is to be recorded."""
+    """Start the recorder of the ledger; None if the ledger is off."""
     if settings.ledger == "off":
         return None
     return Recorder(
@@ -207,10 +206,10 @@ def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:
 
 
 async def prepare_store(settings: Settings) -> None:
-    """Bring a SQLite file up to date; insist that a PostgreSQL schema is, or is a newer one that this version works on.
+    """Migrate a SQLite file; check that this version works on the schema of a PostgreSQL database.
 
     Raises:
-        StartError: the schema does not do for this version, or the database cannot be reached.
+        StartError: this version does not work on the schema, or the database cannot be reached.
     """
     url = settings.store_url
     try:

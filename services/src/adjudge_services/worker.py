@@ -1,8 +1,6 @@
 """The process `adjudge worker`, and its probes.
 
-The process `adjudge worker`: Celery takes announcements, threads of its pool wait, one event loop does the work.
-
-What a worker says of itself over HTTP: whether it works, whether all that it needs is there, and what it did.
+Celery's threads take queued chunks and wait, while one event loop in another thread does the work and answers probes.
 """
 
 import asyncio
@@ -28,11 +26,11 @@ from rubric_store import RubricStore
 from trainer_client.wire.operations import ChunkRef
 
 CHECK_TIMEOUT_S = 2.0
-"""Seconds that one look at the store or the service may take: less than a probe waits."""
+"""Seconds that a check of the store or the service may take; less than a probe's own timeout."""
 
 
 class WorkerProbes:
-    """Serves `/healthz`, `/readyz` and `/metrics` on the event loop that does the work, so that they tell of it."""
+    """Serves `/healthz`, `/readyz` and `/metrics` on the event loop that does the work, so that they reflect it."""
 
     def __init__(
         self, settings: Settings, queue: BrokerHealth, rubrics: RubricStore, metrics: OperationMetrics
@@ -49,11 +47,11 @@ class WorkerProbes:
         self._serving: asyncio.Task[None] | None = None
 
     def start(self, listening: socket.socket) -> None:
-        """Begin to answer at an address that was taken; call it on the event loop."""
+        """Start serving on a bound socket; call it on the event loop."""
         self._serving = asyncio.create_task(self._server.serve([listening]))
 
     async def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         self._server.should_exit = True
         if self._serving is not None:
             await asyncio.gather(self._serving, return_exceptions=True)
@@ -84,7 +82,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Does chunks, so many at a time, on an event loop that runs in another thread."""
+    """Processes up to `concurrency` chunks at a time on an event loop that runs in another thread."""
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, concurrency: int) -> None:
         self._loop = loop
@@ -104,7 +102,7 @@ class Worker:
         self._dispatching: asyncio.Future[None] | None = None
 
     def start(self, listening: socket.socket | None = None) -> None:
-        """Begin to announce what is to be done, and what others lost; answer probes at an address that was taken."""
+        """Start enqueueing due and lost chunks, and answering probes on a bound socket."""
 
         async def begin() -> None:
             self._dispatching = asyncio.ensure_future(self._dispatcher.run())
@@ -114,14 +112,14 @@ class Worker:
         self._on_loop(begin())
 
     def serve(self) -> int:
-        """Work until a signal says otherwise; the exit status."""
+        """Work until stopped by a signal; return the exit status."""
         from celery.signals import worker_shutting_down  # type: ignore[import-untyped]
 
         def run_chunk(task: Any, project_id: str, operation_id: str, chunk: int) -> None:
-            ref, announced = ChunkRef(project_id, operation_id, chunk), dict(task.request.headers or {})
+            ref, headers = ChunkRef(project_id, operation_id, chunk), dict(task.request.headers or {})
             try:
-                self._on_loop(self._run(ref, announced))
-            except Exception:  # Celery would log it with its message, which may quote texts
+                self._on_loop(self._run(ref, headers))
+            except Exception:  # Celery would log the message, which may quote texts
                 log.exception("operation %s: chunk %d broke its worker", operation_id, chunk)
 
         def drain(**_: Any) -> None:
@@ -142,7 +140,7 @@ class Worker:
         return int(celery.exitcode or 0)
 
     def close(self) -> None:
-        """Stop announcing, and close the stores."""
+        """Stop enqueueing, and close the stores."""
 
         async def end() -> None:
             if self._dispatching is not None:
@@ -155,9 +153,9 @@ class Worker:
 
         self._on_loop(end())
 
-    async def _run(self, ref: ChunkRef, announced: Mapping[str, str]) -> None:
+    async def _run(self, ref: ChunkRef, headers: Mapping[str, str]) -> None:
         with self._queue.processing():
-            await self._runner.run(ref, announced)
+            await self._runner.run(ref, headers)
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -90,7 +90,7 @@ def test_a_service_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 def test_purging_says_how_many_had_expired() -> None:
     result = operations("purge")
-    assert (result.exit_code, result.stdout.strip()) == (0, "deleted 0 operations that had expired")
+    assert (result.exit_code, result.stdout.strip()) == (0, "deleted 0 expired operations")
 
 
 def test_a_worker_needs_a_queue_that_others_see() -> None:

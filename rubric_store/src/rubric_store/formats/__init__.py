@@ -1,7 +1,7 @@
-"""The formats rubrics are published in, each read and written. None knows a database.
+"""The formats that rubrics are published in, each read and written.
 
-`read_document` and `parse_rubric` turn text into a rubric, `write_rubric` a rubric into text and what was lost, and
-`read_file` whole files, of one rubric or of one a line.
+`read_document` and `read_rubric` turn text into a rubric; `write_rubric` turns a rubric into text and lists what was
+lost; `read_file` reads whole files, of one rubric or of one per line.
 """
 
 from rubric_store.formats.documents import FormatError, FormatProblem, RubricDocument

@@ -1,12 +1,7 @@
-"""Rubric documents as readers and writers share them: headings, criteria, problems with their lines.
+"""Rubric documents as readers and writers share them: headers, criteria, and problems with their lines.
 
-What a file says of one rubric, and how its criteria are read one by one so that every problem is found at once.
-
-How a reader or writer says what is wrong: each problem with its line, its place, and what was expected there.
-
-JSON texts read strictly, and where in a text each of its values stands.
-
-Lines are looked for only where something is wrong: a text without problems is parsed once, by the standard library.
+Criteria are read one by one, so that all problems of a file are found at once. JSON is parsed strictly. Line numbers
+are computed only if something is wrong: a text without problems is parsed once, by the standard library.
 """
 
 import json
@@ -22,23 +17,23 @@ from trainer_client.wire.base import JsonObject
 from trainer_client.wire.rubrics import MAX_TAGS
 
 Path = tuple[int | str, ...]
-"""A way through parsed values: `("criteria", 2, "weight")`."""
+"""A path into parsed values, such as `("criteria", 2, "weight")`."""
 
 LineOf = Callable[[Collection[Path]], dict[Path, int]]
-"""Maps paths, or their nearest known beginnings, to the lines they stand in."""
+"""Maps paths, or their longest known prefixes, to line numbers."""
 
 _MESSAGES = {
-    "extra_forbidden": "this field is not permitted here; correct its spelling, or leave it out",
+    "extra_forbidden": "this field is not permitted here; correct its spelling or remove it",
     "missing": "this field is required",
     "string_pattern_mismatch": "only letters, digits and . _ - are permitted, a letter or digit first; in names and "
-    "tags letters are small, and / is permitted between words",
+    "tags letters are lower-case, and / is permitted between words",
     "model_type": "expected an object with fields",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class FormatProblem:
-    """One thing that is wrong: the line (1-based; None where there is none), the place in it, and what was expected."""
+    """One problem: its place, what is wrong or was expected, and its line (from 1; None if it has none)."""
 
     place: str
     message: str
@@ -50,7 +45,7 @@ class FormatProblem:
 
 
 class FormatError(ValueError):
-    """A rubric that cannot be read or written; `problems` holds everything that is wrong, in the order of the lines."""
+    """A rubric that cannot be read or written; `problems` lists every problem in line order."""
 
     def __init__(self, problems: Iterable[FormatProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
@@ -58,7 +53,7 @@ class FormatError(ValueError):
 
 
 class InvalidValueError(Exception):
-    """Problems of a parsed value, each with its path; lines are not known yet."""
+    """Problems of a parsed value, each with its path; their lines are not known yet."""
 
     def __init__(self, found: Sequence[tuple[Path, str]]) -> None:
         super().__init__(found)
@@ -67,7 +62,7 @@ class InvalidValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """A parsed text: its value, where what stands, and what is wrong already although it could be parsed."""
+    """A parsed text: its value, the lines of its parts, and the problems that did not prevent parsing."""
 
     value: object
     line_of: LineOf
@@ -75,19 +70,19 @@ class ParsedText:
 
 
 def with_lines(error: InvalidValueError, line_of: LineOf) -> FormatError:
-    """The same problems with their lines."""
+    """Add line numbers to the problems of an error."""
     lines = line_of([path for path, _ in error.found])
     return FormatError([FormatProblem(format_path(path), message, lines.get(path)) for path, message in error.found])
 
 
 def validation_problems(error: ValidationError) -> list[tuple[Path, str]]:
-    """Everything that validation found wrong, each with its path."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    return [(one["loc"], _MESSAGES.get(one["type"], one["msg"].removeprefix("Value error, "))) for one in found]
+    """All problems that validation found, each with its path."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    return [(one["loc"], _MESSAGES.get(one["type"], one["msg"].removeprefix("Value error, "))) for one in errors]
 
 
 def format_path(path: Path) -> str:
-    """A path as people write it: `criteria[2].weight`."""
+    """A path in the notation `criteria[2].weight`."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step[:60]}" for step in path if not _is_label(step))
     return "".join(steps).removeprefix(".")
 
@@ -101,7 +96,7 @@ ItemT = TypeVar("ItemT", bound=BaseModel)
 
 
 class RubricHeader(BaseModel):
-    """What a file may say beside the criteria: the rubric's name, its tags, its metadata and where it came from."""
+    """What a file may hold beside the criteria: the rubric's name, tags, metadata and lineage."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -112,13 +107,13 @@ class RubricHeader(BaseModel):
 
 
 class RubricDocument(RubricHeader):
-    """One rubric as a file holds it."""
+    """One rubric with its header, as in a file."""
 
     content: RubricContent
 
 
 def as_document(content: RubricContent | RubricDocument) -> RubricDocument:
-    """A document of the criteria, where there is none yet."""
+    """Wrap bare criteria in a document."""
     return content if isinstance(content, RubricDocument) else RubricDocument(content=content)
 
 
@@ -132,15 +127,15 @@ def read_items(
     """Read a list of criteria.
 
     Args:
-        value: what stands where the list should.
+        value: the parsed value that should be the list.
         root: the path to it, for problems.
         item: the format's model of one criterion.
-        convert: makes a criterion's fields from the place in the list and the item; may raise `InvalidValueError` with paths
-            that begin within the item.
-        called: the format's names of a criterion's fields, where they differ.
+        convert: converts an index in the list and the item to a criterion's fields; may raise `InvalidValueError` with
+            paths that are relative to the item.
+        field_names: the format's names of a criterion's fields, where they differ.
 
     Raises:
-        BadValue: with everything that is wrong.
+        InvalidValueError: with all problems.
     """
     if not isinstance(value, list):
         raise InvalidValueError([(root, "expected a list of criteria")])
@@ -162,8 +157,8 @@ def read_items(
     only_pitfalls = all(criterion.kind == "pitfall" and criterion.weight < 0 for criterion in criteria)
     if len(criteria) == len(value) and not only_pitfalls and not any(criterion.weight > 0 for criterion in criteria):
         message = (
-            "no criterion has a positive weight, so there is nothing to divide by; give one a weight above 0, or write "
-            "a list of mistakes in a format that knows them (native, yaml, rar, requirement)"
+            "no criterion has a positive weight, so the reward has nothing to divide by; give one a weight above 0, or "
+            "write a list of mistakes in a format that has them (native, yaml, rar, requirement)"
         )
         found.append((root, message))
     if found:
@@ -177,7 +172,7 @@ def _duplicate_ids(items: Sequence[object], root: Path) -> list[tuple[Path, str]
     for index, item in enumerate(items):
         id_ = item.get("id") if isinstance(item, dict) else None
         if isinstance(id_, str) and first.setdefault(id_, index) != index:
-            message = f"{id_[:130]!r} is repeated, it is criterion {first[id_] + 1}'s id too; ids must differ"
+            message = f"{id_[:130]!r} is also the id of criterion {first[id_] + 1}; ids must differ"
             found.append(((*root, index, "id"), message))
     return found
 
@@ -196,10 +191,10 @@ def _criterion(fields: dict[str, Any] | Criterion, field_names: Mapping[str, str
 
 
 def find_list(value: object, paths: Sequence[tuple[str, ...]], expected: str) -> tuple[Path, object]:
-    """Where in a row the criteria stand: the value itself if it is a list, or at the first of these paths.
+    """Find the criteria in a row: the value itself if it is a list, else the first of these paths that exists.
 
     Raises:
-        BadValue: there is nothing at any of the paths.
+        InvalidValueError: none of the paths exists.
     """
     if isinstance(value, list):
         return (), value
@@ -213,22 +208,22 @@ def find_list(value: object, paths: Sequence[tuple[str, ...]], expected: str) ->
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{},:]|[^][{},:\s"]+', re.DOTALL)
-DUPLICATE_FIELD = "given twice in one object; keep one"
-_TOO_DEEP = "it is nested too deeply; a rubric needs no more than five levels"
+DUPLICATE_FIELD = "given twice in one object; remove one"
+_TOO_DEEP = "it is nested too deeply; a rubric has at most five levels"
 
 
 def parse_json(text: str) -> ParsedText:
-    """Parse a JSON text; fields given twice are problems of what is returned.
+    """Parse a JSON text; duplicate fields become `problems` of the result.
 
     Raises:
-        FormatError: the text is no JSON (line and column named), or nests too deeply.
+        FormatError: the text is not JSON (with line and column), or is nested too deeply.
     """
-    repeats = False
+    has_duplicates = False
 
     def one_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        nonlocal repeats
+        nonlocal has_duplicates
         fields = dict(pairs)
-        repeats = repeats or len(fields) < len(pairs)
+        has_duplicates = has_duplicates or len(fields) < len(pairs)
         return fields
 
     try:
@@ -247,18 +242,18 @@ def parse_json(text: str) -> ParsedText:
             for path, line, duplicate in _positions(text)
             if duplicate
         ]
-        if repeats
+        if has_duplicates
         else []
     )
     return ParsedText(value, lambda wanted: json_lines(text, wanted), tuple(duplicates))
 
 
 def json_lines(text: str, wanted: Collection[Path]) -> dict[Path, int]:
-    """The line of each path in a JSON text that parses, or of the longest beginning of it that is there."""
+    """The line of each path in a valid JSON text, or of its longest existing prefix."""
     missing = {path for path in wanted if path}
     known: dict[Path, int] = {}
-    places = _positions(text) if missing else iter(())
-    for path, line, _ in places:
+    positions = _positions(text) if missing else iter(())
+    for path, line, _ in positions:
         known[path] = line
         missing.discard(path)
         if not missing:
@@ -267,13 +262,15 @@ def json_lines(text: str, wanted: Collection[Path]) -> dict[Path, int]:
 
 
 def nearest_lines(known: dict[Path, int], wanted: Iterable[Path]) -> dict[Path, int]:
-    """For each path its line, or that of the longest beginning of it whose line is known, or else 1."""
+    """The line of each path, or of its longest prefix whose line is known, else 1."""
     return {path: next((known[path[:n]] for n in range(len(path), 0, -1) if path[:n] in known), 1) for path in wanted}
 
 
 def _positions(text: str) -> Iterator[tuple[Path, int, bool]]:
-    """Every member and element of a text that parses: path, line, and whether its object had that field already."""
-    frames: list[tuple[list[int], set[str] | None]] = []  # an array counts, an object knows its fields
+    """Every member and element of a valid JSON text: path, line, and whether it duplicates a field of its object."""
+    frames: list[
+        tuple[list[int], set[str] | None]
+    ] = []  # the current index of an array, or the fields seen in an object
     path: list[int | str] = []
     line, end, key = 1, 0, None
     for match in _TOKEN.finditer(text):

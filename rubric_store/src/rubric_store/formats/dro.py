@@ -1,7 +1,7 @@
-"""DRO's format: a list of yes/no questions, as JSON `["Does the response …?", …]` or one to a line.
+"""DRO's format: a list of yes/no questions, as JSON `["Does the response …?", …]` or one per line.
 
 Lines may be numbered or bulleted. A row may hold the list under `questions`, `rubrics` or InFoBench's
-`decomposed_questions`. Questions are criteria `q1`, `q2`… of weight 1, satisfied where the answer is yes.
+`decomposed_questions`. Questions become criteria `q1`, `q2`… of weight 1, satisfied if the answer is yes.
 """
 
 import re
@@ -35,12 +35,12 @@ def from_value(value: object) -> RubricDocument:
 
 
 def read_lines(text: str) -> RubricDocument:
-    """Read a rubric from lines; raises `FormatError` with every line that is no question."""
+    """Read a rubric from lines; raises `FormatError` with every line that is not a question."""
     lines = [(number, _BULLET.sub("", line).strip()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     wrong = [number for number, line in lines if not line.endswith("?")]
     if wrong or not lines:
         raise FormatError(
-            [FormatProblem("", f"expected a question that ends in ?; or give {_EXPECTED}", n) for n in wrong or [1]]
+            [FormatProblem("", f"expected a question that ends with ?, or {_EXPECTED}", n) for n in wrong or [1]]
         )
     try:
         return from_value([line for _, line in lines])
@@ -52,15 +52,15 @@ def read_lines(text: str) -> RubricDocument:
 
 
 def write(document: RubricDocument) -> str:
-    """The list as JSON text.
+    """Write the list as JSON.
 
     Raises:
-        FormatError: a criterion has a weight that is not positive, or is a pitfall: here a yes is always good.
+        FormatError: a criterion's weight is not positive, or it is a pitfall: in this format a yes is always good.
     """
     criteria = document.content.criteria
     wrong = [one for one in criteria if one.weight <= 0 or one.kind == "pitfall"]
     if wrong:
-        message = "in DRO's lists a yes is always good; word it so that it is, as a criterion of positive weight"
+        message = "in DRO's lists a yes is always good; reword it as a criterion with a positive weight"
         raise FormatError([FormatProblem(f"criterion {one.id}", message) for one in wrong])
     return dump_json([criterion.description for criterion in criteria])
 

@@ -1,8 +1,8 @@
-"""Rubric-Grounded's format: criteria of nine fields, alone or in the paper's record.
+"""Rubric-Grounded's format: criteria with nine fields, alone or in the paper's record.
 
 The nine are id, name, description, weight (at least 0), required_elements, scoring_guide, expected_keywords,
-expected_concepts and verification_method. Of a record, question, question_rationale, document_analysis and doc_hash
-are kept as metadata; the passage is what judges are shown as grounding, and stays where it is.
+expected_concepts and verification_method. Of a record, question, question_rationale, document_analysis and doc_hash are
+kept as metadata; the passage is not read, since judges get it as grounding.
 """
 
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 PATHS = (("criteria",),)
 METADATA_FIELDS = ("question", "question_rationale", "document_analysis", "doc_hash")
-"""What of a record is kept as metadata."""
+"""Fields of a record that are kept as metadata."""
 
 _EXPECTED = (
     'a list of criteria {"id", "name", "description", "weight", "required_elements", …}, alone or under "criteria"'
@@ -48,35 +48,35 @@ def from_value(value: object) -> RubricDocument:
     """Read a rubric from parsed JSON, a whole record or just its criteria; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
     content = read_items(items, path, _Item, lambda _, item: {k: v for k, v in item.model_dump().items() if v != ""})
-    kept: dict[str, JsonValue] = (
+    metadata: dict[str, JsonValue] = (
         {key: value[key] for key in METADATA_FIELDS if key in value} if isinstance(value, dict) else {}
     )
     try:
-        return RubricDocument(content=content, metadata=kept or None)
+        return RubricDocument(content=content, metadata=metadata or None)
     except ValidationError as error:
         raise InvalidValueError([(path[1:] or path, message) for path, message in validation_problems(error)]) from None
 
 
 def write(document: RubricDocument) -> str:
-    """The record as JSON text, all nine fields of every criterion present.
+    """Write the record as JSON, with all nine fields of every criterion.
 
     Raises:
-        FormatError: a criterion has a negative weight, or is a pitfall: what is awarded here is never taken away.
+        FormatError: a criterion has a negative weight, or is a pitfall: this format has no penalties.
     """
     criteria = document.content.criteria
     problems = [FormatProblem(f"criterion {one.id}", problem) for one in criteria for problem in _unsupported(one)]
     if problems:
         raise FormatError(problems)
-    kept = {key: value for key, value in (document.metadata or {}).items() if key in METADATA_FIELDS}
-    return dump_json({**kept, "criteria": [_serialize(criterion) for criterion in criteria]})
+    metadata = {key: value for key, value in (document.metadata or {}).items() if key in METADATA_FIELDS}
+    return dump_json({**metadata, "criteria": [_serialize(criterion) for criterion in criteria]})
 
 
 def _unsupported(criterion: Criterion) -> list[str]:
     problems = []
     if criterion.weight < 0:
-        problems.append(f"Rubric-Grounded has no negative weights, and this one's is {criterion.weight:g}")
+        problems.append(f"Rubric-Grounded has no negative weights, and this one is {criterion.weight:g}")
     if criterion.kind == "pitfall":
-        problems.append("Rubric-Grounded has no pitfalls; word it as what a good response does")
+        problems.append("Rubric-Grounded has no pitfalls; reword it as what a good response does")
     return problems
 
 

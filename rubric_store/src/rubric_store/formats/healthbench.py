@@ -1,12 +1,12 @@
-"""HealthBench's format: `[{"criterion": "…", "points": 5, "tags": ["…"]}]`, points from -10 to 10; RuscaRL's too.
+"""HealthBench's and RuscaRL's format: `[{"criterion": "…", "points": 5, "tags": ["…"]}]`, points from -10 to 10.
 
-A whole published row is read as well: HealthBench keeps the list under `rubrics`, RuscaRL under
-`reward_model.rubrics`. All else in a row (prompts, answers) is not ours to know. Criteria are `c1`, `c2`…, each of kind
-`point`. A pitfall is written with negative points, since points are what the mistake costs.
+A whole published row is read as well: HealthBench keeps the list under `rubrics`, RuscaRL under `reward_model.rubrics`.
+All other fields of a row (prompts, answers) are ignored. Criteria get the ids `c1`, `c2`… and kind `point`. A pitfall
+is written with negative points, since points are what the mistake costs.
 
-RuscaRL marks criteria that a program decides by tags: `verifier:rule`, `function:…` and `parameters:…`, in a list or as
-an object. They become the criterion's verification; a rule that is not a program here is refused, since a judge would
-decide what no judge was meant to.
+RuscaRL marks criteria that a program decides by tags, in a list or as an object: `verifier:rule`, `function:…` and
+`parameters:…`. They become the criterion's verification. A rule that no program here implements is rejected; otherwise
+the judge would decide what it was not meant to.
 """
 
 import json
@@ -46,7 +46,7 @@ def from_value(value: object) -> RubricDocument:
 
 
 def write(document: RubricDocument) -> str:
-    """The list as JSON text."""
+    """Write the list as JSON."""
     return dump_json([_serialize(criterion) for criterion in document.content.criteria])
 
 
@@ -57,7 +57,7 @@ def _fields(index: int, item: _Item) -> dict[str, Any]:
 
 
 def _verification(tags: tuple[str, ...]) -> dict[str, Any] | None:
-    """The program that tags name; None where they leave the criterion to the judge."""
+    """The verification that tags name; None if the judge decides the criterion."""
     tag_values: dict[str, str] = {}
     for tag in tags:
         key, colon, value = tag.partition(":")
@@ -91,7 +91,7 @@ def _math(answer: object) -> dict[str, Any]:
 
 
 def _word_count_pattern(minimum: int, maximum: int) -> str:
-    """A pattern that takes time linear in the text."""
+    """A pattern that matches in time linear in the text."""
     if maximum == 0:
         return r"\s*"
     words = rf"\s*+\S++(?:\s++\S++){{{max(minimum - 1, 0)},{maximum - 1}}}+\s*+"
@@ -99,7 +99,7 @@ def _word_count_pattern(minimum: int, maximum: int) -> str:
 
 
 def _unknown_rule(what: str) -> InvalidValueError:
-    message = f"{what[:200]}, so nothing here can verify it; there are {_RULES}. Name one, or say verifier:llm"
+    message = f"{what[:200]}, so no program can verify it. Use {_RULES}; or let the judge decide, with verifier:llm"
     return InvalidValueError([(("tags",), message)])
 
 

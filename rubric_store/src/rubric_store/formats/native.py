@@ -1,14 +1,10 @@
-"""Adjudge's own rubric format, as JSON, and its JSON Schema.
+"""Adjudge's own rubric format as JSON, `{"criteria": [{"id", "description", "kind", "weight", …}]}`, and its schema.
 
-Our own format: `{"criteria": [{"id", "description", "kind", "weight", …}]}`, and what stands beside.
+A file may also give `name`, `tags`, `metadata` and `lineage`. The format loses nothing of a rubric; YAML files have the
+same shape.
 
-A file may give `name`, `tags`, `metadata` and `lineage` beside the criteria. The same shape is written as JSON and as
-YAML, and `rubric.schema.json` describes it. Nothing of a rubric is lost in it.
-
-The JSON Schema of our own format, made from the models that read it; `rubric.schema.json` is what this returns.
-
-`python -m rubric_store.formats.native` prints it. Two rules of a rubric no schema can say, and reading checks them all
-the same: ids differ, and metadata is at most 64 KiB.
+`rubric.schema.json` is the output of `make_schema`, which `python -m rubric_store.formats.native` prints. Two rules are
+checked on reading only, since a schema cannot express them: ids differ, and metadata is at most 64 KiB.
 """
 
 import json
@@ -37,32 +33,32 @@ def json_schema() -> str:
 
 
 def from_value(value: object) -> RubricDocument:
-    """Read a rubric from parsed JSON or YAML; raises `InvalidValueError` with everything that is wrong."""
+    """Read a rubric from parsed JSON or YAML; raises `InvalidValueError` with all problems."""
     if not isinstance(value, dict):
         raise InvalidValueError([((), 'expected an object {"criteria": […]}')])
-    given = {str(key): inner for key, inner in value.items()}
-    found: list[tuple[Path, str]] = []
+    fields = {str(key): inner for key, inner in value.items()}
+    problems: list[tuple[Path, str]] = []
     content = None
-    if "criteria" not in given:
-        found.append((("criteria",), 'expected an object {"criteria": […]}: the field is required'))
+    if "criteria" not in fields:
+        problems.append((("criteria",), 'expected an object {"criteria": […]}: the field is required'))
     else:
         try:
-            content = read_items(given.pop("criteria"), ("criteria",), Criterion, lambda _, criterion: criterion)
+            content = read_items(fields.pop("criteria"), ("criteria",), Criterion, lambda _, criterion: criterion)
         except InvalidValueError as error:
-            found += error.found
+            problems += error.found
     try:
-        heading = RubricHeader.model_validate(given)
+        header = RubricHeader.model_validate(fields)
     except ValidationError as error:
-        found += validation_problems(error)
-    if found or content is None:
-        raise InvalidValueError(found)
-    return RubricDocument(content=content, **heading.model_dump())
+        problems += validation_problems(error)
+    if problems or content is None:
+        raise InvalidValueError(problems)
+    return RubricDocument(content=content, **header.model_dump())
 
 
 def to_value(document: RubricDocument) -> dict[str, Any]:
-    """A document as plain values; what is as it would be anyway is left out."""
-    heading = document.model_dump(mode="json", exclude={"content"}, exclude_defaults=True)
-    return {**heading, "criteria": [_criterion(criterion) for criterion in document.content.criteria]}
+    """A document as plain values, without defaults."""
+    header = document.model_dump(mode="json", exclude={"content"}, exclude_defaults=True)
+    return {**header, "criteria": [_criterion(criterion) for criterion in document.content.criteria]}
 
 
 def write(document: RubricDocument) -> str:
@@ -76,7 +72,7 @@ def dump_json(value: object) -> str:
 
 
 def plain_number(value: float) -> float | int:
-    """A number as people write it: 3, not 3.0."""
+    """Convert an integral float to int, so that it is written 3 and not 3.0."""
     return int(value) if value.is_integer() and abs(value) < 1e15 and str(value)[:2] != "-0" else value
 
 
@@ -97,7 +93,7 @@ class Rubric(RubricHeader):
 
 
 def make_schema() -> dict[str, Any]:
-    """The schema (draft 2020-12) of a file in our own format, JSON or YAML."""
+    """Generate the JSON Schema (draft 2020-12) of a file in this format, JSON or YAML."""
     schema = Rubric.model_json_schema(by_alias=True)
     schema["properties"]["criteria"]["contains"] = {"properties": {"weight": {"exclusiveMinimum": 0}}}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,10 +1,10 @@
-"""Rubrics as Rewards' format: `[{"title": "…", "description": "Essential Criteria: …", "weight": 5}]`.
+"""The format of Rubrics as Rewards: `[{"title": "…", "description": "Essential Criteria: …", "weight": 5}]`.
 
-A description may begin with its category: Essential, Important, Optional or Pitfall; a weight may be a number, or a
-category in words, which then weighs 1, 0.7, 0.3 or 0.9. A row may hold the list under `rubric`.
+A description may begin with its category: Essential, Important, Optional or Pitfall. A weight is a number or a
+category, which then weighs 1, 0.7, 0.3 or 0.9. A row may hold the list under `rubric`.
 
-Here the title is the criterion's name, and the category a tag. A pitfall of negative weight tells a mistake, and is of
-kind `pitfall`; one of positive weight tells that the mistake was avoided, and is of kind `point`.
+The title becomes the criterion's name, and the category a tag. A pitfall with a negative weight describes a mistake and
+gets kind `pitfall`; one with a positive weight says that the mistake was avoided and gets kind `point`.
 """
 
 import re
@@ -37,7 +37,7 @@ def from_value(value: object) -> RubricDocument:
 
 
 def write(document: RubricDocument) -> str:
-    """The list as JSON text; a criterion's category is the first of its tags that is one."""
+    """Write the list as JSON; a criterion's category is the first of its tags that names one."""
     return dump_json([_serialize(criterion) for criterion in document.content.criteria])
 
 
@@ -47,7 +47,7 @@ def _fields(index: int, item: _Item) -> dict[str, Any]:
     weight = item.weight
     if isinstance(weight, str):
         if category and weight.lower() != category:
-            message = f"{weight}, but its description begins with {category.title()} Criteria; keep one"
+            message = f"{weight}, but its description begins with {category.title()} Criteria; make them agree"
             raise InvalidValueError([(("weight",), message)])
         category, weight = weight.lower(), CATEGORY_WEIGHTS[weight.lower()]
     mistake = category == "pitfall" and weight < 0

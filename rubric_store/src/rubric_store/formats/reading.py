@@ -1,12 +1,7 @@
-"""Read rubrics and files of rubrics, in a named format or the one that the text shows.
+"""Read rubrics and files of rubrics, in a named format or in the one that the text shows.
 
-Reads rubrics: in the format named, or in the one that the text shows where it shows one.
-
-Which format a parsed JSON value is in, judged by its fields' names and the words its descriptions begin with.
-
-Whole files of rubrics: one rubric, or one in each line of a JSONL file, and the names they are to have.
-
-A file counts whole or not at all: if any of its rubrics cannot be read, none of them is.
+The format of parsed JSON is detected by the names of its fields and the words that its descriptions begin with. A file
+holds one rubric, or one per line if it is JSONL, and is read as a whole: if one of its rubrics cannot be read, none is.
 """
 
 import re
@@ -43,7 +38,7 @@ EXPECTED = (
 
 
 def detect_formats(value: object) -> list[RubricFormat]:
-    """The formats a value can be in: one if it is plain to see, several if it is not, none if it is in no known one."""
+    """The formats that a value may be in: one if it is clear, several if it is ambiguous, none if unknown."""
     if requirement.matches(value):
         return ["requirement"]
     if isinstance(value, list):
@@ -86,7 +81,7 @@ def _detect_by_items(items: list[object]) -> list[RubricFormat]:
 
 
 MAX_TEXT_LENGTH: Final = 16_000_000
-"""Characters. The largest rubric that the store takes is some 10 million."""
+"""Characters. The largest rubric that the store accepts has about 10 million."""
 
 _YAML = re.compile(
     r"^(?:---|(?:criteria|name|tags|metadata|lineage|sections|rubric)[ \t]*:"
@@ -110,21 +105,21 @@ def read_rubric(text: str, format: str | None = None) -> RubricContent:
 
 
 def read_document(text: str, format: str | None = None) -> RubricDocument:
-    """Read a rubric, and what its file says beside the criteria.
+    """Read a rubric with its header.
 
     Args:
         text: the whole rubric.
-        format: one of `RubricFormat`; None recognises it.
+        format: one of `RubricFormat`; None detects it.
 
     Raises:
-        FormatError: the format is unknown, unrecognised or ambiguous, or the text breaks it; lists every problem with
-            its line, and what was expected.
+        FormatError: the format is unknown, undetected or ambiguous, or the text breaks it; lists every problem with its
+            line and what was expected.
     """
     text = text.removeprefix("\ufeff")
     known = None if format is None else check_format(format)
     if len(text) > MAX_TEXT_LENGTH:
         raise FormatError(
-            [FormatProblem("", f"it has {len(text)} characters; a rubric is at most {MAX_TEXT_LENGTH} long", 1)]
+            [FormatProblem("", f"it has {len(text)} characters; a rubric has at most {MAX_TEXT_LENGTH}", 1)]
         )
     syntax = _detect_syntax(text)
     if known == "yaml" or (known is None and syntax == "yaml"):
@@ -137,26 +132,26 @@ def read_document(text: str, format: str | None = None) -> RubricDocument:
     if syntax != "json" and (known == "dro" or (known is None and syntax == "dro")):
         return dro.read_lines(text)
     if known is None and syntax is None:
-        raise FormatError([FormatProblem("", f"no known format; {EXPECTED}", 1)])
+        raise FormatError([FormatProblem("", f"unknown format; {EXPECTED}", 1)])
     parsed = parse_json(text)
     return _from_value(known or _detect_format(parsed), parsed)
 
 
 def check_format(format: str) -> RubricFormat:
-    """The format of this name; raises `FormatError` with those there are."""
+    """Check a format's name; raises `FormatError` with the known ones."""
     for known in get_args(RubricFormat):
         if format == known:
             return cast(RubricFormat, known)
     names = ", ".join(get_args(RubricFormat))
-    raise FormatError([FormatProblem("format", f"{format[:40]!r} is unknown; use one of {names}")])
+    raise FormatError([FormatProblem("format", f"the format {format[:40]!r} is unknown; use one of {names}")])
 
 
 def _detect_format(parsed: ParsedText) -> RubricFormat:
     candidates = detect_formats(parsed.value)
     if len(candidates) == 1:
         return candidates[0]
-    several = f"this could be {' or '.join(candidates)}; say which format it is" if candidates else ""
-    raise FormatError([*parsed.problems, FormatProblem("", several or f"no known format; {EXPECTED}", 1)])
+    ambiguous = f"this could be {' or '.join(candidates)}; say which format it is" if candidates else ""
+    raise FormatError([*parsed.problems, FormatProblem("", ambiguous or f"unknown format; {EXPECTED}", 1)])
 
 
 def _from_value(format: RubricFormat, parsed: ParsedText) -> RubricDocument:
@@ -173,7 +168,7 @@ def _from_value(format: RubricFormat, parsed: ParsedText) -> RubricDocument:
 def _read_tagged_lines(row: object) -> RubricDocument:
     lines = row.get("rubric") if isinstance(row, dict) else None
     if not isinstance(lines, str):
-        raise InvalidValueError([((), 'expected tagged lines, or a row that has them under "rubric"')])
+        raise InvalidValueError([((), 'expected tagged lines, or a row with them under "rubric"')])
     try:
         return srar.read_lines(lines)
     except FormatError as error:
@@ -192,10 +187,10 @@ def _detect_syntax(text: str) -> Literal["json", "yaml", "srar", "dro"] | None:
 
 
 JSONL_EXTENSIONS: Final = frozenset({".jsonl", ".ndjson"})
-"""Endings of files with a rubric in each line."""
+"""Extensions of files with one rubric per line."""
 
 FILE_EXTENSIONS: Final = frozenset({".json", ".yaml", ".yml", ".txt", ".srar", *JSONL_EXTENSIONS})
-"""Endings of the files that are looked for in a folder."""
+"""Extensions of the files that are read from a folder."""
 
 _ROW_IDS = ("name", "id", "prompt_id", "example_id", "uid", "doc_hash")
 _NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
@@ -204,7 +199,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class NamedRubric:
-    """A rubric of a file, under the name it is to have, and the line it begins in."""
+    """A rubric of a file, with its name and the line where it begins."""
 
     name: str
     document: RubricDocument
@@ -216,13 +211,13 @@ def read_file(content: bytes, path: PurePath, format: str | None = None, prefix:
 
     Args:
         content: the bytes of the file, UTF-8.
-        path: where it lies, as far as names are to be made of it: `math/Quadratics.yaml` gives `math/quadratics`. A
-            row of a JSONL file is called by its id after that, or by its line: `health/dev/line-12`.
+        path: the part of its path that names are made from: `math/Quadratics.yaml` gives `math/quadratics`. A row of a
+            JSONL file adds its id, or else its line: `health/dev/line-12`.
         format: see `read_document`.
-        prefix: put before every name, also before one that the file gives itself.
+        prefix: put before every name, also before a name given in the file.
 
     Raises:
-        FormatError: with every problem of the file, and its line.
+        FormatError: with every problem of the file and its line.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -243,11 +238,11 @@ def read_file(content: bytes, path: PurePath, format: str | None = None, prefix:
         except FormatError as error:
             problems += [FormatProblem(problem.place, problem.message, line) for problem in error.problems]
     if not read and not problems:
-        problems.append(FormatProblem("", "no line holds a rubric", 1))
+        problems.append(FormatProblem("", "no line contains a rubric", 1))
     lines: dict[str, int] = {}
     for rubric in read:
         if lines.setdefault(rubric.name, rubric.line) != rubric.line:
-            message = f"line {lines[rubric.name]} gives a rubric {rubric.name!r} too; names in a file must differ"
+            message = f"line {lines[rubric.name]} also names a rubric {rubric.name!r}; names in a file must differ"
             problems.append(FormatProblem("", message, rubric.line))
     if problems:
         raise FormatError(problems)
@@ -264,8 +259,8 @@ def _row_id(row: str) -> str:
     value = parse_json(row).value
     if not isinstance(value, dict):
         return ""
-    found = next((value[key] for key in _ROW_IDS if isinstance(value.get(key), str | int)), "")
-    return _as_name(str(found))
+    row_id = next((value[key] for key in _ROW_IDS if isinstance(value.get(key), str | int)), "")
+    return _as_name(str(row_id))
 
 
 def _as_name(text: str) -> str:
@@ -277,4 +272,6 @@ def _check_name(name: str, line: int) -> str:
         return _NAME.validate_python(name)
     except ValidationError as error:
         reason = "; ".join(message for _, message in validation_problems(error))
-        raise FormatError([FormatProblem("name", f"{name[:80]!r} cannot be a rubric's name: {reason}", line)]) from None
+        raise FormatError(
+            [FormatProblem("name", f"{name[:80]!r} is not a valid rubric name: {reason}", line)]
+        ) from None

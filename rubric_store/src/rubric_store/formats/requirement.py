@@ -1,11 +1,11 @@
-"""The library `rubric`'s format, and open-instruct's: `[{"requirement": "…", "weight": 1.0}]`, in JSON or YAML.
+"""The format of the library `rubric`, `[{"requirement": "…", "weight": 1.0}]`, and open-instruct's, in JSON or YAML.
 
-Four shapes are read: the list; a list of sections, each with its `criteria`; either under `rubric`; sections under
-`sections`. So is what open-instruct's rubric verifier reads: `{"query": "…", "rubrics": [{"description": "…", "weight":
-1.0}]}`, alone or as the text of a row's `ground_truth`; there a weight may be missing, which is 1.
+Four shapes are read: the list; a list of sections, each with its `criteria`; either of these under `rubric`; sections
+under `sections`. open-instruct's rubric verifier format is read too: `{"query": "…", "rubrics": [{"description": "…",
+"weight": 1.0}]}`, alone or as the text of a row's `ground_truth`; its weights default to 1.
 
-A negative weight is a mistake that costs: it becomes a `pitfall`, as the library's judge is told too. A list of such
-alone is a rubric. The name of a section becomes a tag. Written, it is the plain list.
+A negative weight makes a `pitfall`, as in the library's own judge, and a rubric may consist of pitfalls only. A
+section's name becomes a tag. The plain list is written.
 """
 
 import json
@@ -20,7 +20,7 @@ from trainer_client.wire import Criterion
 from trainer_client.wire.base import RequestModel
 
 _TEXT_KEYS = ("requirement", "description", "rubric_item", "Ingredient")
-"""What a criterion's text is called, in the library and in open-instruct's data."""
+"""Field names of a criterion's text, in the library and in open-instruct's data."""
 _QUESTION_KEYS = ("query", "Question")
 _EXPECTED = 'a list [{"requirement": "…", "weight": 1.0}], alone, in sections, or under "rubric"'
 
@@ -34,7 +34,7 @@ class _Item(RequestModel):
 
 
 def matches(value: object) -> bool:
-    """Whether a value is plainly in this format."""
+    """Whether a value is clearly in this format."""
     if isinstance(value, dict):
         inner = value.get("rubric")
         if "sections" in value or _is_open_instruct(value) or (isinstance(inner, dict) and "sections" in inner):
@@ -76,12 +76,12 @@ def from_value(value: object) -> RubricDocument:
 
 
 def write(document: RubricDocument) -> str:
-    """The list as JSON text."""
+    """Write the list as JSON."""
     return dump_json([_serialize(criterion) for criterion in document.content.criteria])
 
 
 def _find_items(value: object) -> tuple[Path, list[object], bool]:
-    """Where the list stands, the list, and whether a criterion without a weight weighs 1."""
+    """The path of the list, the list, and whether weights are optional (1 by default)."""
     root: Path = ()
     weight_optional = False
     if isinstance(value, dict) and (label := _ground_truth(value)) is not None:
@@ -104,7 +104,7 @@ def _is_open_instruct(value: Mapping[Any, Any]) -> bool:
 
 
 def _ground_truth(row: Mapping[Any, Any]) -> object | None:
-    """What the text of a row's `ground_truth` holds, if that is open-instruct's; None if it is anything else."""
+    """The parsed text of a row's `ground_truth` if it is in open-instruct's format, else None."""
     label = row.get("ground_truth")
     if isinstance(label, list) and len(label) == 1:
         label = label[0]

@@ -1,6 +1,7 @@
-"""RGR-GRPO's format: `[{"description": "Factual Criteria: …", "weight": 3}]`, prefix Factual or Process, weight 1..5.
+"""RGR-GRPO's format: `[{"description": "Factual Criteria: …", "weight": 3}]`.
 
-Factual criteria are `f1`, `f2`…, process criteria `p1`, `p2`…. A row may hold the list under `rubric` or `rubrics`.
+Descriptions begin with Factual or Process; weights are 1 to 5. Factual criteria get the ids `f1`, `f2`…, process
+criteria `p1`, `p2`…. A row may hold the list under `rubric` or `rubrics`.
 """
 
 import re
@@ -51,10 +52,10 @@ def from_value(value: object) -> RubricDocument:
 
 
 def write(document: RubricDocument) -> str:
-    """The list as JSON text.
+    """Write the list as JSON.
 
     Raises:
-        FormatError: a criterion is neither factual nor process, or has another weight than 1, 2, 3, 4 or 5.
+        FormatError: a criterion is neither factual nor process, or its weight is not 1, 2, 3, 4 or 5.
     """
     criteria = document.content.criteria
     problems = [FormatProblem(f"criterion {one.id}", problem) for one in criteria for problem in _unsupported(one)]
@@ -71,7 +72,7 @@ def write(document: RubricDocument) -> str:
 def _unsupported(criterion: Criterion) -> list[str]:
     problems = []
     if criterion.kind not in ("factual", "process"):
-        problems.append(f"RGR knows factual and process criteria only, and this one is of kind {criterion.kind!r}")
+        problems.append(f"RGR has only factual and process criteria, and this one has kind {criterion.kind!r}")
     if not (MIN_WEIGHT <= criterion.weight <= MAX_WEIGHT and criterion.weight.is_integer()):
-        problems.append(f"RGR's weights are whole numbers from 1 to 5, and this one's is {criterion.weight:g}")
+        problems.append(f"RGR's weights are whole numbers from 1 to 5, and this one is {criterion.weight:g}")
     return problems

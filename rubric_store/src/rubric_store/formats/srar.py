@@ -1,7 +1,7 @@
-"""SRaR's format: one criterion a line, behind its tag: `<SUGGEST>`, `<PITFALL>`, `<BONUS>` or `<ANSWER>`.
+"""SRaR's format: one criterion per line behind a tag, `<SUGGEST>`, `<PITFALL>`, `<BONUS>` or `<ANSWER>`.
 
-Tags may be in any case, and blank lines mean nothing. Criteria are numbered by kind: s1, s2, p1, b1, a1. Each weighs
-1; a satisfied pitfall is a mistake made.
+Tags are case-insensitive, and blank lines are ignored. Criteria are numbered by kind: s1, s2, p1, b1, a1. Each weighs
+1; a satisfied pitfall means that the mistake was made.
 """
 
 import re
@@ -24,7 +24,7 @@ _EXPECTED = "expected <SUGGEST>, <PITFALL>, <BONUS> or <ANSWER> and then what to
 
 
 def read_lines(text: str) -> RubricDocument:
-    """Read a rubric from tagged lines; raises `FormatError` with every line that is wrong."""
+    """Read a rubric from tagged lines; raises `FormatError` with every invalid line."""
     seen: Counter[str] = Counter()
     criteria: list[Criterion] = []
     problems: list[FormatProblem] = []
@@ -33,9 +33,7 @@ def read_lines(text: str) -> RubricDocument:
         raise FormatError([FormatProblem("", f"the rubric is empty; {_EXPECTED}", 1)])
     if len(lines) > MAX_CRITERIA:
         at, _ = lines[MAX_CRITERIA]
-        raise FormatError(
-            [FormatProblem("criteria", f"a rubric has at most {MAX_CRITERIA}, and here begins one more", at)]
-        )
+        raise FormatError([FormatProblem("criteria", f"a rubric has at most {MAX_CRITERIA}, and this is one more", at)])
     for at, line in lines:
         match = _LINE.fullmatch(line)
         kind = _KINDS.get(match["tag"].lower()) if match else None
@@ -56,11 +54,11 @@ def read_lines(text: str) -> RubricDocument:
 
 
 def write(document: RubricDocument) -> str:
-    """The tagged lines.
+    """Write the tagged lines.
 
     Raises:
-        FormatError: a criterion is of a kind that has no tag, has several lines, or weighs nothing or less although
-            what it says is good.
+        FormatError: a criterion's kind has no tag, its text has several lines, or it is not a pitfall and its weight is
+            not positive.
     """
     criteria = document.content.criteria
     problems = [FormatProblem(f"criterion {one.id}", problem) for one in criteria for problem in _unsupported(one)]
@@ -74,7 +72,7 @@ def _unsupported(criterion: Criterion) -> list[str]:
     if criterion.kind not in _KINDS:
         problems.append(f"SRaR has no tag for the kind {criterion.kind!r}; it has suggest, pitfall, bonus and answer")
     elif criterion.kind != "pitfall" and criterion.weight <= 0:
-        problems.append(f"SRaR's lines have no weights, and this one's is {criterion.weight:g}, not above 0")
+        problems.append(f"SRaR cannot express a weight of 0 or less, and this one is {criterion.weight:g}")
     if set("\n\r") & set(criterion.description):
-        problems.append("SRaR has one line for each, and this one has several; write it in one")
+        problems.append("SRaR has one line per criterion, and this one has several; write it in one")
     return problems

@@ -1,7 +1,6 @@
-"""Writes rubrics, and says what a format could not hold.
+"""Write rubrics, and report what a format cannot hold.
 
-What is lost is not declared by a format but found: what was written is read back and compared with the rubric. So
-nothing is lost unsaid.
+Losses are found, not declared: the text is read back and compared with the rubric, so every loss is reported.
 """
 
 import json
@@ -31,12 +30,12 @@ SUFFIXES: dict[RubricFormat, str] = {
     "yaml": ".yaml",
     "srar": ".txt",
 }
-"""What files of each format end in."""
+"""The file extension of each format."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostField:
-    """Something that reading the text back would not give: a field of a criterion, or of the rubric (no criterion)."""
+    """A field that the text cannot reproduce, of a criterion, or of the rubric if `criterion` is None."""
 
     criterion: str | None
     field: str
@@ -51,7 +50,7 @@ class LostField:
 
 @dataclass(frozen=True, slots=True)
 class SerializedRubric:
-    """A rubric as text, and all that the text does not say."""
+    """A rubric as text, and the fields that the text loses."""
 
     text: str
     losses: tuple[LostField, ...]
@@ -60,11 +59,11 @@ class SerializedRubric:
 def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> SerializedRubric:
     """Write a rubric in a format.
 
-    Wording and order always survive, and so does what a criterion means to the reward: a pitfall stays something that
-    costs. What else the format has no place for is left out, and named in `losses`.
+    Wording, order and each criterion's effect on the reward always survive: a pitfall stays a penalty. Everything else
+    that the format cannot hold is left out and listed in `losses`.
 
     Raises:
-        FormatError: the format is unknown, or some criterion cannot be said in it; names every one that cannot.
+        FormatError: the format is unknown, or cannot express a criterion; names every such criterion.
     """
     document, known = as_document(rubric), check_format(format)
     text = _WRITERS[known](document)
@@ -77,7 +76,7 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Seriali
     pairs = list(zip(document.content.criteria, reread.content.criteria, strict=True))
     changed = [one.id for one, read in pairs if one.description != read.description]
     if changed:
-        message = f"{known} would read its description differently: it begins or ends like something of the format"
+        message = f"{known} would read its description differently: it begins or ends like the format's own syntax"
         raise FormatError([FormatProblem(f"criterion {id_}", f"{message}; reword it") for id_ in changed])
     losses = [loss for one, read in pairs for loss in _find_lost_fields(one.id, one, read)]
     return SerializedRubric(text, (*_find_lost_fields(None, document, reread), *losses))
@@ -87,8 +86,8 @@ def _find_lost_fields(
     criterion: str | None, original: Criterion | RubricDocument, read: Criterion | RubricDocument
 ) -> list[LostField]:
     fields = [field for field in type(original).model_fields if field != "content"]
-    found = [LostField(criterion, field, getattr(original, field), getattr(read, field)) for field in fields]
-    return [loss for loss in found if loss.original != loss.result]
+    compared = [LostField(criterion, field, getattr(original, field), getattr(read, field)) for field in fields]
+    return [loss for loss in compared if loss.original != loss.result]
 
 
 def _display(value: object) -> str:

@@ -1,11 +1,8 @@
 """Adjudge's own rubric format as YAML, read safely and strictly.
 
-Our own format in YAML: the shape of `rubric_store.formats.native`, as people like to write and review it.
-
-YAML texts read safely and strictly: plain values with a line each, no aliases, no tags, no field twice.
-
-The values are those of YAML 1.2's core schema, so that `no` and `12:30` are texts. Nothing is expanded and no object
-is made: values are built from the parser's events one by one.
+The shape is that of `rubric_store.formats.native`. Values follow YAML 1.2's core schema, so `no` and `12:30` are text.
+Aliases, anchors, tags and duplicate fields are rejected. No objects are constructed: values are built from the parser's
+events, each with its line.
 """
 
 import math
@@ -28,7 +25,7 @@ from rubric_store.formats.documents import (
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_DEPTH = 64
 MAX_YAML_LENGTH: Final = 4_000_000
-"""Characters. YAML is read some fifty times as slowly as JSON."""
+"""Characters. Reading YAML is about fifty times slower than JSON."""
 
 _CONSTANTS: Final[dict[str, object]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -43,13 +40,13 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.A
 
 
 def parse_yaml(text: str) -> ParsedText:
-    """Parse a YAML text of one document; aliases, tags and fields given twice are problems of what is returned.
+    """Parse a YAML text of one document; aliases, tags and duplicate fields become `problems` of the result.
 
     Raises:
-        FormatError: the text is no YAML, is too long or nests too deeply; with every problem up to there.
+        FormatError: the text is not YAML, too long, or nested too deeply; with every problem up to that point.
     """
     if len(text) > MAX_YAML_LENGTH:
-        message = f"it has {len(text)} characters, and YAML is read up to {MAX_YAML_LENGTH}; write it as JSON"
+        message = f"it has {len(text)} characters, and YAML may have at most {MAX_YAML_LENGTH}; write it as JSON"
         raise FormatError([FormatProblem("", message, 1)])
     builder = _ValueBuilder()
     try:
@@ -61,22 +58,22 @@ def parse_yaml(text: str) -> ParsedText:
         builder.add_problem("", f"expected YAML: {detail}", mark.line + 1 if mark else 1)
     except yaml.reader.ReaderError as error:
         position = error.position if isinstance(error.position, int) else 0
-        message = f"YAML takes no character {error.character!r} here; write it as an escape in double quotes"
+        message = f"YAML does not allow the character {error.character!r} here; escape it in double quotes"
         builder.add_problem("", message, text.count("\n", 0, position) + 1)
     except _TooDeepError as error:
-        builder.add_problem("", f"it is nested more than {_MAX_DEPTH} deep", error.line)
+        builder.add_problem("", f"it is nested more than {_MAX_DEPTH} levels deep", error.line)
     else:
         return ParsedText(builder.value, lambda wanted: nearest_lines(builder.lines, wanted), tuple(builder.problems))
     raise FormatError(builder.problems)
 
 
 def needs_quotes(text: str) -> bool:
-    """Whether a text, written without quotes, would be read as something else than this text."""
+    """Whether a text written without quotes would be read as a different value."""
     return text in _CONSTANTS or bool(_INTEGER.fullmatch(text) or _FLOAT.fullmatch(text))
 
 
 class _TooDeepError(Exception):
-    """Parsing stops here: the parser's time grows with the square of the depth."""
+    """The text is nested too deeply. The parser's time grows with the square of the depth."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -84,7 +81,7 @@ class _TooDeepError(Exception):
 
 
 class _Frame:
-    """An open list, or an open mapping and the key that waits for its value."""
+    """An open list, or an open mapping with the key whose value comes next."""
 
     def __init__(self, value: list[object] | dict[str, object], path: Path) -> None:
         self.value, self.path = value, path
@@ -92,7 +89,7 @@ class _Frame:
 
 
 class _ValueBuilder:
-    """Builds the value that a stream of events describes."""
+    """Builds the value from a stream of parser events."""
 
     def __init__(self) -> None:
         self.value: object = None
@@ -102,16 +99,16 @@ class _ValueBuilder:
         self._documents = 0
 
     def add_problem(self, place: str, message: str, line: int) -> None:
-        """Note a problem."""
+        """Record a problem."""
         self.problems.append(FormatProblem(place, message, line))
 
     def feed(self, event: Any) -> None:
-        """Build on with the next event of the parser."""
+        """Process the next event of the parser."""
         line = event.start_mark.line + 1
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents == 2:
-                self.add_problem("", "a second document begins; keep one rubric to a file", line)
+                self.add_problem("", "a second document begins; a file holds one rubric", line)
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
             self._open.pop()
         elif isinstance(event, yaml.NodeEvent):
@@ -122,9 +119,11 @@ class _ValueBuilder:
             raise _TooDeepError(line)
         if event.anchor is not None:
             name = "an alias" if isinstance(event, yaml.AliasEvent) else "an anchor"
-            self.add_problem("", f"{name} ({event.anchor[:40]!r}); write the value out, rubrics take none", line)
+            self.add_problem(
+                "", f"{name} ({event.anchor[:40]!r}) is not allowed in a rubric; write the value out", line
+            )
         if (tag := getattr(event, "tag", None)) is not None and tag != "!":
-            self.add_problem("", f"a tag ({tag[:60]!r}); leave it out, rubrics hold plain values", line)
+            self.add_problem("", f"a tag ({tag[:60]!r}) is not allowed in a rubric; remove it", line)
         frame = self._open[-1] if self._open else None
         if frame is not None and isinstance(frame.value, dict) and frame.key is None:
             self._key(frame, event, line)
@@ -134,7 +133,7 @@ class _ValueBuilder:
     def _key(self, frame: _Frame, event: Any, line: int) -> None:
         assert isinstance(frame.value, dict)
         if not isinstance(event, yaml.ScalarEvent):
-            self.add_problem(format_path(frame.path), "a field's name must be a text", line)
+            self.add_problem(format_path(frame.path), "a field's name must be text", line)
             if not isinstance(event, yaml.AliasEvent):
                 self._open.append(_Frame([] if isinstance(event, yaml.SequenceStartEvent) else {}, frame.path))
             frame.key = ""
@@ -142,7 +141,9 @@ class _ValueBuilder:
         frame.key = event.value
         path = (*frame.path, event.value)
         if event.value in frame.value:
-            self.add_problem(format_path(path), f"given twice, first in line {self.lines.get(path, 1)}; keep one", line)
+            self.add_problem(
+                format_path(path), f"given twice, first in line {self.lines.get(path, 1)}; remove one", line
+            )
         else:
             self.lines[path] = line
 
@@ -184,7 +185,7 @@ _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _RubricDumper(_Dumper):  # type: ignore[misc]
-    """Writes texts of several lines as blocks, and quotes what would not be read as text again."""
+    """Writes multi-line text as blocks, and quotes text that would otherwise be read as another value."""
 
 
 def _represent(dumper: Any, text: str) -> Any:
@@ -196,7 +197,7 @@ _RubricDumper.add_representer(str, _represent)
 
 
 def write(document: RubricDocument) -> str:
-    """A document as YAML text."""
+    """Write a document as YAML."""
     return str(
         yaml.dump(
             native.to_value(document), Dumper=_RubricDumper, sort_keys=False, allow_unicode=True, width=110, indent=2

@@ -1,4 +1,4 @@
-"""The verdict ledger: what was judged, what came of it, and who used it."""
+"""The verdict ledger: recorded requests, responses and verdicts, and who used them."""
 
 from rubric_store.ledger.store import SQLLedger
 

@@ -1,4 +1,4 @@
-"""Reads the ledger: uses page by page to be shown, and whole runs to make rewards of. Knows no reward."""
+"""Read the ledger: uses page by page for display, and whole runs to recompute rewards from."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ _USE_KEY = tuple_(uses.c.request, uses.c.place, uses.c.slot)
 
 
 def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
-    """The uses of a run that are asked for, in order, with all their votes."""
+    """A page of a run's uses that match a filter, in order, with all their votes."""
     shown = (
         select(requests, responses, uses, verdicts)
         .select_from(uses)
@@ -52,9 +52,9 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
             shown = shown.where(column == value)
     if wanted.after is not None:
         shown = shown.where(tuple_(*wanted.after) < _USE_KEY)
-    found = [_use_read(tuple(row)) for row in connection.execute(shown)]
+    records = [_to_record(tuple(row)) for row in connection.execute(shown)]
     multi_vote = {
-        (r.votes[0][0].request, r.votes[0][0].place, r.votes[0][0].slot): r for r in found if r.request.votes > 1
+        (r.votes[0][0].request, r.votes[0][0].place, r.votes[0][0].slot): r for r in records if r.request.votes > 1
     }
     if multi_vote:
         rest = (
@@ -67,17 +67,17 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
         for row in connection.execute(rest):
             use = UseRow(*row[:_USE])
             multi_vote[use.request, use.place, use.slot].votes.append((use, _verdict(tuple(row[_USE:]))))
-    return found
+    return records
 
 
 def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
-    """Texts by digest, as JSON; those that are not kept are absent."""
-    kept = select(texts.c.digest, texts.c.body).where(texts.c.project_id == project_id, texts.c.digest.in_(digests))
-    return {digest: zlib.decompress(body).decode() for digest, body in connection.execute(kept)}
+    """Texts by digest, as JSON, without those that the ledger does not keep."""
+    stored = select(texts.c.digest, texts.c.body).where(texts.c.project_id == project_id, texts.c.digest.in_(digests))
+    return {digest: zlib.decompress(body).decode() for digest, body in connection.execute(stored)}
 
 
 def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
-    """What of a part of a run there is."""
+    """The number of requests and uses in a part of a run, its protocols and its rubrics."""
     counted = select(requests.c.protocol, func.count(), func.sum(requests.c.uses)).group_by(requests.c.protocol)
     rows = connection.execute(_filter_part(counted, part).order_by(requests.c.protocol)).all()
     digests = (
@@ -98,7 +98,7 @@ def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
 def judged_responses(
     connection: Connection, part: RunRange, after: bytes | None, count: int
 ) -> tuple[list[JudgedResponse], bytes | None]:
-    """The responses of a part of a run, about `count` uses of them, and what to continue after; None at the end."""
+    """Responses of a part of a run, with about `count` uses, and the key to continue after; None at the end."""
     listed = _filter_part(select(requests.c.request, requests.c.request_id, requests.c.step, requests.c.uses), part)
     if after is not None:
         listed = listed.where(requests.c.request > after)
@@ -149,15 +149,15 @@ def _votes(
 def _read(
     connection: Connection, part: RunRange, known: dict[bytes, Any], table: Any, columns: list[Any], *order: Any
 ) -> Iterable[Any]:
-    """Rows of the known requests, a range of keys: what else lies in it is read too where a part is asked for."""
+    """Rows of the known requests. They are read as one key range, and rows of other requests in it are dropped."""
     first, last = next(iter(known)), next(reversed(known))
     rows = select(table.c.request, table.c.place, *columns).where(
         table.c.project_id == part.project_id, table.c.run == part.run, table.c.request.between(first, last)
     )
     if table is uses:
         rows = rows.select_from(uses).outerjoin(verdicts, _VERDICT_JOIN)
-    found = connection.execute(rows.order_by(table.c.request, *order)).all()
-    return (row for row in found if row[0] in known)
+    in_range = connection.execute(rows.order_by(table.c.request, *order)).all()
+    return (row for row in in_range if row[0] in known)
 
 
 def _filter_part(statement: Select[Any], part: RunRange) -> Select[Any]:
@@ -169,7 +169,7 @@ def _filter_part(statement: Select[Any], part: RunRange) -> Select[Any]:
     return statement if part.protocol is None else statement.where(requests.c.protocol == part.protocol)
 
 
-def _use_read(row: tuple[Any, ...]) -> UseRecord:
+def _to_record(row: tuple[Any, ...]) -> UseRecord:
     request, rest = RequestRow(*row[:_REQUEST]), row[_REQUEST:]
     response, rest = ResponseRow(*rest[:_RESPONSE]), rest[_RESPONSE:]
     return UseRecord(request, response, [(UseRow(*rest[:_USE]), _verdict(rest[_USE:]))])

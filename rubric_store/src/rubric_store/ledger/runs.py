@@ -1,20 +1,10 @@
-"""The figures of training runs: count them from rows, keep them up to date, and read them.
+"""The figures of training runs: compute them from ledger rows, keep them up to date, and read them.
 
-From rows of the ledger to what they add to their runs' figures. Pure; knows no database.
+Figures count what was answered: a repeated call counts as it was answered, although the first verdict under its digest
+stands. Votes become a verdict as `judge_server.judging.replies` combines them.
 
-Figures are of what was answered: a call that was made again counts as it was answered, though the first verdict under
-its digest is the one that stands. Votes become a verdict as `judge_server.judging.replies` combines them.
-
-Cursors of pages of runs and of their steps: opaque to clients, and what a page ended with to us.
-
-From sums of a run's tables to the figures that are told: rates, means, deviations. Pure.
-
-Reads the figures of runs: all of them by activity, and one by step and criterion. Counts no use again.
-
-Keeps the figures of runs up, in the transaction that writes their requests, and drops them with their last request.
-
-Rows are taken in the order of their keys, and tables in one order, so that of several writers none waits for one that
-waits for it.
+They are updated in the transaction that writes their requests, and deleted with a run's last request. Rows are written
+in key order and tables in one order, so concurrent writers cannot deadlock.
 """
 
 import re
@@ -38,7 +28,7 @@ from trainer_client.wire.ledger import CriterionFigures, RunPage, RunReport, Run
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, RunReportQuery, UseRow, VerdictRow
 
 PASS_THRESHOLD = 0.5
-"""A score from which on a criterion counts as passed."""
+"""The score from which a criterion counts as passed."""
 
 RowKey = tuple[Any, ...]
 FigureDeltas = dict[Table, dict[RowKey, list[Any]]]
@@ -49,19 +39,19 @@ _response_of, _slot_of = itemgetter(slice(0, 4)), itemgetter(4)
 
 
 def count_figures(rows: LedgerRows, requests: Collection[RowKey]) -> FigureDeltas:
-    """What these requests (project, run, request) add to each table, by the table's key; the rest of it in order."""
+    """The figures that these requests (project, run, request) add: by table and key, the values in column order."""
     chosen = set(requests)
     chosen_requests = {row[:3]: row for row in rows.requests if row[:3] in chosen}
     added: FigureDeltas = {table: {} for table in (runs, steps, failures, rubrics, criteria)}
     for row in chosen_requests.values():
         _add_request(added, row)
     rubric_by_response = _add_responses(added, rows, chosen_requests)
-    found: dict[str, dict[bytes, VerdictRow]] = {}
+    verdicts: dict[str, dict[bytes, VerdictRow]] = {}
     for verdict in rows.verdicts:
-        found.setdefault(verdict.project_id, {}).setdefault(verdict.digest, verdict)
+        verdicts.setdefault(verdict.project_id, {}).setdefault(verdict.digest, verdict)
     for response, uses in groupby(rows.uses, _response_of):
         if (request := chosen_requests.get(response[:3])) is not None:
-            _add_verdicts(added, request, rubric_by_response[response], uses, found.get(response[0], {}))
+            _add_verdicts(added, request, rubric_by_response[response], uses, verdicts.get(response[0], {}))
     return added
 
 
@@ -78,7 +68,7 @@ def _add_request(added: FigureDeltas, row: RequestRow) -> None:
 def _add_responses(
     added: FigureDeltas, rows: LedgerRows, chosen_requests: dict[RowKey, RequestRow]
 ) -> dict[RowKey, bytes]:
-    """Count responses; the rubric of each."""
+    """Count responses; return the rubric of each."""
     rubric_by_response = {}
     for response in rows.responses:
         row = chosen_requests.get(response[:3])
@@ -99,7 +89,7 @@ def _add_responses(
 
 
 def _add_verdicts(
-    added: FigureDeltas, row: RequestRow, rubric: bytes, uses: Iterator[UseRow], found: dict[bytes, VerdictRow]
+    added: FigureDeltas, row: RequestRow, rubric: bytes, uses: Iterator[UseRow], verdicts: dict[bytes, VerdictRow]
 ) -> None:
     """Count the verdicts of one response."""
     key = (row.project_id, row.run, NO_STEP if row.step is None else row.step)
@@ -108,7 +98,7 @@ def _add_verdicts(
     for votes in slots:
         first = votes[0]
         criterion_counts = criteria_counts.setdefault((*key, rubric, first.criterion), [0, 0, 0, 0.0])
-        score = None if first.failed else _score([found.get(vote.digest) for vote in votes])
+        score = None if first.failed else _score([verdicts.get(vote.digest) for vote in votes])
         figures[_VERDICTS] += 1
         criterion_counts[0] += 1
         if score is None:
@@ -127,7 +117,7 @@ def _votes_of(slot: tuple[int, Iterator[UseRow]]) -> list[UseRow]:
 
 
 def _score(votes: Sequence[VerdictRow | None]) -> float | None:
-    """The score of a verdict from its votes, None for those that failed; None where all did."""
+    """The score of a verdict from its votes, which are None if failed; None if all failed."""
     if len(votes) == 1:
         return None if votes[0] is None else votes[0].score
     given = [vote for vote in votes if vote is not None]
@@ -147,12 +137,12 @@ _STEP = re.compile(rf"{NO_STEP}|[0-9]{{1,18}}")
 
 
 def to_run_cursor(last_at: datetime, run: str) -> str:
-    """The cursor that continues after a run, by when it was judged for last."""
+    """The cursor that continues after a run, by the time of its last request."""
     return to_cursor(f"{last_at.isoformat()} {run}")
 
 
 def from_run_cursor(cursor: str) -> tuple[datetime, str]:
-    """What a cursor of runs continues after; raises `CursorError` if no page gave it out."""
+    """The time and run that a cursor continues after; raises `CursorError` for an invalid cursor."""
     at, _, run = text_from_cursor(cursor).partition(" ")
     try:
         last_at = datetime.fromisoformat(at)
@@ -169,7 +159,7 @@ def to_step_cursor(step: int) -> str:
 
 
 def from_step_cursor(cursor: str) -> int:
-    """What a cursor of steps continues after; raises `CursorError` if no page gave it out."""
+    """The step that a cursor continues after; raises `CursorError` for an invalid cursor."""
     step = text_from_cursor(cursor)
     if not _STEP.fullmatch(step):
         raise CursorError(UNKNOWN_CURSOR)
@@ -183,11 +173,11 @@ _TOKENS = {
     "tokens_written": "tokens_written",
 }
 _ROUNDING = 1e-12
-"""The share of the mean's square below which a variance from sums is rounding."""
+"""A variance below this share of the squared mean is rounding error."""
 
 
 def judging_figures(step_rows: Sequence[Row[Any]], failed: Sequence[Row[Any]]) -> dict[str, Any]:
-    """The fields of `JudgingFigures` from rows of `ledger_run_steps` and of `ledger_run_failures`, or sums of them."""
+    """The fields of `JudgingFigures` from rows, or sums of rows, of `ledger_run_steps` and `ledger_run_failures`."""
     counts = {name: _sum(step_rows, name) for name in _COUNTS}
     tokens = {field: _sum(step_rows, column) for field, column in _TOKENS.items()}
     return {
@@ -214,7 +204,7 @@ def criterion_figures(row: Row[Any]) -> CriterionFigures:
 
 
 def reward_deviation(step_rows: Sequence[Row[Any]]) -> float | None:
-    """The standard deviation of the rewards around their mean, dividing by their number; None where there are none."""
+    """The population standard deviation of the rewards; None without rewards."""
     mean = _mean_reward(step_rows)
     if mean is None:
         return None
@@ -223,7 +213,7 @@ def reward_deviation(step_rows: Sequence[Row[Any]]) -> float | None:
 
 
 def distinct_values(rows: Iterable[Row[Any]], name: str) -> tuple[str, ...]:
-    """The distinct values of a column that are not empty, in order."""
+    """The distinct non-empty values of a column, sorted."""
     return tuple(sorted({value for row in rows if (value := getattr(row, name))}))
 
 
@@ -245,19 +235,19 @@ _CRITERION = [func.sum(criteria.c[name]).label(name) for name in ("verdicts", "f
 
 
 def run_page(connection: Connection, project_id: str, after: str | None, limit: int) -> RunPage:
-    """A page of a project's runs, the one that was judged for last first; raises `CursorError`."""
+    """A page of a project's runs, the most recently judged first; raises `CursorError`."""
     listed = select(runs).where(runs.c.project_id == project_id).order_by(runs.c.last_at.desc(), runs.c.run.desc())
     if after is not None:
         at, name = from_run_cursor(after)
         listed = listed.where(or_(runs.c.last_at < at, and_(runs.c.last_at == at, runs.c.run < name)))
-    found = connection.execute(listed.limit(limit + 1)).all()
-    shown = found[:limit]
-    cursor = to_run_cursor(shown[-1].last_at, shown[-1].run) if len(found) > limit else None
+    rows = connection.execute(listed.limit(limit + 1)).all()
+    shown = rows[:limit]
+    cursor = to_run_cursor(shown[-1].last_at, shown[-1].run) if len(rows) > limit else None
     return RunPage(runs=tuple(_summaries(connection, project_id, shown)), next_cursor=cursor)
 
 
 def run_report(connection: Connection, view: RunReportQuery) -> RunReport | None:
-    """A run with a page of its steps; None where there is no such run. Raises `CursorError`."""
+    """A run with a page of its steps; None if the run does not exist. Raises `CursorError`."""
     same = select(runs).where(runs.c.project_id == view.project_id, runs.c.run == view.run)
     summaries = _summaries(connection, view.project_id, connection.execute(same).all())
     if not summaries:
@@ -305,7 +295,7 @@ def _summaries(connection: Connection, project_id: str, listed: Sequence[Row[Any
 
 
 def _most_judged_criteria(connection: Connection, view: RunReportQuery) -> tuple[list[CriterionFigures], int]:
-    """The figures over the whole run of the criteria that are told of, and how many there are."""
+    """The figures of the most judged criteria over the whole run, and how many criteria there are."""
     totals = (
         select(criteria.c.criterion, *_CRITERION, func.count().over().label("criteria"))
         .where(*_criteria_filter(view))
@@ -362,13 +352,13 @@ def _page_of_steps(connection: Connection, view: RunReportQuery) -> tuple[list[i
         before = from_step_cursor(view.after)
         numbers = numbers.where(at < before if view.newest_first else at > before)
     ordered = numbers.order_by(at.desc() if view.newest_first else at)
-    found = list(connection.execute(ordered.limit(view.limit + 1)).scalars())
-    shown = found[: view.limit]
-    return shown, to_step_cursor(shown[-1]) if len(found) > len(shown) else None
+    page = list(connection.execute(ordered.limit(view.limit + 1)).scalars())
+    shown = page[: view.limit]
+    return shown, to_step_cursor(shown[-1]) if len(page) > len(shown) else None
 
 
 def _rubrics(connection: Connection, view: RunReportQuery) -> list[PinnedRubric]:
-    """The rubrics that judged most responses, each by the newest version that has its content."""
+    """The most used rubrics, each named by the newest version with its content."""
     used = (
         select(rubrics.c.rubric)
         .where(rubrics.c.project_id == view.project_id, rubrics.c.run == view.run)
@@ -400,19 +390,19 @@ def _criteria_filter(view: RunReportQuery) -> list[ColumnElement[bool]]:
 
 
 def _group_by(rows: Iterable[Row[Any]], name: str) -> dict[Any, list[Row[Any]]]:
-    found: dict[Any, list[Row[Any]]] = defaultdict(list)
+    groups: dict[Any, list[Row[Any]]] = defaultdict(list)
     for row in rows:
-        found[getattr(row, name)].append(row)
-    return found
+        groups[getattr(row, name)].append(row)
+    return groups
 
 
 _ROWS_A_STATEMENT = 200
 _MIN_MAX_COLUMNS = {"first_at": "<", "last_at": ">"}
-"""Columns that are not added to, and what makes a value that of the two that stays."""
+"""Columns that keep the minimum (<) or maximum (>) instead of the sum."""
 
 
 def add_figures(connection: Connection, rows: LedgerRows, requests: Collection[RowKey]) -> None:
-    """Add what these of the requests (project, run, request) are to the figures of their runs."""
+    """Add these requests (project, run, request) to the figures of their runs."""
     added = count_figures(rows, requests)
     for table in tables.TABLES:
         given = [[*key, *values] for key, values in sorted(added[table].items())]
@@ -421,7 +411,7 @@ def add_figures(connection: Connection, rows: LedgerRows, requests: Collection[R
 
 
 def delete_empty_runs(connection: Connection, project_id: str) -> None:
-    """Drop the figures of runs of which the ledger has no request any more."""
+    """Delete the figures of runs that have no requests left in the ledger."""
     same = (tables.requests.c.project_id == project_id, tables.requests.c.run == tables.runs.c.run)
     left = select(tables.requests.c.request).where(*same).exists()
     empty = select(tables.runs.c.run).where(tables.runs.c.project_id == project_id, ~left)
@@ -459,5 +449,5 @@ def _merged_value(before: str, more: str, name: str) -> str:
 
 
 def _as_text(moment: datetime) -> str:
-    """A moment as SQLAlchemy keeps it in SQLite: in UTC, without a zone."""
+    """A time as SQLAlchemy stores it in SQLite: in UTC, without a zone."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")

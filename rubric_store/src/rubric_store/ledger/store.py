@@ -1,13 +1,7 @@
-"""The ledger on SQLite or PostgreSQL: append rows, read pages, purge runs.
+"""`SQLLedger`: append rows, read pages and runs, purge runs, on SQLite or PostgreSQL.
 
-The ledger on SQLite or PostgreSQL: append-only rows, read page by page or run by run, and taken out by run.
-
-Every method blocks a thread and none the event loop: those that are coroutines work in a thread of their own accord,
-and `write` and `purge` are called from one. Knows rows; refuses to know what a verdict is worth.
-
-Takes runs out of the ledger, and then what nothing refers to any more. Knows how, and refuses to know when.
-
-Requests go some thousand uses at a time, each time in a transaction of its own, so that nobody waits long.
+No method blocks the event loop: coroutines work in threads of their own, and `write`, `salvage` and `purge` must be
+called from a thread. Purging deletes some thousand uses per transaction, so that no other transaction waits long.
 """
 
 import asyncio
@@ -52,83 +46,21 @@ _USES_PER_BATCH = 50_000
 _REQUESTS_PER_BATCH = 500
 
 
-def purge(
-    engine: Engine, project_id: str, run: str | None, before: datetime | None, advance: Callable[[int], None]
-) -> PurgeCounts:
-    """Delete the requests of a run, or those from before a moment, or both's; `advance` is told of uses deleted."""
-    wanted = select(requests.c.run, requests.c.request, requests.c.uses).where(requests.c.project_id == project_id)
-    if run is not None:
-        wanted = wanted.where(requests.c.run == run)
-    if before is not None:
-        wanted = wanted.where(requests.c.created_at < before)
-    purged = PurgeCounts()
-    while True:
-        with engine.begin() as connection:
-            found, deleted = _delete_batch(connection, project_id, wanted)
-        if not found:
-            break
-        purged = purged._replace(requests=purged.requests + found, uses=purged.uses + deleted)
-        advance(deleted)
-    with engine.begin() as connection:
-        deleted_counts = _delete_unreferenced(connection, project_id)
-    return purged._replace(verdicts=deleted_counts[0], texts=deleted_counts[1])
-
-
-def _delete_batch(connection: Connection, project_id: str, wanted: Select[Any]) -> tuple[int, int]:
-    """Delete some of the requests that are wanted; how many, and how many uses."""
-    by_run: dict[str, list[bytes]] = {}
-    batch_uses = found = deleted = 0
-    for run, request, count in connection.execute(wanted.limit(_REQUESTS_PER_BATCH)):
-        by_run.setdefault(run, []).append(request)
-        found += 1
-        batch_uses += count
-        if batch_uses >= _USES_PER_BATCH:
-            break
-    for run, chosen in by_run.items():
-        for table in (uses, responses, requests):
-            result = connection.execute(
-                delete(table).where(table.c.project_id == project_id, table.c.run == run, table.c.request.in_(chosen))
-            )
-            deleted += result.rowcount if table is uses else 0
-    return found, deleted
-
-
-def _delete_unreferenced(connection: Connection, project_id: str) -> tuple[int, int]:
-    """Delete verdicts and texts that nothing refers to, and figures of runs that are gone; how many of the first."""
-    lock_out_writers(connection)
-    delete_empty_runs(connection, project_id)
-    used = select(uses.c.digest).where(uses.c.project_id == project_id)
-    shown = union(
-        *(
-            select(responses.c[name]).where(responses.c.project_id == project_id, responses.c[name].is_not(None))
-            for name in ("rubric", "prompt", "response", "grounding")
-        )
-    )
-    deleted_counts = [
-        connection.execute(_unreferenced(table, project_id, used)).rowcount for table in (verdicts, rejudgements)
-    ]
-    return deleted_counts[0], connection.execute(_unreferenced(texts, project_id, shown)).rowcount
-
-
-def _unreferenced(table: Any, project_id: str, referred: Any) -> Delete:
-    return delete(table).where(table.c.project_id == project_id, table.c.digest.not_in(referred))
-
-
 _READY_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0
 _WRITE_TIMEOUT_S = 60.0
 _READERS = 8
 _RETRYABLE_SQLSTATE_CLASSES = frozenset({"08", "40", "42", "53", "55", "57", "58"})
-"""Classes of PostgreSQL's error codes that speak of the connection, the server, its locks or its schema."""
+"""Classes of PostgreSQL's error codes about the connection, the server, its locks or its schema."""
 
 T = TypeVar("T")
 
 
 class SQLLedger:
-    """The ledger in the database at a URL, each project apart from the others.
+    """The ledger in the database at a URL, separate for each project.
 
     Raises:
-        DatabaseURLError: the URL is none the store can use.
+        DatabaseURLError: the store cannot use the URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -144,27 +76,27 @@ class SQLLedger:
             event.listen(self._engine, "do_connect", _connect_with_timeout)
         event.listen(self._engine, "connect", _silence_notices if server else _set_sqlite_pragmas)
         self._writer = self._engine.execution_options(**{WRITES: True})
-        self._readers = ThreadPoolExecutor(_READERS, "adjudge-ledger-reads")  # those that hang hold up nobody else
+        self._readers = ThreadPoolExecutor(_READERS, "adjudge-ledger-reads")  # reads that hang block nothing else
         self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ") if server else self._engine
 
     def write(self, rows: LedgerRows) -> None:
-        """Write rows, all or none; those that are there already stay as they are.
+        """Write rows, all or none; existing rows stay as they are.
 
         Raises:
-            ConnectionError: the database cannot be written now; the same rows may be written later.
+            ConnectionError: the database cannot be written; the same rows may be written later.
             ValueError: the database refuses these rows.
         """
         with self._transaction() as connection:
             writing.write(connection, rows)
 
     def salvage(self, rows: LedgerRows) -> list[RefusedRows]:
-        """Write rows that were refused, each request by itself, and without the rows that the database refuses still.
+        """Write refused rows request by request, and return those that the database still refuses.
 
-        What depends on a refused row is refused with it: the uses of a response, everything of a request. It may be
-        called again with the same rows.
+        Rows that depend on a refused row are refused with it: the uses of a response, everything of a request. Calling
+        this again with the same rows is safe.
 
         Raises:
-            ConnectionError: the database cannot be written now.
+            ConnectionError: the database cannot be written.
         """
         refused: list[RefusedRows] = []
         for one in writing.split_by_request(rows):
@@ -173,15 +105,15 @@ class SQLLedger:
             except ValueError:
                 try:
                     with self._transaction() as connection:
-                        found = writing.write_row_by_row(connection, one, self._refusal_reason)
-                    refused += [found] if found is not None else []
+                        rest = writing.write_row_by_row(connection, one, self._refusal_reason)
+                    refused += [rest] if rest is not None else []
                 except ValueError as error:
                     refused.append(RefusedRows(one, str(error)))
         return refused
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """A transaction that writes; `ConnectionError` and `ValueError` as in `write`."""
+        """Open a transaction for writing; raises `ConnectionError` and `ValueError` as `write` does."""
         try:
             with statement_timeout(_WRITE_TIMEOUT_S), self._writer.begin() as connection:
                 yield connection
@@ -190,36 +122,36 @@ class SQLLedger:
             raise (ConnectionError(message) if unavailable else ValueError(message)) from error
 
     async def uses(self, wanted: UseFilter) -> list[UseRecord]:
-        """The uses of a run that are asked for, in order, with all their votes."""
+        """A page of a run's uses that match a filter, in order, with all their votes."""
         return await self._read(lambda connection: reading.page(connection, wanted))
 
     async def texts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
-        """Texts by digest, as JSON; those that are not kept are absent."""
+        """Texts by digest, as JSON, without those that the ledger does not keep."""
         return await self._read(lambda connection: reading.texts_of(connection, project_id, digests))
 
     async def judged_run(self, part: RunRange) -> JudgedRun:
-        """What of a part of a run there is to make rewards of."""
+        """The number of requests and uses in a part of a run, its protocols and its rubrics."""
         return await self._read(lambda connection: reading.judged_run(connection, part))
 
     async def judged_responses(
         self, part: RunRange, after: bytes | None, count: int
     ) -> tuple[list[JudgedResponse], bytes | None]:
-        """Responses of a part of a run, about `count` uses of them, and what to continue after; None at the end."""
+        """Responses of a part of a run, with about `count` uses, and the key to continue after; None at the end."""
         return await self._read(lambda connection: reading.judged_responses(connection, part, after, count))
 
     async def runs(self, project_id: str, *, after: str | None = None, limit: int = 100) -> RunPage:
-        """A page of a project's runs, the one that was judged for last first.
+        """A page of a project's runs, the most recently judged first.
 
         Raises:
-            CursorError: no page gave this cursor out.
+            CursorError: the cursor is invalid.
         """
         return await self._read(lambda connection: runs_reading.run_page(connection, project_id, after, limit))
 
     async def run(self, view: RunReportQuery) -> RunReport | None:
-        """A run's figures, a page of its steps among them; None where there is no such run.
+        """A run's figures with a page of its steps; None if the run does not exist.
 
         Raises:
-            CursorError: no page gave this cursor out.
+            CursorError: the cursor is invalid.
         """
         return await self._read(lambda connection: runs_reading.run_report(connection, view))
 
@@ -231,19 +163,19 @@ class SQLLedger:
         before: datetime | None = None,
         advance: Callable[[int], None] = lambda _: None,
     ) -> PurgeCounts:
-        """Delete a run, or what is older than a moment, and then the verdicts and texts that nothing refers to.
+        """Delete a run, or what is older than a time, or what is both; then unreferenced verdicts and texts.
 
-        The figures of a run go with the last of its requests.
+        A run's figures are deleted with the last of its requests.
 
         Raises:
-            ValueError: neither is given, which would delete everything.
+            ValueError: neither `run` nor `before` is given, which would delete everything.
         """
         if run is None and before is None:
-            raise ValueError("say what to delete: a run, or what is older than a moment")
-        return purge(self._writer, project_id, run, before, advance)
+            raise ValueError("say what to delete: a run, a time before which to delete, or both")
+        return _purge(self._writer, project_id, run, before, advance)
 
     async def ready(self) -> bool:
-        """Whether the ledger can be read: the database answers within five seconds, and has the tables."""
+        """Whether the ledger can be read: the database answers within five seconds and has the tables."""
         try:
             async with asyncio.timeout(_READY_TIMEOUT_S):
                 await self._read(lambda connection: connection.execute(select(requests.c.uses).limit(1)).all())
@@ -271,17 +203,17 @@ class SQLLedger:
             async with asyncio.timeout(_READ_TIMEOUT_S):
                 return await asyncio.get_running_loop().run_in_executor(self._readers, read_in_thread)
         except TimeoutError as error:
-            raise ConnectionError(f"the database has not answered within {_READ_TIMEOUT_S:g} s") from error
+            raise ConnectionError(f"the database did not answer within {_READ_TIMEOUT_S:g} s") from error
 
     def _refusal_reason(self, error: Exception) -> str:
-        """Why a row is refused; raises the error where it is not about the row."""
+        """Why a row is refused; re-raises an error that is not about the row."""
         message, unavailable = self._classify_error(error)
         if unavailable:
             raise error
         return message
 
     def _classify_error(self, error: Exception) -> tuple[str, bool]:
-        """An error in a line, and whether it is about the database rather than what was asked of it."""
+        """An error in one line, and whether it is about the database rather than the rows or the query."""
         cause = getattr(error, "orig", None) or error
         unavailable = isinstance(cause, PoolTimeout | OSError | self._engine.dialect.loaded_dbapi.OperationalError)
         unavailable = unavailable or (getattr(cause, "sqlstate", None) or "")[:2] in _RETRYABLE_SQLSTATE_CLASSES
@@ -295,13 +227,75 @@ def _connect_with_timeout(
 
 
 def _silence_notices(connection: Any, _record: object) -> None:
-    """Have PostgreSQL not remark that a temporary table is there already."""
+    """Silence PostgreSQL's notice that a temporary table exists already."""
     with connection.cursor() as cursor:
         cursor.execute("SET client_min_messages = warning")
     connection.commit()
 
 
 def _set_sqlite_pragmas(connection: Any, _record: object) -> None:
-    """Have SQLite keep 32 MB of pages, for digests come in no order; and sync at checkpoints, which a kill survives."""
+    """Cache 32 MB of pages, since digests come in random order; sync at checkpoints, which survives a kill."""
     connection.execute("PRAGMA cache_size = -32000")
     connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _purge(
+    engine: Engine, project_id: str, run: str | None, before: datetime | None, advance: Callable[[int], None]
+) -> PurgeCounts:
+    """Delete the requests of a run, older than a time, or both; `advance` gets the number of uses deleted per batch."""
+    wanted = select(requests.c.run, requests.c.request, requests.c.uses).where(requests.c.project_id == project_id)
+    if run is not None:
+        wanted = wanted.where(requests.c.run == run)
+    if before is not None:
+        wanted = wanted.where(requests.c.created_at < before)
+    purged = PurgeCounts()
+    while True:
+        with engine.begin() as connection:
+            requests_deleted, deleted = _delete_batch(connection, project_id, wanted)
+        if not requests_deleted:
+            break
+        purged = purged._replace(requests=purged.requests + requests_deleted, uses=purged.uses + deleted)
+        advance(deleted)
+    with engine.begin() as connection:
+        deleted_counts = _delete_unreferenced(connection, project_id)
+    return purged._replace(verdicts=deleted_counts[0], texts=deleted_counts[1])
+
+
+def _delete_batch(connection: Connection, project_id: str, wanted: Select[Any]) -> tuple[int, int]:
+    """Delete a batch of the wanted requests; return how many requests and uses."""
+    by_run: dict[str, list[bytes]] = {}
+    batch_uses = batch_requests = deleted = 0
+    for run, request, count in connection.execute(wanted.limit(_REQUESTS_PER_BATCH)):
+        by_run.setdefault(run, []).append(request)
+        batch_requests += 1
+        batch_uses += count
+        if batch_uses >= _USES_PER_BATCH:
+            break
+    for run, chosen in by_run.items():
+        for table in (uses, responses, requests):
+            result = connection.execute(
+                delete(table).where(table.c.project_id == project_id, table.c.run == run, table.c.request.in_(chosen))
+            )
+            deleted += result.rowcount if table is uses else 0
+    return batch_requests, deleted
+
+
+def _delete_unreferenced(connection: Connection, project_id: str) -> tuple[int, int]:
+    """Delete unreferenced verdicts and texts, and figures of deleted runs; return how many verdicts and texts."""
+    lock_out_writers(connection)
+    delete_empty_runs(connection, project_id)
+    used = select(uses.c.digest).where(uses.c.project_id == project_id)
+    used_texts = union(
+        *(
+            select(responses.c[name]).where(responses.c.project_id == project_id, responses.c[name].is_not(None))
+            for name in ("rubric", "prompt", "response", "grounding")
+        )
+    )
+    deleted_counts = [
+        connection.execute(_unreferenced(table, project_id, used)).rowcount for table in (verdicts, rejudgements)
+    ]
+    return deleted_counts[0], connection.execute(_unreferenced(texts, project_id, used_texts)).rowcount
+
+
+def _unreferenced(table: Any, project_id: str, used: Any) -> Delete:
+    return delete(table).where(table.c.project_id == project_id, table.c.digest.not_in(used))

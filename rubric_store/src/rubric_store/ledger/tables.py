@@ -1,17 +1,12 @@
-"""The ledger's tables, and those of run figures.
+"""The ledger's tables, and those of run figures, as their statements see them.
 
-The ledger's tables as its statements see them; migrations 0003 and 0010 make them, and a test holds them together.
+Migrations 0003, 0007 and 0010 create them; a test compares the two. The columns of the ledger's tables are in the order
+of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the thousand, and are deleted
+by run.
 
-Their columns stand in the order of the rows of `trainer_client.wire.ledger_rows`. Nothing refers to anything by a
-foreign key: rows come by the thousand, and are taken out by run.
-
-The tables of a run's figures: sums that are kept up while the ledger is written, so that nobody counts its uses.
-
-Migration 0007 makes them. A step of -1 is none, and an empty rubric is none too. All but keys and moments are added
-to: a row's values are what is to be added where the row is there already.
+Run figures are sums, updated as the ledger is written, so that reading them never counts uses. A step of -1 and an
+empty rubric stand for none. On conflict all values are added, except keys and times.
 """
-
-from functools import partial
 
 from sqlalchemy import (
     BigInteger,
@@ -22,21 +17,11 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     PrimaryKeyConstraint,
-    String,
     Table,
     Text,
 )
 
-from rubric_store.rubrics.tables import UTCDateTime, metadata
-
-
-def _key_column(name: str, length: int) -> Column[str]:
-    kind = String(length).with_variant(String(length, collation="C"), "postgresql")
-    return Column(name, kind, nullable=False)
-
-
-def _project() -> Column[str]:
-    return _key_column("project_id", 200)
+from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
 
 
 def _digest(name: str, *, length: int = 32, nullable: bool = False) -> Column[bytes]:
@@ -46,7 +31,7 @@ def _digest(name: str, *, length: int = 32, nullable: bool = False) -> Column[by
 texts = Table(
     "ledger_texts",
     metadata,
-    _project(),
+    key_column("project_id"),
     _digest("digest"),
     Column("body", LargeBinary, nullable=False),
     PrimaryKeyConstraint("project_id", "digest", name="pk_ledger_texts"),
@@ -59,7 +44,7 @@ def _verdict_table(name: str, *also: str) -> Table:
     return Table(
         name,
         metadata,
-        _project(),
+        key_column("project_id"),
         _digest("digest"),
         _digest("request", length=16),
         Column("score", Double, nullable=False),
@@ -75,16 +60,16 @@ def _verdict_table(name: str, *also: str) -> Table:
 
 
 verdicts = _verdict_table("ledger_verdicts")
-"""What was found under a call's digest, first."""
+"""The first verdict under a call's digest."""
 
 rejudgements = _verdict_table("ledger_rejudgements", "request")
-"""What was found under it later, and differs."""
+"""Later verdicts under a digest that differ from the first."""
 
 requests = Table(
     "ledger_requests",
     metadata,
-    _project(),
-    _key_column("run", 256),
+    key_column("project_id"),
+    key_column("run", 256),
     _digest("request", length=16),
     Column("request_id", Text, nullable=False),
     Column("step", BigInteger),
@@ -107,8 +92,8 @@ requests = Table(
 responses = Table(
     "ledger_responses",
     metadata,
-    _project(),
-    _key_column("run", 256),
+    key_column("project_id"),
+    key_column("run", 256),
     _digest("request", length=16),
     Column("place", Integer, nullable=False),
     Column("group_id", Text, nullable=False),
@@ -130,8 +115,8 @@ responses = Table(
 uses = Table(
     "ledger_uses",
     metadata,
-    _project(),
-    _key_column("run", 256),
+    key_column("project_id"),
+    key_column("run", 256),
     _digest("request", length=16),
     Column("place", Integer, nullable=False),
     Column("slot", Integer, nullable=False),
@@ -148,19 +133,18 @@ uses = Table(
     sqlite_with_rowid=False,
     postgresql_partition_by="HASH (project_id, run)",
 )
-"""Who used which verdict; PostgreSQL keeps it in partitions by run."""
+"""Uses of verdicts by responses; PostgreSQL partitions the table by run."""
 
 
 NO_STEP = -1
 
 
-def _key(name: str, length: int | None = None) -> Column[str]:
-    kind = Text if length is None else partial(String, length)
-    return Column(name, kind().with_variant(kind(collation="C"), "postgresql"), nullable=False)
+def _text_key(name: str) -> Column[str]:
+    return Column(name, Text().with_variant(Text(collation="C"), "postgresql"), nullable=False)
 
 
 def _run() -> list[Column[str]]:
-    return [_key("project_id", 200), _key("run", 256)]
+    return [key_column("project_id"), key_column("run", 256)]
 
 
 def _step() -> Column[int]:
@@ -188,16 +172,16 @@ runs = Table(
     PrimaryKeyConstraint("project_id", "run", name="pk_ledger_runs"),
     Index("ix_ledger_runs_last_at", "project_id", "last_at", "run"),
 )
-"""One row a run: when it was judged for first and last."""
+"""One row per run: the times of its first and last request."""
 
 steps = Table(
     "ledger_run_steps",
     metadata,
     *_run(),
     _step(),
-    _key("mode"),
-    _key("protocol"),
-    _key("model"),
+    _text_key("mode"),
+    _text_key("protocol"),
+    _text_key("model"),
     *_counts("requests", "responses", "scored", "partial", "unscored", "rewards"),
     *_sums("reward_sum", "reward_squares"),
     *_counts("verdicts", "failed", "cached"),
@@ -206,14 +190,14 @@ steps = Table(
     PrimaryKeyConstraint("project_id", "run", "step", "mode", "protocol", "model", name="pk_ledger_run_steps"),
     sqlite_with_rowid=False,
 )
-"""One row a step and way of judging it; a mode, protocol or model that is none is empty."""
+"""One row per step and judging configuration; a missing mode, protocol or model is empty."""
 
 failures = Table(
     "ledger_run_failures",
     metadata,
     *_run(),
     _step(),
-    _key("kind"),
+    _text_key("kind"),
     *_counts("verdicts"),
     PrimaryKeyConstraint("project_id", "run", "step", "kind", name="pk_ledger_run_failures"),
     sqlite_with_rowid=False,
@@ -235,13 +219,13 @@ criteria = Table(
     *_run(),
     _step(),
     _rubric(),
-    _key("criterion"),
+    _text_key("criterion"),
     *_counts("verdicts", "failed", "passed"),
     *_sums("score_sum"),
     PrimaryKeyConstraint("project_id", "run", "step", "rubric", "criterion", name="pk_ledger_run_criteria"),
     sqlite_with_rowid=False,
 )
-"""One row a step, rubric and criterion of it."""
+"""One row per step, rubric and criterion."""
 
 TABLES = (runs, steps, failures, rubrics, criteria)
-"""In the order in which they are written."""
+"""The tables in the order in which they are written."""

@@ -1,14 +1,10 @@
-"""Write rows to the ledger in one transaction, and what remains when the database refuses some of them.
+"""Write rows to the ledger in one transaction, and salvage the rest when the database refuses some of them.
 
-Writes rows into the ledger in one transaction: PostgreSQL by COPY, SQLite by many inserts of one statement.
+PostgreSQL uses COPY, SQLite multi-row inserts. Existing rows stay as they are, so writing rows again is harmless. The
+first verdict under a digest stands; a later one that differs becomes a re-judgement.
 
-Rows that are there already stay as they are, so that writing them again does no harm. Of verdicts the first under a
-digest stands, and a later one that differs becomes a re-judgement.
-
-What is left to write of rows that the database refuses: request by request, then row by row.
-
-A refused row must cost no other row but those that mean nothing without it. Knows no reason for a refusal: whoever
-calls says which errors are about a row.
+Refused rows are isolated request by request, then row by row: a refused row costs only the rows that depend on it. The
+caller decides which errors are about a row.
 """
 
 from collections import defaultdict
@@ -28,11 +24,11 @@ from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows, RequestRow
 _RowT = TypeVar("_RowT", bound=tuple[Any, ...])
 
 _COMPARED_COLUMNS = ("score", "probability", "menu_mass", "step", "grade", "rationale")
-"""What makes a verdict another one. The raw probability does not count: under one digest the other follows from it, and
-rows of before calibration have none."""
+"""Columns in which a re-judgement differs. The raw probability is left out: under one digest the probability follows
+from it, and rows from before calibration have none."""
 _ROWS_A_STATEMENT = 400
 _LOCK = 7_233_188_020_411_973_002
-"""PostgreSQL advisory lock: shared by those who write, held alone by who sweeps what nothing refers to."""
+"""PostgreSQL advisory lock: writers share it; deleting unreferenced rows holds it exclusively."""
 
 
 def write(connection: Connection, rows: LedgerRows) -> None:
@@ -53,13 +49,13 @@ def write(connection: Connection, rows: LedgerRows) -> None:
 
 
 def lock_out_writers(connection: Connection) -> None:
-    """Wait until nobody writes, and let nobody begin until the transaction ends; SQLite's lock does so already."""
+    """Wait for all writers and block new ones until the transaction ends; SQLite's lock does so already."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
 
 
 def _add_requests(connection: Connection, rows: Sequence[RequestRow]) -> set[RowKey]:
-    """Add requests; the keys of those that were not there."""
+    """Insert requests; return the keys of those that were new."""
     make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     keys = list(tables.requests.primary_key)
     added = make(tables.requests).on_conflict_do_nothing().returning(*keys)
@@ -67,7 +63,7 @@ def _add_requests(connection: Connection, rows: Sequence[RequestRow]) -> set[Row
 
 
 def _drop_duplicate_requests(rows: LedgerRows) -> LedgerRows:
-    """The rows without those of a request that is among them already: one that was sent again under its key."""
+    """Drop the rows of repeated requests, which were sent again under the same key."""
     if len({_key_of(row) for row in rows.requests}) == len(rows.requests):
         return rows
     return rows._replace(
@@ -78,11 +74,11 @@ def _drop_duplicate_requests(rows: LedgerRows) -> LedgerRows:
 
 
 def _first_by_key(rows: Sequence[_RowT], key: int) -> list[_RowT]:
-    """The first row of each key, which is what a row begins with."""
-    found: dict[RowKey, _RowT] = {}
+    """The first row of each key; the key is the first `key` columns."""
+    first: dict[RowKey, _RowT] = {}
     for row in rows:
-        found.setdefault(row[:key], row)
-    return [*found.values()]
+        first.setdefault(row[:key], row)
+    return [*first.values()]
 
 
 def _key_of(row: RequestRow) -> RowKey:
@@ -90,7 +86,7 @@ def _key_of(row: RequestRow) -> RowKey:
 
 
 def add(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Add rows of one table, but not of requests; the caller commits."""
+    """Insert rows of one table other than requests; the caller commits."""
     staging = _STAGING_TABLES[table.name]
     server = connection.dialect.name == "postgresql"
     if server:
@@ -118,9 +114,9 @@ def _copy(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]])
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> int:
-    """Insert into SQLite what is not there; how many were not.
+    """Insert the missing rows into SQLite; return how many.
 
-    Some hundred rows a statement: between statements SQLite's driver lets other threads run, and waits for them.
+    Statements insert hundreds of rows, because between statements SQLite's driver lets other threads run and waits.
     """
     cursor = connection.connection.cursor()
     added = 0
@@ -142,7 +138,7 @@ def _insert_statement(table: Table, rows: int) -> str:
 
 
 def _insert_missing(connection: Connection, table: Table, rows: Any) -> Executable:
-    """Insert what is not there, in the order of the key: of several writers none waits for one that waits for it."""
+    """Insert the missing rows in key order, so that concurrent writers cannot deadlock."""
     columns = [column.name for column in table.columns]
     ordered = rows.order_by(
         *(rows.selected_columns[key.name] for key in table.primary_key), *_tie_break_columns(rows, table)
@@ -170,7 +166,7 @@ _STAGING_TABLES = {
 def split_by_request(rows: LedgerRows) -> Iterator[LedgerRows]:
     """The rows of each request (project, run, request), with the verdicts and texts that it refers to.
 
-    Rows of no request come last, together.
+    Rows that belong to no request come last, together.
     """
     requests, responses, uses = _by_key(rows.requests, 3), _by_key(rows.responses, 3), _by_key(rows.uses, 3)
     texts, verdicts = _by_key(rows.texts, 2), _by_key(rows.verdicts, 2)
@@ -201,31 +197,31 @@ def split_by_request(rows: LedgerRows) -> Iterator[LedgerRows]:
 
 
 def _by_key(rows: Sequence[_RowT], length: int) -> dict[RowKey, list[_RowT]]:
-    """Rows by their first columns."""
-    found: dict[RowKey, list[_RowT]] = defaultdict(list)
+    """Group rows by their first `length` columns."""
+    groups: dict[RowKey, list[_RowT]] = defaultdict(list)
     for row in rows:
-        found[row[:length]].append(row)
-    return found
+        groups[row[:length]].append(row)
+    return groups
 
 
 def write_row_by_row(
     connection: Connection, rows: LedgerRows, reason: Callable[[Exception], str]
 ) -> RefusedRows | None:
-    """Write the rows of a request but for those that are refused, which are returned; the caller commits.
+    """Write the rows of a request except those that the database refuses, which are returned; the caller commits.
 
-    `reason` says why a row is refused, and raises the error where that is not about the row. The request itself and its
-    figures come last: where they are refused, the error is raised, and nothing is to be committed.
+    `reason` returns why a row is refused, and re-raises an error that is not about the row. The request itself and its
+    figures are written last; if they are refused, the error is raised, and the caller must not commit.
     """
     reasons: set[str] = set()
 
     def write_accepted(table: Table, given: Sequence[_RowT]) -> tuple[list[_RowT], list[_RowT]]:
-        """Add what is taken, halving what is not; the rows that were taken, and those that were not."""
+        """Insert rows, bisecting on errors; return the accepted rows and the refused ones."""
         if not given:
             return [], []
         try:
             with connection.begin_nested():
                 add(connection, table, given)
-        except Exception as error:  # noqa: BLE001 - `reason` raises what is not about a row
+        except Exception as error:  # noqa: BLE001 - `reason` re-raises errors that are not about a row
             message = reason(error)
         else:
             return [*given], []

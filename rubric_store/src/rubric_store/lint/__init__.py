@@ -1,7 +1,7 @@
-"""Lint for rubrics: the structural rules of the papers, and common sense about wording, weights and overlap.
+"""Lint for rubrics: the papers' structural rules, and common sense about wording, weights and overlap.
 
-Everything here reads criteria alone. It asks no model, so it cannot know whether a criterion is true; it finds what
-makes judges disagree or rewards go the wrong way. How often it is right is measured in `docs/rubric-lint.md`.
+Lint reads criteria alone and asks no model, so it cannot tell whether a criterion is true. It finds what makes judges
+disagree or rewards go the wrong way. `docs/rubric-lint.md` measures how often it is right.
 """
 
 from collections.abc import Sequence
@@ -33,36 +33,36 @@ def lint(
     similarity_threshold: float = SIMILARITY,
     answer: str | None = None,
 ) -> list[Finding]:
-    """Look a rubric through.
+    """Check a rubric and return the findings.
 
     Args:
-        criteria: the rubric's.
-        system: the paper whose structural rules it is to keep. Unless given it is the one it looks like, and what
-            breaks its rules is a warning, since nobody said that the rubric is meant for it.
-        similar_from: how alike two criteria are reported from, as a share of their content words, in (0, 1].
-        answer: the question's final answer, to find criteria that give it away; what an `answer` criterion says of it
-            unless given.
+        criteria: the rubric's criteria.
+        system: the paper whose structural rules apply. By default the one the rubric looks like; breaking its rules is
+            then only a warning.
+        similarity_threshold: the similarity from which two criteria are reported, in (0, 1].
+        answer: the question's final answer, to find criteria that give it away. By default it is taken from an
+            `answer` criterion.
 
     Returns:
         Errors first, then warnings, then notes, each in the order of the criteria.
 
     Raises:
-        ValueError: `similar_from` is no share.
+        ValueError: `similarity_threshold` is not in (0, 1].
     """
     if not 0 < similarity_threshold <= 1:
-        raise ValueError(f"similar_from is {similarity_threshold!r}; it is a share above 0 and at most 1")
-    found = check_structure(criteria, system) if system else _check_apparent_system(criteria)
+        raise ValueError(f"similarity_threshold is {similarity_threshold!r}; it must be above 0 and at most 1")
+    findings = check_structure(criteria, system) if system else _check_apparent_system(criteria)
     for criterion in criteria:
-        found += check_wording(criterion)
-    found += find_overlaps(criteria, similarity_threshold)
-    found += check_weights(criteria)
-    found += find_leaked_answers(criteria, answer)
-    place: dict[str | None, int] = {None: -1, **{criterion.id: index for index, criterion in enumerate(criteria)}}
-    return sorted(found, key=lambda finding: (_ORDER[finding.severity], place[finding.criterion]))
+        findings += check_wording(criterion)
+    findings += find_overlaps(criteria, similarity_threshold)
+    findings += check_weights(criteria)
+    findings += find_leaked_answers(criteria, answer)
+    position: dict[str | None, int] = {None: -1, **{criterion.id: index for index, criterion in enumerate(criteria)}}
+    return sorted(findings, key=lambda finding: (_ORDER[finding.severity], position[finding.criterion]))
 
 
 def _check_apparent_system(criteria: Sequence[Criterion]) -> list[Finding]:
     system = apparent_system(criteria)
     if system is None:
         return []
-    return [replace(one, severity="warning") for one in check_structure(criteria, system)]
+    return [replace(finding, severity="warning") for finding in check_structure(criteria, system)]

@@ -1,4 +1,4 @@
-"""What each paper demands of a rubric's shape, and which paper's a rubric looks like."""
+"""The papers' structural rules for rubrics, and which paper's rubric a rubric looks like."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ _SRAR_KINDS = frozenset({"suggest", "pitfall", "bonus", "answer"})
 
 
 def apparent_system(criteria: Sequence[Criterion]) -> System | None:
-    """The paper whose rubrics look like this one, by kinds, fields, wording and points; None where none does."""
+    """The paper whose rubrics look like this one, by kinds, fields, wording and points; None if none does."""
     kinds = {criterion.kind for criterion in criteria}
     if kinds & {"suggest", "bonus", "answer"}:
         return "srar"
@@ -34,7 +34,7 @@ def apparent_system(criteria: Sequence[Criterion]) -> System | None:
 
 
 def check_structure(criteria: Sequence[Criterion], system: System) -> list[Finding]:
-    """Where a rubric breaks the rules of a system."""
+    """Findings where a rubric breaks the rules of a system."""
     return list(_CHECKS[system](criteria))
 
 
@@ -74,20 +74,25 @@ def _grounded(criteria: Sequence[Criterion]) -> Iterator[Finding]:
         if one.weight < 0:
             yield _error("grounded-weight", one, f"its weight is {one.weight:g}", "give it one of at least 0")
     if sum(criterion.weight for criterion in criteria) <= 0:
-        yield Finding("grounded-total", "error", None, "its weights add up to nothing", "give some criterion a weight")
+        yield Finding("grounded-total", "error", None, "its weights add up to 0", "give some criterion a weight")
 
 
 def _dro(criteria: Sequence[Criterion]) -> Iterator[Finding]:
     for one in criteria:
         if not _asks_yes_or_no(one.description):
-            advice = "ask it so: Does the response …?"
-            yield Finding("dro-question", "warning", one.id, "it is not put as a question of yes or no", advice)
+            advice = "word it like: Does the response …?"
+            yield Finding("dro-question", "warning", one.id, "it is not a yes/no question", advice)
         if one.weight <= 0 or one.kind == "pitfall":
-            yield _error("dro-sign", one, "a yes to it is not good", "word it so that a good response gets a yes")
+            yield _error(
+                "dro-sign",
+                one,
+                "a yes to it does not mean a good response",
+                "word it so that a good response gets a yes",
+            )
 
 
 def _asks_yes_or_no(text: str) -> bool:
-    """Whether it ends as a question, and begins as one of yes or no: at once, or after `In the table, …`."""
+    """Whether a text is a yes/no question, possibly after an introduction such as `In the table, …`."""
     starts = [0, *(match.end() for match in re.finditer(r"[,:.]\s+", text))]
     return text.endswith("?") and any(pattern("questions").match(text, start) for start in starts)
 

@@ -1,19 +1,11 @@
 """The lint rules for single criteria and for a rubric as a whole.
 
-What lint finds: a code, how bad it is, which criterion, what is wrong, and a way out.
+Wording rules use the English word lists under `english/`; another language would be another folder of lists.
 
-The English word lists, and how texts are looked through with them. Another language is another folder of lists.
-
-How one criterion is worded: what two readers would take differently, and what a judge would take the wrong way.
-
-Weights against each other, and answers that a criterion gives away.
-
-Criteria that ask the same: how alike two texts are, by the content words they share.
-
-The measure is Jaccard's, the stems that both have over the stems that either has, with one change: a word in place of
-another counts twice more against it, since "the first environment" and "the second environment" are two things, while
-a text with a few words more mostly asks the same. Words that say nothing of what a text is about are left out. It is 1
-for the same words in any order, and knows no synonyms. Two texts whose numbers differ are never reported.
+Overlap is Jaccard's measure on word stems, shared stems over all stems, with one change: a substituted word counts two
+extra. "the first environment" and "the second environment" differ, while a text with a few more words mostly asks
+the same. Function words are left out. The measure ignores word order and does not recognise synonyms. Two criteria
+whose numbers differ are never reported.
 """
 
 import re
@@ -27,13 +19,13 @@ from typing import Literal
 from trainer_client.wire import Criterion
 
 Severity = Literal["error", "warning", "note"]
-"""`error`: the system cannot use the rubric so, or it rewards what it should punish. `warning`: verdicts will suffer.
+"""`error`: the system cannot use the rubric, or it rewards what it should penalise. `warning`: verdicts will be worse.
 `note`: worth a look."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `criterion` is the id of the criterion, or None where it is the rubric as a whole."""
+    """One finding. `criterion` is the criterion's id, or None for the rubric as a whole."""
 
     code: str
     severity: Severity
@@ -42,8 +34,8 @@ class Finding:
     advice: str
 
     def __str__(self) -> str:
-        whose = "the rubric" if self.criterion is None else f"criterion {self.criterion}"
-        return f"{self.severity} [{self.code}] {whose}: {self.problem}; {self.advice}"
+        subject = "the rubric" if self.criterion is None else f"criterion {self.criterion}"
+        return f"{self.severity} [{self.code}] {subject}: {self.problem}; {self.advice}"
 
 
 _REMARK = re.compile(r"\((?:justification|rationale|reason|explanation|note|why)\s*:.*", re.IGNORECASE | re.DOTALL)
@@ -52,7 +44,7 @@ _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 
 @cache
 def load_word_list(name: str) -> tuple[str, ...]:
-    """The entries of a list, longest first, so that a longer one is found before one that it begins with."""
+    """The entries of a word list, longest first, so that an entry is matched before its own prefixes."""
     text = (files("rubric_store.lint") / "english" / f"{name}.txt").read_text(encoding="utf-8")
     found = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return tuple(sorted(found, key=len, reverse=True))
@@ -60,7 +52,7 @@ def load_word_list(name: str) -> tuple[str, ...]:
 
 @cache
 def pattern(name: str) -> re.Pattern[str]:
-    """A list as an expression that finds any of its entries as whole words; `*` stands for any ending."""
+    """A word list as a pattern that matches any entry as whole words; `*` matches any ending."""
     alternatives = "|".join(
         re.escape(entry).replace(r"\*", r"\w*").replace(r"\ ", r"\s+") for entry in load_word_list(name)
     )
@@ -69,12 +61,12 @@ def pattern(name: str) -> re.Pattern[str]:
 
 @cache
 def word_set(name: str) -> frozenset[str]:
-    """A list as a set of words."""
+    """A word list as a set."""
     return frozenset(load_word_list(name))
 
 
 def strip_remarks(text: str) -> str:
-    """What a criterion asks for: its text without remarks on why, such as `(Justification: …)`."""
+    """A criterion's text without remarks such as `(Justification: …)`."""
     return _REMARK.sub(" ", text).strip()
 
 
@@ -91,38 +83,40 @@ _EXPLANATION = re.compile(r"\b(?:by \w+ing|such as|for example|e\.g|i\.e|includi
 
 
 def check_wording(criterion: Criterion) -> Iterator[Finding]:
-    """What is wrong with a criterion's words."""
+    """Find wording that readers would understand differently, or that a judge would misread."""
     text = strip_remarks(criterion.description)
     if name := pattern("names").search(text):
-        problem = f"it speaks of {name[0].lower()!r}, which whoever judges it may not see"
-        yield Finding("leans-on", "warning", criterion.id, problem, "say in the criterion itself what must be there")
+        problem = f"it refers to {name[0].lower()!r}, which the judge may not see"
+        yield Finding(
+            "leans-on", "warning", criterion.id, problem, "state in the criterion itself what the response must contain"
+        )
     if (vague := _find_vague_word(text)) is not None:
-        problem = f"{vague!r} is for each reader something else"
-        yield Finding("vague", "warning", criterion.id, problem, "name what a reader can find in the response")
+        problem = f"{vague!r} means something different to each reader"
+        yield Finding("vague", "warning", criterion.id, problem, "name something a reader can find in the response")
     if (connective := _find_second_demand(text)) is not None:
         problem = f"it asks for more than one thing ({connective!r}), and one verdict cannot tell which is missing"
-        yield Finding("double-barrelled", "warning", criterion.id, problem, "make a criterion of each")
+        yield Finding("double-barrelled", "warning", criterion.id, problem, "make each a criterion of its own")
     yield from _check_polarity(criterion)
 
 
 def _check_polarity(criterion: Criterion) -> Iterator[Finding]:
     if criterion.kind != "pitfall" and criterion.weight >= 0:
         return
-    what = "a pitfall" if criterion.kind == "pitfall" else "its weight is negative"
+    what = "it is a pitfall" if criterion.kind == "pitfall" else "its weight is negative"
     if (beginning := _match_beginning(criterion.description, "good")) is not None:
-        problem = f"{what}, but it tells of something good ({beginning!r}), so that a good response pays for it"
+        problem = f"{what}, but it describes something good ({beginning!r}), so a good response is penalised"
         advice = "name the mistake itself, or give the criterion a positive weight and another kind"
         yield Finding("good-penalised", "error", criterion.id, problem, advice)
     elif (beginning := _match_beginning(criterion.description, "negations")) is not None:
-        problem = f"{what}, and it says no already ({beginning!r}): a judge must say yes to a no"
-        advice = "ask for what should be there, with a positive weight, or name the mistake without a no"
+        problem = f"{what}, and it is negated ({beginning!r}), so the judge must say yes to a negation"
+        advice = "ask for what should be there, with a positive weight, or name the mistake without a negation"
         yield Finding("negated-penalty", "warning", criterion.id, problem, advice)
 
 
 def _find_vague_word(text: str) -> str | None:
-    """The first vague word of what is asked, unless it is made plain by what follows.
+    """The first vague word in what a criterion asks for, unless the text after it explains it.
 
-    What a response is to say that something is, or to find out whether it is, is not what the response is asked to be.
+    Clauses after "that" or "whether" are not searched: there the word describes the subject, not the response.
     """
     asked = _SUBORDINATE.split(text, maxsplit=1)[0]
     asked = re.split(r"\bwhether\b" if text.endswith("?") else r"\b(?:that|whether)\b", asked, maxsplit=1)[0]
@@ -136,7 +130,10 @@ def _match_beginning(text: str, name: str) -> str | None:
 
 
 def _find_second_demand(text: str) -> str | None:
-    """What begins a second demand in the first sentence; two verbs of one object ("states and explains it") do not."""
+    """The words that begin a second demand in the first sentence.
+
+    Two verbs with one object ("states and explains it") are one demand.
+    """
     sentence = _SENTENCE.split(text, maxsplit=1)[0]
     found = list(pattern("joins").finditer(sentence))
     found += [] if text.endswith("?") else list(_demand_pattern().finditer(sentence))
@@ -158,11 +155,11 @@ _VALUE = re.compile(r"-?\d+(?:[./]\d+)*")
 
 
 def check_weights(criteria: Sequence[Criterion]) -> Iterator[Finding]:
-    """Criteria that count for nothing, and one that counts for more than all others together."""
+    """Find criteria with weight 0, and one that outweighs all others together."""
     total = sum(abs(criterion.weight) for criterion in criteria)
     for criterion in criteria:
         if criterion.weight == 0:
-            problem = "its weight is 0, so it is judged for nothing"
+            problem = "its weight is 0, so its verdict has no effect"
             yield Finding("weightless", "warning", criterion.id, problem, "give it a weight, or leave it out")
         elif len(criteria) >= _MIN_CRITERIA and abs(criterion.weight) > total / 2:
             rest = total - abs(criterion.weight)
@@ -171,9 +168,9 @@ def check_weights(criteria: Sequence[Criterion]) -> Iterator[Finding]:
 
 
 def find_leaked_answers(criteria: Sequence[Criterion], answer: str | None = None) -> Iterator[Finding]:
-    """Criteria that hold the final answer, and are no `answer` themselves.
+    """Find criteria other than `answer` that contain the final answer.
 
-    The answer is `answer` where it is given, else what the `answer` criterion expects, or the last number in it.
+    The answer is `answer` if given, else what an `answer` criterion expects, or the last number in its text.
     """
     known = answer or next(filter(None, map(_expected, criteria)), None)
     if not known:
@@ -181,7 +178,9 @@ def find_leaked_answers(criteria: Sequence[Criterion], answer: str | None = None
     answer_pattern = re.compile(rf"(?<![\w.])-?{re.escape(known)}(?![\w]|\.\d)")
     for criterion in criteria:
         if criterion.kind != "answer" and answer_pattern.search(criterion.description):
-            problem = f"it gives the final answer away ({known[:40]!r}), which a policy that is shown it would copy"
+            problem = (
+                f"it gives the final answer away ({known[:40]!r}), and a policy that sees the rubric would copy it"
+            )
             advice = "say how to get there; or never show this rubric to the policy"
             yield Finding("gives-answer", "note", criterion.id, problem, advice)
 
@@ -197,37 +196,34 @@ def _expected(criterion: Criterion) -> str | None:
 
 
 SIMILARITY = 0.75
-"""From here on two criteria are reported, unless told otherwise."""
+"""The default similarity from which two criteria are reported."""
 
 _ENDING = re.compile(r"(?<=\w{3})(?:ingly|edly|ations?|ments?|ings?|ies|ied|ely|ers?|es|ed|ly|s|e)$")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def similarity(one: str, other: str) -> float:
-    """How alike two texts are, from 0 to 1."""
+    """The similarity of two texts, from 0 to 1; see the module's docstring."""
     return _stem_similarity(_stems(one), _stems(other))
 
 
 def find_overlaps(criteria: Sequence[Criterion], threshold: float = SIMILARITY) -> list[Finding]:
-    """Pairs of criteria that are the same, or at least as alike as `least`; each finding is the later one's."""
-    found = []
+    """Find pairs of criteria that are equal or similar from `threshold` on; the finding names the later one."""
+    findings = []
     stems = [_stems(strip_remarks(criterion.description)) for criterion in criteria]
     normalised = [" ".join(words(strip_remarks(criterion.description))) for criterion in criteria]
     numbers = [set(_NUMBER.findall(criterion.description)) for criterion in criteria]
     for (i, one), (j, other) in combinations(enumerate(criteria), 2):
         if normalised[i] and normalised[i] == normalised[j]:
-            problem = f"it says what criterion {one.id} says, so this counts twice"
-            found.append(Finding("duplicate", "error", other.id, problem, "leave one out"))
-        elif numbers[i] == numbers[j] and _stem_similarity(stems[i], stems[j]) >= threshold:
-            share = f"its words are nearly those of criterion {one.id} (similarity {_stem_similarity(stems[i], stems[j]):.2f})"
-            opposed = (one.weight < 0) != (other.weight < 0)
-            problem = f"{share}, with the opposite sign: one thing counts twice" if opposed else share
-            found.append(
-                Finding(
-                    "overlap", "warning", other.id, problem, "if they ask the same, keep one; or say how they differ"
-                )
-            )
-    return found
+            problem = f"it says the same as criterion {one.id}, so this counts twice"
+            findings.append(Finding("duplicate", "error", other.id, problem, "leave one out"))
+        elif numbers[i] == numbers[j] and (measure := _stem_similarity(stems[i], stems[j])) >= threshold:
+            problem = f"its words are nearly those of criterion {one.id} (similarity {measure:.2f})"
+            if (one.weight < 0) != (other.weight < 0):
+                problem += ", with the opposite sign: one thing counts twice"
+            advice = "if they ask the same, keep one; otherwise say how they differ"
+            findings.append(Finding("overlap", "warning", other.id, problem, advice))
+    return findings
 
 
 def _stems(text: str) -> frozenset[str]:

@@ -1,8 +1,8 @@
-"""Bring a database to the schema this package needs: one Alembic tree, shipped inside it, for both databases.
+"""Migrate a database to the schema that this package needs, on SQLite and PostgreSQL.
 
-Every function here blocks; from a coroutine, call it through `asyncio.to_thread`. Each run is one
-transaction, and runs against one database wait for each other, so that several hosts may start at once.
-Refuses to know when to migrate: whoever deploys decides.
+One Alembic tree, shipped inside the package, serves both databases. Every function blocks; from a coroutine, call it
+through `asyncio.to_thread`. Each run is one transaction, and concurrent runs against one database wait for each other,
+so several hosts may start at once.
 """
 
 from collections.abc import Callable
@@ -39,45 +39,45 @@ __all__ = [
     "upgrade",
 ]
 
-_LOCK = 7_233_188_020_411_973_001  # PostgreSQL advisory lock, any number as long as all hosts use the same
+_LOCK = 7_233_188_020_411_973_001  # PostgreSQL advisory lock; any number that all hosts share
 
 _LOCK_RETRY = LockRetry()
 
 
 class UnknownRevisionError(RuntimeError):
-    """The database was migrated by a newer adjudge-store than this one, which it does not work with."""
+    """A newer adjudge-store migrated the database to a revision that this one does not work with."""
 
 
 def upgrade(url: str, revision: str = "head", *, lock_retry: LockRetry = _LOCK_RETRY) -> None:
-    """Migrate to a revision, the newest unless given; nothing happens where it is that already.
+    """Upgrade to a revision, by default the newest.
 
-    Nor does anything where a newer package migrated it in a way that this one works with, and no revision is given.
+    Does nothing if the database is at that revision or, by default, at a newer one that this package works on.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.
         UnknownRevisionError: the database is newer than this package.
-        TablesInUseError: others would not let go of a table.
-        alembic.util.CommandError: there is no such revision.
+        TablesInUseError: a table stayed locked by other transactions.
+        alembic.util.CommandError: the revision does not exist.
     """
 
     def migrate(connection: Connection, config: Config) -> None:
-        found = _read_status(connection)
-        if found.state == "ahead" and revision == "head":
+        status = _read_status(connection)
+        if status.state == "ahead" and revision == "head":
             return
-        _check_known(found)
+        _check_known(status)
         command.upgrade(config, revision)
 
     _run(url, migrate, lock_retry)
 
 
 def downgrade(url: str, revision: str, *, lock_retry: LockRetry = _LOCK_RETRY) -> None:
-    """Migrate back to a revision (`base`: before the first); what later revisions held is lost.
+    """Downgrade to a revision (`base`: before the first). Data of later revisions is lost.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.
         UnknownRevisionError: the database is newer than this package.
-        TablesInUseError: others would not let go of a table.
-        alembic.util.CommandError: there is no such revision, or the database is older than it.
+        TablesInUseError: a table stayed locked by other transactions.
+        alembic.util.CommandError: the revision does not exist, or the database is older than it.
     """
 
     def migrate(connection: Connection, config: Config) -> None:
@@ -88,7 +88,7 @@ def downgrade(url: str, revision: str, *, lock_retry: LockRetry = _LOCK_RETRY) -
 
 
 def read_status(url: str) -> SchemaStatus:
-    """Where a database stands, and whether this package works on it as it is.
+    """Read the schema status of a database: its revision, and whether this package works on it.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.
@@ -98,13 +98,13 @@ def read_status(url: str) -> SchemaStatus:
 
 
 def current(url: str) -> str | None:
-    """The revision a database is at; None before the first migration."""
+    """The revision of a database; None before the first migration."""
     with blocking_connection(url, writes=False) as connection:
         return _revision(connection)
 
 
 def head() -> str:
-    """The newest revision this package knows."""
+    """The newest revision of this package."""
     return revisions()[-1].revision
 
 
@@ -136,15 +136,15 @@ def _read_status(connection: Connection) -> SchemaStatus:
 
 
 def _record_compatibility(connection: Connection) -> None:
-    """Say in the database what code works on it; what a newer package said of its own revision stays."""
-    found = _read_status(connection)
-    if revision_number(found.revisions, found.revision):
-        schema_status.write_compatibility(connection, found.revision, found.works_from)
+    """Record in the database which code works on it; a record of a newer package's revision stays."""
+    status = _read_status(connection)
+    if revision_number(status.revisions, status.revision):
+        schema_status.write_compatibility(connection, status.revision, status.works_from)
 
 
-def _check_known(found: SchemaStatus) -> None:
-    if revision_number(found.revisions, found.revision) is None:
+def _check_known(status: SchemaStatus) -> None:
+    if revision_number(status.revisions, status.revision) is None:
         raise UnknownRevisionError(
-            f"the database is at revision {found.revision}, which this adjudge-store does not know: a newer one "
-            "migrated it. Install that version (or newer), or restore a backup made before the migration."
+            f"the database is at revision {status.revision}, which this adjudge-store does not have: a newer version "
+            "migrated it. Install that version or a newer one, or restore a backup made before the migration."
         )

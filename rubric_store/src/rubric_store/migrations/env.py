@@ -1,4 +1,4 @@
-"""What Alembic runs for every command: revisions, on the connection that `rubric_store.migrations` opened."""
+"""Alembic's environment: runs revisions on the connection that `rubric_store.migrations` opened."""
 
 from alembic import context
 

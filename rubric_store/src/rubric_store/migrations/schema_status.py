@@ -1,14 +1,7 @@
-"""Which schema a database has, and whether this version's code works on it.
+"""The schema status of a database: its revision, and whether this version's code works on it.
 
-Where a database stands, seen by the code of this version. Refuses to know how to change that.
-
-What a database says of itself to code that does not know its revision: the oldest code that works on it.
-
-Kept by every migration from revision 0008 on. Refuses to know what a migration does.
-
-The revisions of this package in order, and what each says about the code that works on a database after it.
-
-Knows the files under `versions`. Refuses to know any database.
+From revision 0008 on every migration records in the database the oldest code that works on it, so that code which does
+not have the database's revision can tell whether it may run.
 """
 
 from dataclasses import dataclass
@@ -25,10 +18,10 @@ class Revision(NamedTuple):
     """A revision.
 
     Attributes:
-        does: what it is for, in a line.
+        summary: what the revision does, in one line.
         works_from: the oldest head whose code works on a database at this revision. A revision that declares none
-            only adds, and works with whatever code worked before it.
-        loses: what the way back from it loses, as the end of a sentence.
+            only adds, so all code that worked before it still works.
+        loses: what downgrading from it loses, as the end of a sentence.
     """
 
     revision: str
@@ -38,7 +31,7 @@ class Revision(NamedTuple):
 
 
 def script_config() -> Config:
-    """What Alembic needs to find the revisions."""
+    """The Alembic configuration that finds the revisions."""
     config = Config()
     config.set_main_option("script_location", "rubric_store:migrations")
     return config
@@ -58,7 +51,7 @@ def revisions() -> tuple[Revision, ...]:
 
 
 def revision_number(known_revisions: tuple[Revision, ...], revision: str | None) -> int | None:
-    """How many of the steps lead to a revision; None where it is none of them."""
+    """The number of a revision, from 1; 0 for None, and None for an unknown revision."""
     if revision is None:
         return 0
     return next((number for number, step in enumerate(known_revisions, start=1) if step.revision == revision), None)
@@ -69,12 +62,12 @@ SchemaState = Literal["current", "behind", "ahead", "too new"]
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
-    """A database and this code.
+    """The schema of a database, compared with this code.
 
     Attributes:
-        revision: what the database is at; None before its first migration.
-        works_from: the oldest head whose code works on it; None where that is not known.
-        revisions: all revisions that this code knows, oldest first.
+        revision: the database's revision; None before its first migration.
+        works_from: the oldest head whose code works on the database; None if unknown.
+        revisions: all revisions of this code, oldest first.
     """
 
     revision: str | None
@@ -83,12 +76,12 @@ class SchemaStatus:
 
     @property
     def head(self) -> str:
-        """The revision this code was written for."""
+        """The revision that this code was written for."""
         return self.revisions[-1].revision
 
     @property
     def state(self) -> SchemaState:
-        """`ahead` is a newer schema that works with this code, `too new` one that does not, or does not say so."""
+        """`ahead`: a newer schema that this code works on. `too new`: one that it does not work on, or may not."""
         number = revision_number(self.revisions, self.revision)
         if number is not None:
             return "current" if number == len(self.revisions) else "behind"
@@ -101,31 +94,33 @@ class SchemaStatus:
 
     @property
     def pending(self) -> tuple[Revision, ...]:
-        """What a migration would do, in order."""
+        """The revisions that a migration would apply, in order."""
         number = revision_number(self.revisions, self.revision)
         return () if number is None else self.revisions[number:]
 
     @property
     def supports_rolling_upgrade(self) -> bool:
-        """Whether processes whose head is the database's revision keep working when the pending steps are done."""
+        """Whether processes whose head is the database's revision keep working after the pending revisions."""
         if self.revision is None or not self.pending:
             return True
         needed = revision_number(self.revisions, self.revisions[-1].works_from) or 0
         return needed <= (revision_number(self.revisions, self.revision) or 0)
 
     def downgrade_path(self, to: str) -> tuple[Revision, ...]:
-        """The steps that a way back to a revision takes back, newest first.
+        """The revisions that a downgrade to a revision undoes, newest first.
 
         Raises:
-            LookupError: the database is not after that revision, or this code does not know one of the two.
+            LookupError: the database is not after that revision, or this code does not have one of the two.
         """
         target = 0 if to == "base" else revision_number(self.revisions, to)
         number = revision_number(self.revisions, self.revision)
         if number is None:
-            raise LookupError(f"the database is at {self.revision}, which a newer version made; go back with that one")
+            raise LookupError(
+                f"the database is at {self.revision}, which a newer version created; downgrade with that version"
+            )
         if target is None:
-            there = ", ".join(["base", *(step.revision for step in self.revisions)])
-            raise LookupError(f"there is no revision {to!r}; there are {there}")
+            known = ", ".join(["base", *(step.revision for step in self.revisions)])
+            raise LookupError(f"there is no revision {to!r}; use one of {known}")
         if target >= number:
             raise LookupError(f"the database is at {self.revision or 'base'}, which is not after {to}")
         return self.revisions[target:number][::-1]
@@ -138,18 +133,18 @@ schema_generation = Table(
     Column("works_from", String(32), nullable=False),
     PrimaryKeyConstraint("revision", name="pk_schema_generation"),
 )
-"""One row: the revision that the database was brought to, and the oldest head whose code works on it."""
+"""One row: the database's revision, and the oldest head whose code works on it."""
 
 
 def write_compatibility(connection: Connection, revision: str | None, works_from: str | None) -> None:
-    """Say where the database is now; nothing where it is too old to keep that."""
+    """Record the revision; does nothing if the schema is too old to have the table."""
     if _table_exists(connection):
         connection.execute(delete(schema_generation))
         connection.execute(insert(schema_generation).values(revision=revision, works_from=works_from))
 
 
 def read_works_from(connection: Connection, revision: str) -> str | None:
-    """The oldest head whose code works on a database at this revision; None where it does not say."""
+    """The oldest head whose code works on a database at this revision; None if that is not recorded."""
     if not _table_exists(connection):
         return None
     found = select(schema_generation.c.works_from).where(schema_generation.c.revision == revision)

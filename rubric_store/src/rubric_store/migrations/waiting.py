@@ -1,6 +1,6 @@
-"""How a migration waits for tables that are in use: shortly, and again later, so that nobody waits long behind it.
+"""`LockRetry`: how a migration waits for locked tables: briefly and repeatedly, so that it blocks others only briefly.
 
-Knows PostgreSQL's locks; SQLite has one, whose wait is bounded on every connection. Refuses to know what is migrated.
+It applies to PostgreSQL's locks. SQLite has one lock, whose wait is bounded on every connection.
 """
 
 import logging
@@ -14,19 +14,19 @@ from sqlalchemy.exc import OperationalError
 log = logging.getLogger("adjudge")
 
 _LOCK_SQLSTATES = {"55P03", "40P01"}
-"""SQLSTATE of a lock that was not had in time, and of a deadlock."""
+"""SQLSTATEs of a lock timeout and of a deadlock."""
 
 
 class TablesInUseError(RuntimeError):
-    """Tables that a migration needs to itself stayed in use; nothing was changed."""
+    """Tables that a migration must lock stayed in use; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockRetry:
-    """How long a migration waits for a lock at a time, how often it tries, and how long it leaves others between.
+    """How long a migration waits for a lock, how often it tries, and how long it pauses in between.
 
-    Whoever comes after a statement that waits for a table waits behind it. Half a second is below PostgreSQL's
-    `deadlock_timeout`, so that of a migration and a process that wait for each other the migration gives up.
+    While a statement waits for a table lock, later statements queue behind it. Half a second is below PostgreSQL's
+    `deadlock_timeout`, so in a deadlock between a migration and a process the migration gives up.
     """
 
     lock_timeout_s: float = 0.5
@@ -34,15 +34,15 @@ class LockRetry:
     pause_s: float = 2.0
 
     def set_lock_timeout(self, connection: Connection) -> None:
-        """Have the transaction wait for each lock no longer than this."""
+        """Limit how long the transaction waits for each lock."""
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{int(self.lock_timeout_s * 1000)}ms'")
 
     def run_with_retries(self, migrate: Callable[[], None]) -> None:
-        """Do a migration, which is one transaction, until it had the tables it needs.
+        """Run a migration, one transaction, and retry it while tables that it needs are locked.
 
         Raises:
-            TablesInUseError: they stayed in use.
+            TablesInUseError: the tables stayed in use through all attempts.
         """
         for number in range(1, self.attempts + 1):
             try:
@@ -52,10 +52,10 @@ class LockRetry:
                     raise
                 if number == self.attempts:
                     raise TablesInUseError(
-                        f"a table stayed in use through {self.attempts} tries; nothing was changed. End the transactions "
-                        "that hold it (pg_stat_activity shows since when each runs, by xact_start), and run it again"
+                        f"a table stayed in use through {self.attempts} attempts; nothing was changed. End the "
+                        "transactions that hold it (see xact_start in pg_stat_activity), and run the migration again"
                     ) from error
-                log.warning("a table is in use; the migration tries again in %g s", self.pause_s)
+                log.warning("a table is in use; retrying the migration in %g s", self.pause_s)
                 time.sleep(self.pause_s)
             else:
                 return

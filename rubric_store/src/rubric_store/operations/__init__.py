@@ -1,4 +1,4 @@
-"""Operations in chunks on SQLite or PostgreSQL: who works on what, what is done, and what came of it."""
+"""Operations in chunks on SQLite or PostgreSQL: their state, the leases on their chunks, and their results."""
 
 from rubric_store.operations.store import SQLOperations
 

@@ -1,12 +1,7 @@
-"""Transactions on operations, and the conversion between rows and messages.
+"""Transactions on operations with one clock for all, and the conversion between rows and messages.
 
-The database that operations are kept in: transactions that have one operation to themselves, and one clock for all.
-
-Clocks of hosts differ. Leases and pauses, which one process writes and another compares with, go by the database's.
-SQLite has none: there they go by monotonic time, which is the same for all processes of a host, and which a clock that
-is set back or forward does not change.
-
-Between the rows of operations and the messages of the wire: packing, and how far an operation is.
+Hosts' clocks differ, so leases and delays, which one process writes and another compares, use the database's clock.
+SQLite has none. There, processes share a host, and the time is monotonic: it does not jump if the host's clock is set.
 """
 
 import hashlib
@@ -29,11 +24,11 @@ from trainer_client.wire.operations import ChunkOutcome, Operation, OperationPro
 from trainer_client.wire.rewards import Usage
 
 _SERVER_CLOCK = select(func.clock_timestamp(type_=UTCDateTime))
-"""PostgreSQL's `now()` is when the transaction began, which may have waited for a lock since."""
+"""Not `now()`, which is the start of the transaction, and the transaction may have waited for a lock since."""
 
 
 _MAX_DELAY = timedelta(hours=1)
-"""No chunk waits for so long: one that would was put off by a clock that was set back since."""
+"""Longer than any chunk is delayed. A later due time means that the host's clock was set back since it was written."""
 
 
 def _now() -> datetime:
@@ -45,9 +40,9 @@ def _monotonic_time() -> timedelta:
 
 
 class OperationsDatabase:
-    """Reads and transactions; raises `ConnectionError` wherever the database cannot be reached now.
+    """Reads and transactions; methods raise `ConnectionError` if the database cannot be reached.
 
-    `clock` is asked in place of the database's, and of this process's for what is only shown.
+    `clock` replaces both the database's clock and this process's clock, for tests.
     """
 
     def __init__(self, url: str, clock: Callable[[], datetime] | None = None) -> None:
@@ -55,7 +50,7 @@ class OperationsDatabase:
         self._clock = clock or _now
         self._has_injected_clock = clock is not None
         self._uses_server_clock = clock is None and self._engine.dialect.name == "postgresql"
-        self._clock_epoch: datetime | None = None  # when monotonic time was 0, on a database without a clock
+        self._clock_epoch: datetime | None = None  # the moment of monotonic time 0, for SQLite
         self._writer = self._engine.execution_options(**{WRITES: True})
 
     async def close(self) -> None:
@@ -64,24 +59,23 @@ class OperationsDatabase:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:
-        """A connection to read by."""
+        """Open a connection for reading."""
         with translate_connection_errors():
             async with self._engine.connect() as connection:
                 yield connection
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction."""
+        """Open a transaction for writing."""
         with translate_connection_errors():
             async with self._writer.begin() as connection:
                 yield connection
 
     async def timestamp(self, connection: AsyncConnection) -> datetime:
-        """What time it is, the same to all processes: those that share a SQLite file share a host.
+        """The current time, the same for all processes (those that share a SQLite file share a host).
 
-        On SQLite the time goes on from where it stood when this store was opened, or from the latest moment that the
-        database knows where the host's clock stands before that: it was set back since, and what was put off then is
-        not to wait for it to catch up.
+        On SQLite it runs monotonically from the host's time at first use. If the host's clock was set back, it runs
+        from the latest time in the database instead, so that delayed chunks need not wait for the clock to catch up.
         """
         if self._uses_server_clock:
             server_time: datetime = (await connection.execute(_SERVER_CLOCK)).scalar_one()
@@ -93,12 +87,12 @@ class OperationsDatabase:
         return self.now()
 
     def now(self) -> datetime:
-        """What time it is by this process, for what is only shown."""
+        """The current time of this process, for display only."""
         return self._clock() if self._clock_epoch is None else self._clock_epoch + _monotonic_time()
 
 
 async def _database_time(connection: AsyncConnection, now: datetime) -> datetime:
-    """What time it is: `now` by the host's clock, or later where that was set back since the database was written."""
+    """`now`, or the latest time in the database if the host's clock was set back since it was written."""
     recorded = (
         await connection.execute(select(func.max(operations.c.started_at), func.max(operations.c.ended_at)))
     ).one()
@@ -114,59 +108,59 @@ async def _database_time(connection: AsyncConnection, now: datetime) -> datetime
 
 
 async def lock_operation(connection: AsyncConnection, project_id: str, operation_id: str) -> Row[Any] | None:
-    """The row of an operation, which nobody else changes until the transaction ends; None where there is none."""
+    """The row of an operation, locked until the transaction ends; None if it does not exist."""
     wanted = select(operations).where(in_operation(operations, project_id, operation_id)).with_for_update()
     return (await connection.execute(wanted)).one_or_none()
 
 
 async def change_operation(connection: AsyncConnection, row: Row[Any], **values: Any) -> None:
-    """Change an operation that is locked; its revision grows."""
+    """Update a locked operation and increment its revision."""
     where = in_operation(operations, row.project_id, row.operation_id)
     await connection.execute(update(operations).where(where).values(revision=operations.c.revision + 1, **values))
 
 
 def in_operation(table: Table, project_id: str, operation_id: str, *more: ColumnElement[bool]) -> ColumnElement[bool]:
-    """The rows of one operation."""
+    """A condition: the rows of one operation."""
     return and_(table.c.project_id == project_id, table.c.operation_id == operation_id, *more)
 
 
 MAX_LISTED_BYTES = 16 * 1024
-"""Of JSON, what a request may have to stand in a list, so that a list of large ones costs little."""
+"""Bytes of JSON up to which lists include an operation's request, so that listing large ones stays cheap."""
 
 MAX_PAGE_BYTES = 2**20
-"""What the results of a page have together, packed; their JSON is a multiple of it."""
+"""Compressed bytes of the results of a page; as JSON they are several times larger."""
 
 
 def pack(value: Any) -> bytes:
-    """A value as compressed JSON."""
+    """Compress a value as JSON."""
     return zlib.compress(as_json(value))
 
 
 def unpack(body: bytes) -> Any:
-    """The value that was packed."""
+    """Decompress a packed value."""
     return json.loads(zlib.decompress(body))
 
 
 def unpack_small(body: bytes | None) -> Any:
-    """The value that was packed; an empty object for what is not there, or has more than `MAX_LISTED_BYTES`."""
+    """Decompress a packed value; an empty object for None, and for JSON above `MAX_LISTED_BYTES`."""
     text = b"" if body is None else zlib.decompressobj().decompress(body, MAX_LISTED_BYTES + 1)
     return json.loads(text) if 0 < len(text) <= MAX_LISTED_BYTES else {}
 
 
 def as_json(value: Any) -> bytes:
-    """Canonical JSON; half a surrogate pair is written as its escape."""
+    """Canonical JSON in ASCII; lone surrogates are escaped."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 def digest(text: bytes) -> bytes:
-    """32 bytes that stand for a text."""
+    """The SHA-256 of a text, 32 bytes."""
     return hashlib.sha256(text).digest()
 
 
 def operation_of(row: Row[Any], now: datetime, *, listed: bool = False) -> Operation:
-    """An operation as it stands, with how long it has taken and will take; in a list, without a large request.
+    """Convert a row to an operation, with its elapsed and remaining seconds; if `listed`, without a large request.
 
-    Takes as long as its request is large: not for an event loop.
+    Decompresses the request, so do not call it on the event loop.
     """
     progress = OperationProgress.model_validate(row.progress)
     seconds = 0.0 if row.started_at is None else max(0.0, ((row.ended_at or now) - row.started_at).total_seconds())
@@ -193,17 +187,17 @@ def operation_of(row: Row[Any], now: datetime, *, listed: bool = False) -> Opera
 
 
 def results_per_page(sizes: Sequence[int]) -> int:
-    """How many results of these sizes go into a page: the first, and all that `MAX_PAGE_BYTES` have room for."""
+    """How many results of these sizes fit into a page of `MAX_PAGE_BYTES`; at least one."""
     return max(1, sum(total_bytes <= MAX_PAGE_BYTES for total_bytes in accumulate(sizes)))
 
 
 def result_page(bodies: Sequence[bytes], next_after: int | None) -> ResultPage:
-    """A page of packed results; not for an event loop."""
+    """Build a page from packed results. Decompresses them, so do not call it on the event loop."""
     return ResultPage(results=tuple([unpack(body) for body in bodies]), next_after=next_after)
 
 
 def values_after_chunk(row: Row[Any], inputs: int, outcome: ChunkOutcome) -> dict[str, Any]:
-    """The values of an operation's row once a chunk's outcome entered it: progress, usage, how many results."""
+    """The operation's new values after a finished chunk: progress, usage and number of results."""
     progress = dict(row.progress)
     discarded = dict(progress.get("discarded", {}))
     for reason, count in outcome.discarded.items():
@@ -218,7 +212,7 @@ def values_after_chunk(row: Row[Any], inputs: int, outcome: ChunkOutcome) -> dic
 def values_after_attempt(
     row: Row[Any], outcome: ChunkOutcome, progress: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The same for an attempt that left the chunk undone: what it cost, and nothing else."""
+    """The operation's new values after an attempt: usage, and progress, by default only its token counts."""
     if progress is None:
         progress = dict(row.progress)
         for name, count in _tokens(outcome.usage).items():

@@ -1,14 +1,10 @@
 """Leases on chunks: enqueue, claim for a time, finish; fair between projects.
 
-Who works on which chunk: announced, claimed for some time, and finished once.
+Every change to a chunk's outcome locks its operation first. If two workers have the same chunk, one finishes it and the
+other learns that it lost the lease.
 
-Whoever changes a chunk's outcome locks its operation first, so that of two workers with the same chunk one finishes
-it and the other is told that it was taken away.
-
-Whose turn it is: which chunks are announced next, so that each project gets its share of the workers.
-
-A project's next chunk comes the later the more of its chunks are announced or worked on, and the sooner the more its
-share weighs. How many operations it has, and of how many chunks, changes nothing. Refuses to know who announces.
+Fairness: the more of a project's chunks are enqueued or running, the later its next chunk is enqueued, and the more the
+project weighs, the sooner. The number and size of its operations make no difference.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,23 +33,23 @@ CHUNK_KEY = (chunks.c.project_id, chunks.c.operation_id, chunks.c.chunk)
 
 
 def in_chunks(keys: Sequence[ChunkRef]) -> ColumnElement[bool]:
-    """The rows of some chunks. Rows of values alone are looked for in no index by SQLite, hence each column's too."""
-    each = [column.in_({key[place] for key in keys}) for place, column in enumerate(CHUNK_KEY)]
-    return and_(*each, tuple_(*CHUNK_KEY).in_(keys))
+    """A condition: the rows of some chunks. SQLite uses no index for row values alone, so each column is tested too."""
+    by_column = [column.in_({key[place] for key in keys}) for place, column in enumerate(CHUNK_KEY)]
+    return and_(*by_column, tuple_(*CHUNK_KEY).in_(keys))
 
 
 def dispatchable(now: datetime, lost_before: datetime) -> ColumnElement[bool]:
-    """Which chunks wait for an announcement, a new one for those that were announced before `lost_before`."""
+    """A condition: chunks to enqueue, including those enqueued before `lost_before` or whose lease has expired."""
     not_enqueued = or_(chunks.c.announced_at.is_(None), chunks.c.announced_at < lost_before)
     queued = and_(chunks.c.state == "queued", chunks.c.due_at <= now, not_enqueued)
     return or_(queued, and_(chunks.c.state == "running", chunks.c.lease_until < now))
 
 
 def select_next_chunks(now: datetime, lost_before: datetime, limit: int) -> Select[Any]:
-    """The keys of the chunks to announce, the next first.
+    """The keys of the chunks to enqueue, in order.
 
-    A chunk's turn is its place among its project's, in which those that are announced or worked on come first, divided
-    by the project's weight. Within a project the first chunks of all operations come first, then the second ones.
+    Chunks are ordered by their rank within their project, divided by the project's weight. Enqueued and running chunks
+    rank first; after them the first chunks of all operations, then the second ones, and so on.
     """
     wanted = dispatchable(now, lost_before)
     open_ = or_(chunks.c.state == "running", chunks.c.announced_at.is_not(None), chunks.c.due_at <= now)
@@ -80,8 +76,8 @@ def select_next_chunks(now: datetime, lost_before: datetime, limit: int) -> Sele
     )
 
 
-_WORKER_DIED = f"whoever worked on it died {MAX_ATTEMPTS} times; look for the reason in the workers' logs"
-_ROWS_A_STATEMENT = 500
+_WORKER_DIED = f"its workers died {MAX_ATTEMPTS} times; see the workers' logs for the reason"
+ROWS_PER_STATEMENT = 500
 
 
 class ChunkLeases(OperationsDatabase):
@@ -92,9 +88,9 @@ class ChunkLeases(OperationsDatabase):
         self._retention = retention
 
     async def take_due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
-        """Chunks to announce, which count as announced from now on: those of all projects by turns.
+        """Return the next chunks to enqueue, fairly between projects, and mark them as enqueued.
 
-        Several may ask at once, and each chunk is given to one of them.
+        Concurrent callers never get the same chunk. Chunks enqueued more than `lost_after_s` ago count as lost.
         """
         async with self.connect() as connection:
             now = await self.timestamp(connection)
@@ -109,17 +105,17 @@ class ChunkLeases(OperationsDatabase):
             locked = {
                 ChunkRef(*row) for row in await connection.execute(still_dispatchable.with_for_update(skip_locked=True))
             }
-            found = [ref for ref in candidates if ref in locked]
-            if found:
-                given = {"state": "queued", "owner": None, "lease_until": None}
-                enqueued = {**given, "announced_at": await self.timestamp(connection)}
-                await connection.execute(update(chunks).where(in_chunks(found)).values(enqueued))
-        return found
+            due = [ref for ref in candidates if ref in locked]
+            if due:
+                enqueued_at = await self.timestamp(connection)
+                enqueued = {"state": "queued", "owner": None, "lease_until": None, "announced_at": enqueued_at}
+                await connection.execute(update(chunks).where(in_chunks(due)).values(enqueued))
+        return due
 
     async def claim(self, ref: ChunkRef, owner: str, lease_s: float) -> LeasedChunk | None:
-        """Take a chunk for some seconds; None where it is not to be had.
+        """Lease a chunk for `lease_s` seconds; None if it cannot be claimed.
 
-        One that was begun too often without coming to an end is given up instead.
+        A chunk that was started `MAX_ATTEMPTS` times without finishing fails instead.
         """
         async with self.begin() as connection:
             operation = await lock_operation(connection, ref.project_id, ref.operation_id)
@@ -142,17 +138,14 @@ class ChunkLeases(OperationsDatabase):
         return LeasedChunk(ref, operation.kind, request, body, row.inputs, row.attempts + 1, owner)
 
     async def renew(self, work: LeasedChunk, lease_s: float) -> bool:
-        """Keep a chunk for some more seconds; False where it was taken away."""
+        """Renew the lease on a chunk; False if the lease was lost."""
         async with self.begin() as connection:
             until = await self.timestamp(connection) + timedelta(seconds=lease_s)
-            prolonged = await connection.execute(update(chunks).where(_leased_by(work)).values(lease_until=until))
-            return bool(prolonged.rowcount)
+            renewed = await connection.execute(update(chunks).where(_leased_by(work)).values(lease_until=until))
+            return bool(renewed.rowcount)
 
     async def complete(self, work: LeasedChunk, outcome: ChunkOutcome) -> bool:
-        """Keep the results and what they cost; False, and nothing of it, where the chunk was taken away.
-
-        Its inputs are not kept any longer: nobody works on it again.
-        """
+        """Store a chunk's results and usage and delete its inputs; False, changing nothing, if the lease was lost."""
         async with self.begin() as connection:
             operation = await self._lock_leased_operation(connection, work)
             if operation is None:
@@ -163,8 +156,8 @@ class ChunkLeases(OperationsDatabase):
                 {**work.ref._asdict(), "place": place, "number": operation.results + place, "body": pack(result)}
                 for place, result in enumerate(outcome.results)
             ]
-            for start in range(0, len(rows), _ROWS_A_STATEMENT):
-                await connection.execute(insert(results), rows[start : start + _ROWS_A_STATEMENT])
+            for start in range(0, len(rows), ROWS_PER_STATEMENT):
+                await connection.execute(insert(results), rows[start : start + ROWS_PER_STATEMENT])
             values = values_after_chunk(operation, work.inputs, outcome)
             if outcome.summary is not None:
                 values["summary"] = pack(outcome.summary)
@@ -180,7 +173,7 @@ class ChunkLeases(OperationsDatabase):
         outcome: ChunkOutcome,
         counts: bool,
     ) -> None:
-        """Queue it for another attempt; nothing happens where it was taken away."""
+        """Queue a chunk for another attempt; does nothing if the lease was lost."""
         async with self.begin() as connection:
             operation = await self._lock_leased_operation(connection, work)
             if operation is None:
@@ -199,7 +192,7 @@ class ChunkLeases(OperationsDatabase):
             await change_operation(connection, operation, problem=problem, **values)
 
     async def fail(self, work: LeasedChunk, problem: str) -> None:
-        """Say that it cannot be done; nothing happens where it was taken away."""
+        """Mark a chunk as failed; does nothing if the lease was lost."""
         async with self.begin() as connection:
             operation = await self._lock_leased_operation(connection, work)
             if operation is not None:
@@ -207,7 +200,7 @@ class ChunkLeases(OperationsDatabase):
                 await self._fail(connection, operation, work.ref, problem, work.inputs, now)
 
     async def _lock_leased_operation(self, connection: AsyncConnection, work: LeasedChunk) -> Row[Any] | None:
-        """The operation, locked, of a chunk that is still this worker's."""
+        """Lock the operation of a chunk; None if it has ended or the lease was lost."""
         operation = await lock_operation(connection, work.ref.project_id, work.ref.operation_id)
         held = (
             await connection.execute(select(chunks.c.chunk).where(_leased_by(work)).with_for_update())
@@ -225,7 +218,7 @@ class ChunkLeases(OperationsDatabase):
     async def _count_finished_chunk(
         self, connection: AsyncConnection, operation: Row[Any], values: dict[str, Any], now: datetime
     ) -> None:
-        """Count one chunk less to do; end the operation after its last, or have the one that finishes it begin."""
+        """Decrement the unfinished chunks. After the last one end the operation; before the final chunk queue it."""
         left = operation.unfinished - 1
         values |= {"unfinished": left}
         if left <= 1:
@@ -250,7 +243,7 @@ class ChunkLeases(OperationsDatabase):
         return {"ended_at": now, "expires_at": None if self._retention is None else now + self._retention}
 
     def _insert(self, table: Table) -> Any:
-        """An insert that may say what to do on a conflict."""
+        """A dialect-specific insert, which supports ON CONFLICT."""
         return (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert(table)
 
 

@@ -1,6 +1,6 @@
-"""Operations as their submitters see them: kept, read, cancelled, tried again, forgotten.
+"""`SQLOperations`: operations as their submitters see them: create, read, cancel, retry, purge.
 
-The work on their chunks stands beside this, in `leases`.
+The part that workers use is `ChunkLeases`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from rubric_store.operations.database import (
     result_page,
     results_per_page,
 )
-from rubric_store.operations.leases import ChunkLeases
+from rubric_store.operations.leases import ROWS_PER_STATEMENT, ChunkLeases
 from rubric_store.operations.tables import chunks, operations, results
 from trainer_client.wire.operations import (
     TERMINAL_STATES,
@@ -35,13 +35,12 @@ from trainer_client.wire.operations import (
 )
 
 _PURGE_BATCH_SIZE = 100
-_ROWS_A_STATEMENT = 500
 
 
 class SQLOperations(ChunkLeases):
-    """Operations in the database at a URL; what has ended is kept for `keep_days`, for good where that is None.
+    """Operations in the database at a URL. Ended ones are kept for `keep_days`, forever if that is None.
 
-    Every method raises `ConnectionError` where the database cannot be reached now.
+    Every method raises `ConnectionError` if the database cannot be reached.
     """
 
     def __init__(
@@ -50,10 +49,10 @@ class SQLOperations(ChunkLeases):
         super().__init__(url, None if keep_days is None else timedelta(days=keep_days), clock)
 
     async def create(self, new: NewOperation) -> Operation:
-        """Keep an operation with its chunks; where the same submission made one, give that.
+        """Store an operation with its chunks, or return the one that the same submission created before.
 
         Raises:
-            ValueError: that submission asked for something else.
+            ValueError: the submission was used for a different request.
         """
         request, *bodies = await asyncio.to_thread(
             lambda: [pack(one) for one in (new.request, *(chunk.body for chunk in new.chunks))]
@@ -75,10 +74,10 @@ class SQLOperations(ChunkLeases):
             "unfinished": len(new.chunks) + new.has_final_chunk,
             "created_at": new.created_at,
         }
-        own = self._insert(operations).on_conflict_do_nothing(index_elements=["project_id", "submission"])
+        insert_new = self._insert(operations).on_conflict_do_nothing(index_elements=["project_id", "submission"])
         async with self.begin() as connection:
-            made = await connection.execute(own.values(values).returning(*operations.c))
-            if (row := made.one_or_none()) is not None:
+            inserted = await connection.execute(insert_new.values(values).returning(*operations.c))
+            if (row := inserted.one_or_none()) is not None:
                 await self._add_chunks(connection, new, bodies)
             elif submission is not None:
                 row = await _find_submission(connection, new.project_id, submission)
@@ -94,24 +93,24 @@ class SQLOperations(ChunkLeases):
         ]
         if new.has_final_chunk:
             rows.append({**common, "chunk": len(rows), "state": "waiting", "inputs": 0, "body": None})
-        for start in range(0, len(rows), _ROWS_A_STATEMENT):
-            await connection.execute(insert(chunks), rows[start : start + _ROWS_A_STATEMENT])
+        for start in range(0, len(rows), ROWS_PER_STATEMENT):
+            await connection.execute(insert(chunks), rows[start : start + ROWS_PER_STATEMENT])
 
     async def find_submission(self, project_id: str, submission: Submission) -> Operation | None:
-        """The operation that this submission made, if any; raises `ValueError` where it asked for something else."""
+        """The operation that a submission created, if any; raises `ValueError` if its request was a different one."""
         async with self.connect() as connection:
             row = await _find_submission(connection, project_id, submission)
         return None if row is None else await self._to_operation(row)
 
     async def get(self, project_id: str, operation_id: str) -> Operation | None:
-        """The operation as it stands."""
+        """The operation; None if it does not exist."""
         async with self.connect() as connection:
             wanted = select(operations).where(in_operation(operations, project_id, operation_id))
             row = (await connection.execute(wanted)).one_or_none()
         return None if row is None else await self._to_operation(row)
 
     async def get_state(self, project_id: str, operation_id: str) -> tuple[int, OperationState] | None:
-        """Its revision and its state."""
+        """The operation's revision and state; None if it does not exist."""
         wanted = select(operations.c.revision, operations.c.state).where(
             in_operation(operations, project_id, operation_id)
         )
@@ -120,7 +119,7 @@ class SQLOperations(ChunkLeases):
         return None if row is None else (row.revision, row.state)
 
     async def list(self, project_id: str, limit: int) -> tuple[Operation, ...]:
-        """The project's operations, the newest first, without requests that are large."""
+        """The project's newest operations, newest first, without large requests."""
         request = operations.c.request
         small = case((func.length(request) <= MAX_LISTED_BYTES, request)).label("request")
         columns = [small if column is request else column for column in operations.c]
@@ -132,22 +131,22 @@ class SQLOperations(ChunkLeases):
         return await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows]))
 
     async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
-        """Results `after`, `after + 1`, … in the order in which they were made; fewer than `limit` where large."""
+        """Results `after`, `after + 1`, … in order of creation; fewer than `limit` if they are large."""
         where = in_operation(results, project_id, operation_id, results.c.number >= after)
         bodies = select(results.c.body).where(where).order_by(results.c.number)
         sizes = bodies.with_only_columns(func.length(results.c.body)).limit(limit + 1)
         async with self.connect() as connection:
-            about = select(operations.c.state).where(in_operation(operations, project_id, operation_id))
-            state = (await connection.execute(about)).scalar_one_or_none()
+            of_operation = select(operations.c.state).where(in_operation(operations, project_id, operation_id))
+            state = (await connection.execute(of_operation)).scalar_one_or_none()
             if state is None:
                 return None
-            found = (await connection.execute(sizes)).scalars().all()
-            page = (await connection.execute(bodies.limit(results_per_page(found[:limit])))).scalars().all()
-        more = len(found) > len(page) or state not in TERMINAL_STATES
+            found_sizes = (await connection.execute(sizes)).scalars().all()
+            page = (await connection.execute(bodies.limit(results_per_page(found_sizes[:limit])))).scalars().all()
+        more = len(found_sizes) > len(page) or state not in TERMINAL_STATES
         return await asyncio.to_thread(result_page, page, after + len(page) if more else None)
 
     async def cancel(self, project_id: str, operation_id: str, now: datetime) -> Operation | None:
-        """End it, and take its chunks from whoever works on them; one that has ended stays as it is."""
+        """Cancel an operation and revoke its leases; an ended one stays as it is."""
         async with self.begin() as connection:
             row = await lock_operation(connection, project_id, operation_id)
             if row is not None and row.state not in TERMINAL_STATES:
@@ -160,7 +159,7 @@ class SQLOperations(ChunkLeases):
         return await self.get(project_id, operation_id)
 
     async def retry(self, project_id: str, operation_id: str) -> Operation | None:
-        """Queue what is not done of one that failed or was cancelled; any other stays as it is."""
+        """Queue the unfinished chunks of a failed or cancelled operation; any other stays as it is."""
         async with self.begin() as connection:
             row = await lock_operation(connection, project_id, operation_id)
             if row is not None and row.state in ("failed", "cancelled"):
@@ -192,7 +191,7 @@ class SQLOperations(ChunkLeases):
         return await self.get(project_id, operation_id)
 
     async def counts(self, now: datetime) -> OperationCounts:
-        """How many there are; of chunks, those of operations that have not ended, which are few beside all."""
+        """Count operations, and the chunks of operations that have not ended."""
         kinds = (operations.c.kind, operations.c.state)
         of_operations = select(*kinds, func.count()).group_by(*kinds)
         same = and_(operations.c.project_id == chunks.c.project_id, operations.c.operation_id == chunks.c.operation_id)
@@ -210,8 +209,8 @@ class SQLOperations(ChunkLeases):
         return OperationCounts(by_operation, {(row[0], row[1]): row[2] for row in rows}, min(waiting, default=None))
 
     async def purge(self, now: datetime) -> int:
-        """Delete operations that have expired, results and all; how many."""
-        gone = 0
+        """Delete expired operations with their chunks and results; return how many."""
+        deleted = 0
         expired = select(operations.c.project_id, operations.c.operation_id).where(operations.c.expires_at <= now)
         while True:
             async with self.begin() as connection:
@@ -219,21 +218,21 @@ class SQLOperations(ChunkLeases):
                 for project_id, operation_id in found:
                     for table in (results, chunks, operations):
                         await connection.execute(delete(table).where(in_operation(table, project_id, operation_id)))
-            gone += len(found)
+            deleted += len(found)
             if len(found) < _PURGE_BATCH_SIZE:
-                return gone
+                return deleted
 
     async def _to_operation(self, row: Row[Any]) -> Operation:
         return await asyncio.to_thread(operation_of, row, self.now())
 
 
 async def _find_submission(connection: AsyncConnection, project_id: str, submission: Submission) -> Row[Any] | None:
-    """The row that a submission made; raises `ValueError` where it asked for something else."""
+    """The row that a submission created, if any; raises `ValueError` if its request was a different one."""
     mine = and_(operations.c.project_id == project_id, operations.c.submission == digest(submission.key.encode()))
     row = (await connection.execute(select(operations).where(mine))).one_or_none()
     if row is not None and row.asked != submission.asked:
         raise ValueError(
-            f"operation {row.operation_id} was submitted under the same Idempotency-Key with other content; give every "
-            "submission a key of its own"
+            f"operation {row.operation_id} was submitted with the same Idempotency-Key and different content; use a "
+            "new key for every submission"
         )
     return row

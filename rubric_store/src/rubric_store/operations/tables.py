@@ -1,6 +1,6 @@
-"""The tables of operations as their statements see them; migration 0006 makes them, and a test holds the two together.
+"""The tables of operations as their statements see them. Migration 0006 creates them; a test compares the two.
 
-Texts of users are kept compressed, as bytes: PostgreSQL's text takes no NUL. Progress and usage are ours, and JSON.
+Users' texts are stored compressed, as bytes, since PostgreSQL's text type rejects NUL. Progress and usage are JSON.
 """
 
 from sqlalchemy import (
@@ -47,9 +47,9 @@ operations = Table(
     Index("ix_operations_created_at", "project_id", "created_at"),
     Index("ix_operations_expires_at", "expires_at"),
 )
-"""One row per operation; its lock orders all that changes in it. `submission` is the hash of what its submitter calls
-it, `asked` that of all that was asked for; `unfinished` counts chunks that are neither done nor failed, and `results`
-the results there are."""
+"""One row per operation; changes to an operation take the lock of its row. `submission` is the digest of the
+idempotency key, `asked` that of the whole request. `unfinished` counts chunks that are neither done nor failed,
+`results` the results so far."""
 
 chunks = Table(
     "operation_chunks",
@@ -74,8 +74,8 @@ chunks = Table(
     ),
     Index("ix_operation_chunks_state", "state", "chunk"),
 )
-"""One row per chunk: `queued`, `running` under a lease, `done` or `failed`; the one that never has a body is `waiting`
-until all others have ended, and finishes the operation. The others' bodies go when they are done."""
+"""One row per chunk: `queued`, `running` under a lease, `done` or `failed`. The final chunk, which has no body, is
+`waiting` until all others have ended, and finishes the operation. Other bodies are deleted when their chunk is done."""
 
 results = Table(
     "operation_results",
@@ -94,4 +94,4 @@ results = Table(
         name="fk_operation_results_operation_chunks",
     ),
 )
-"""One row per result; `number` counts them in the order in which they were made, from 0."""
+"""One row per result; `number` counts an operation's results in the order of their creation, from 0."""

@@ -1,10 +1,6 @@
-"""Publish a version and change its tags, inside a transaction of the caller's.
+"""Publish a version and change its tags, inside a transaction that the caller opens and ends.
 
-Publishing a version, as one transaction that its caller opens and ends.
-
-Knows the wire's rubrics and the statements. Whatever fails in here leaves nothing behind once the caller rolls back.
-
-The tags of a name, within a transaction that holds the name's lock.
+If anything fails here, the caller's rollback leaves nothing behind.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -20,38 +16,15 @@ from trainer_client.wire import Lineage, NewRubricName, RubricContent, RubricPub
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rubrics import MAX_TAGS
 
-
-async def add_tags(connection: AsyncConnection, project_id: str, name: str, tags: Iterable[str]) -> None:
-    """Give a name these tags beside those it has; raises `ValueError` if that makes too many."""
-    added = queries.add_tags(connection.dialect.name, project_id, name, sorted(set(tags)))
-    if not (await connection.execute(added)).all():
-        return
-    count = len((await connection.execute(queries.tags(project_id, [name]))).all())
-    if count > MAX_TAGS:
-        raise ValueError(f"tags: {name} would have {count} tags; a rubric has at most {MAX_TAGS}, so replace them")
-
-
-async def tags_of(connection: AsyncConnection, project_id: str, name: str) -> str:
-    """The tags of a name in one line, sorted; empty where it has none."""
-    return " ".join([row.tag for row in await connection.execute(queries.tags(project_id, [name]))])
-
-
-async def replace_tags(connection: AsyncConnection, project_id: str, name: str, tags: Iterable[str]) -> None:
-    """Give a name these tags in place of those it has."""
-    await connection.execute(queries.remove_tags(project_id, name))
-    if wanted := sorted(set(tags)):
-        await connection.execute(queries.add_tags(connection.dialect.name, project_id, name, wanted))
-
-
 _NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
 _NAME_SHOWN = 100
 
 AuditWriter = Callable[[str, str, str | None, str | None], Awaitable[None]]
-"""Adds an audit row: the action, of what, and what stood there before and after."""
+"""Adds an audit entry: action, subject, value before, value after."""
 
 
 def check_name(name: str) -> None:
-    """Raise `ValueError` for a name that nothing can be published under."""
+    """Raise `ValueError` for an invalid rubric name."""
     try:
         _NAME.validate_python(name)
     except ValidationError as error:
@@ -59,7 +32,7 @@ def check_name(name: str) -> None:
         if problem["type"] == "value_error":
             why = str(problem["ctx"]["error"])
         else:
-            why = "use lower-case letters, digits, '.', '_' and '-', in parts set apart by '/', at most 200 characters"
+            why = "use lower-case letters, digits, '.', '_' and '-', in parts separated by '/', at most 200 characters"
         shown = name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}… ({len(name)} characters)"
         raise ValueError(f"{shown!r} cannot name a rubric; {why}") from None
 
@@ -71,7 +44,7 @@ def build_publication(
     lineage: Lineage | None,
     parent: int | None,
 ) -> RubricPublication:
-    """Put together what is to be published; raises `ValueError` naming what breaks the wire's rules."""
+    """Build the publication; raises `ValueError` with every field that breaks the rules of `RubricPublication`."""
     extra = {"metadata": metadata, "tags": tuple(tags), "lineage": lineage, "parent": parent}
     try:
         return RubricPublication.model_validate({"criteria": content.criteria, **extra})
@@ -83,7 +56,7 @@ def build_publication(
 async def publish(
     connection: AsyncConnection, project_id: str, name: str, published: RubricPublication, write_audit: AuditWriter
 ) -> tuple[RubricVersion, bool]:
-    """Add a name's next version, or return the one that has these criteria already; True if it was added."""
+    """Add a name's next version, or return the existing one with the same criteria; True if it was added."""
     digest = published.digest
     latest = await _lock(connection, project_id, name)
     if published.tags:
@@ -113,7 +86,7 @@ async def publish(
 
 
 async def _lock(connection: AsyncConnection, project_id: str, name: str) -> int:
-    """Have a name to this transaction, made if need be; gives the number of its newest version, 0 for none."""
+    """Lock a name, creating it if needed, and return its latest version number, 0 for none."""
     lock = queries.lock_name(project_id, name)
     latest: int | None = (await connection.execute(lock)).scalar_one_or_none()
     if latest is not None:
@@ -121,11 +94,11 @@ async def _lock(connection: AsyncConnection, project_id: str, name: str) -> int:
     added = await connection.execute(queries.add_name(connection.dialect.name, project_id, name))
     if added.one_or_none():
         return 0
-    return int((await connection.execute(lock)).scalar_one())  # another publisher made it in between
+    return int((await connection.execute(lock)).scalar_one())  # another publisher created it in between
 
 
 async def store_words(connection: AsyncConnection, project_id: str, version: RubricVersion) -> None:
-    """Have a name found by the words of this version's criteria, and of no other's."""
+    """Index a name by the words of this version's criteria, replacing those of any other version."""
     words = words_of(criterion.description for criterion in version.criteria)
     dialect = connection.dialect.name
     values = {"words": kept_words(dialect, words)}
@@ -136,3 +109,25 @@ def _check_parent(name: str, parent: int | None, latest: int) -> None:
     if parent is not None and parent > latest:
         existing = f"its versions are 1 to {latest}" if latest else "it has no version yet"
         raise ValueError(f"parent: there is no {name}@{parent} to descend from; {existing}")
+
+
+async def add_tags(connection: AsyncConnection, project_id: str, name: str, tags: Iterable[str]) -> None:
+    """Add tags to a name; raises `ValueError` if it would have too many."""
+    added = queries.add_tags(connection.dialect.name, project_id, name, sorted(set(tags)))
+    if not (await connection.execute(added)).all():
+        return
+    count = len((await connection.execute(queries.tags(project_id, [name]))).all())
+    if count > MAX_TAGS:
+        raise ValueError(f"tags: {name} would have {count} tags; a rubric has at most {MAX_TAGS}, so replace them")
+
+
+async def tags_of(connection: AsyncConnection, project_id: str, name: str) -> str:
+    """The tags of a name, sorted and joined by spaces; empty if it has none."""
+    return " ".join([row.tag for row in await connection.execute(queries.tags(project_id, [name]))])
+
+
+async def replace_tags(connection: AsyncConnection, project_id: str, name: str, tags: Iterable[str]) -> None:
+    """Replace the tags of a name."""
+    await connection.execute(queries.remove_tags(project_id, name))
+    if wanted := sorted(set(tags)):
+        await connection.execute(queries.add_tags(connection.dialect.name, project_id, name, wanted))

@@ -1,18 +1,8 @@
-"""The SQL statements for rubrics: versions, names, search and pages.
+"""The SQL statements for rubrics: versions, names, search and pages. Functions return statements and execute nothing.
 
-The statements about versions, each as a function from its parameters; nothing here connects or commits.
-
-The statements about names: lists and searches, tags and aliases. Nothing here connects or commits.
-
-The words rubrics are searched by, the same on both databases, and how each keeps and finds them.
-
-PostgreSQL keeps them as a text search vector under an index, SQLite as text it reads through. What a word is
-decides Python, not the database: letters, digits and underscores, after NFKC and case folding. Scripts that
-put no space between words are searched by the beginnings of what stands between two other characters.
-
-Cursors for lists: opaque to clients, and the last name or number of a page to us.
-
-From rows to the wire's answers about versions.
+Search words are the same on both databases: PostgreSQL keeps them as an indexed text search vector, SQLite as text that
+it scans. Python decides what a word is: letters, digits and underscores, after NFKC and case folding. In scripts
+without spaces between words a word is the text between two other characters, found by its beginning.
 """
 
 import base64
@@ -53,43 +43,43 @@ from trainer_client.wire import Reference, RubricName, RubricVersion, VersionSum
 
 MAX_WORD_LENGTH = 100
 MAX_WORDS_BYTES = 262_144
-"""How much is kept of one rubric's words; those after are not found."""
+"""Bytes of words that are indexed per rubric; search does not find later ones."""
 
 _WORD = re.compile(r"\w+")
 
 
 def words_of(texts: Iterable[str]) -> list[str]:
-    """The distinct words of texts, in order of appearance, as far as they are kept."""
+    """The distinct words of texts, in order of appearance, up to `MAX_WORDS_BYTES`."""
     words: dict[str, None] = {}
-    room = MAX_WORDS_BYTES
+    bytes_left = MAX_WORDS_BYTES
     for text in texts:
         for found in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
             word = found[:MAX_WORD_LENGTH]
             if word in words:
                 continue
-            room -= len(word.encode()) + 1
-            if room < 0:
+            bytes_left -= len(word.encode()) + 1
+            if bytes_left < 0:
                 return list(words)
             words[word] = None
     return list(words)
 
 
 def words_parameter(dialect: str) -> ColumnElement[object]:
-    """The expression that keeps the words of a parameter named `words`, as `kept_words` makes it."""
+    """The expression that stores a parameter named `words`, whose value `kept_words` makes."""
     if dialect == "postgresql":
         return func.array_to_tsvector(cast(bindparam("words"), ARRAY(Text)))
     return bindparam("words", type_=Text)
 
 
 def kept_words(dialect: str, words: list[str]) -> object:
-    """Words as a value for `words_parameter`."""
+    """The value of `words_parameter` for some words."""
     return words if dialect == "postgresql" else "".join(f" {word}" for word in words)
 
 
 def has_words(dialect: str, column: ColumnElement[Any], words: Sequence[str]) -> ColumnElement[bool]:
-    """Whether kept words have, for each of these, one that begins with it."""
+    """A condition: for each of these words a stored word begins with it."""
     if dialect == "postgresql":
-        # A word holds neither quotes nor backslashes, so that this text is the query it looks like.
+        # Words contain neither quotes nor backslashes, so the query needs no escaping.
         query = " & ".join(f"'{word}':*" for word in words)
         return column.op("@@", is_comparison=True)(cast(literal(query, Text), TSQUERY))
     return and_(*[func.instr(column, f" {word}") > 0 for word in words])
@@ -109,28 +99,28 @@ _VERSION_COLUMNS = (
 
 
 def version(project_id: str, reference: Reference) -> Select[Any]:
-    """The version a reference stands for: a name's current one, that very one, an alias's, or a digest's.
+    """The version of a reference: a name's current version, a numbered version, an alias's, or a digest's.
 
-    Of the versions that have a digest it is the oldest in use, or the oldest where none is in use.
+    A digest resolves to its oldest version in use, or its oldest version if none is in use.
     """
-    found = select(*_VERSION_COLUMNS, versions.c.criteria).where(versions.c.project_id == project_id)
+    statement = select(*_VERSION_COLUMNS, versions.c.criteria).where(versions.c.project_id == project_id)
     if reference.digest is not None:
         oldest = (versions.c.retired_at.is_not(None), versions.c.created_at, versions.c.name, versions.c.version)
-        return found.where(versions.c.digest == reference.digest).order_by(*oldest).limit(1)
-    found = found.where(versions.c.name == reference.name)
+        return statement.where(versions.c.digest == reference.digest).order_by(*oldest).limit(1)
+    statement = statement.where(versions.c.name == reference.name)
     if reference.version is not None:
-        return found.where(versions.c.version == reference.version)
+        return statement.where(versions.c.version == reference.version)
     if reference.alias is not None:
         pointed = select(rubric_aliases.c.version).where(
             rubric_aliases.c.project_id == project_id,
             rubric_aliases.c.name == reference.name,
             rubric_aliases.c.alias == reference.alias,
         )
-        return found.where(versions.c.version == pointed.scalar_subquery())
+        return statement.where(versions.c.version == pointed.scalar_subquery())
     current = select(rubrics.c.current_version).where(
         rubrics.c.project_id == project_id, rubrics.c.name == reference.name
     )
-    return found.where(versions.c.version == current.scalar_subquery())
+    return statement.where(versions.c.version == current.scalar_subquery())
 
 
 def version_with_digest(project_id: str, name: str, digest: str) -> Select[Any]:
@@ -139,7 +129,7 @@ def version_with_digest(project_id: str, name: str, digest: str) -> Select[Any]:
 
 
 def history(project_id: str, name: str, *, before: int | None, limit: int) -> Select[Any]:
-    """The versions of a name without their criteria, newest first, from below a number on."""
+    """The versions of a name without their criteria, newest first, below the number `before` if given."""
     listed = (
         select(*_VERSION_COLUMNS, versions.c.criteria_count)
         .where(versions.c.project_id == project_id, versions.c.name == name)
@@ -150,14 +140,14 @@ def history(project_id: str, name: str, *, before: int | None, limit: int) -> Se
 
 
 def add_name(dialect: str, project_id: str, name: str) -> ReturningInsert[tuple[str]]:
-    """Add a name without versions, unless it is there; gives the name if it was added."""
+    """Insert a name without versions unless it exists; returns the name if it was inserted."""
     row = {"project_id": project_id, "name": name, "latest_version": 0, "current_version": 0}
     make = postgresql.insert if dialect == "postgresql" else sqlite.insert
     return make(rubrics).values(row).on_conflict_do_nothing().returning(rubrics.c.name)
 
 
 def lock_name(project_id: str, name: str) -> Select[Any]:
-    """The newest version number of a name, locked until the transaction ends (SQLite has locked all)."""
+    """The latest version number of a name, locking its row until the transaction ends (SQLite locks the database)."""
     return (
         select(rubrics.c.latest_version)
         .where(rubrics.c.project_id == project_id, rubrics.c.name == name)
@@ -166,7 +156,7 @@ def lock_name(project_id: str, name: str) -> Select[Any]:
 
 
 def add_version(project_id: str, added: RubricVersion) -> Insert:
-    """Add a version."""
+    """Insert a version."""
     return insert(versions).values(
         project_id=project_id,
         name=added.name,
@@ -182,26 +172,26 @@ def add_version(project_id: str, added: RubricVersion) -> Insert:
 
 
 def set_latest(project_id: str, name: str, number: int) -> Update:
-    """Record the newest version number of a name, which its bare name stands for now."""
+    """Set the latest version number of a name, and make it the current one."""
     mine = (rubrics.c.project_id == project_id, rubrics.c.name == name)
     return update(rubrics).where(*mine).values(latest_version=number, current_version=number)
 
 
 def set_words(dialect: str, project_id: str, name: str) -> Insert:
-    """Keep the words of a name; they are the parameter `words`."""
+    """Store the words of a name, given as the parameter `words`."""
     make = postgresql.insert if dialect == "postgresql" else sqlite.insert
     add = make(rubric_words).values(project_id=project_id, name=name, words=words_parameter(dialect))
     return add.on_conflict_do_update(index_elements=["project_id", "name"], set_={"words": add.excluded.words})
 
 
 def retire(project_id: str, name: str, number: int, at: datetime | None, reason: str | None) -> Update:
-    """Take a version out of use, or with None and None back into it."""
+    """Retire a version, or restore it if `at` and `reason` are None."""
     this = (versions.c.project_id == project_id, versions.c.name == name, versions.c.version == number)
     return update(versions).where(*this).values(retired_at=at, retired_reason=reason)
 
 
 def set_current(project_id: str, name: str) -> Update:
-    """Have a bare name stand for its newest version in use, or for its newest where none is in use."""
+    """Set a name's current version: the newest in use, or the newest if none is in use."""
     mine = (versions.c.project_id == project_id, versions.c.name == name)
     in_use = select(func.max(versions.c.version)).where(*mine, versions.c.retired_at.is_(None)).scalar_subquery()
     return (
@@ -211,7 +201,7 @@ def set_current(project_id: str, name: str) -> Update:
     )
 
 
-_AFTER_ANY_NAME = "\x7f"  # sorts after every character that a rubric's name may hold
+_AFTER_ANY_NAME = "\x7f"  # sorts after every character of a rubric's name
 
 
 def page(
@@ -224,10 +214,9 @@ def page(
     after: str | None = None,
     limit: int,
 ) -> Select[Any]:
-    """Names in order with their current versions: all, or those with a prefix, a tag, and criteria of these words.
+    """A page of names in order with their current versions, filtered by prefix, tag and words of the criteria.
 
-    The names of a page are found first and limited, and only they are joined with the rest: else a planner may read
-    everything that stands before them.
+    A subquery finds and limits the names before the joins; otherwise a planner may read everything before the page.
     """
     names = _names(project_id, dialect, tag, words, prefix, after).limit(limit).subquery()
     listed = (rubrics.c.project_id == project_id) & (rubrics.c.name == names.c.name)
@@ -255,7 +244,7 @@ def page(
 def _names(
     project_id: str, dialect: str, tag: str | None, words: Sequence[str], prefix: str, after: str | None
 ) -> Select[Any]:
-    """The names themselves, in order. What is asked of them is asked of every table that takes part."""
+    """The names of a page, in order. Every joined table gets every condition on the name."""
     tables = [rubric_tags] * (tag is not None) + [rubric_words] * bool(words) or [rubrics]
     first = tables[0]
     names = select(first.c.name).order_by(first.c.name)
@@ -275,7 +264,7 @@ def _names(
 
 
 def neighbours(project_id: str, name: str, count: int) -> tuple[Select[Any], Select[Any]]:
-    """Names with their newest version numbers on either side of a name, itself among them; `count` a side."""
+    """Up to `count` names on each side of a name, the name included, with their latest version numbers."""
     named = select(rubrics.c.name, rubrics.c.latest_version).where(rubrics.c.project_id == project_id).limit(count)
     return (
         named.where(rubrics.c.name >= name).order_by(rubrics.c.name),
@@ -284,32 +273,32 @@ def neighbours(project_id: str, name: str, count: int) -> tuple[Select[Any], Sel
 
 
 def tags(project_id: str, names: Sequence[str]) -> Select[Any]:
-    """The tags of names, as pairs, sorted by tag."""
+    """Pairs of name and tag, sorted by tag."""
     mine = (rubric_tags.c.project_id == project_id, rubric_tags.c.name.in_(names))
     return select(rubric_tags.c.name, rubric_tags.c.tag).where(*mine).order_by(rubric_tags.c.tag)
 
 
 def add_tags(dialect: str, project_id: str, name: str, added: Sequence[str]) -> ReturningInsert[tuple[str]]:
-    """Add tags that a name has not got; gives those that were added."""
+    """Insert the tags that a name does not have; returns those inserted."""
     make = postgresql.insert if dialect == "postgresql" else sqlite.insert
     rows = [{"project_id": project_id, "name": name, "tag": tag} for tag in added]
     return make(rubric_tags).values(rows).on_conflict_do_nothing().returning(rubric_tags.c.tag)
 
 
 def remove_tags(project_id: str, name: str) -> Delete:
-    """Take every tag from a name."""
+    """Delete all tags of a name."""
     return delete(rubric_tags).where(rubric_tags.c.project_id == project_id, rubric_tags.c.name == name)
 
 
 def aliases(project_id: str, names: Sequence[str]) -> Select[Any]:
-    """The aliases of names and the versions they stand for, sorted by alias."""
+    """The aliases of names and the versions they point to, sorted by alias."""
     mine = (rubric_aliases.c.project_id == project_id, rubric_aliases.c.name.in_(names))
     columns = (rubric_aliases.c.name, rubric_aliases.c.alias, rubric_aliases.c.version)
     return select(*columns).where(*mine).order_by(rubric_aliases.c.alias)
 
 
 def set_alias(dialect: str, project_id: str, name: str, alias: str, version: int) -> Insert:
-    """Have an alias of a name stand for a version."""
+    """Point an alias of a name to a version."""
     make = postgresql.insert if dialect == "postgresql" else sqlite.insert
     add = make(rubric_aliases).values(project_id=project_id, name=name, alias=alias, version=version)
     key = ["project_id", "name", "alias"]
@@ -317,19 +306,19 @@ def set_alias(dialect: str, project_id: str, name: str, alias: str, version: int
 
 
 def remove_alias(project_id: str, name: str, alias: str) -> Delete:
-    """Take an alias from a name."""
+    """Delete an alias of a name."""
     this = (rubric_aliases.c.project_id == project_id, rubric_aliases.c.name == name, rubric_aliases.c.alias == alias)
     return delete(rubric_aliases).where(*this)
 
 
 MAX_LIMIT = 500
-UNKNOWN_CURSOR = "this cursor is not one we gave out; pass a page's next_cursor unchanged"
+UNKNOWN_CURSOR = "this cursor is invalid; pass a page's next_cursor unchanged"
 _NAME: TypeAdapter[str] = TypeAdapter(RubricName)
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class CursorError(ValueError):
-    """A cursor that no page gave out."""
+    """A cursor that was not returned with a page."""
 
 
 def check_limit(limit: int, what: str = "rubrics") -> int:
@@ -340,12 +329,12 @@ def check_limit(limit: int, what: str = "rubrics") -> int:
 
 
 def to_cursor(last: str) -> str:
-    """The cursor that continues after a name or a number."""
+    """The opaque cursor that continues after a name or a number."""
     return base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
 
 
 def name_from_cursor(cursor: str) -> str:
-    """The name that a cursor continues after; raises `CursorError` if no page gave it out."""
+    """The name that a cursor continues after; raises `CursorError` for an invalid cursor."""
     try:
         return _NAME.validate_python(text_from_cursor(cursor))
     except ValidationError:
@@ -353,7 +342,7 @@ def name_from_cursor(cursor: str) -> str:
 
 
 def number_from_cursor(cursor: str) -> int:
-    """The version that a cursor continues after; raises `CursorError` if no page gave it out."""
+    """The version that a cursor continues after; raises `CursorError` for an invalid cursor."""
     number = text_from_cursor(cursor)
     if not _NUMBER.fullmatch(number):
         raise CursorError(UNKNOWN_CURSOR)
@@ -361,7 +350,7 @@ def number_from_cursor(cursor: str) -> int:
 
 
 def text_from_cursor(cursor: str) -> str:
-    """What a cursor was made of; raises `CursorError` if it is none."""
+    """The text that a cursor encodes; raises `CursorError` for an invalid cursor."""
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
@@ -370,12 +359,12 @@ def text_from_cursor(cursor: str) -> str:
 
 
 def version_of(row: Row[Any]) -> RubricVersion:
-    """A version with its criteria."""
+    """Convert a row to a version with its criteria."""
     return RubricVersion.model_validate(_fields(row))
 
 
 def summary_of(row: Row[Any], aliases: Mapping[str, int]) -> VersionSummary:
-    """A version without its criteria, with those of its name's aliases that stand for it."""
+    """Convert a row to a version without its criteria, with those of its name's aliases that point to it."""
     pointing_aliases = [alias for alias, version in aliases.items() if version == row.version]
     return VersionSummary.model_validate({**_fields(row), "aliases": tuple(pointing_aliases)})
 

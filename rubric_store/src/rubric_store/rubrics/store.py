@@ -1,22 +1,9 @@
-"""The rubric store: names, immutable versions, aliases, tags, lists, and lookup by reference.
+"""`RubricStore`: names, immutable versions, aliases, tags, lists, and lookup by reference.
 
-The rubric store: names, immutable versions, and lookups by reference.
+Every change to a name takes the name's lock, so on any number of hosts it sees the result of the change before it.
 
-Knows the wire's rubrics and the tables. Refuses to know who asks, what a rubric is judged with, or how
-the database came to have its schema (`rubric_store.migrations`).
-
-Lists of what the store holds: rubrics by name, by tag and by the words of their criteria, and their histories.
-
-What changes about a name without a new version: aliases, tags, and which versions are in use.
-
-Every change takes the name's lock, so that it sees what the one before it left, on any number of hosts.
-
-Versions found lately, for when the database is away. Knows no database.
-
-Only what references that never change their meaning stood for is remembered: a name@version, and a digest. Whether a
-version was retired since is not known while the database is away.
-
-The reference a caller may have meant by one that stands for nothing.
+While the database is unavailable, `find` answers from `VersionCache`, for references whose meaning never changes: a
+name@version and a digest. Whether such a version was retired in the meantime is unknown until the database is back.
 """
 
 import asyncio
@@ -69,27 +56,27 @@ _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
 
 
 class ChangeMixin(BaseRepository):
-    """The part of `RubricStore` that changes what is there."""
+    """The part of `RubricStore` that changes existing rubrics: aliases, tags, retirement."""
 
     async def move_alias(
         self, project_id: str, name: str, alias: str, version: int, *, expected: int | None
     ) -> tuple[bool, int | None]:
-        """Have an alias stand for a version, if it stands for the expected one now.
+        """Point an alias to a version, if it points to the expected one now.
 
         Args:
-            project_id: whose rubrics.
+            project_id: the project of the rubrics.
             name: the rubric.
-            alias: what is moved.
-            version: what it shall stand for.
-            expected: what it stands for now as far as the caller knows; None if there is no such alias yet.
+            alias: the alias.
+            version: the version that it shall point to.
+            expected: the version that it points to now, or None if the alias does not exist.
 
         Returns:
-            Whether it stands for `version` now, and what it stands for (None: there is no such alias). An alias that
-            stands for `version` already counts as moved, whatever was expected, so that a move may be repeated.
+            Whether the alias now points to `version`, and what it points to (None: it does not exist). An alias that
+            already points to `version` counts as moved whatever was expected, so a move may be repeated.
 
         Raises:
-            ValueError: no alias may be called this, or the version is retired.
-            LookupError: there is no such rubric or version.
+            ValueError: the alias's name is invalid, or the version is retired.
+            LookupError: the rubric or the version does not exist.
         """
         _check_alias(alias)
         async with self._begin_locked(project_id, name) as connection:
@@ -110,28 +97,28 @@ class ChangeMixin(BaseRepository):
     async def remove_alias(
         self, project_id: str, name: str, alias: str, *, expected: int | None
     ) -> tuple[bool, int | None]:
-        """Take an alias away, if it stands for the expected version now; whether it did, and for what it stood.
+        """Remove an alias if it points to the expected version; return whether it did, and what it pointed to.
 
         Raises:
-            LookupError: there is no such rubric.
+            LookupError: the rubric does not exist.
         """
         async with self._begin_locked(project_id, name) as connection:
             current = await _alias(connection, project_id, name, alias)
             if current is None or current != expected:
                 return False, current
             await connection.execute(queries.remove_alias(project_id, name, alias))
-            stood_for = await _version(connection, project_id, name, current)
+            removed = await _version(connection, project_id, name, current)
             await self._add_audit_entry(
-                connection, project_id, "alias.removed", f"{name}@{alias}", stood_for.digest, None
+                connection, project_id, "alias.removed", f"{name}@{alias}", removed.digest, None
             )
         return True, current
 
     async def replace_tags(self, project_id: str, name: str, tags: Sequence[str]) -> RubricTags:
-        """Give a rubric these tags in place of those it has.
+        """Replace the tags of a rubric.
 
         Raises:
-            ValueError: too many, or one that is none.
-            LookupError: there is no such rubric.
+            ValueError: too many tags, or an invalid one.
+            LookupError: the rubric does not exist.
         """
         try:
             wanted = TagSet(tags=tuple(tags)).tags
@@ -146,10 +133,10 @@ class ChangeMixin(BaseRepository):
         return RubricTags(name=name, tags=tuple(sorted(set(wanted))))
 
     async def retire(self, project_id: str, name: str, version: int, reason: str) -> RubricVersion:
-        """Take a version out of use; again: with another reason, as of when it was first.
+        """Retire a version. Retiring it again replaces the reason and keeps the time.
 
         Raises:
-            LookupError: there is no such version.
+            LookupError: the version does not exist.
         """
         async with self._begin_locked(project_id, name) as connection:
             found = await _version(connection, project_id, name, version)
@@ -160,10 +147,10 @@ class ChangeMixin(BaseRepository):
             return await _set_retirement(connection, project_id, found, at, reason)
 
     async def restore(self, project_id: str, name: str, version: int) -> RubricVersion:
-        """Take a version back into use.
+        """Bring a retired version back into use.
 
         Raises:
-            LookupError: there is no such version.
+            LookupError: the version does not exist.
         """
         async with self._begin_locked(project_id, name) as connection:
             found = await _version(connection, project_id, name, version)
@@ -210,8 +197,8 @@ def _check_alias(alias: str) -> None:
         if problem["type"] == "value_error":
             raise ValueError(str(problem["ctx"]["error"])) from None
         raise ValueError(
-            f"{alias[:64]!r} is no alias; begin with a lower-case letter, go on with letters, digits, '.', '_' and "
-            "'-', at most 64 characters"
+            f"{alias[:64]!r} is not a valid alias; begin with a lower-case letter, continue with letters, digits, '.', "
+            "'_' and '-', at most 64 characters"
         ) from None
 
 
@@ -221,7 +208,7 @@ _Aliases = defaultdict[str, dict[str, int]]
 
 
 class ListMixin(BaseRepository):
-    """The part of `RubricStore` that lists. A page costs the same wherever it is."""
+    """The part of `RubricStore` that lists rubrics. Every page costs the same, however far into the list."""
 
     async def list(
         self,
@@ -233,19 +220,19 @@ class ListMixin(BaseRepository):
         after: str | None = None,
         limit: int = 100,
     ) -> RubricPage:
-        """Rubrics by name in code point order, each with the version its bare name stands for.
+        """List rubrics by name in code point order, each with its current version.
 
         Args:
-            project_id: whose rubrics.
+            project_id: the project of the rubrics.
             prefix: only names that begin with this text, taken literally.
             tag: only rubrics that have this tag.
-            text: only rubrics whose criteria, taken together, have for each word of this text a word that begins
-                with it, whatever its case; see `rubric_store.rubrics.queries`. A text without a word finds nothing.
-            after: the `next_cursor` of the page before; None for the first page.
-            limit: rubrics a page, 1 to 500.
+            text: only rubrics whose criteria together contain, for each word of this text, a word that begins with
+                it, ignoring case; see `rubric_store.rubrics.queries`. A text without words finds nothing.
+            after: the `next_cursor` of the previous page; None for the first page.
+            limit: rubrics per page, 1 to 500.
 
         Raises:
-            CursorError: no page gave this cursor out.
+            CursorError: the cursor is invalid.
             ValueError: the limit is out of range.
         """
         check_limit(limit)
@@ -267,16 +254,16 @@ class ListMixin(BaseRepository):
     async def history(
         self, project_id: str, name: str, *, after: str | None = None, limit: int = 100
     ) -> RubricHistory | None:
-        """The versions of a rubric, the newest first; None if there is no such rubric.
+        """List the versions of a rubric, newest first; None if the rubric does not exist.
 
         Args:
-            project_id: whose rubrics.
+            project_id: the project of the rubrics.
             name: the rubric.
-            after: the `next_cursor` of the page before; None for the first page.
-            limit: versions a page, 1 to 500.
+            after: the `next_cursor` of the previous page; None for the first page.
+            limit: versions per page, 1 to 500.
 
         Raises:
-            CursorError: no page gave this cursor out.
+            CursorError: the cursor is invalid.
             ValueError: the limit is out of range.
         """
         check_limit(limit, "versions")
@@ -295,12 +282,12 @@ class ListMixin(BaseRepository):
         )
 
     async def aliases(self, project_id: str, name: str) -> RubricAliases:
-        """The aliases of a rubric; none where there is no such rubric."""
+        """The aliases of a rubric; empty if the rubric does not exist."""
         _, aliases = await self._labels(project_id, [name])
         return RubricAliases(name=name, aliases=aliases[name])
 
     async def _labels(self, project_id: str, names: Sequence[str]) -> tuple[_Tags, _Aliases]:
-        """The tags and the aliases of names."""
+        """The tags and the aliases of names, by name."""
         tags: _Tags = defaultdict(list)
         aliases: _Aliases = defaultdict(dict)
         async with self._connect() as connection:
@@ -317,19 +304,19 @@ _ALIAS_LENGTH = 64
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """The name a reference may have meant, in the characters names have, and what it asks for of it."""
+    """Split a reference into a name, reduced to the characters that names have, and its selector."""
     name, _, rest = reference.partition("@")
     return _NOT_IN_NAMES.sub("-", name.lower())[:_NAME_LENGTH], rest
 
 
 def nearest_name(name: str, names: Mapping[str, int]) -> str | None:
-    """The name that looks most like this one; None if none looks like it."""
+    """The name most similar to this one; None if none is similar."""
     matches = difflib.get_close_matches(name, names, 1)
     return matches[0] if matches else None
 
 
 def nearest_reference(name: str, selector: str, latest: int, aliases: Mapping[str, int]) -> str:
-    """A reference to a name that exists: to the version or the alias nearest to what was asked of it, or to none."""
+    """A reference to an existing name: to the version or alias nearest to the selector, else to the bare name."""
     if re.fullmatch(r"[1-9][0-9]{0,8}", selector):
         return f"{name}@{min(int(selector), latest)}"
     matches = difflib.get_close_matches(selector.lower()[:_ALIAS_LENGTH], aliases, 1) if selector else []
@@ -340,20 +327,20 @@ _MAX_CACHE_BYTES = 32 * 2**20
 
 
 class VersionCache:
-    """The versions asked for last, up to 32 MiB of them."""
+    """The most recently used versions, up to 32 MiB."""
 
     def __init__(self) -> None:
         self._versions: ByteCache[tuple[str, Reference], RubricVersion] = ByteCache(_MAX_CACHE_BYTES)
 
     def put(self, project_id: str, reference: Reference, version: RubricVersion) -> None:
-        """Remember what a reference stands for, unless that may change."""
+        """Cache the version of a reference, unless the reference may change its meaning."""
         if reference.version is None and reference.digest is None:
             return
         if self._versions.get((project_id, reference)) is not version:
             self._versions.put((project_id, reference), version)
 
     def get(self, project_id: str, reference: Reference) -> RubricVersion | None:
-        """What it stood for when it was last found; None where that is not remembered."""
+        """The cached version of a reference; None if there is none."""
         return self._versions.get((project_id, reference))
 
 
@@ -363,15 +350,15 @@ _RETRY_AFTER_S = 1.0
 
 
 class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
-    """Rubrics on SQLite or PostgreSQL, each project apart from the others.
+    """Rubrics on SQLite or PostgreSQL, separate for each project.
 
     Args:
-        database: `sqlite+aiosqlite:///path`, `postgresql+psycopg://…`, or an engine for one of them. An
-            engine that is handed in stays the caller's: `close` leaves it open.
-        actor: says who makes the change that is being made, for its audit row.
+        database: `sqlite+aiosqlite:///path`, `postgresql+psycopg://…`, or an engine for one of them. An engine that
+            is passed in stays the caller's: `close` leaves it open.
+        actor: returns who makes the current change, for the audit log.
 
     Raises:
-        DatabaseURLError: the URL is none the store can use.
+        DatabaseURLError: the store cannot use the URL.
     """
 
     def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = unknown_actor) -> None:
@@ -380,15 +367,16 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
         self._retry_at = 0.0
 
     async def find(self, project_id: str, reference: str) -> RubricVersion | None:
-        """The version that `name`, `name@3`, `name@alias` or `sha256:…` stands for; None if there is none.
+        """Resolve `name`, `name@3`, `name@alias` or `sha256:…` to a version; None if there is none.
 
-        A bare name stands for its newest version in use, or for its newest where all are retired; a digest for the
-        oldest in use that has it, or the oldest; and a text that is no reference for nothing. While the database is
-        away, or takes longer than a second, `name@3` and digests asked for before stand for what they stood for; it is
-        then asked once a second.
+        A bare name resolves to its newest version in use, or to its newest version if all are retired. A digest
+        resolves to its oldest version in use, or to its oldest version. An invalid reference resolves to None.
+
+        While the database is unavailable or slower than a second, `name@3` and digests that were found before come from
+        a cache, and the database is tried once a second.
 
         Raises:
-            ConnectionError: the database is away, and that is not remembered.
+            ConnectionError: the database is unavailable, and the reference is not cached.
         """
         try:
             parsed = parse_reference(reference)
@@ -412,10 +400,10 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
         return found
 
     async def closest(self, project_id: str, reference: str) -> str | None:
-        """The existing reference that looks most like this one, for an error message; None if none does.
+        """The existing reference most similar to this one, for an error message; None if none is similar.
 
-        Compares with the 500 names on either side in the order of names. Keeps to the version or alias asked for
-        where the name has such a one, and to the newest version otherwise. A digest looks like nothing but itself.
+        Compares with the 500 names on either side in sort order. Keeps the version or alias asked for if the name has
+        it, else refers to the nearest version. Nothing is similar to a digest.
         """
         if reference.startswith("sha256:"):
             return None
@@ -438,23 +426,23 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
         lineage: Lineage | None = None,
         parent: int | None = None,
     ) -> tuple[RubricVersion, bool]:
-        """Add a name's next version, or return the one that has these criteria already; True if it was added.
+        """Add a name's next version, or return the existing one with the same criteria; True if it was added.
 
-        Publishers of one name take turns, on any number of hosts: versions are 1, 2, 3… without gaps. Metadata,
-        lineage and parent of a version that is there already stand.
+        Concurrent publishers of one name, on any number of hosts, run one after another: versions are 1, 2, 3…
+        without gaps. An existing version keeps its metadata, lineage and parent.
 
         Args:
-            project_id: whose rubrics.
-            name: what the rubric is called.
+            project_id: the project of the rubrics.
+            name: the rubric's name.
             content: the criteria.
-            metadata: a JSON object to keep with the version, at most 64 KiB.
-            tags: added to the name's tags, also where the version is there already.
+            metadata: a JSON object to store with the version, at most 64 KiB.
+            tags: added to the name's tags, even if the version exists already.
             lineage: who or what made this version.
-            parent: the version of this name that it was made from; the newest unless given.
+            parent: the version of this name that it was made from; by default the newest.
 
         Raises:
-            ValueError: the name is none a rubric may have, there is no such parent, or what is given beside the
-                criteria breaks the rules of `RubricPublication`.
+            ValueError: the name is invalid, the parent does not exist, or another argument breaks the rules of
+                `RubricPublication`.
         """
         check_name(name)
         published = build_publication(content, metadata, tags, lineage, parent)
@@ -464,7 +452,7 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
             )
 
     async def ready(self) -> bool:
-        """Whether the store can be read: the database answers within five seconds, and has the tables."""
+        """Whether the store can be read: the database answers within five seconds and has the tables."""
         try:
             await self._read(queries.page("", self._engine.dialect.name, limit=1))
         except (SQLAlchemyError, OSError):

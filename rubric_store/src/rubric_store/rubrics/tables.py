@@ -1,7 +1,7 @@
-"""The tables, as the queries see them; the migrations make them, and a test holds the two together.
+"""The tables of rubrics as the queries see them. The migrations create them; a test compares the two.
 
-Criteria are kept as JSON text on both databases and never searched inside: PostgreSQL's JSONB would reorder
-keys and refuse characters that a rubric may hold. Names sort by code point everywhere, so that pages agree.
+Criteria are JSON text on both databases and never searched inside: PostgreSQL's JSONB would reorder keys and reject
+characters that a rubric may contain. Names sort by code point on both databases, so that pages agree.
 """
 
 from datetime import UTC, datetime
@@ -28,52 +28,48 @@ metadata = MetaData()
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """A moment in UTC: aware in Python on both databases, though SQLite keeps no zone."""
+    """A UTC timestamp, timezone-aware in Python on both databases although SQLite stores no zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Turn an aware moment into UTC; refuse a naive one with `ValueError`."""
+        """Convert an aware datetime to UTC; raises `ValueError` for a naive one."""
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError("a moment without a zone cannot be stored; use datetime.now(UTC)")
+            raise ValueError("a datetime without a time zone cannot be stored; use datetime.now(UTC)")
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Read a moment back as UTC."""
+        """Read a datetime as UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def key_column(name: str, length: int = 200) -> Column[str]:
-    """A column that names something: compared byte by byte on both databases."""
+    """A NOT NULL column for names, compared byte by byte on both databases."""
     return Column(name, String(length).with_variant(String(length, collation="C"), "postgresql"), nullable=False)
-
-
-def _key() -> String:
-    return String(200).with_variant(String(200, collation="C"), "postgresql")
 
 
 rubrics = Table(
     "rubrics",
     metadata,
-    Column("project_id", _key(), nullable=False),
-    Column("name", _key(), nullable=False),
+    key_column("project_id"),
+    key_column("name"),
     Column("latest_version", Integer, nullable=False),
     Column("current_version", Integer, nullable=False, server_default="0"),
     PrimaryKeyConstraint("project_id", "name", name="pk_rubrics"),
 )
-"""One row per name. Its lock orders all that changes under that name. `latest_version` is the last number given;
-`current_version` is what the bare name stands for: the newest not retired, or the newest where all are."""
+"""One row per name. Changes to a name take the lock of its row. `latest_version` is the highest version number;
+`current_version` is what the bare name resolves to: the newest version not retired, or the newest if all are."""
 
 rubric_versions = Table(
     "rubric_versions",
     metadata,
-    Column("project_id", _key(), nullable=False),
-    Column("name", _key(), nullable=False),
+    key_column("project_id"),
+    key_column("name"),
     Column("version", Integer, nullable=False),
     Column("digest", String(71), nullable=False),
     Column("criteria", JSON, nullable=False),
@@ -91,15 +87,14 @@ rubric_versions = Table(
     UniqueConstraint("project_id", "name", "digest", name="uq_rubric_versions_digest"),
     Index("ix_rubric_versions_project_digest", "project_id", "digest"),
 )
-"""One row per version, added and never changed but for its retirement. `criteria_count` spares lists from reading
-the criteria."""
+"""One row per version; only its retirement ever changes. Lists use `criteria_count` instead of reading the criteria."""
 
 rubric_aliases = Table(
     "rubric_aliases",
     metadata,
-    Column("project_id", _key(), nullable=False),
-    Column("name", _key(), nullable=False),
-    Column("alias", _key(), nullable=False),
+    key_column("project_id"),
+    key_column("name"),
+    key_column("alias"),
     Column("version", Integer, nullable=False),
     PrimaryKeyConstraint("project_id", "name", "alias", name="pk_rubric_aliases"),
     ForeignKeyConstraint(
@@ -108,25 +103,25 @@ rubric_aliases = Table(
         name="fk_rubric_aliases_rubric_versions",
     ),
 )
-"""One row per alias of a name: the version it stands for now."""
+"""One row per alias of a name: the version that it points to."""
 
 rubric_tags = Table(
     "rubric_tags",
     metadata,
-    Column("project_id", _key(), nullable=False),
-    Column("tag", _key(), nullable=False),
-    Column("name", _key(), nullable=False),
+    key_column("project_id"),
+    key_column("tag"),
+    key_column("name"),
     PrimaryKeyConstraint("project_id", "tag", "name", name="pk_rubric_tags"),
     ForeignKeyConstraint(["project_id", "name"], ["rubrics.project_id", "rubrics.name"], name="fk_rubric_tags_rubrics"),
     Index("ix_rubric_tags_project_name", "project_id", "name"),
 )
-"""One row per tag of a name, in the order in which a tag's rubrics are listed."""
+"""One row per tag of a name, keyed in the order in which a tag's rubrics are listed."""
 
 rubric_words = Table(
     "rubric_words",
     metadata,
-    Column("project_id", _key(), nullable=False),
-    Column("name", _key(), nullable=False),
+    key_column("project_id"),
+    key_column("name"),
     Column("words", Text().with_variant(TSVECTOR(), "postgresql"), nullable=False),
     PrimaryKeyConstraint("project_id", "name", name="pk_rubric_words"),
     ForeignKeyConstraint(
@@ -134,13 +129,13 @@ rubric_words = Table(
     ),
     Index("ix_rubric_words_words", "words", postgresql_using="gin").ddl_if(dialect="postgresql"),
 )
-"""The words of the criteria of what a bare name stands for (`rubric_store.rubrics.queries`)."""
+"""The words in the criteria of each name's current version, for search; see `rubric_store.rubrics.queries`."""
 
 rubric_validations = Table(
     "rubric_validations",
     metadata,
-    Column("project_id", _key(), nullable=False),
-    Column("name", _key(), nullable=False),
+    key_column("project_id"),
+    key_column("name"),
     Column("version", Integer, nullable=False),
     Column("pass_number", Integer, nullable=False),
     Column("judge", String(71), nullable=False),
@@ -155,4 +150,4 @@ rubric_validations = Table(
         name="fk_rubric_validations_rubric_versions",
     ),
 )
-"""One row per pass of a validity judge over a version, numbered 1, 2, 3… within it; added and never changed."""
+"""One row per pass of a validity judge over a version, numbered from 1 within the version; rows never change."""

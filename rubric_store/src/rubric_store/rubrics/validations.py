@@ -1,7 +1,4 @@
-"""What validity judges found of published versions: rows that are added and never changed.
-
-Knows the rows. Refuses to know how a criterion is judged, or which judge is to be believed.
-"""
+"""`ValidationMixin`: the verdicts of validity judges on published versions. Rows are added and never changed."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,7 +16,7 @@ _COLUMNS = [passes.c[name] for name in RubricValidation.model_fields]
 
 
 class ValidationMixin(BaseRepository):
-    """The part of `RubricStore` that keeps validity."""
+    """The part of `RubricStore` that stores validity verdicts."""
 
     async def add_validation(
         self,
@@ -32,21 +29,21 @@ class ValidationMixin(BaseRepository):
         template_digest: str,
         items: Sequence[CriterionValidity],
     ) -> RubricValidation:
-        """Keep one pass over a version's criteria, beside those there are.
+        """Store one more pass over a version's criteria.
 
         Raises:
-            LookupError: there is no such version.
+            LookupError: the version does not exist.
             ValueError: the items are not the version's criteria in their order.
         """
         async with self._begin_locked(project_id, name) as connection:
-            found = await connection.execute(queries.version(project_id, Reference(name, version, None)))
-            row = found.one_or_none()
+            result = await connection.execute(queries.version(project_id, Reference(name, version, None)))
+            row = result.one_or_none()
             if row is None:
                 raise LookupError(f"there is no {name}@{version}")
             if [item.criterion for item in items] != [criterion["id"] for criterion in row.criteria]:
-                raise ValueError(f"these are not the criteria of {name}@{version}, each once and in their order")
+                raise ValueError(f"the items must be the criteria of {name}@{version}, each once and in their order")
             last = (await connection.execute(_last_number(project_id, name, version))).scalar_one()
-            kept = RubricValidation(
+            validation = RubricValidation(
                 name=name,
                 version=version,
                 judge=judge,
@@ -55,18 +52,18 @@ class ValidationMixin(BaseRepository):
                 created_at=datetime.now(UTC),
                 items=tuple(items),
             )
-            values = {**dict(kept), "items": [item.model_dump(mode="json") for item in kept.items]}
+            values = {**dict(validation), "items": [item.model_dump(mode="json") for item in validation.items]}
             await connection.execute(insert(passes).values(project_id=project_id, pass_number=last + 1, **values))
-        return kept
+        return validation
 
     async def validations(self, project_id: str, name: str, version: int) -> tuple[RubricValidation, ...]:
-        """The newest pass of each judge over a version, the newest of all first; none where there is no version."""
+        """The newest pass of each judge over a version, newest first; empty if the version does not exist."""
         rows = await self._read(_newest_by_judge(project_id, name, version))
         return tuple([RubricValidation.model_validate(dict(row._mapping)) for row in rows])
 
 
 def _last_number(project_id: str, name: str, version: int) -> Select[Any]:
-    """The number of a version's last pass, 0 where there is none."""
+    """The number of a version's last pass; 0 if there is none."""
     return select(func.coalesce(func.max(passes.c.pass_number), 0)).where(*_version_filter(project_id, name, version))
 
 

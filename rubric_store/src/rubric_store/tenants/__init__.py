@@ -1,1 +1,1 @@
-"""Projects, their API keys, their limits and what they used, and who changed what."""
+"""Projects, their API keys, limits and usage, and the audit log."""

@@ -1,7 +1,6 @@
-"""Projects, API keys, what was used and who changed what, on SQLite or PostgreSQL.
+"""`TenantStore`: projects, API keys, usage and the audit log, on SQLite or PostgreSQL.
 
-Knows rows. Refuses to know what a key looks like, how a request carries it, or what a scope opens: it is given a key's
-id and the digest of its text, and never the text.
+The store gets a key's id and the digest of its secret, never the secret.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,29 +22,29 @@ _KEY = [api_keys.c[name] for name in ApiKey.model_fields if name != "id"]
 
 
 class TenantStore(BaseRepository):
-    """Projects and their keys; arguments and errors of the constructor are those of `RubricStore`."""
+    """Projects and their keys. The constructor's arguments and errors are those of `RubricStore`."""
 
     async def create_project(self, project_id: str, limits: Limits = Limits()) -> Project:  # noqa: B008 - frozen
-        """Add a project.
+        """Create a project.
 
         Raises:
-            ValueError: no project may be called this, or there is one already.
+            ValueError: the name is invalid, or the project exists.
         """
         check_project(project_id)
-        made = Project(id=project_id, created_at=datetime.now(UTC), limits=limits)
+        project = Project(id=project_id, created_at=datetime.now(UTC), limits=limits)
         async with self._begin() as connection:
-            row = {"project_id": project_id, "created_at": made.created_at, **limits.model_dump()}
+            row = {"project_id": project_id, "created_at": project.created_at, **limits.model_dump()}
             make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
             added = make(projects).values(row).on_conflict_do_nothing().returning(projects.c.project_id)
             if (await connection.execute(added)).one_or_none() is None:
-                raise ValueError(f"there is a project {project_id!r} already")
+                raise ValueError(f"a project {project_id!r} already exists")
             await self._add_audit_entry(
                 connection, project_id, "project.created", project_id, None, limits.model_dump_json(exclude_none=True)
             )
-        return made
+        return project
 
     async def project(self, project_id: str) -> Project | None:
-        """A project; None where there is none of that name."""
+        """A project by name; None if it does not exist."""
         rows = await self._read(_projects().where(projects.c.project_id == project_id))
         return _project(rows[0]) if rows else None
 
@@ -54,10 +53,10 @@ class TenantStore(BaseRepository):
         return [_project(row) for row in await self._read(_projects().order_by(projects.c.project_id))]
 
     async def set_limits(self, project_id: str, limits: Limits) -> Project:
-        """Give a project these limits in place of those it has.
+        """Replace the limits of a project.
 
         Raises:
-            LookupError: there is no such project.
+            LookupError: the project does not exist.
         """
         async with self._begin() as connection:
             before = await _lock_project(connection, project_id)
@@ -77,11 +76,11 @@ class TenantStore(BaseRepository):
         label: str = "",
         expires_at: datetime | None = None,
     ) -> ApiKey:
-        """Keep a new key.
+        """Store a new key.
 
         Raises:
-            LookupError: there is no such project.
-            sqlalchemy.exc.IntegrityError: there is a key with this id.
+            LookupError: the project does not exist.
+            sqlalchemy.exc.IntegrityError: a key with this id exists.
         """
         key = ApiKey(
             id=key_id,
@@ -93,36 +92,36 @@ class TenantStore(BaseRepository):
         )
         async with self._begin() as connection:
             await _lock_project(connection, project_id)
-            kept = {name: getattr(key, name) for name in ApiKey.model_fields if name != "id"}
-            row = {**kept, "key_id": key_id, "secret_digest": digest, "scopes": list(scopes)}
+            fields = {name: getattr(key, name) for name in ApiKey.model_fields if name != "id"}
+            row = {**fields, "key_id": key_id, "secret_digest": digest, "scopes": list(scopes)}
             await connection.execute(insert(api_keys).values(row))
             await self._add_audit_entry(connection, project_id, "key.created", key_id, None, " ".join(scopes))
         return key
 
     async def keys(self, project_id: str | None = None) -> list[ApiKey]:
-        """Every key of a project, or of all, the oldest first."""
+        """All keys of a project, or of all projects, oldest first."""
         listed = _keys().order_by(api_keys.c.created_at, api_keys.c.key_id)
         if project_id is not None:
             listed = listed.where(api_keys.c.project_id == project_id)
         return [_key(row) for row in await self._read(listed)]
 
     async def find_key(self, key_id: str) -> ApiKeyRecord | None:
-        """A key by its id, usable or not; None where there is none."""
+        """A key by its id, usable or not; None if it does not exist."""
         found = select(*_KEY, api_keys.c.key_id.label("id"), api_keys.c.secret_digest, *_LIMITS)
         rows = await self._read(found.join_from(api_keys, projects).where(api_keys.c.key_id == key_id))
         return ApiKeyRecord(_key(rows[0]), rows[0].secret_digest, _limits(rows[0])) if rows else None
 
     async def revoke_key(self, key_id: str) -> ApiKey:
-        """Have a key open nothing any more, for good; one that is revoked stays as it is.
+        """Revoke a key permanently; a revoked key stays as it is.
 
         Raises:
-            LookupError: there is no such key.
+            LookupError: the key does not exist.
         """
         async with self._begin() as connection:
             this = api_keys.c.key_id == key_id
             row = (await connection.execute(_keys().where(this).with_for_update())).one_or_none()
             if row is None:
-                raise LookupError(f"there is no key {key_id!r}; adjudge keys list shows those there are")
+                raise LookupError(f"there is no key {key_id!r}; list the keys with: adjudge keys list")
             key = _key(row)
             if key.revoked_at is not None:
                 return key
@@ -132,7 +131,7 @@ class TenantStore(BaseRepository):
         return key.model_copy(update={"revoked_at": at})
 
     async def record_key_use(self, last_used: Mapping[str, datetime]) -> None:
-        """Keep when keys were last used; a moment before the one that is kept changes nothing."""
+        """Store when keys were last used; a time earlier than the stored one is ignored."""
         async with self._begin() as connection:
             for key_id, at in sorted(last_used.items()):
                 earlier = api_keys.c.last_used_at.is_(None) | (api_keys.c.last_used_at < at)
@@ -140,7 +139,7 @@ class TenantStore(BaseRepository):
                 await connection.execute(used.values(last_used_at=at))
 
     async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
-        """Count requests and prompt tokens of a day, by project; those of a project that is not there count nowhere."""
+        """Add requests and prompt tokens of a day, by project; unknown projects are ignored."""
         async with self._begin() as connection:
             known = {row.project_id for row in await connection.execute(select(projects.c.project_id))}
             rows = [
@@ -156,7 +155,7 @@ class TenantStore(BaseRepository):
             await connection.execute(add.on_conflict_do_update(index_elements=["project_id", "day"], set_=sums))
 
     async def used_tokens(self, project_id: str, day: date) -> TokenUsage:
-        """The prompt tokens computed for a project on a day, and ever."""
+        """The prompt tokens computed for a project on a day, and in total."""
         mine = project_usage.c.project_id == project_id
         on_day = func.coalesce(func.sum(project_usage.c.tokens).filter(project_usage.c.day == day), 0)
         total = func.coalesce(func.sum(project_usage.c.tokens), 0)
@@ -166,13 +165,13 @@ class TenantStore(BaseRepository):
     async def audit(
         self, project_id: str | None = None, *, subject: str | None = None, limit: int = 100
     ) -> list[AuditEntry]:
-        """The newest changes of a project, or of all, the newest first; those of one subject where it is given."""
+        """The newest audit entries, newest first, of one project and one subject if given."""
         rows = await self._read(tables.select_newest(project_id, subject=subject, limit=limit))
         return [AuditEntry.model_validate(dict(row._mapping)) for row in rows]
 
 
 def check_project(project_id: str) -> None:
-    """Raise `ValueError` for a name that no project may have."""
+    """Raise `ValueError` for an invalid project name."""
     try:
         PROJECT_NAME.validate_python(project_id)
     except ValidationError:
@@ -185,7 +184,7 @@ def check_project(project_id: str) -> None:
 async def _lock_project(connection: AsyncConnection, project_id: str) -> Project:
     row = (await connection.execute(_projects().where(projects.c.project_id == project_id).with_for_update())).first()
     if row is None:
-        raise LookupError(f"there is no project {project_id!r}; make it first: adjudge projects create {project_id}")
+        raise LookupError(f"there is no project {project_id!r}; create it with: adjudge projects create {project_id}")
     return _project(row)
 
 

@@ -1,8 +1,6 @@
-"""The tables of projects, keys and usage, and the audit log.
+"""The tables of projects, keys and usage, and the audit log. Migration 0005 creates them; a test compares the two.
 
-The tables of projects as their statements see them; migration 0005 makes them, and a test holds the two together.
-
-Audit rows: added in the transaction of the change they tell of, read newest first, never changed.
+Audit entries are added in the transaction of the change that they record, read newest first, and never changed.
 """
 
 import secrets
@@ -43,7 +41,7 @@ projects = Table(
     Column("tokens_total", BigInteger),
     PrimaryKeyConstraint("project_id", name="pk_projects"),
 )
-"""One row per project, with its limits; NULL where there is none."""
+"""One row per project, with its limits; NULL for no limit."""
 
 api_keys = Table(
     "api_keys",
@@ -61,7 +59,7 @@ api_keys = Table(
     UniqueConstraint("key_id", name="uq_api_keys_key_id"),
     ForeignKeyConstraint(["project_id"], ["projects.project_id"], name="fk_api_keys_projects"),
 )
-"""One row per key: SHA-256 of its secret, never the secret. Rows of revoked keys stay."""
+"""One row per key, with the SHA-256 of its secret. Rows of revoked keys stay."""
 
 project_usage = Table(
     "project_usage",
@@ -73,7 +71,7 @@ project_usage = Table(
     PrimaryKeyConstraint("project_id", "day", name="pk_project_usage"),
     ForeignKeyConstraint(["project_id"], ["projects.project_id"], name="fk_project_usage_projects"),
 )
-"""What a project's requests cost on a day (UTC): prompt tokens that the engine computed, and requests that asked."""
+"""A project's usage on a day (UTC): requests, and prompt tokens that the engine computed."""
 
 audit = Table(
     "audit",
@@ -88,7 +86,7 @@ audit = Table(
     Column("after", Text),
     PrimaryKeyConstraint("project_id", "entry", name="pk_audit"),
 )
-"""One row per change, added in the transaction of the change and never touched again; `entry` sorts by time."""
+"""One row per change; `entry` sorts by time."""
 
 
 async def add_entry(
@@ -101,14 +99,14 @@ async def add_entry(
     before: str | None = None,
     after: str | None = None,
 ) -> None:
-    """Add a row about a change that this transaction makes."""
+    """Add an entry for a change made in this transaction."""
     entry = time.time_ns().to_bytes(8, "big") + secrets.token_bytes(8)
     row = {"project_id": project_id, "entry": entry, "at": datetime.now(UTC), "actor": actor, "action": action}
     await connection.execute(insert(audit).values(**row, subject=subject, before=before, after=after))
 
 
 def select_newest(project_id: str | None, *, subject: str | None, limit: int) -> Select[Any]:
-    """The newest rows of a project, or of all; those about one subject where it is given."""
+    """The newest entries, of one project and one subject if given."""
     rows = select(*[audit.c[name] for name in AuditEntry.model_fields]).order_by(audit.c.entry.desc()).limit(limit)
     if project_id is not None:
         rows = rows.where(audit.c.project_id == project_id)

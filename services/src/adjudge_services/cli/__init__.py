@@ -1,1 +1,1 @@
-"""The `adjudge` command."""
+"""The command line, `adjudge`."""

@@ -1,4 +1,4 @@
-"""`python -m adjudge_services.cli` is `adjudge`."""
+"""Run `adjudge` as `python -m adjudge_services.cli`."""
 
 from adjudge_services.cli.main import app
 

@@ -1,10 +1,8 @@
-"""`adjudge migrate`, `adjudge backup` and `adjudge ledger`: look after the database.
+"""`adjudge migrate`, `adjudge backup` and `adjudge ledger`: maintain the database.
 
-`adjudge migrate`: bring the database schema to what this version needs, look where it stands, or take it back.
-
-`adjudge backup`: copy a SQLite database while processes use it.
-
-`adjudge ledger`: delete what was recorded, by run or by age; and see to rows that the database refused.
+- `migrate`: upgrade the schema, check it, or downgrade it.
+- `backup`: copy a SQLite database while processes use it.
+- `ledger`: delete recorded requests by run or age, and handle rows that the database refused.
 """
 
 import asyncio
@@ -33,12 +31,12 @@ from trainer_client.wire.ledger_rows import PurgeCounts
 PENDING, UNUSABLE = 1, 2
 """Exit statuses of `adjudge migrate check`, beside 0."""
 
-app = typer.Typer(help="Bring the database schema to what this version needs.", invoke_without_command=True)
+app = typer.Typer(help="Upgrade, check or downgrade the database schema.", invoke_without_command=True)
 
 
 @app.callback()
 def migrate(context: typer.Context) -> None:
-    """Upgrade the database schema. SQLite files are upgraded when a process starts; PostgreSQL waits for this."""
+    """Upgrade the database schema. SQLite is also upgraded when a process starts; PostgreSQL only by this command."""
     if context.invoked_subcommand is not None:
         return
     settings = _settings()
@@ -46,35 +44,36 @@ def migrate(context: typer.Context) -> None:
         migrations.upgrade(settings.store_url)
     except (migrations.TablesInUseError, migrations.UnknownRevisionError) as error:
         exit_with_error(f"the database was not migrated: {error}")
-    except Exception as error:  # noqa: BLE001 - drivers raise what they like; a person wants one line
+    except Exception as error:  # noqa: BLE001 - drivers raise various errors; show one line
         exit_with_error(f"the database could not be migrated: {error}. Check ADJUDGE_DATABASE_URL")
     out.print(f"schema is at {migrations.current(settings.store_url)}")
 
 
 @app.command("check")
 def check(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     with_contents: Annotated[
-        bool, typer.Option("--contents", help="Read all rubrics and the ledger too, as after a restore.")
+        bool,
+        typer.Option("--contents", help="Also read all rubrics and the ledger and check them, as after a restore."),
     ] = False,
 ) -> None:
-    """Say where the database stands, what a migration would do, and what the way back would lose. Changes nothing.
+    """Show the schema status, what a migration would do, and what a downgrade would lose. Changes nothing.
 
-    Ends with 0 where this version runs on the database as it is, 1 where a migration is pending, and 2 where it cannot
-    run, or where something is wrong with the contents.
+    Exits with 0 if this version runs on the database as it is, 1 if a migration is pending, and 2 if this version
+    cannot run on it or the contents have problems.
     """
     settings = _settings()
     try:
         found = migrations.read_status(settings.store_url)
         report = check_integrity(settings.store_url) if with_contents and found.usable else None
-    except Exception as error:  # noqa: BLE001 - drivers raise what they like; a person wants one line
+    except Exception as error:  # noqa: BLE001 - drivers raise various errors; show one line
         exit_with_error(f"the database cannot be read: {error}. Check ADJUDGE_DATABASE_URL", code=UNUSABLE)
     if as_json:
         print(json.dumps(_to_json(found, report)))
     else:
         _show(found, report)
         if with_contents and report is None:
-            err.print("the contents were not read: this version does not work on the schema as it is")
+            err.print("the contents were not checked: this version does not work on the schema as it is")
     if found.state == "too new" or (report and report.problem_count):
         raise typer.Exit(UNUSABLE)
     raise typer.Exit(PENDING if found.pending else 0)
@@ -82,25 +81,25 @@ def check(
 
 @app.command("down")
 def down(
-    revision: Annotated[str, typer.Argument(help="The revision to go back to; base: before the first.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Lose what it says.")] = False,
+    revision: Annotated[str, typer.Argument(help="The revision to downgrade to; base: before the first.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm the downgrade and its loss of data.")] = False,
 ) -> None:
-    """Take the schema back to an older revision. What newer revisions hold is lost, and first said.
+    """Downgrade the schema to an older revision. Data of newer revisions is lost; without --yes it is only listed.
 
-    Processes of this version cannot run on an older schema: replace them by older ones before.
+    Processes of this version cannot run on an older schema: replace them with older ones first.
     """
     settings = _settings()
     try:
         downgrade_path = migrations.read_status(settings.store_url).downgrade_path(revision)
         for step in downgrade_path:
-            err.print(f"the way back from {step.revision} loses {escape(step.loses)}", highlight=False, soft_wrap=True)
+            err.print(f"downgrading from {step.revision} loses {escape(step.loses)}", highlight=False, soft_wrap=True)
         if not yes:
-            exit_with_error("nothing was changed; add --yes to do it. Make a backup before")
+            exit_with_error("nothing was changed; make a backup, then add --yes to downgrade")
         migrations.downgrade(settings.store_url, revision)
     except typer.Exit:
         raise
-    except Exception as error:  # noqa: BLE001 - drivers raise what they like; a person wants one line
-        exit_with_error(f"the schema could not be taken back: {error}")
+    except Exception as error:  # noqa: BLE001 - drivers raise various errors; show one line
+        exit_with_error(f"the schema could not be downgraded: {error}")
     out.print(f"schema is at {migrations.current(settings.store_url) or 'base'}")
 
 
@@ -124,14 +123,14 @@ def _to_json(found: SchemaStatus, report: IntegrityReport | None) -> dict[str, A
 
 
 def _downgrade_steps(found: SchemaStatus) -> tuple[migrations.Revision, ...]:
-    """What a way back takes back: of what is pending, or else the last step."""
+    """The revisions that a downgrade would undo: the pending ones after a migration, or else the last one."""
     if found.pending:
         return found.pending[::-1]
     return found.revisions[-1:] if found.state == "current" else ()
 
 
 def _show(found: SchemaStatus, report: IntegrityReport | None) -> None:
-    table = Table("what", "how it is", title="adjudge migrate check", title_justify="left")
+    table = Table("item", "status", title="adjudge migrate check", title_justify="left")
     table.add_row("database", found.revision or "empty")
     table.add_row("this version", found.head)
     table.add_row("state", escape(describe_schema_status(found)))
@@ -140,7 +139,7 @@ def _show(found: SchemaStatus, report: IntegrityReport | None) -> None:
     if found.pending and found.revision is not None:
         table.add_row("meanwhile", _rolling_upgrade_note(found))
     for step in _downgrade_steps(found):
-        table.add_row(f"back from {step.revision}", f"loses {escape(step.loses)}")
+        table.add_row(f"downgrade from {step.revision}", f"loses {escape(step.loses)}")
     if report is not None:
         counts = f"{report.versions} rubric versions and {report.requests} requests were read"
         seen = f"{counts}, {report.problem_count} problems"
@@ -150,14 +149,14 @@ def _show(found: SchemaStatus, report: IntegrityReport | None) -> None:
 
 def _rolling_upgrade_note(found: SchemaStatus) -> str:
     if found.supports_rolling_upgrade:
-        return f"processes of revision {found.revision} go on, and may start again; they can be replaced one by one"
-    return f"processes of revision {found.revision} must be stopped before: they do not work on the new schema"
+        return f"processes of revision {found.revision} keep working and may restart; replace them one by one"
+    return f"processes of revision {found.revision} must be stopped first: they do not work on the new schema"
 
 
-def backup(file: Annotated[Path, typer.Argument(help="The copy; there must be no file of that name yet.")]) -> None:
-    """Copy the SQLite database into a file, as it is at one moment. Services may go on meanwhile.
+def backup(file: Annotated[Path, typer.Argument(help="The copy to write; the file must not exist.")]) -> None:
+    """Copy the SQLite database to a file, as of one moment. Services may keep running.
 
-    For PostgreSQL use pg_dump: see docs/backup.md, which also says what else to keep.
+    For PostgreSQL use pg_dump; docs/backup.md describes that and what else to back up.
     """
     try:
         size = copy_sqlite(Settings().store_url, file)
@@ -166,26 +165,26 @@ def backup(file: Annotated[Path, typer.Argument(help="The copy; there must be no
     out.print(f"wrote {file}, {size} bytes", highlight=False, soft_wrap=True)
 
 
-ledger_app = typer.Typer(help="Delete from the ledger, and see to rows that it refused.", no_args_is_help=True)
+ledger_app = typer.Typer(help="Purge the ledger, and handle rows that the database refused.", no_args_is_help=True)
 
 
 @ledger_app.callback()
 def _ledger() -> None:
-    """Delete from the ledger, and see to rows that it refused."""
+    """Purge the ledger, and handle rows that the database refused."""
 
 
 @ledger_app.command("purge")
 def purge(
-    run: Annotated[str | None, typer.Option(help="Delete this run; '' for what was judged under no name.")] = None,
+    run: Annotated[str | None, typer.Option(help="Delete this run; '' for requests without a run.")] = None,
     older_than: Annotated[
-        float | None, typer.Option("--older-than", min=0, help="Delete what was judged this many days ago or earlier.")
+        float | None, typer.Option("--older-than", min=0, help="Delete requests older than this many days.")
     ] = None,
-    project: Annotated[str, typer.Option(help="Whose.")] = PROJECT_ID,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    project: Annotated[str, typer.Option(help="The project to delete from.")] = PROJECT_ID,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete a run, or what is old, or what is both; and the verdicts and texts that nothing refers to then.
+    """Delete recorded requests by run, by age, or by both, and then unreferenced verdicts and texts.
 
-    Stop a run before you delete it: what a service still has in its spool is written afterwards.
+    Stop a run before you delete it: rows that a service still has in its spool are written afterwards.
     """
     if run is None and older_than is None:
         exit_with_error("say what to delete: --run NAME, --older-than DAYS, or both")
@@ -214,9 +213,9 @@ def purge(
 
 @ledger_app.command("refused")
 def refused() -> None:
-    """List the rows that the database refused, which are kept aside in the data folder, and why.
+    """List the rows that the database refused, and why. They are kept in the data folder.
 
-    Each line is a request, or the file of a spool that cannot be read.
+    Each line is a request, or a spool file that cannot be read.
     """
     quarantined = _quarantine(Settings()).quarantined()
     table = Table("file", "kept since", "project", "run", "request", "verdicts", "reason")
@@ -226,32 +225,35 @@ def refused() -> None:
         out.print(table)
     out.print(
         f"{len(quarantined)} files are kept aside"
-        + (": try them again by `adjudge ledger retry`" if quarantined else "")
+        + ("; write them again with `adjudge ledger retry`" if quarantined else "")
     )
 
 
 @ledger_app.command("retry")
 def retry(
     files: Annotated[
-        list[str] | None, typer.Argument(help="As `adjudge ledger refused` lists them; all unless given.")
+        list[str] | None, typer.Argument(help="Files, as `adjudge ledger refused` lists them; by default all.")
     ] = None,
 ) -> None:
-    """Write rows that were kept aside to the database again, as after an upgrade; what it refuses still is kept.
+    """Write refused rows to the database again, as after an upgrade. Rows that are still refused are kept.
 
-    Ends with status 1 where something is refused still.
+    Exits with 1 if any row is still refused.
     """
     settings = Settings()
     quarantine = _quarantine(settings)
     quarantined = [one for one in quarantine.quarantined() if not files or one.path.stem in files]
     if missing := sorted(set(files or ()) - {one.path.stem for one in quarantined}):
-        exit_with_error(f"no such file is kept aside: {', '.join(missing)}. List them by `adjudge ledger refused`")
+        exit_with_error(
+            f"no such file is kept aside: {', '.join(missing)}. List the files with `adjudge ledger refused`"
+        )
     try:
         asyncio.run(prepare_store(settings))
-        still = _retry(SQLLedger(settings.store_url), quarantine, quarantined)
+        still_refused = _retry(SQLLedger(settings.store_url), quarantine, quarantined)
     except (StartError, OSError, ValueError, QuarantineFull) as error:
         exit_with_error(str(error))
-    out.print(f"{len(quarantined) - still} of {len(quarantined)} files were written; {still} are refused still")
-    if still:
+    written = len(quarantined) - still_refused
+    out.print(f"{written} of {len(quarantined)} files were written; {still_refused} are still refused")
+    if still_refused:
         raise typer.Exit(1)
 
 
@@ -260,7 +262,7 @@ def _quarantine(settings: Settings) -> Quarantine:
 
 
 def _about(quarantined: QuarantinedFile) -> Sequence[str]:
-    """Project, run, request and number of verdicts of what is kept aside."""
+    """Project, run, requests and number of verdicts of a quarantined file."""
     if quarantined.rows is None:
         return "", "", "", ""
     requests = [row.request_id for row in quarantined.rows.requests]
@@ -277,17 +279,17 @@ def _about(quarantined: QuarantinedFile) -> Sequence[str]:
 
 
 def _retry(ledger: SQLLedger, quarantine: Quarantine, quarantined: Sequence[QuarantinedFile]) -> int:
-    """Write what is kept aside; how many files hold something that is refused still."""
-    still = 0
+    """Write quarantined rows again; return how many files still have refused rows."""
+    still_refused = 0
     try:
         for one in quarantined:
             refused = None if one.rows is None else ledger.salvage(one.rows)
-            still += refused is None or bool(refused)
+            still_refused += refused is None or bool(refused)
             if refused is not None:
                 quarantine.replace(one, refused)
     finally:
         asyncio.run(ledger.close())
-    return still
+    return still_refused
 
 
 def _purge(ledger: SQLLedger, project: str, run: str | None, before: datetime | None) -> PurgeCounts:

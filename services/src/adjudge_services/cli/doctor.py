@@ -1,11 +1,7 @@
 """`adjudge doctor`: check an installation part by part.
 
-`adjudge doctor`: check an installation part by part, and say what to do about what is wrong.
-
-What `adjudge doctor` checks of a deployment of several processes: the queue, operations, keys, and judges elsewhere.
-
-Each check gives what it saw, or a `CheckWarning`, which says what to do about what works but should not stay so; what
-is wrong it raises, with what to do.
+Each check returns what it saw, or a `CheckWarning` for something that works but should be changed. A check that fails
+raises, with what to do.
 """
 
 import asyncio
@@ -37,23 +33,23 @@ from judge_server.remote.link import JudgeUnavailable, identity_digest
 from rubric_store import RubricStore
 
 REDIS_TIMEOUT_S = 3.0
-"""Seconds in which the queue's server answers somebody who only has a look."""
+"""Timeout for asking the queue's server."""
 
 MAX_CHUNK_WAIT_S = 900
-"""How long a chunk may wait before somebody should look: as long as the alert for it allows."""
+"""Seconds that a chunk may wait before doctor warns; the same as in the alert."""
 
 
 class CheckWarning(str):
-    """What works, and what to do lest it ceases to."""
+    """A warning: what works but should be changed, and how."""
 
     __slots__ = ()
 
 
 async def queue(settings: Settings) -> str:
-    """The broker answers, and throws nothing away when its memory is full."""
+    """Check that the broker answers and does not evict keys when its memory is full."""
     check_queue(settings)
     if settings.queue_url == "memory://":
-        return "memory://, so the service works on operations itself"
+        return "memory://: the service runs operations itself"
     address = urlsplit(settings.queue_url)
     where = f"{address.hostname}:{address.port or 6379}{address.path}"
     connection = Redis.from_url(
@@ -69,21 +65,21 @@ async def queue(settings: Settings) -> str:
     policy = memory.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         return CheckWarning(
-            f"{where} throws away what it likes when its memory is full ({policy}), announcements too, and operations "
-            "then wait; run CONFIG SET maxmemory-policy noeviction there, or give the queue a server of its own"
+            f"{where} evicts keys when its memory is full ({policy}); if it evicts queued chunks, operations are "
+            "delayed. Run CONFIG SET maxmemory-policy noeviction there, or use a separate server for the queue"
         )
-    return f"{where}, {waiting} announcements wait"
+    return f"{where}, {waiting} queued"
 
 
 async def operations(settings: Settings) -> str:
-    """Operations can be read and move on; the model that writes for them, if there is one, answers."""
+    """Check that operations can be read and progress, and that the model that writes rubrics, if set, answers."""
     await prepare_store(settings)
     store = operation_store(settings)
     now = datetime.now(UTC)
     try:
         counts = await store.counts(now)
     except ConnectionError as error:
-        raise RuntimeError(f"their store cannot be read: {error}. Check ADJUDGE_DATABASE_URL") from error
+        raise RuntimeError(f"the store cannot be read: {error}. Check ADJUDGE_DATABASE_URL") from error
     finally:
         await store.close()
     writer = await _writer(settings)
@@ -91,10 +87,10 @@ async def operations(settings: Settings) -> str:
     waiting = sum(number for (_, state), number in counts.chunks.items() if state == "queued")
     if waited > MAX_CHUNK_WAIT_S:
         return CheckWarning(
-            f"{waiting} chunks wait, one for {waited // 60} minutes; start more workers, or see "
-            f"docs/runbooks/operations-stuck.md if none is done meanwhile; {writer}"
+            f"{waiting} chunks are waiting, the oldest for {waited // 60} minutes; start more workers, or see "
+            f"docs/runbooks/operations-stuck.md if none are finished; {writer}"
         )
-    return f"{waiting} chunks wait; {writer}"
+    return f"{waiting} chunks are waiting; {writer}"
 
 
 async def _writer(settings: Settings) -> str:
@@ -110,20 +106,20 @@ async def _writer(settings: Settings) -> str:
 
 
 async def keys(settings: Settings) -> str:
-    """Where a key is needed there is one that opens something."""
+    """Check that a usable key exists if keys are required."""
     if not keys_required(settings):
-        return f"none is needed on {settings.host}"
+        return f"not required on {settings.host}"
     await prepare_store(settings)
     if not await has_usable_key(settings):
         raise RuntimeError(
-            f"on {settings.host} every request needs a key, and there is none that opens anything; make one with: "
+            f"on {settings.host} every request needs a key, and there is no usable one; create one with: "
             "adjudge keys create --scope score"
         )
-    return f"needed on {settings.host}, and there is one"
+    return f"required on {settings.host}, and a usable one exists"
 
 
 async def judges(settings: Settings) -> str:
-    """Every judge that ADJUDGE_JUDGES lists answers, in this version's protocol, and those of a name are alike."""
+    """Check that all judges in ADJUDGE_JUDGES answer, speak this protocol version, and are identical under one name."""
     found, problems = [], []
     for name, links in judge_links(settings).items():
         seen: dict[str, str] = {}
@@ -138,8 +134,8 @@ async def judges(settings: Settings) -> str:
                 await link.close()
         if len(seen) > 1:
             problems.append(
-                f"the judges of {name!r} are not alike, and only those like the first that answers are asked: "
-                f"{', '.join(seen.values())} differ in model, weights or server; start them with the same"
+                f"the judge processes of {name!r} differ in model, weights or server: {', '.join(seen.values())}. Only "
+                "those identical to the first that answers are used; start all of them with the same model"
             )
     if problems:
         raise RuntimeError("; ".join(problems))
@@ -150,7 +146,7 @@ async def _judge_process(link: JudgeClient) -> tuple[str, str]:
     handshake = await link.handshake()
     if handshake.identity is None or not handshake.ready:
         raise JudgeUnavailable(
-            f"the judge at {link.url} cannot judge yet; wait until its model is loaded, or see its log"
+            f"the judge at {link.url} is not ready yet; wait until its model is loaded, or see its log"
         )
     return handshake.identity.model, identity_digest(handshake.identity)
 
@@ -159,9 +155,9 @@ Check = Callable[[Settings], Coroutine[Any, Any, str]]
 
 
 def doctor() -> None:
-    """Check an installation part by part, and say what to do; exit with 1 if any part is wrong.
+    """Check an installation part by part and say how to fix it. Exits with 1 if any part fails.
 
-    With ADJUDGE_JUDGES the judges there are checked, without it the model that this host would judge with.
+    If ADJUDGE_JUDGES is set, those judges are checked; otherwise the engine of this host is loaded and checked.
     """
     settings = Settings()
     table = Table("check", "result", "what was seen", title="adjudge doctor", title_justify="left")
@@ -190,7 +186,7 @@ async def _store(settings: Settings) -> str:
     store = RubricStore(settings.store_url)
     try:
         if not await store.ready():
-            raise RuntimeError("it cannot be read; check ADJUDGE_DATABASE_URL")
+            raise RuntimeError("the store cannot be read; check ADJUDGE_DATABASE_URL")
     finally:
         await store.close()
     return settings.store_url.partition("@")[2] or settings.store_url
@@ -200,7 +196,7 @@ async def _cache(settings: Settings) -> str:
     cache = cache_from_url(settings.cache_url)
     try:
         if not await cache.ready():
-            raise RuntimeError("it cannot be reached; check ADJUDGE_CACHE_URL")
+            raise RuntimeError("the cache cannot be reached; check ADJUDGE_CACHE_URL")
     finally:
         await cache.close()
     return settings.cache_url.rpartition("@")[2]
@@ -209,12 +205,12 @@ async def _cache(settings: Settings) -> str:
 async def _secret(settings: Settings) -> str:
     length = len(settings.fencing_secret())
     if length < 16:
-        raise RuntimeError("ADJUDGE_FENCE_SECRET is shorter than 16 bytes")
+        raise RuntimeError("ADJUDGE_FENCE_SECRET is shorter than 16 bytes; set a longer one")
     return f"{length} bytes"
 
 
 async def _judge(settings: Settings) -> str:
-    """Load the engine and ask it something that any model can tell."""
+    """Load the engine and ask it an easy question."""
     engine = build_engine(settings)
     try:
         identity = await engine.start()
@@ -228,10 +224,10 @@ async def _judge(settings: Settings) -> str:
             else outcome
         )
         if not isinstance(finding, JudgeResult):
-            raise RuntimeError(f"it gave no verdict: {finding.detail}")
+            raise RuntimeError(f"the model gave no verdict: {finding.detail}")
         if finding.probability is None or finding.choice_mass is None:
-            return f"{identity.model}: says {'yes' if finding.score else 'no'}, and shows no probabilities"
-        return f"{identity.model}: P(yes) {finding.probability:.2f}, menu mass {finding.choice_mass:.2f}"
+            return f"{identity.model}: answers {'yes' if finding.score else 'no'}, without probabilities"
+        return f"{identity.model}: P(yes) {finding.probability:.2f}, choice mass {finding.choice_mass:.2f}"
     finally:
         await engine.close()
 

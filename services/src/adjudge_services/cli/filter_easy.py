@@ -1,4 +1,4 @@
-"""`adjudge filter-easy`: leave out questions that the base policy already answers well (RGR-GRPO, appendix A.1)."""
+"""`adjudge filter-easy`: drop questions that the base policy already answers well (RGR-GRPO, appendix A.1)."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ KEPT, EASY, LONG, UNRATED = "kept", "easy", "long reference", "unrated"
 
 
 class RatedLine(NamedTuple):
-    """What becomes of a line, and the mean Likert score of its responses in [0, 1]; None where one has none."""
+    """The outcome of a line, and the mean Likert score of its responses in [0, 1]; None if any has no score."""
 
     number: int
     outcome: str
@@ -40,33 +40,32 @@ def filter_easy(
     file: Annotated[
         Path,
         typer.Argument(
-            help="JSONL, a question a line: prompt, reference_answer, and responses of the base policy.",
+            help="JSONL with a question per line: prompt, reference_answer, and responses of the base policy.",
             exists=True,
             dir_okay=False,
         ),
     ],
-    output: Annotated[Path, typer.Option("--out", help="Where the kept lines go, as they stand.")],
+    output: Annotated[Path, typer.Option("--out", help="File for the kept lines, unchanged.")],
     easy_threshold: Annotated[
-        float, typer.Option(min=0, max=1, help="Mean score from which a question is easy; 0.75 is (7.75 - 1) / 9.")
+        float,
+        typer.Option(min=0, max=1, help="Mean score in [0, 1] from which a question is easy; 0.75 is (7.75 - 1) / 9."),
     ] = 0.75,
     reference_characters: Annotated[
-        int, typer.Option(min=1, help="The longest reference answer that is kept, in characters.")
+        int, typer.Option(min=1, help="Maximum length of a reference answer, in characters; longer ones are dropped.")
     ] = 8_000,
-    scores: Annotated[
-        Path | None, typer.Option(help="Write each line's score and what becomes of it, as JSONL.")
-    ] = None,
+    scores: Annotated[Path | None, typer.Option(help="Write each line's score and outcome here as JSONL.")] = None,
     url: UrlOption = None,
     engine: EngineOption = None,
     concurrency: ConcurrencyOption = 8,
     deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Rate the base policy's responses by Likert scores, and keep the questions that it does not answer well.
+    """Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.
 
-    Lines with an overlong reference answer are left out unrated. A line of which a response could not be rated is not
-    known to be easy: it is kept and counted, and the command exits with 1, as it does for lines it cannot read.
+    Lines with an overlong reference answer are dropped without rating. A line with a response that could not be rated
+    is kept. Exits with 1 if any line could not be read or rated.
     """
     if output.resolve() == file.resolve():
-        exit_with_error("--out: the kept lines would replace the input; name another file", code=2)
+        exit_with_error("--out would overwrite the input; name another file", code=2)
     read = list(read_groups(file))
     refused = {line.number: line.reason for line in read if isinstance(line, BadLine)}
     lines = [line for line in read if isinstance(line, GroupLine)]
@@ -82,8 +81,8 @@ def filter_easy(
     print_refused_lines(file, refused | scored.refused)
     counts = {outcome: sum(one.outcome == outcome for one in filtered) for outcome in (KEPT, UNRATED, EASY, LONG)}
     out.print(
-        f"kept {counts[KEPT] + counts[UNRATED]} of {len(lines)} questions in {escape(str(output))}: left out "
-        f"{counts[EASY]} easy ones and {counts[LONG]} with a long reference; {counts[UNRATED]} kept unrated",
+        f"kept {counts[KEPT] + counts[UNRATED]} of {len(lines)} questions in {escape(str(output))}; dropped "
+        f"{counts[EASY]} easy ones and {counts[LONG]} with a long reference; {counts[UNRATED]} kept ones are unrated",
         highlight=False,
         soft_wrap=True,
     )

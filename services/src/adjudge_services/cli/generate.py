@@ -1,16 +1,7 @@
 """`adjudge generate` and `adjudge rows`: have a model write rubrics, and turn them into training rows.
 
-`adjudge generate`: rubrics written by a model, from a JSONL file of inputs.
-
-What a run of `adjudge generate` needs, opened and closed in order: store, engine, the operations of a folder.
-
-A folder has operations of its own, so that a run that was stopped is found again where its results are.
-
-What a run of `adjudge generate` came to, for a terminal: its corpus as a table, and what went wrong.
-
-Following an operation from a terminal: a bar with rate, tokens and time left, or a line now and then.
-
-`adjudge rows`: the rows a trainer reads, from the rubrics that a run of `adjudge generate` left.
+The output folder of a run has operations of its own, so that a stopped run is continued from the folder of its results.
+The progress display follows an operation with a bar, or with occasional lines if standard error is not a terminal.
 """
 
 import asyncio
@@ -49,7 +40,7 @@ _LINE_INTERVAL_S = 30.0
 
 
 class ProgressDisplay:
-    """Shows how far an operation is."""
+    """Shows the progress of an operation."""
 
     def __init__(self, operations: Operations, activity: str, made: str, bar: Progress, task: TaskID) -> None:
         self._operations = operations
@@ -60,7 +51,7 @@ class ProgressDisplay:
         self._last_line_at = time.monotonic()
 
     async def follow(self, submitted: Operation) -> Operation:
-        """The operation when it has ended."""
+        """Follow an operation and return it when it has ended."""
         operation = submitted
         async for operation in self._operations.events(PROJECT_ID, submitted.id):
             progress = operation.progress
@@ -82,7 +73,7 @@ class ProgressDisplay:
 def show_progress(
     operations: Operations, activity: str = "generating", made: str = "made"
 ) -> Iterator[ProgressDisplay]:
-    """A bar for as long as the block runs; lines instead where standard error is no terminal."""
+    """Show progress in the block: a bar, or lines if standard error is not a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None, about="")
@@ -105,7 +96,7 @@ def _about(progress: OperationProgress, made: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min."""
+    """Format seconds: 42 s, 3 min 05 s, 2 h 10 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -118,7 +109,7 @@ _MAX_PROBLEMS = 10
 
 
 def generators_table() -> Table:
-    """Every generator: what it does, what its inputs hold, and what it may be told."""
+    """A table of the generators: what each makes, the fields of its inputs, and its parameters."""
     table = Table(show_lines=True)
     for heading in ("generator", "makes", "inputs", "--set"):
         table.add_column(heading, overflow="fold")
@@ -136,7 +127,7 @@ def _fields(model: type[BaseModel]) -> str:
     lines = []
     for name, field in model.model_fields.items():
         if field.is_required():
-            lines.append(f"{name} (needed)")
+            lines.append(f"{name} (required)")
         elif field.default in (None, "", ()) or field.default_factory is not None:
             lines.append(name)
         else:
@@ -145,7 +136,7 @@ def _fields(model: type[BaseModel]) -> str:
 
 
 def statistics_table(statistics: CorpusStatistics) -> Table:
-    """A corpus in numbers, a row each."""
+    """A table of a corpus's statistics."""
     table = Table(
         title=f"{pluralize(statistics.rubrics, 'rubric')} from {pluralize(statistics.inputs, 'input')}",
         show_header=False,
@@ -171,12 +162,12 @@ def statistics_table(statistics: CorpusStatistics) -> Table:
 
 
 def report(operation: Operation, output: Path) -> bool:
-    """Say on standard error what became of the run; whether every line was read and every input done."""
+    """Report a run on standard error; return whether every line was read and every input processed."""
     progress = operation.progress
     if operation.state != "done":
         why = operation.problem or f"the run was {operation.state}"
         err.print(
-            f"[bold red]error:[/] {escape(why)}. What was made is kept; give the same command again to go on",
+            f"[bold red]error:[/] {escape(why)}. Results so far are kept; run the same command again to continue",
             highlight=False,
             soft_wrap=True,
         )
@@ -187,7 +178,7 @@ def report(operation: Operation, output: Path) -> bool:
     if discarded:
         parts.append(f"{pluralize(discarded, 'input')} discarded")
     if progress.failed:
-        parts.append(f"{pluralize(progress.failed, 'input')} left undone")
+        parts.append(f"{pluralize(progress.failed, 'input')} failed")
     if progress.known:
         parts.append(f"{pluralize(progress.known, 'input')} done before")
     read = progress.tokens_computed + progress.tokens_reused
@@ -209,12 +200,12 @@ def report(operation: Operation, output: Path) -> bool:
     if discarded:
         for reason, (line, detail) in first_discards(output, progress.discarded).items():
             err.print(f"[yellow]line {line}, {reason}:[/] {escape(detail)}", highlight=False, soft_wrap=True)
-        err.print(f"why each input was discarded: {output / DISCARDED_FILE}", highlight=False, soft_wrap=True)
+        err.print(f"the reason for each discarded input: {output / DISCARDED_FILE}", highlight=False, soft_wrap=True)
     return not (progress.failed or progress.refused or progress.unpublished)
 
 
 def pluralize(number: int, noun: str) -> str:
-    """A number of things: 1 input, 2 inputs."""
+    """Format a count: 1 input, 2 inputs."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -235,18 +226,18 @@ _OPERATIONS = ".operations"
 
 @dataclass(slots=True)
 class GenerationRun:
-    """The operations of one folder, and the engine that they write with, once it was started."""
+    """The operations of one folder, and the engine that writes for them."""
 
     engine: Engine
     operations: InProcessOperations
     writer: Writer | None = None
 
     async def start_engine(self) -> None:
-        """Load the model; raises `EngineStartError` with the way out."""
+        """Load the model; raises `EngineStartError`."""
         self.writer = Writer(self.engine, await self.engine.start())
 
     async def begin(self, request: dict[str, Any]) -> Operation:
-        """Go on with what was left, if it is the same request; otherwise begin anew, and end what was left."""
+        """Continue an unfinished operation with the same request, or cancel unfinished ones and submit a new one."""
         await self.operations.start()
         for unfinished in await self.operations.list(PROJECT_ID):
             if unfinished.ended:
@@ -259,11 +250,11 @@ class GenerationRun:
 
 @asynccontextmanager
 async def open_generation_run(settings: Settings, output: Path) -> AsyncIterator[GenerationRun]:
-    """All of it for the results in `output`; the model is not loaded yet.
+    """Open store, engine and operations for the results in `output`; the model is not loaded yet.
 
     Raises:
         StartError: the store cannot be opened.
-        ValueError: there is no such engine.
+        ValueError: the engine is unknown.
     """
     await prepare_store(settings)
     engine = build_engine(settings)
@@ -288,38 +279,42 @@ INTERRUPTED = 130
 
 
 def generate(
-    kind: Annotated[str | None, typer.Argument(help="A generator; --list shows them.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="A generator; see --list.")] = None,
     file: Annotated[
-        Path | None, typer.Argument(help="JSONL, an input a line.", metavar="INPUT", exists=True, dir_okay=False)
+        Path | None, typer.Argument(help="JSONL with an input per line.", metavar="INPUT", exists=True, dir_okay=False)
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--out", help="A folder for the results; a run goes on from what is there.")
+        Path | None, typer.Option("--out", help="Folder for the results; an unfinished run in it is continued.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine URL of the model that writes.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine URL of the model that writes the rubrics.")] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="A parameter of the generator.", metavar="NAME=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="A parameter of the generator; may be repeated.", metavar="NAME=VALUE"),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N lines.")] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Inputs in work at a time.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N lines.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Inputs to process at a time.")] = None,
     templates: Annotated[
         Path | None,
-        typer.Option(help="A folder of prompt templates that replace the generator's.", exists=True, file_okay=False),
+        typer.Option(help="Folder of prompt templates that replace the generator's.", exists=True, file_okay=False),
     ] = None,
-    publish: Annotated[bool, typer.Option("--publish/--no-publish", help="Whether rubrics go into the store.")] = True,
-    prefix: Annotated[str, typer.Option(help="What the rubrics' names begin with, for example team/math/.")] = "",
-    show_list: Annotated[bool, typer.Option("--list", help="Show the generators and what they take.")] = False,
+    publish: Annotated[
+        bool, typer.Option("--publish/--no-publish", help="Whether to publish the rubrics to the store.")
+    ] = True,
+    prefix: Annotated[str, typer.Option(help="Prefix of the rubrics' names, for example team/math/.")] = "",
+    show_list: Annotated[
+        bool, typer.Option("--list", help="List the generators with their inputs and parameters, and exit.")
+    ] = False,
 ) -> None:
-    """Have a model write a rubric for every input, and publish those that pass.
+    """Have a model write a rubric for every input, and publish the rubrics that pass the checks.
 
-    A run that was stopped goes on when the same command is given again. Exits with 1 if any line could not be read or
-    was left undone.
+    To continue a stopped run, give the same command again. Exits with 1 if any line could not be read or processed.
     """
     if show_list:
         out.print(generators_table())
         return
     if kind is None or file is None or output is None:
         exit_with_error(
-            "say which generator, which inputs and where to: adjudge generate KIND INPUT.jsonl --out DIR", code=2
+            "give a generator, inputs and a folder for results: adjudge generate KIND INPUT.jsonl --out DIR", code=2
         )
     settings = Settings(engine_url=engine) if engine else Settings()
     try:
@@ -337,7 +332,7 @@ def generate(
         operation = asyncio.run(_generate(settings, request, output))
     except KeyboardInterrupt:
         err.print(
-            f"[yellow]stopped;[/] what was made is in {escape(str(output))}. Give the same command again to go on",
+            f"[yellow]stopped;[/] results so far are in {escape(str(output))}. Run the same command again to continue",
             highlight=False,
             soft_wrap=True,
         )
@@ -355,7 +350,7 @@ async def _generate(settings: Settings, request: dict[str, Any], output: Path) -
 
 
 async def _begin_operation(generation: GenerationRun, request: dict[str, Any]) -> Operation:
-    """The operation for a request: the one that a stopped run left, or a new one."""
+    """Load the model, then continue or submit the operation for a request."""
     await generation.start_engine()
     return await generation.begin(request)
 
@@ -364,8 +359,8 @@ def _report_and_exit(operation: Operation, output: Path) -> None:
     statistics = read_statistics(output) if operation.state == "done" else None
     if statistics is not None and statistics.inputs:
         out.print(statistics_table(statistics))
-    good = report(operation, output)
-    if operation.state != "done" or not good:
+    complete = report(operation, output)
+    if operation.state != "done" or not complete:
         raise typer.Exit(1)
 
 
@@ -374,7 +369,7 @@ def _parameters(assignments: list[str]) -> dict[str, Json]:
     for pair in assignments:
         name, separator, text = pair.partition("=")
         if not separator or not name:
-            raise ValueError(f"--set {pair}: write NAME=VALUE")
+            raise ValueError(f"--set {pair}: write it as NAME=VALUE")
         try:
             parameters[name] = _JSON.validate_json(text)
         except ValidationError:
@@ -384,13 +379,15 @@ def _parameters(assignments: list[str]) -> dict[str, Json]:
 
 def rows(
     run: Annotated[
-        Path, typer.Argument(help="The --out folder of an `adjudge generate`.", exists=True, file_okay=False)
+        Path, typer.Argument(help="The --out folder of an `adjudge generate` run.", exists=True, file_okay=False)
     ],
-    output: Annotated[Path, typer.Option("--out", help="A folder for train, validation and test.jsonl.")],
+    output: Annotated[Path, typer.Option("--out", help="Folder for train.jsonl, validation.jsonl and test.jsonl.")],
     inline: Annotated[
-        bool, typer.Option("--inline", help="Write the criteria into the rows; else the published reference.")
+        bool, typer.Option("--inline", help="Put the criteria into the rows instead of the published reference.")
     ] = False,
-    messages: Annotated[bool, typer.Option("--messages", help="Write prompts as chat messages; else as text.")] = False,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="Write prompts as chat messages instead of text.")
+    ] = False,
 ) -> None:
     """Write a run's splits as rows for a trainer: prompt, rubric, grounding, ground_truth and reference_answer."""
     try:

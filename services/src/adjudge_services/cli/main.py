@@ -1,4 +1,4 @@
-"""`adjudge`: one command, its subcommands each in a file of its own."""
+"""The command `adjudge`, with its subcommands in a module each."""
 
 import inspect
 
@@ -23,10 +23,10 @@ from adjudge_services.cli import (
 )
 
 app = typer.Typer(
-    help="Adjudge judges responses by rubrics and rewards them.",
+    help="Judge responses by rubrics and turn the verdicts into rewards.",
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_show_locals=False,  # keys and texts among them
+    pretty_exceptions_show_locals=False,  # they include keys and texts
 )
 app.command("serve")(serving.serve)
 app.command("api")(serving.api)
@@ -53,14 +53,14 @@ app.add_typer(operations.app, name="operations")
 app.add_typer(templates.app, name="templates")
 
 
-def _flow(commands: typer.Typer) -> None:
-    """Give every command a help whose paragraphs are one line each; typer keeps a docstring's line breaks otherwise."""
+def _join_help_lines(commands: typer.Typer) -> None:
+    """Join the lines of each paragraph in every command's help; otherwise typer keeps a docstring's line breaks."""
     for command in commands.registered_commands:
-        written = inspect.getdoc(command.callback) or ""
-        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in written.split("\n\n"))
+        doc = inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
     for group in commands.registered_groups:
         if group.typer_instance is not None:
-            _flow(group.typer_instance)
+            _join_help_lines(group.typer_instance)
 
 
-_flow(app)
+_join_help_lines(app)

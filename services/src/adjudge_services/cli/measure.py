@@ -1,10 +1,6 @@
-"""`adjudge measure`: what a policy's responses are worth, as tables, JSON and plots.
+"""`adjudge measure`: measure responses from a file or a run, as tables, JSON and plots.
 
-`adjudge measure`: what a policy's responses are worth, from a file of them or from a run in the ledger.
-
-The figures of `adjudge measure` as tables, as JSON and as a picture.
-
-Measures with their intervals as a picture; needs matplotlib, which is an extra.
+Plots need matplotlib, an extra.
 """
 
 import asyncio
@@ -66,11 +62,11 @@ _WIDTH_INCHES, _INCHES_A_ROW = 8.0, 0.35
 
 
 def plot_estimates(found: Mapping[str, MeasureEstimate], file: Path, *, title: str) -> None:
-    """Draw each measure as a point with its 95% interval, where it has one, into a file, SVG or PNG by its ending.
+    """Plot each measure as a point with its 95% interval, if any, to an SVG or PNG file.
 
     Raises:
-        PlotsMissing: matplotlib is not installed.
-        ValueError: matplotlib does not know the file's ending.
+        MatplotlibMissing: matplotlib is not installed.
+        ValueError: matplotlib does not support the file's extension.
     """
     try:
         from matplotlib.figure import Figure as Canvas
@@ -95,7 +91,7 @@ _STEPS_SHOWN = 15
 def save_figures(
     found: Mapping[str, MeasureEstimate], more: Mapping[str, Any], output: Path | None, plot: Path | None, title: str
 ) -> None:
-    """Write figures and what else is known as JSON, and draw them, where a file is named for it."""
+    """Write the measures and `more` to a JSON file, and plot the measures, if the files are given."""
     if output is not None:
         content = {"figures": {name: one._asdict() for name, one in found.items()}, **more}
         output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -107,7 +103,7 @@ def save_figures(
 
 
 def figures_table(found: Mapping[str, MeasureEstimate], title: str) -> Table:
-    """Each measure with its value, interval and number of problems."""
+    """A table of each measure's value, interval and number of problems."""
     table = Table("measure", "value", "95% interval", "problems", title=title)
     for name, one in found.items():
         limits = "–" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}"
@@ -116,7 +112,7 @@ def figures_table(found: Mapping[str, MeasureEstimate], title: str) -> Table:
 
 
 def steps_table(by_step: Mapping[int | None, Sequence[ProblemResponses]], ks: Sequence[int]) -> Table:
-    """The last steps; of measures for each k, those of the largest one that there is."""
+    """A table of the last steps; of measures that depend on k, only the largest k."""
     rows = {step: measure_values(problems, ks=ks) for step, problems in list(by_step.items())[-_STEPS_SHOWN:]}
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     families = [[one for one in names if one.startswith(start)] for start in ("pass_at_", "best_of_")]
@@ -134,64 +130,69 @@ _LIMITS = LoopLimits()
 
 def measure(
     file: Annotated[
-        Path | None, typer.Argument(help="JSONL, a problem a line: prompt, responses, …", exists=True, dir_okay=False)
+        Path | None,
+        typer.Argument(help="JSONL with a problem per line: prompt, responses, …", exists=True, dir_okay=False),
     ] = None,
-    run: Annotated[str | None, typer.Option(help="Measure this run of the ledger instead of a file.")] = None,
+    run: Annotated[str | None, typer.Option(help="Measure this run in the ledger instead of a file.")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="With --run: only this training step.")] = None,
     texts: Annotated[
-        bool, typer.Option("--texts", help="With --run: looping and diversity, of texts it keeps.")
+        bool,
+        typer.Option("--texts", help="With --run: also measure looping and diversity, from the texts in the ledger."),
     ] = False,
     project: Annotated[
-        str, typer.Option(help="With --run: whose runs the database is read for; a service goes by the key.")
+        str, typer.Option(help="With --run: the project, if the database is read; a service uses the key's project.")
     ] = PROJECT_ID,
     against: Annotated[
-        str | None, typer.Option(help="Win rate over this: another file, or with --run another run.", metavar="OTHER")
+        str | None,
+        typer.Option(help="Measure the win rate over another file, or with --run over another run.", metavar="OTHER"),
     ] = None,
-    question: Annotated[str | None, typer.Option(help="With --against: what the judge is asked of a pair.")] = None,
+    question: Annotated[
+        str | None, typer.Option(help="With --against: the question to ask the judge about a pair.")
+    ] = None,
     rubric: Annotated[
-        str | None, typer.Option(help="A reference (name@3) or a rubric file, for rewards; a line's own wins.")
+        str | None, typer.Option(help="A reference (name@3) or a rubric file for rewards, for lines without a rubric.")
     ] = None,
     mode: Annotated[
         RewardMode | None, typer.Option(help="How verdicts become a reward.", show_default="weighted_mean")
     ] = None,
-    steps: Annotated[bool, typer.Option("--steps", help="Have each step's correctness judged.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="Judge the correctness of each step.")] = False,
     samples: Annotated[
-        str, typer.Option("--k", help="Numbers of samples of pass@k and best of k, with commas.", metavar="K,…")
+        str, typer.Option("--k", help="Values of k for pass@k and best-of-k, separated by commas.", metavar="K,…")
     ] = "1,2,4,8",
     embeddings: Annotated[
         str | None,
         typer.Option(
-            help="Semantic distance, by this server's embeddings: openai+http://HOST:PORT/v1?model=NAME.",
+            help="Measure semantic distance with an embedding server: openai+http://HOST:PORT/v1?model=NAME.",
             metavar="URL",
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N lines.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Measure only the first N lines.")] = None,
     max_corrections: Annotated[
-        int, typer.Option(min=0, help="More phrases of self-correction are looping.")
+        int, typer.Option(min=0, help="A text with more self-correction phrases counts as looping.")
     ] = _LIMITS.max_corrections,
     max_duplicates: Annotated[
-        float, typer.Option(min=0, max=1, help="A larger share of repeated paragraphs is looping.")
+        float, typer.Option(min=0, max=1, help="A text with a larger share of repeated paragraphs counts as looping.")
     ] = _LIMITS.max_duplicate_share,
     min_paragraph_words: Annotated[
-        int, typer.Option(min=1, help="Shorter paragraphs are not compared, in words.")
+        int, typer.Option(min=1, help="Words; shorter paragraphs are not compared.")
     ] = _LIMITS.min_paragraph_words,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the figures here, SVG or PNG.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the figures here, as SVG or PNG.")] = None,
     url: UrlOption = None,
     engine: EngineOption = None,
     concurrency: ConcurrencyOption = 8,
     deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Measure responses: accuracy and pass@k, looping, diversity; with --rubric or --steps also what a judge says.
+    """Measure responses: accuracy, pass@k, looping and diversity; with --rubric or --steps also a judge's verdicts.
 
-    With --run the verdicts and rewards of a run are measured, by training step too, and no judge is asked. With
-    --against the judge compares the responses with those of another file or run, in both orders.
+    With --run, measure the recorded verdicts and rewards of a run, in total and by training step, without a judge. With
+    --against, the judge compares the responses with those of another file or run, in both orders.
 
-    A figure without data is left out. Intervals are of 95%, over problems: Wilson's for shares, a bootstrap's for other
-    figures. Exits with 1 if a line could not be read or judged.
+    Figures without data are left out. Intervals are 95% intervals over problems: Wilson's for shares, bootstrap for
+    other figures. Exits with 1 if any line could not be read or judged.
     """
     if (file is None) == (run is None):
-        exit_with_error("say what to measure: a file of responses, or --run NAME; one of the two")
+        exit_with_error("give either a file of responses or --run NAME")
     try:
         ks = _numbers(samples)
     except ValueError as error:
@@ -201,9 +202,9 @@ def measure(
     endpoint = _endpoint(embeddings, settings)
     if against is not None:
         _reject_options(
-            {"--mode": mode, "--steps": steps, "--embeddings": embeddings}, "--against measures win rates alone"
+            {"--mode": mode, "--steps": steps, "--embeddings": embeddings}, "--against measures only win rates"
         )
-        _reject_options({"--limit": run is not None and limit}, "a run is compared whole, or at one --step")
+        _reject_options({"--limit": run is not None and limit}, "a run is compared as a whole, or at one --step")
         _reject_options({"--step": file is not None and step is not None}, "a file has no training steps")
         sides = _file_sides(file, Path(against), limit) if file else None
         try:
@@ -215,23 +216,23 @@ def measure(
             exit_with_error(str(error))
         _show_win_rates(compared, output, plot, f"{file.name if file else run} against {against}")
         return
-    _reject_options({"--question": question}, "it is what --against asks of a pair")
+    _reject_options({"--question": question}, "it needs --against")
     if run is not None:
         judging = {"--rubric": rubric, "--mode": mode, "--steps": steps, "--limit": limit, "--engine": engine}
         _reject_options(
-            judging, "--run measures what was judged before, and the ledger keeps no ground truth to judge it again"
+            judging, "--run measures recorded verdicts, and the ledger keeps no ground truth to judge again"
         )
         _reject_options({"--embeddings": not texts and embeddings}, "it needs a run's texts; add --texts")
         _measure_run(RunFilter(run, project, step, texts), url, ks, limits, endpoint, concurrency, output, plot)
         return
     assert file is not None
-    _reject_options({"--step": step is not None, "--texts": texts}, "a file is measured whole, with its texts")
+    _reject_options({"--step": step is not None, "--texts": texts}, "they apply to --run")
     lines = list(islice(read_measured(file), limit))
     refused = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
     groups = [line for line in lines if isinstance(line, MeasuredLine)]
     if not groups:
         print_refused_lines(file, refused)
-        exit_with_error(f"{file} has no line that can be measured")
+        exit_with_error(f"{file} has no lines that can be measured")
     try:
         shared = read_rubric_argument(rubric) if rubric else None
         how: dict[str, Any] = {"mode": mode or "weighted_mean", "steps": steps, "concurrency": concurrency}
@@ -275,16 +276,16 @@ def _measure_run(
     if len(by_step) > 1:
         out.print(steps_table(read.by_step, ks))
     if read.without_reward:
-        err.print(f"{read.without_reward} responses have no reward and are left out of rewards", highlight=False)
+        err.print(f"{read.without_reward} responses have no reward; reward figures leave them out", highlight=False)
     if wanted.texts and read.without_text:
         err.print(
-            f"the ledger keeps no text of {read.without_text} responses (ADJUDGE_LEDGER=verdicts): looping and "
+            f"the ledger keeps no text of {read.without_text} responses (ADJUDGE_LEDGER=verdicts); looping and "
             "diversity leave them out",
             highlight=False,
             soft_wrap=True,
         )
     if not wanted.texts:
-        err.print("looping and diversity need the texts: add --texts, where the ledger keeps them", highlight=False)
+        err.print("looping and diversity need texts: add --texts if the ledger keeps them", highlight=False)
     if failed:
         for reason, count in Counter(failed).items():
             err.print(f"[red]{count} problems:[/] {escape(reason)}", highlight=False, soft_wrap=True)
@@ -294,7 +295,7 @@ def _measure_run(
 async def _read_run(
     wanted: RunFilter, url: str | None, limits: LoopLimits, endpoint: EmbeddingEndpoint | None, concurrency: int
 ) -> tuple[RunProblems, list[str]]:
-    """A run's problems, and why some have no semantic distance where that is asked for."""
+    """A run's problems, and why some have no semantic distance."""
     read = problems_of(await read_responses(wanted, url), limits)
     if endpoint is None:
         return read, []
@@ -307,13 +308,13 @@ async def _read_run(
 
 def _file_sides(a: Path, b: Path, limit: int | None) -> tuple[list[PromptResponses], list[PromptResponses]]:
     if not b.is_file():
-        exit_with_error(f"--against {b}: this file does not exist; name another file of responses")
+        exit_with_error(f"--against: the file {b} does not exist")
     sides = []
     for file in (a, b):
         lines = list(islice(read_groups(file), limit))
         if refused := {line.number: line.reason for line in lines if isinstance(line, BadLine)}:
             print_refused_lines(file, refused)
-            exit_with_error("nothing was compared: every line of both files must be readable")
+            exit_with_error("nothing was compared: all lines of both files must be readable")
         sides.append(side_of_lines([line for line in lines if isinstance(line, GroupLine)]))
     return sides[0], sides[1]
 
@@ -335,7 +336,7 @@ async def _compare(
 def _show_win_rates(compared: WinRateResult, output: Path | None, plot: Path | None, title: str) -> None:
     found = win_rates(compared.problems)
     if not found and not compared.failed:
-        exit_with_error(f"{title}: no prompt is in both; the prompts of the two must be the same to the letter")
+        exit_with_error(f"{title}: no prompt is in both; prompts match only if they are identical")
     counts = {
         "pairs": sum(len(pairs) for pairs in compared.problems),
         "unmatched": compared.unmatched,
@@ -344,7 +345,7 @@ def _show_win_rates(compared: WinRateResult, output: Path | None, plot: Path | N
     save_figures(found, counts, output, plot, title)
     out.print(figures_table(found, f"{title}: {counts['pairs']} pairs"))
     if compared.unmatched:
-        err.print(f"{compared.unmatched} prompts are on one side alone and were left out", highlight=False)
+        err.print(f"{compared.unmatched} prompts are on one side only and were left out", highlight=False)
     for reason in compared.failed:
         err.print(f"[red]not compared:[/] {escape(reason)}", highlight=False, soft_wrap=True)
     if compared.failed:
@@ -352,7 +353,7 @@ def _show_win_rates(compared: WinRateResult, output: Path | None, plot: Path | N
 
 
 def _reject_options(given: dict[str, Any], why: str) -> None:
-    """End where an option is given that does not go with the others."""
+    """Exit with an error if any of these options is given."""
     names = [name for name, value in given.items() if value]
     if names:
         exit_with_error(f"{' and '.join(names)} cannot be used here: {why}")
@@ -379,4 +380,4 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(one) for one in text.split(",")))
     except ValueError:
-        raise ValueError(f"--k is {text!r}; write whole numbers with commas, as in 1,4,16") from None
+        raise ValueError(f"--k is {text!r}; write whole numbers separated by commas, such as 1,4,16") from None

@@ -1,8 +1,8 @@
-"""Judged trajectories from files, alone or compared in pairs.
+"""Measure the responses of files with a judge, alone or compared in pairs.
 
-From a file's groups to judged trajectories: final answers compared, rewards by a rubric, steps judged one by one.
-
-Two files or two runs against each other: responses to the same prompt, compared by the judge in both orders.
+`measure_lines` turns a file's groups into judged trajectories: final answers compared, rewards by a rubric, steps
+judged one by one. `compare_sides` has the judge compare the responses of two files or runs to the same prompts, in both
+orders.
 """
 
 import asyncio
@@ -55,20 +55,21 @@ async def measure_lines(
     limits: LoopLimits,
     embeddings: EmbeddingEndpoint | None = None,
 ) -> tuple[list[ProblemResponses], dict[int, str]]:
-    """Judge what is asked for, and give each line's problem, and why some lines could not be judged.
+    """Judge lines; return the problem of each line, and the reasons of the lines that could not be judged.
 
-    A line that could not be judged keeps what is known of it without a judge.
+    A line that could not be judged keeps the figures that need no judge.
 
     Args:
-        client: of the service.
-        lines: the groups; one with a `ground_truth` has its final answers compared with it.
-        rubric: for lines without one; without any, a line has no rewards, unless the mode needs no rubric.
-        mode: of the rewards.
-        steps: whether each step's correctness is judged.
-        concurrency: responses in flight.
-        deadline_s: seconds one response may take.
-        limits: from where a text counts as looping.
-        embeddings: of the semantic distance; None measures none.
+        client: a client of the service.
+        lines: the groups; final answers are compared with the `ground_truth` of those that have one.
+        rubric: the rubric of lines without one of their own; without any rubric a line has no rewards, unless the mode
+            needs none.
+        mode: the mode of the rewards.
+        steps: whether to judge each step's correctness.
+        concurrency: responses to judge at a time.
+        deadline_s: seconds that one response may take.
+        limits: the limits from which a text counts as looping.
+        embeddings: the endpoint for the semantic distance; None skips it.
     """
     failed: dict[int, str] = {}
     known = [line for line in lines if line.group.ground_truth]
@@ -97,7 +98,7 @@ async def with_distances(
     texts: Sequence[Sequence[str]],
     concurrency: int,
 ) -> tuple[list[ProblemResponses], dict[int, str]]:
-    """Give each problem the semantic distance of its texts, and by its place why one has none; closes `embeddings`."""
+    """Add the semantic distance of each problem's texts; also return failures by position. Closes `embeddings`."""
     try:
         found = await semantic_distances(embeddings, texts, concurrency=concurrency)
     finally:
@@ -129,7 +130,7 @@ async def _scored(
 async def _criteria(
     client: AsyncClient, lines: Sequence[MeasuredLine], shared: Any, failed: dict[int, str]
 ) -> dict[int, Mapping[str, Criterion]]:
-    """The criteria by id that each line was judged by; those of a reference are fetched once."""
+    """The criteria by id of each line's rubric; a referenced rubric is fetched once."""
     found: dict[int, Mapping[str, Criterion]] = {}
     fetched: dict[str, Mapping[str, Criterion]] = {}
     for line in lines:
@@ -208,7 +209,7 @@ def _problem(
 
 
 def _kind(criterion: Criterion | None) -> tuple[CriterionKind, float]:
-    """A criterion's kind and weight; a verdict without a criterion is of mode `likert`."""
+    """A criterion's kind and weight; verdicts of mode `likert` have no criterion."""
     return ("point", 1.0) if criterion is None else (criterion.kind, criterion.weight)
 
 
@@ -227,7 +228,7 @@ def _prompt(group: Group) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PromptResponses:
-    """The responses of one side to a prompt; `about` is what else the judge is told: grounding, answer, rubric."""
+    """One side's responses to a prompt; `context` is what else the judge gets: grounding, reference answer, rubric."""
 
     prompt: Prompt
     responses: tuple[ResponseLike, ...]
@@ -235,13 +236,13 @@ class PromptResponses:
 
     @property
     def key(self) -> str:
-        """What the same prompt of the other side has too."""
-        written = self.prompt if isinstance(self.prompt, str) else [m.model_dump(mode="json") for m in self.prompt]
-        return json.dumps(written)
+        """The key by which the two sides' prompts are matched."""
+        value = self.prompt if isinstance(self.prompt, str) else [m.model_dump(mode="json") for m in self.prompt]
+        return json.dumps(value)
 
 
 class WinRateResult(NamedTuple):
-    """The comparisons of each problem, prompts that one side alone has, and problems that could not be compared."""
+    """The comparisons of each problem, the number of prompts that only one side has, and the errors."""
 
     problems: list[tuple[Comparison, ...]]
     unmatched: int
@@ -249,7 +250,7 @@ class WinRateResult(NamedTuple):
 
 
 def side_of_lines(lines: Sequence[GroupLine]) -> list[PromptResponses]:
-    """Take a side from a file's groups."""
+    """Make a side from a file's groups."""
     names = ("grounding", "reference_answer", "rubric")
     return [
         PromptResponses(
@@ -262,17 +263,17 @@ def side_of_lines(lines: Sequence[GroupLine]) -> list[PromptResponses]:
 
 
 def side_of_run(responses: Sequence[RecordedResponse], run: str) -> list[PromptResponses]:
-    """Take a side from a run that was read with its texts.
+    """Make a side from a run that was read with its texts.
 
     Raises:
-        ValueError: the ledger does not keep them.
+        ValueError: the ledger does not keep the run's texts.
     """
     grouped: dict[tuple[int | None, str], list[RecordedResponse]] = {}
     for one in responses:
         if one.prompt is None or one.text is None:
             raise ValueError(
                 f"the ledger keeps no texts of run {run!r} (ADJUDGE_LEDGER=verdicts), and a comparison needs them; "
-                "compare files of responses"
+                "compare files of responses instead"
             )
         grouped.setdefault((one.step, one.problem), []).append(one)
     return [
@@ -284,10 +285,10 @@ def side_of_run(responses: Sequence[RecordedResponse], run: str) -> list[PromptR
 def pairs_of(a: Sequence[PromptResponses], b: Sequence[PromptResponses]) -> tuple[list[tuple[Pair, ...]], int]:
     """Pair the first response of `a` to a prompt with the first of `b`, the second with the second, and so on.
 
-    A prompt that stands several times is taken in order. What else the judge is told is what `a` says.
+    Repeated prompts are matched in order. The context of a pair is that of `a`.
 
     Returns:
-        The pairs of each problem, and how many prompts have no partner on the other side.
+        The pairs of each problem, and the number of prompts without a match on the other side.
     """
     others: dict[str, list[PromptResponses]] = {}
     for one in reversed(b):
@@ -315,15 +316,15 @@ async def compare_sides(
     concurrency: int,
     deadline_s: float,
 ) -> WinRateResult:
-    """Have the judge compare two sides, a problem a request.
+    """Have the judge compare two sides, with one request per problem.
 
     Args:
-        client: of the service.
+        client: a client of the service.
         a, b: the sides; a win is one of `a`.
-        rubric: tells the judge what to look at, where a line has none.
-        question: what is asked of a pair, instead of the service's own.
-        concurrency: problems in flight.
-        deadline_s: seconds one problem may take.
+        rubric: what the judge looks at, for lines without a rubric of their own.
+        question: the question about a pair, instead of the service's default.
+        concurrency: problems to compare at a time.
+        deadline_s: seconds that one problem may take.
     """
     problems, unmatched = pairs_of(a, b)
     slots = asyncio.Semaphore(concurrency)

@@ -1,6 +1,7 @@
-"""From a run's verdicts in the ledger to judged trajectories: no judge is asked, and no text is needed but for looping.
+"""Measure a run from its verdicts in the ledger, without asking a judge.
 
-What a response was worth, and whether its answer is right, is what was recorded when it was judged.
+Texts are needed for looping and diversity only. Rewards and correctness are those recorded when the responses were
+judged.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -27,7 +28,7 @@ _PAGE = 500
 
 
 class RunFilter(NamedTuple):
-    """Which verdicts are read: of a run, of a step where one is given; with texts, where they are kept."""
+    """Which verdicts to read: of a run, of one step if given; with texts if wanted and kept."""
 
     run: str
     project: str
@@ -36,7 +37,7 @@ class RunFilter(NamedTuple):
 
 
 class RunProblems(NamedTuple):
-    """A run's problems by training step (None where none was named), its responses, and how many of them lack what.
+    """A run's problems by training step (None for requests without a step), and counts of its responses.
 
     `texts` has the known texts of each problem, in the order of `by_step`.
     """
@@ -49,10 +50,10 @@ class RunProblems(NamedTuple):
 
 
 async def read_recorded(wanted: RunFilter, url: str | None) -> AsyncIterator[RecordedVerdict]:
-    """Go through a run's verdicts in the order they were judged, from a service, or from the database without one.
+    """Iterate over a run's verdicts in the order they were judged, from a service, or from the database without `url`.
 
     Raises:
-        AdjudgeError: the service cannot be asked.
+        AdjudgeError: the service cannot be read.
         StartError, ConnectionError: the database cannot be read.
     """
     if url is not None:
@@ -80,7 +81,7 @@ async def read_responses(wanted: RunFilter, url: str | None) -> list["RecordedRe
     """Read a run's responses, each with its verdicts.
 
     Raises:
-        ValueError: the ledger has nothing of the run; and as `read_recorded`.
+        ValueError: the ledger has nothing of the run. Also raises what `read_recorded` raises.
     """
     responses: list[RecordedResponse] = []
     key: tuple[str, str, int] | None = None
@@ -93,8 +94,8 @@ async def read_responses(wanted: RunFilter, url: str | None) -> list["RecordedRe
     if not responses:
         part = "" if wanted.step is None else f" at step {wanted.step}"
         raise ValueError(
-            f"the ledger has nothing of run {wanted.run!r}{part}; `adjudge runs` lists the runs there are, and what "
-            "was judged a moment ago may still be on its way"
+            f"the ledger has nothing of run {wanted.run!r}{part}; `adjudge runs` lists the runs, and very recent "
+            "requests may not be recorded yet"
         )
     return responses
 
@@ -105,13 +106,12 @@ class RecordedResponse:
 
     Attributes:
         step: the training step.
-        problem: what responses to the same prompt share: the digest of the prompt, or the request and group where a
-            service does not tell it.
-        prompt: None where texts were not asked for or are not kept.
-        text: of the response, its reasoning included; None likewise.
-        reward: as answered; None where it got none.
-        answers: scores of the verdicts that say whether the final answer is right; None for one that failed.
-        scores: of all other criteria: kind, weight, score.
+        problem: the key of the prompt: its digest, or the request and group if the service does not return it.
+        prompt: None if texts were not asked for or are not kept.
+        text: the response's text with its reasoning; None likewise.
+        reward: the recorded reward; None if there was none.
+        answers: scores of the verdicts on the final answer; None for a failed one.
+        scores: kind, weight and score of all other criteria.
     """
 
     step: int | None
@@ -128,24 +128,24 @@ class RecordedResponse:
         self.text = None if first.text is None else judged_content(Response(text=first.text), "keep").text
         self.answers, self.scores = [], []
 
-    def add(self, recorded_verdicts: RecordedVerdict) -> None:
-        """Take a criterion's verdict."""
-        verdict = recorded_verdicts.verdict
-        if recorded_verdicts.kind == "answer" or (recorded_verdicts.rubric is None and verdict.criterion == OUTCOME):
+    def add(self, recorded: RecordedVerdict) -> None:
+        """Add the verdict on a criterion."""
+        verdict = recorded.verdict
+        if recorded.kind == "answer" or (recorded.rubric is None and verdict.criterion == OUTCOME):
             self.answers.append(verdict.score)
         else:
-            weight = 1.0 if recorded_verdicts.weight is None else recorded_verdicts.weight
-            self.scores.append((recorded_verdicts.kind or "point", weight, verdict.score))
+            weight = 1.0 if recorded.weight is None else recorded.weight
+            self.scores.append((recorded.kind or "point", weight, verdict.score))
 
     @property
     def correct(self) -> float | None:
-        """1 if every verdict on the answer says so, 0 if one says no; None where that is not known."""
+        """1 if every verdict on the final answer is yes, 0 if any is no; None if unknown."""
         if not self.answers or (None in self.answers and 0.0 not in self.answers):
             return None
         return float(all(score == 1.0 for score in self.answers))
 
     def trajectory(self, limits: LoopLimits) -> Trajectory:
-        """Give it as measures take it."""
+        """Convert it to a trajectory, as the measures expect."""
         return Trajectory(
             None if self.text is None else loops(self.text, **limits._asdict()),
             correct=self.correct,
@@ -156,7 +156,7 @@ class RecordedResponse:
 
 
 def problems_of(responses: Iterable[RecordedResponse], limits: LoopLimits) -> RunProblems:
-    """Put responses to the same prompt at the same step together, in the order of the steps, those of none last."""
+    """Group responses by step and prompt, in the order of the steps; those without a step come last."""
     grouped: dict[int | None, dict[str, list[RecordedResponse]]] = {}
     for one in responses:
         grouped.setdefault(one.step, {}).setdefault(one.problem, []).append(one)

@@ -1,7 +1,7 @@
-"""`adjudge models`: fetch judge models, list them, say where they lie.
+"""`adjudge models`: fetch judge models, list them, print their paths.
 
-What a model is, `judge_server.models` knows; here is only what a terminal needs. Standard output
-carries results only (a path, the table); progress and errors go to standard error.
+Standard output carries only results (a path, the table); progress and errors go to standard error. The models
+themselves are the business of `judge_server.models`.
 """
 
 import time
@@ -38,7 +38,7 @@ from judge_server.models import (
 )
 from judge_server.models.files import format_bytes
 
-app = typer.Typer(name="models", help="Fetch judge models, list them, say where they lie.", no_args_is_help=True)
+app = typer.Typer(name="models", help="Fetch judge models, list them, print their paths.", no_args_is_help=True)
 
 _STYLES = {
     ModelState.PRESENT: "green",
@@ -60,7 +60,7 @@ class _Bar:
         self._bar.update(self._task, description=text)
 
     def note(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def advance(self, done: int, total: int | None) -> None:
@@ -70,7 +70,7 @@ class _Bar:
 
 
 class _Lines:
-    """Progress in a log: a line per phase, then one per tenth, and never more than one in five seconds."""
+    """Progress in a log: a line per phase, then one per tenth, at most one every five seconds."""
 
     _SECONDS = 5.0
 
@@ -79,15 +79,15 @@ class _Lines:
         self._tenth = 0
 
     def stage(self, text: str) -> None:
-        """One line."""
+        """Print a line."""
         typer.echo(text, err=True)
 
     def note(self, text: str) -> None:
-        """One line."""
+        """Print a line."""
         typer.echo(text, err=True)
 
     def advance(self, done: int, total: int | None) -> None:
-        """A line now and then."""
+        """Print a line if it is due."""
         tenth = 10 * done // total if total else 0
         now = time.monotonic()
         if now - self._last_line_at < self._SECONDS or (total and tenth == self._tenth):
@@ -99,7 +99,7 @@ class _Lines:
 
 @contextmanager
 def _progress_display() -> Iterator[DownloadProgress]:
-    """Progress as standard error can show it."""
+    """A progress display for standard error: a bar on a terminal, else lines."""
     if not err.is_terminal:
         yield _Lines()
         return
@@ -119,28 +119,28 @@ def pull(
     model: Annotated[
         str, typer.Argument(help="A name from the list, hf://owner/repository/file.gguf, or a path.")
     ] = DEFAULT,
-    force: Annotated[bool, typer.Option("--force", help="Download it again even if it is here.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Download the model again even if it is present.")] = False,
     allow_smaller: Annotated[
-        bool, typer.Option("--allow-smaller", help="Where no source has it, take the next smaller model.")
+        bool, typer.Option("--allow-smaller", help="If no source has the model, fetch the next smaller one.")
     ] = False,
 ) -> None:
-    """Fetch a model, resuming what was begun, and print its path."""
+    """Fetch a model, resuming an earlier download, and print its path."""
     try:
         with _progress_display() as progress:
             path = fetch(model, progress=progress, force=force, allow_smaller=allow_smaller)
     except ModelError as error:
         exit_with_error(str(error))
     except KeyboardInterrupt:
-        typer.echo("Stopped. The same command goes on from here.", err=True)
+        typer.echo("Stopped. Run the same command again to resume.", err=True)
         raise typer.Exit(130) from None
     typer.echo(path)
 
 
 @app.command("list")
 def list_models(
-    check: Annotated[bool, typer.Option("--check", help="Hash every file, not only compare its size.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Hash every file instead of comparing sizes only.")] = False,
 ) -> None:
-    """List the known models and what is here of each."""
+    """List the known models and their state on this machine."""
     console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("name", "size", "state", "licence", "note"):
@@ -157,14 +157,14 @@ def list_models(
 def path(
     model: Annotated[str, typer.Argument(help="A name from the list, hf://…, or a path.")] = DEFAULT,
 ) -> None:
-    """Print where a model lies, and nothing else; fail if it is not here."""
+    """Print the path of a model; fail if it is not present."""
     try:
         target = parse_model_reference(model)
     except ModelError as error:
         exit_with_error(str(error))
     found = target if isinstance(target, Path) else installed_path(target)
     if found is None or not found.is_file():
-        exit_with_error(f"{model} is not here, or not whole. Fetch it: adjudge models pull {model}")
+        exit_with_error(f"{model} is missing or incomplete. Fetch it: adjudge models pull {model}")
     typer.echo(found)
 
 

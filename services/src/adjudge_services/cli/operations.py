@@ -1,4 +1,4 @@
-"""`adjudge operations`: long work at a service, submitted from a file, followed, read, cancelled, tried again."""
+"""`adjudge operations`: submit long-running work to a service, follow it, read its results, cancel and retry it."""
 
 import asyncio
 import json
@@ -18,9 +18,11 @@ from adjudge_services.wiring import StartError, prepare_store
 from trainer_client import AdjudgeError, Client
 from trainer_client.wire.operations import Operation
 
-app = typer.Typer(help="Long work at a service: bulk scoring, rubrics, evaluation.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run long work at a service: bulk scoring, rubric generation and validation, evaluation.", no_args_is_help=True
+)
 
-ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="The service's address; ADJUDGE_URL unless given.")]
+ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="Address of the service; by default ADJUDGE_URL.")]
 OperationIdArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
 _INPUTS = {"score": "groups", "evaluate_judge": "groups", "generate_rubrics": "inputs"}
 
@@ -29,14 +31,14 @@ _INPUTS = {"score": "groups", "evaluate_judge": "groups", "generate_rubrics": "i
 def submit(
     kind: Annotated[str, typer.Argument(help="score, evaluate_judge, generate_rubrics or validate_rubrics.")],
     file: Annotated[
-        Path | None, typer.Argument(help="JSONL, an input a line.", metavar="INPUT", exists=True, dir_okay=False)
+        Path | None, typer.Argument(help="JSONL with an input per line.", metavar="INPUT", exists=True, dir_okay=False)
     ] = None,
     options: Annotated[
-        str, typer.Option(help="All else of the request, in JSON: rubric, reward, judging, run, generator, …")
+        str, typer.Option(help="Other fields of the request, as JSON: rubric, reward, judging, run, generator, …")
     ] = "{}",
-    rubric: Annotated[str | None, typer.Option(help="The rubric, by reference.")] = None,
-    run: Annotated[str | None, typer.Option(help="The run that is charged for it.")] = None,
-    watch_it: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
+    rubric: Annotated[str | None, typer.Option(help="Reference of the rubric.")] = None,
+    run: Annotated[str | None, typer.Option(help="Run to account the work to.")] = None,
+    watch_it: Annotated[bool, typer.Option("--watch", help="Follow the operation until it ends.")] = False,
     url: ServiceUrlOption = None,
 ) -> None:
     """Submit an operation and print its id."""
@@ -71,13 +73,13 @@ def list_operations(url: ServiceUrlOption = None) -> None:
 
 @app.command("show")
 def show(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
-    """Print how an operation stands, as JSON."""
+    """Print an operation and its progress as JSON."""
     out.print_json(_call_service(url, lambda client: client.operation(id_)).model_dump_json())
 
 
 @app.command("watch")
 def watch(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
-    """Follow an operation to its end; exits with 1 if it fails or is cancelled."""
+    """Follow an operation until it ends; exit with 1 if it fails or is cancelled."""
     try:
         with _client(url) as client:
             _end(_follow(client, id_))
@@ -88,10 +90,12 @@ def watch(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
 @app.command("results")
 def results(
     id_: OperationIdArgument,
-    output: Annotated[Path | None, typer.Option("--output", help="A file for them, else standard output.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="File for the results; by default standard output.")
+    ] = None,
     url: ServiceUrlOption = None,
 ) -> None:
-    """Write the results that an operation has so far, as JSONL, in the order in which they were made."""
+    """Write an operation's results so far as JSONL, in order of creation."""
     try:
         with _client(url) as client:
             lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in client.operation_results(id_))
@@ -107,19 +111,19 @@ def results(
 
 @app.command("cancel")
 def cancel(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
-    """End an operation where it is; what is done stays done."""
+    """Cancel an operation; results so far are kept."""
     _print_state(_call_service(url, lambda client: client.cancel_operation(id_)))
 
 
 @app.command("retry")
 def retry(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
-    """Go on with an operation that failed or was cancelled."""
+    """Continue an operation that failed or was cancelled."""
     _print_state(_call_service(url, lambda client: client.retry_operation(id_)))
 
 
 @app.command("purge")
 def purge() -> None:
-    """Delete operations that have expired from the database; services and workers do so by themselves every hour."""
+    """Delete expired operations from the database. Services and workers also do so every hour."""
     settings = Settings()
 
     async def delete() -> int:
@@ -131,10 +135,10 @@ def purge() -> None:
             await store.close()
 
     try:
-        gone = asyncio.run(delete())
+        deleted = asyncio.run(delete())
     except (StartError, OSError, ValueError) as error:
         exit_with_error(str(error))
-    out.print(f"deleted {gone:,} operations that had expired", highlight=False)
+    out.print(f"deleted {deleted:,} expired operations", highlight=False)
 
 
 def _client(url: str | None) -> Client:
@@ -186,9 +190,9 @@ def _print_state(operation: Operation) -> None:
 
 def _options(text: str) -> dict[str, Any]:
     try:
-        read = json.loads(text)
+        options = json.loads(text)
     except ValueError as error:
         exit_with_error(f"--options is not JSON: {error}")
-    if not isinstance(read, dict):
+    if not isinstance(options, dict):
         exit_with_error('--options: write a JSON object, such as {"reward": {"mode": "stepwise"}}')
-    return read
+    return options

@@ -1,4 +1,4 @@
-"""What every command shares in talking to a person: two consoles, and how to give up."""
+"""Consoles and error exits that all commands share."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 _PIPED_WIDTH = 140
-"""Columns of a table that no terminal limits, so that names in it are not broken."""
+"""Columns of a table if the output is not a terminal; wide enough not to break names."""
 
 
 def _console(*, stderr: bool = False) -> Console:
@@ -25,12 +25,12 @@ err = _console(stderr=True)
 
 
 def print_refused_lines(file: Path, refused: Mapping[int, str]) -> None:
-    """Name the lines of a file that were refused, and why, on standard error."""
+    """Print the refused lines of a file and the reasons on standard error."""
     for number, reason in sorted(refused.items()):
         err.print(f"[red]{file}:{number}:[/] {escape(reason)}", highlight=False, soft_wrap=True)
 
 
 def exit_with_error(message: str, *, code: int = 1) -> NoReturn:
-    """Say what went wrong on standard error and end."""
+    """Print an error on standard error and exit."""
     err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     raise typer.Exit(code)

@@ -1,11 +1,4 @@
-"""`adjudge projects`, `adjudge keys` and `adjudge audit`: manage projects and API keys.
-
-`adjudge projects` and `adjudge audit`: projects, their limits, and who changed what.
-
-`adjudge keys`: make, list and revoke API keys.
-
-Opening the store of projects and keys that the settings name, for the length of one command.
-"""
+"""`adjudge projects`, `adjudge keys` and `adjudge audit`: manage projects and API keys, and read the audit log."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -29,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def with_tenants(work: Callable[[TenantStore], Coroutine[Any, Any, Result]]) -> Result:
-    """Run work on the store; what is wrong with it is told on stderr, and ends the command with status 1."""
+    """Run `work` on the store of projects; on errors print the message and exit with 1."""
 
     async def run() -> Result:
         settings = Settings()
@@ -49,32 +42,36 @@ def with_tenants(work: Callable[[TenantStore], Coroutine[Any, Any, Result]]) -> 
 
 
 def format_time(moment: datetime | None) -> str:
-    """A moment to the minute, in UTC; a dash for none."""
+    """A time in UTC to the minute; a dash for None."""
     return "-" if moment is None else f"{moment:%Y-%m-%d %H:%MZ}"
 
 
-app = typer.Typer(help="Make projects and set their limits.", no_args_is_help=True)
+app = typer.Typer(help="Create projects and set their limits.", no_args_is_help=True)
 
-WeightOption = Annotated[str | None, typer.Option(help="Its share of the judge beside others; 1 unless set.")]
+WeightOption = Annotated[str | None, typer.Option(help="Weight of the project's share of the judge; 1 by default.")]
 RequestsPerMinuteOption = Annotated[
-    str | None, typer.Option(help="Requests a minute of each API process; none lifts it.")
+    str | None, typer.Option(help="Limit of requests per minute per API process; none removes it.")
 ]
-TokensPerDayOption = Annotated[str | None, typer.Option(help="Prompt tokens computed a day (UTC); none lifts it.")]
-TokensTotalOption = Annotated[str | None, typer.Option(help="Prompt tokens computed in all; none lifts it.")]
+TokensPerDayOption = Annotated[
+    str | None, typer.Option(help="Limit of prompt tokens computed per day (UTC); none removes it.")
+]
+TokensTotalOption = Annotated[
+    str | None, typer.Option(help="Limit of prompt tokens computed in total; none removes it.")
+]
 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="For example team-b.")],
+    name: Annotated[str, typer.Argument(help="Name of the project, for example team-b.")],
     weight: WeightOption = None,
     requests_per_minute: RequestsPerMinuteOption = None,
     tokens_per_day: TokensPerDayOption = None,
     tokens_total: TokensTotalOption = None,
 ) -> None:
-    """Make a project. It sees its own rubrics, runs and verdicts only."""
+    """Create a project. It sees only its own rubrics, runs and verdicts."""
     limits = _limits(Limits(), weight, requests_per_minute, tokens_per_day, tokens_total)
-    made = with_tenants(lambda tenants: tenants.create_project(name, limits))
-    out.print(f"made project {made.id}; give it a key: adjudge keys create --project {made.id} --scope score")
+    project = with_tenants(lambda tenants: tenants.create_project(name, limits))
+    out.print(f"created project {project.id}; create a key: adjudge keys create --project {project.id} --scope score")
 
 
 @app.command("limits")
@@ -85,12 +82,12 @@ def limits(
     tokens_per_day: TokensPerDayOption = None,
     tokens_total: TokensTotalOption = None,
 ) -> None:
-    """Change limits of a project; those not given stay. Services take notice within five seconds."""
+    """Change limits of a project; limits that are not given stay. Services apply them within five seconds."""
 
     async def change(tenants: TenantStore) -> Project:
         found = await tenants.project(name)
         if found is None:
-            raise LookupError(f"there is no project {name!r}; adjudge projects list shows those there are")
+            raise LookupError(f"there is no project {name!r}; list the projects with: adjudge projects list")
         changed = _limits(found.limits, weight, requests_per_minute, tokens_per_day, tokens_total)
         return await tenants.set_limits(name, changed)
 
@@ -101,13 +98,15 @@ def limits(
 
 @app.command("list")
 def list_projects() -> None:
-    """Show projects, their limits, and the prompt tokens computed for them today and in all."""
+    """List projects with their limits and the prompt tokens computed for them, today and in total."""
 
     async def read(tenants: TenantStore) -> list[tuple[Project, TokenUsage]]:
         today = datetime.now(UTC).date()
         return [(project, await tenants.used_tokens(project.id, today)) for project in await tenants.projects()]
 
-    table = Table("project", "made", "weight", "requests/min", "tokens today", "a day", "tokens in all", "at most")
+    table = Table(
+        "project", "created", "weight", "requests/min", "tokens today", "daily limit", "tokens total", "limit"
+    )
     for project, used in with_tenants(read):
         limits = project.limits
         bounds = [
@@ -122,13 +121,14 @@ def list_projects() -> None:
 def audit(
     project: Annotated[str | None, typer.Option(help="Only this project's changes.")] = None,
     subject: Annotated[
-        str | None, typer.Option(help="Only changes of this: math/quadratics@production, a key's id, a project.")
+        str | None,
+        typer.Option(help="Only changes of this subject: math/quadratics@production, a key's id, a project."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, the newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of changes to show, newest first.")] = 50,
 ) -> None:
-    """Show who changed which rubric, alias, tag, key, project or limit, and what stood there before and after."""
+    """Show who changed rubrics, aliases, tags, keys, projects and limits, with the values before and after."""
     rows = with_tenants(lambda tenants: tenants.audit(project, subject=subject, limit=limit))
-    table = Table("when", "project", "who", "what", "of")
+    table = Table("time", "project", "actor", "action", "subject")
     for side in ("before", "after"):
         table.add_column(side, overflow="fold")
     for row in rows:
@@ -157,49 +157,52 @@ def _limits(
         exit_with_error(f"--{wrong.field.replace('_', '-')}: {wrong.message}")
 
 
-keys_app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
+keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 
 
 @keys_app.command("create")
 def create_key(
     scopes: Annotated[
-        list[str] | None, typer.Option("--scope", help=f"What it opens: {', '.join(SCOPES)}; may be repeated.")
+        list[str] | None, typer.Option("--scope", help=f"What the key permits: {', '.join(SCOPES)}; may be repeated.")
     ] = None,
-    project: Annotated[str, typer.Option(help="Whose key it is.")] = DEFAULT_PROJECT,
-    label: Annotated[str, typer.Option(help="What it is for, to know it by.")] = "",
+    project: Annotated[str, typer.Option(help="The key's project.")] = DEFAULT_PROJECT,
+    label: Annotated[str, typer.Option(help="A label to recognise the key by.")] = "",
     expires_in: Annotated[
-        float | None, typer.Option("--expires-in", min=0.001, max=36500, help="Days until it opens nothing any more.")
+        float | None,
+        typer.Option("--expires-in", min=0.001, max=36500, help="Days until the key expires; never by default."),
     ] = None,
 ) -> None:
-    """Make a key and show it, once: only its digest is kept. The key alone goes to standard output."""
+    """Create a key and print it on standard output. It is shown only once: the database keeps only its digest."""
     if not scopes:
-        exit_with_error(f"say what the key opens, with --scope: {', '.join(SCOPES)}")
+        exit_with_error(f"say what the key permits, with --scope: {', '.join(SCOPES)}")
     if unknown := [scope for scope in scopes if scope not in SCOPES]:
-        exit_with_error(f"{unknown[0]!r} is no scope; there are {', '.join(SCOPES)}")
+        exit_with_error(f"there is no scope {unknown[0]!r}; use one of {', '.join(SCOPES)}")
     if not label.isprintable() or len(label) > 200:
-        exit_with_error("a label is one line of at most 200 characters")
+        exit_with_error("--label must be one line of at most 200 characters")
     expires = None if expires_in is None else datetime.now(UTC) + timedelta(days=expires_in)
-    made = make_key()
+    new_key = make_key()
     wanted = sorted(set(scopes))
     key = with_tenants(
-        lambda tenants: tenants.add_key(project, made.id, made.digest, scopes=wanted, label=label, expires_at=expires)
+        lambda tenants: tenants.add_key(
+            project, new_key.id, new_key.digest, scopes=wanted, label=label, expires_at=expires
+        )
     )
     until = "until it is revoked" if key.expires_at is None else f"until {format_time(key.expires_at)}"
     err.print(
-        f"key {key.id} of project {project} opens {', '.join(wanted)} {until}; it is not shown again", soft_wrap=True
+        f"key {key.id} of project {project} permits {', '.join(wanted)} {until}; it is not shown again", soft_wrap=True
     )
-    typer.echo(made.text)
+    typer.echo(new_key.text)
 
 
 @keys_app.command("list")
 def list_keys(
-    project: Annotated[str | None, typer.Option(help="Only this project's.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Also those revoked or expired.")] = False,
+    project: Annotated[str | None, typer.Option(help="Only keys of this project.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Include revoked and expired keys.")] = False,
 ) -> None:
-    """Show the keys there are; of their secrets nothing is known."""
+    """List keys. Their secrets are not stored and cannot be shown."""
     now = datetime.now(UTC)
     keys = with_tenants(lambda tenants: tenants.keys(project))
-    table = Table("key", "project", "scopes", "label", "state", "made", "expires", "last used")
+    table = Table("key", "project", "scopes", "label", "state", "created", "expires", "last used")
     for key in keys:
         state = key.state_at(now)
         if all_ or state == "usable":
@@ -213,6 +216,6 @@ def list_keys(
 
 @keys_app.command("revoke")
 def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `adjudge keys list` shows it.")]) -> None:
-    """Have a key open nothing any more, for good; services take notice within five seconds."""
+    """Revoke a key permanently. Services apply it within five seconds."""
     revoked = with_tenants(lambda tenants: tenants.revoke_key(key))
     out.print(f"revoked {revoked.id} of project {revoked.project_id}", highlight=False)

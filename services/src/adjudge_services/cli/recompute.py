@@ -1,4 +1,4 @@
-"""`adjudge recompute`: a run's rewards under another mode, other weights or budgets, from verdicts that are there."""
+"""`adjudge recompute`: recompute a run's rewards from recorded verdicts, with another mode, weights or budgets."""
 
 import asyncio
 import json
@@ -34,35 +34,40 @@ _WEIGHTS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 def recompute(
-    run: Annotated[str, typer.Argument(help="The run, as it was named when it was judged; '' for none.")],
+    run: Annotated[
+        str, typer.Argument(help="The run's name, as given in its requests; '' for requests without a run.")
+    ],
     mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
     weights: Annotated[
-        Path | None, typer.Option(help="JSON: weights by criterion id, instead of the rubric's.", exists=True)
+        Path | None, typer.Option(help="JSON file of weights by criterion id, instead of the rubric's.", exists=True)
     ] = None,
-    suggest: Annotated[float, typer.Option(help="What all suggest criteria give a response's steps.")] = 0.8,
-    pitfall: Annotated[float, typer.Option(help="What all pitfalls take from them.")] = -1.0,
-    bonus: Annotated[float, typer.Option(help="What all bonus criteria give them.")] = 1.0,
-    on_failure: Annotated[FailurePolicy, typer.Option(help="What a failed verdict does to a reward.")] = "null",
-    format_weight: Annotated[float, typer.Option(help="What the format weighs in mode stepwise.")] = 0.1,
-    gate_fraction: Annotated[float, typer.Option(help="The share of criteria that mode gate asks for.")] = 0.5,
+    suggest: Annotated[float, typer.Option(help="Budget that all suggest criteria add to a response's steps.")] = 0.8,
+    pitfall: Annotated[float, typer.Option(help="Budget that all pitfalls add to them; negative.")] = -1.0,
+    bonus: Annotated[float, typer.Option(help="Budget that all bonus criteria add to them.")] = 1.0,
+    on_failure: Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")] = "null",
+    format_weight: Annotated[float, typer.Option(help="Weight of the format in mode stepwise.")] = 0.1,
+    gate_fraction: Annotated[float, typer.Option(help="Share of criteria that mode gate requires.")] = 0.5,
     length_penalty: Annotated[
         str | None, typer.Option(help='JSON, such as {"coefficient": 1e-4, "target_tokens": 2000}.')
     ] = None,
     overlong_penalty: Annotated[
         str | None, typer.Option(help='JSON, such as {"limit_tokens": 4096, "buffer_tokens": 512}.')
     ] = None,
-    truncation_factor: Annotated[float | None, typer.Option(help="What cut off responses keep of a reward.")] = None,
-    first_step: Annotated[int | None, typer.Option(min=0, help="The first step of the part.")] = None,
-    last_step: Annotated[int | None, typer.Option(min=0, help="The last step of the part.")] = None,
-    protocol: Annotated[JudgingProtocol | None, typer.Option(help="Only what was judged in this protocol.")] = None,
-    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write groups here, as JSONL.")] = None,
+    truncation_factor: Annotated[
+        float | None, typer.Option(help="Factor on the reward of responses that were cut off.")
+    ] = None,
+    first_step: Annotated[int | None, typer.Option(min=0, help="First step to include.")] = None,
+    last_step: Annotated[int | None, typer.Option(min=0, help="Last step to include.")] = None,
+    protocol: Annotated[JudgingProtocol | None, typer.Option(help="Only verdicts of this judging protocol.")] = None,
+    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write the groups here as JSONL.")] = None,
     url: Annotated[
-        str | None, typer.Option(help="A running service; without it the database is read.", envvar="ADJUDGE_URL")
+        str | None,
+        typer.Option(help="Address of a running service; by default the database is read.", envvar="ADJUDGE_URL"),
     ] = None,
 ) -> None:
-    """Reward a run again without asking any judge.
+    """Recompute the rewards of a run from its recorded verdicts, without asking a judge.
 
-    Verdicts that failed stay failed. What was judged twice, as by a request that was sent again, comes twice.
+    Failed verdicts stay failed. Responses that were judged twice, for example by a repeated request, appear twice.
     """
     try:
         request = RecomputeRequest.model_validate(
@@ -123,7 +128,7 @@ def _rules(request: RecomputeRequest) -> Any:
 async def _write(lines: AsyncIterator[RecomputeEvent], file: TextIO | None) -> RecomputeSummary:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("rewarding requests", total=None)
+        task = progress.add_task("recomputing rewards", total=None)
         summary, request_id = None, ""
         async for line in lines:
             if line.start is not None:
@@ -135,7 +140,7 @@ async def _write(lines: AsyncIterator[RecomputeEvent], file: TextIO | None) -> R
                 request_id = line.group.request_id
             summary = line.summary or summary
     if summary is None:
-        raise ValueError("the answer has no summary; ask again")
+        raise ValueError("the service's answer was incomplete: it has no summary; try again")
     return summary
 
 

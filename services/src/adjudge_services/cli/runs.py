@@ -1,9 +1,4 @@
-"""`adjudge runs`: training runs and their figures.
-
-`adjudge runs`: the training runs of the ledger, and the figures of one by step and criterion.
-
-The tables of `adjudge runs`: figures in, something to print out. Knows no ledger and no service.
-"""
+"""`adjudge runs`: list training runs, and show one by step and criterion."""
 
 import asyncio
 import sys
@@ -33,16 +28,16 @@ NO_RUN = "(no run)"
 _BARS = "▁▂▃▄▅▆▇█"
 _NO_VALUE = "·"
 _CURVE = (8, 60)
-"""Columns that a curve has at least and at most."""
+"""Minimum and maximum width of a curve, in columns."""
 _BESIDE_CURVE = 64
-"""Columns that the rest of the table of criteria takes, the longest criterion's id left out."""
+"""Width of the rest of the criteria table, without the longest criterion id, in columns."""
 _BESIDE_REWARDS = 50
-"""Columns that the rest of the line of rewards takes."""
+"""Width of the rest of the reward line, in columns."""
 _ID = 40
 
 
 def runs_table(runs: Sequence[RunSummary]) -> Table:
-    """A row for each run."""
+    """A table with a row per run."""
     table = Table("run")
     for title in ("step", "responses", "reward", "verdicts", "failed", "cached", "last judged, UTC"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -61,7 +56,7 @@ def runs_table(runs: Sequence[RunSummary]) -> Table:
 
 
 def heading(report: RunReport, width: int) -> Group:
-    """A run in a few lines: when, how, what came of it, the curve of its reward over the steps, and what it cost."""
+    """A summary of a run: times, configuration, results, reward by step, and cost."""
     run = report.run
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
@@ -70,14 +65,14 @@ def heading(report: RunReport, width: int) -> Group:
         "judged", f"{_moment(run.first_at)} to {_moment(run.last_at)} UTC, {_pluralize(run.requests, 'request')}"
     )
     how = [", ".join(names) for names in (run.modes, run.protocols, run.judges) if names]
-    table.add_row("how", escape(" · ".join(how)) or "by programs only, without a reward")
+    table.add_row("how", escape(" · ".join(how)) or "by programs only, without rewards")
     table.add_row("rubrics", _rubrics(report))
     states = [(name, getattr(run, name)) for name in ("scored", "partial", "unscored")]
-    found = ", ".join(f"{number:,} {name}" for name, number in states if number)
-    table.add_row("responses", f"{run.responses:,}{': ' if found else ''}{found}")
+    counts = ", ".join(f"{number:,} {name}" for name, number in states if number)
+    table.add_row("responses", f"{run.responses:,}{': ' if counts else ''}{counts}")
     if run.mean_reward is not None:
-        table.add_row("reward", f"{run.mean_reward:.3f} in the mean{_reward_curve(report.steps, width)}")
-    table.add_row("verdicts", f"{run.verdicts:,}, {_share(run.cached, run.verdicts)} known before or shared")
+        table.add_row("reward", f"{run.mean_reward:.3f} on average{_reward_curve(report.steps, width)}")
+    table.add_row("verdicts", f"{run.verdicts:,}, {_share(run.cached, run.verdicts)} cached or shared")
     if run.failed:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in run.failures.items())
         table.add_row("failed", f"[red]{run.failed:,}[/] ({_share(run.failed, run.verdicts)}): {kinds}")
@@ -91,7 +86,7 @@ def heading(report: RunReport, width: int) -> Group:
 
 
 def steps_table(steps: Sequence[RunStep], most: int) -> Table:
-    """A row for each of the last steps."""
+    """A table with a row for each of the last `most` steps."""
     shown = steps[-most:]
     title = "steps" if len(shown) == len(steps) else f"the last {len(shown)} of {len(steps):,} steps"
     table = Table(title=title, title_justify="left")
@@ -114,9 +109,9 @@ def steps_table(steps: Sequence[RunStep], most: int) -> Table:
 
 
 def criteria_table(report: RunReport, width: int) -> Table:
-    """A row for each criterion: its rates, and the curve of its pass rate over the steps, first to last."""
+    """A table with a row per criterion: its rates, and its pass rate over the steps as a curve."""
     more = report.criteria_count - len(report.criteria)
-    caption = f"and {more:,} more criteria; --criteria shows more of them" if more else None
+    caption = f"and {more:,} more criteria; show more with --criteria" if more else None
     table = Table(title="criteria", title_justify="left", caption=caption, caption_justify="left")
     table.add_column("criterion", overflow="ellipsis", max_width=_ID, no_wrap=True)
     for name in ("verdicts", "failed", "passed", "score"):
@@ -141,14 +136,14 @@ def criteria_table(report: RunReport, width: int) -> Table:
 
 
 def _pass_rates(steps: Sequence[RunStep], criterion: str, columns: int) -> list[float | None]:
-    found = [next((each for each in step.criteria if each.criterion == criterion), None) for step in steps]
+    by_step = [next((each for each in step.criteria if each.criterion == criterion), None) for step in steps]
     return _curve(
-        [(None, 0) if each is None else (each.pass_rate, each.verdicts - each.failed) for each in found], columns
+        [(None, 0) if each is None else (each.pass_rate, each.verdicts - each.failed) for each in by_step], columns
     )
 
 
 def _reward_curve(steps: Sequence[RunStep], width: int) -> str:
-    """The curve of the reward between its least and its greatest value; empty where there is none to see."""
+    """The reward over the steps as a curve from its minimum to its maximum; empty with fewer than two values."""
     points = [(step.mean_reward, step.scored + step.partial or 1) for step in steps]
     curve = _curve(points, min(max(width - _BESIDE_REWARDS, _CURVE[0]), _CURVE[1], len(steps)))
     known = [value for value in curve if value is not None]
@@ -160,7 +155,7 @@ def _reward_curve(steps: Sequence[RunStep], width: int) -> str:
 
 
 def _curve(points: Sequence[tuple[float | None, int]], columns: int) -> list[float | None]:
-    """The means of as many parts of the points as there are columns, by weight; None where a part has no value."""
+    """Weighted means of the points, divided into `columns` parts; None for a part without values."""
     curve: list[float | None] = []
     for column in range(columns):
         part = points[column * len(points) // columns : (column + 1) * len(points) // columns]
@@ -171,7 +166,7 @@ def _curve(points: Sequence[tuple[float | None, int]], columns: int) -> list[flo
 
 
 def _sparkline(curve: Sequence[float | None]) -> str:
-    """A bar for each value in [0, 1]."""
+    """One bar character per value in [0, 1]."""
     return "".join(_NO_VALUE if v is None else _BARS[min(int(v * len(_BARS)), len(_BARS) - 1)] for v in curve)
 
 
@@ -203,7 +198,7 @@ def _percent(share: float | None) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    """A share in percent; one that is there but less than half a percent says so."""
+    """A share in percent; `<1%` for one above 0 that would round to 0."""
     if not whole:
         return "–"
     return "<1%" if part and part / whole < 0.005 else f"{part / whole:.0%}"
@@ -227,10 +222,13 @@ _RUNS: TypeAdapter[list[RunSummary]] = TypeAdapter(list[RunSummary])
 app = typer.Typer(invoke_without_command=True)
 
 ServiceUrlOption = Annotated[
-    str | None, typer.Option(help="A running service; without it the database is read.", envvar="ADJUDGE_URL")
+    str | None,
+    typer.Option(help="Address of a running service; by default the database is read.", envvar="ADJUDGE_URL"),
 ]
-ProjectOption = Annotated[str, typer.Option(help="Whose runs the database is read for; a service goes by the key.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON rather than a table.")]
+ProjectOption = Annotated[
+    str, typer.Option(help="The project, if the database is read; a service uses the key's project.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 @app.callback()
@@ -241,7 +239,7 @@ def runs(
     project: ProjectOption = PROJECT_ID,
     url: ServiceUrlOption = None,
 ) -> None:
-    """List training runs, the one that was judged for last first; `adjudge runs show RUN` tells of one."""
+    """List training runs, the most recently judged first. `adjudge runs show RUN` shows one."""
     if context.invoked_subcommand is not None:
         return
     try:
@@ -253,16 +251,18 @@ def runs(
     elif found:
         out.print(runs_table(found))
     else:
-        out.print("The ledger has no runs yet. What is judged with a run's name shows up here.", highlight=False)
+        out.print("The ledger has no runs yet. Requests that name a run appear here.", highlight=False)
 
 
 @app.command("show")
 def show(
-    run: Annotated[str, typer.Argument(help="The run, as it was named when it was judged; '' for none.")],
-    steps: Annotated[int, typer.Option(min=0, help="Show the last so many steps.")] = 15,
+    run: Annotated[
+        str, typer.Argument(help="The run's name, as given in its requests; '' for requests without a run.")
+    ],
+    steps: Annotated[int, typer.Option(min=0, help="Number of last steps to show.")] = 15,
     criteria: Annotated[int, typer.Option(min=0, max=200, help="Show at most this many criteria.")] = 30,
-    first_step: Annotated[int | None, typer.Option(min=0, help="The first step of the part.")] = None,
-    last_step: Annotated[int | None, typer.Option(min=0, help="The last step of the part.")] = None,
+    first_step: Annotated[int | None, typer.Option(min=0, help="First step to include.")] = None,
+    last_step: Annotated[int | None, typer.Option(min=0, help="Last step to include.")] = None,
     as_json: JsonOption = False,
     project: ProjectOption = PROJECT_ID,
     url: ServiceUrlOption = None,
@@ -299,7 +299,7 @@ async def _list(url: str | None, project: str, limit: int) -> list[RunSummary]:
 
 
 async def _report(url: str | None, view: RunReportQuery) -> RunReport | None:
-    """The report with every step of the part; None where there is no such run."""
+    """The report with all steps in range; None if the run does not exist."""
     if url is not None:
         async with AsyncClient(url) as client:
             return await client.run_report(view.run, first_step=view.first, last_step=view.last, criteria=view.criteria)
@@ -324,8 +324,8 @@ async def _ledger() -> AsyncIterator[SQLLedger]:
 
 
 def _unknown(run: str) -> NoReturn:
-    exit_with_error(f"the ledger has nothing of run {run!r}; `adjudge runs` lists the runs there are")
+    exit_with_error(f"the ledger has nothing of run {run!r}; `adjudge runs` lists the runs")
 
 
-def _print_json(written: bytes) -> None:
-    sys.stdout.write(written.decode() + "\n")
+def _print_json(content: bytes) -> None:
+    sys.stdout.write(content.decode() + "\n")

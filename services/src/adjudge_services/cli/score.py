@@ -1,9 +1,4 @@
-"""`adjudge score`: a JSONL file of groups in, rewards out.
-
-`adjudge score`: a JSONL file of groups in, rewards out.
-
-The rewards of a scored file as a table for a terminal: reward, verdicts, steps.
-"""
+"""`adjudge score`: read a JSONL file of groups, write rewards."""
 
 import asyncio
 import json
@@ -61,10 +56,10 @@ _VERDICTS_A_LINE = 3
 
 
 def rewards_table(groups: Sequence[GroupRewards]) -> Table:
-    """One row per response.
+    """A table with one row per response.
 
-    A verdict reads `s1 ✓ 0.87 @2`: criterion, satisfied, probability, step; `s1 0.68 (2.7)`: criterion, score, the
-    expected grade; or `s1 ✓ math`: criterion, satisfied, the program that says so.
+    A verdict reads `s1 ✓ 0.87 @2` (criterion, satisfied, probability, step), `s1 0.68 (2.7)` (criterion, score,
+    expected grade) or `s1 ✓ math` (criterion, satisfied, the program that verified it).
     """
     stepwise = any(response.steps for group in groups for response in group.responses)
     table = Table(show_lines=stepwise, header_style="bold")
@@ -127,7 +122,7 @@ def _steps(response: ResponseReward) -> Text:
 
 
 def unscored_reasons(groups: Sequence[GroupRewards]) -> Counter[str]:
-    """Why responses have no reward from their verdicts, counted by failure kind; each response counts once."""
+    """Unscored responses by the kind of their first failure."""
     return Counter(
         next((v.failure.kind for v in response.verdicts if v.failure), "no reward")
         for group in groups
@@ -136,51 +131,56 @@ def unscored_reasons(groups: Sequence[GroupRewards]) -> Counter[str]:
     )
 
 
-_NO_RUBRIC = "has no rubric; give the line one, or all of them one by --rubric"
+_NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with --rubric"
 
 
 def score(
     file: Annotated[
-        Path, typer.Argument(help="JSONL, a group a line: prompt, responses, …", exists=True, dir_okay=False)
+        Path, typer.Argument(help="JSONL with a group per line: prompt, responses, …", exists=True, dir_okay=False)
     ],
     rubric: Annotated[
-        str | None, typer.Option(help="A reference (name@3) or a rubric file; a line's own wins.")
+        str | None, typer.Option(help="A reference (name@3) or a rubric file, for lines without a rubric.")
     ] = None,
     mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
     protocol: Annotated[
-        JudgingProtocol | None, typer.Option(help="How the judge is asked; the mode's own unless given.")
+        JudgingProtocol | None, typer.Option(help="Judging protocol; by default the mode's own.")
     ] = None,
-    on_failure: Annotated[FailurePolicy, typer.Option(help="What a failed verdict does to a reward.")] = "null",
+    on_failure: Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")] = "null",
     criteria_per_call: Annotated[
-        str | None, typer.Option(help="Criteria that share a call: a number, or all.", metavar="N|all")
+        str | None, typer.Option(help="Criteria per judge call: a number, or all.", metavar="N|all")
     ] = None,
-    rationale: Annotated[bool, typer.Option("--rationale", help="Have reasons written before each verdict.")] = False,
-    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample for each criterion.")] = 1,
-    think_tokens: Annotated[int, typer.Option(min=0, help="Tokens a thinking judge may think for.")] = 0,
+    rationale: Annotated[
+        bool, typer.Option("--rationale", help="Have the judge write its reasons before each verdict.")
+    ] = False,
+    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.")] = 1,
+    think_tokens: Annotated[int, typer.Option(min=0, help="Maximum thinking tokens of a thinking judge.")] = 0,
     reasoning: Annotated[
-        ReasoningPart, typer.Option(help="What of a response's own thinking the judge sees.")
+        ReasoningPart, typer.Option(help="How much of a response's own thinking the judge sees.")
     ] = "strip",
     grounding_characters: Annotated[
-        int | None, typer.Option(min=1, help="Show at most this much of a grounding.")
+        int | None, typer.Option(min=1, help="Maximum characters of a grounding that the judge sees.")
     ] = None,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates of ADJUDGE_TEMPLATES_DIR.")] = None,
+    template: Annotated[
+        str | None, typer.Option(help="A set of prompt templates; `adjudge templates list` shows them.")
+    ] = None,
     truncate: Annotated[
-        bool, typer.Option("--truncate", help="Judge over-long responses without their middle.")
+        bool, typer.Option("--truncate", help="Cut the middle out of over-long responses instead of rejecting them.")
     ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write rewards here as JSONL.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N lines.")] = None,
     table: Annotated[
-        bool | None, typer.Option("--table/--jsonl", help="What to print; a table on a terminal, else JSONL.")
+        bool | None,
+        typer.Option("--table/--jsonl", help="Output format; by default a table on a terminal, else JSONL."),
     ] = None,
     url: UrlOption = None,
     engine: EngineOption = None,
     concurrency: ConcurrencyOption = 8,
     deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Score every response of a file.
+    """Score every response in a file.
 
-    Prints a table on a terminal, JSONL otherwise. Exits with 1 if any response stayed unscored or any line was
-    refused, and says how many and why.
+    Prints a table on a terminal, JSONL otherwise. Exits with 1 if any response was not scored or any line was rejected,
+    and reports how many and why.
     """
     lines = list(islice(read_groups(file), limit))
     bad = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
@@ -236,7 +236,7 @@ async def _score(
         task = progress.add_task("loading the judge", total=None)
         async with open_client(url, settings) as client:
             if isinstance(options["rubric"], str):
-                await client.rubric(options["rubric"])  # better one error now than one for every line
+                await client.rubric(options["rubric"])  # fail once, not on every line
             progress.update(task, description="judging responses", total=total)
             return await score_groups(
                 client, groups, options, concurrency=concurrency, advance=lambda: progress.advance(task)

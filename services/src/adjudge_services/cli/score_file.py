@@ -1,10 +1,7 @@
 """Read groups from a JSONL file and score them through a client, in order.
 
-Reading groups from a JSONL file, to score or to compare; one bad line costs only itself.
-
-Scoring groups through a client, some responses at a time, in order; what fails costs only itself.
-
-The options of every command that has a service judge a file: which service, and how hard it is asked.
+A line that cannot be read or scored affects only itself. The options that several commands share are defined here:
+which service to ask, and with how much load.
 """
 
 import asyncio
@@ -31,7 +28,7 @@ from trainer_client.wire.problems import field_errors
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that cannot be read as a group, and why."""
+    """A line that cannot be read as a group, and the reason."""
 
     number: int
     reason: str
@@ -39,7 +36,7 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class GroupLine:
-    """A group, and the number of the line it stands on."""
+    """A group and its line number."""
 
     number: int
     group: Group
@@ -47,14 +44,14 @@ class GroupLine:
 
 @dataclass(frozen=True, slots=True)
 class PairLine(GroupLine):
-    """A group whose first `good` responses are known to be good, and the others to be bad."""
+    """A group whose first `good` responses are known to be good, the others bad."""
 
     good: int
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLine(GroupLine):
-    """A group, and for each response its mean log-likelihoods per token, in nats: trained policy, policy before."""
+    """A group, and for each response its mean log-likelihoods per token in nats: trained policy, earlier policy."""
 
     likelihoods: tuple[tuple[float, float], ...] | None
 
@@ -63,21 +60,21 @@ Line = TypeVar("Line")
 
 
 def read_groups(file: Path) -> Iterator[GroupLine | BadLine]:
-    """Each line's group, in order; blank lines are passed over.
+    """Read the group of each line, in order, skipping blank lines.
 
-    A line is a group of the wire contract (`prompt`, `responses`, …). Its `id` is `line-N` unless given, and its
-    `rubric` may also be the text of a rubric in any format that `adjudge rubrics publish` reads.
+    A line is a group of the API (`prompt`, `responses`, …). Its `id` defaults to `line-N`, and its `rubric` may also be
+    the text of a rubric in any format that `adjudge rubrics publish` reads.
     """
     return _read(file, lambda number, row: GroupLine(number, _group(number, row)))
 
 
 def read_pairs(file: Path) -> Iterator[PairLine | BadLine]:
-    """The same for lines with `good` and `bad` in place of `responses`: a list of responses each, or a single text."""
+    """Read lines with `good` and `bad` instead of `responses`: each a list of responses or a single text."""
     return _read(file, _pair_line)
 
 
 def read_measured(file: Path) -> Iterator[MeasuredLine | BadLine]:
-    """The same as `read_groups`; a line may have `logprobs` and `reference_logprobs` too, a number a response each."""
+    """Like `read_groups`; a line may also have `logprobs` and `reference_logprobs`, with one number per response."""
     return _read(file, _measured_line)
 
 
@@ -91,7 +88,7 @@ def _read(file: Path, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[L
                 if isinstance(row, dict):
                     yield make(number, row)
                 else:
-                    yield BadLine(number, "this is not a group; write a JSON object with a prompt and responses")
+                    yield BadLine(number, "not a group; write a JSON object with a prompt and responses")
             except ValidationError as error:
                 first = field_errors(error.errors())[0]
                 yield BadLine(number, f"{first.field}: {first.message}")
@@ -132,7 +129,7 @@ def _is_logprob(value: object) -> bool:
 
 def _pair_line(number: int, row: dict[str, Any]) -> PairLine:
     if "responses" in row:
-        raise ValueError("responses: write them as good and bad, so that both are known")
+        raise ValueError("responses: give them as good and bad instead")
     sides = []
     for side in ("good", "bad"):
         responses = row.pop(side, None)
@@ -145,23 +142,23 @@ def _pair_line(number: int, row: dict[str, Any]) -> PairLine:
 
 
 def read_rubric_argument(text: str) -> Any:
-    """What `--rubric` means: the content of a file of that name, else a reference into the store.
+    """Resolve `--rubric`: the rubric in a file of that name, else a reference into the store.
 
     Raises:
-        FormatError: the file does not hold a rubric.
+        FormatError: the file does not contain a rubric.
     """
     path = Path(text)
     return read_rubric(path.read_text(encoding="utf-8")) if path.is_file() else text
 
 
 def one_response(group: Group, index: int) -> Mapping[str, Any]:
-    """The group with only one of its responses: groups may come in parts, and progress wants small ones."""
+    """The group with only one of its responses, so that progress is shown response by response."""
     return group.model_copy(update={"responses": (group.responses[index],)}).model_dump(exclude_none=True)
 
 
 @dataclass(slots=True)
 class ScoredFile:
-    """What became of a file: its groups in order, lines that could not be scored and why, and the cost."""
+    """The result of a file: its groups in order, the lines that could not be scored and why, and the usage."""
 
     groups: list[GroupRewards] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
@@ -171,14 +168,16 @@ class ScoredFile:
 
 @asynccontextmanager
 async def open_client(url: str | None, settings: Settings) -> AsyncIterator[AsyncClient]:
-    """A client of the service at `url`, or of one inside this process, its model loaded."""
+    """Open a client of the service at `url`, or start a service in this process and load its model."""
     if url is not None:
         async with AsyncClient(url) as client:
             yield client
         return
     await prepare_store(settings)
-    inside = settings.model_copy(update={"host": "127.0.0.1", "keys": "loopback"})  # nobody else can reach it
-    app = build_app(inside, wait_for_judge=True)
+    local_settings = settings.model_copy(
+        update={"host": "127.0.0.1", "keys": "loopback"}
+    )  # nothing outside this process can reach it
+    app = build_app(local_settings, wait_for_judge=True)
     inner = AsyncClient("http://localhost", api_key="", transport=httpx2.ASGITransport(app))
     async with app.router.lifespan_context(app), inner as client:
         yield client
@@ -226,8 +225,9 @@ async def score_groups(
 
 
 UrlOption = Annotated[
-    str | None, typer.Option(help="A running service; without it one runs inside.", envvar="ADJUDGE_URL")
+    str | None,
+    typer.Option(help="Address of a running service; by default one is started in this process.", envvar="ADJUDGE_URL"),
 ]
-EngineOption = Annotated[str | None, typer.Option(help="Engine URL of the inner service.")]
-ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Responses in flight.")]
-DeadlineOption = Annotated[float, typer.Option(help="Seconds one response may take, its wait included.")]
+EngineOption = Annotated[str | None, typer.Option(help="Engine URL, if the service is started in this process.")]
+ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Responses to judge at a time.")]
+DeadlineOption = Annotated[float, typer.Option(help="Seconds that one response may take, including its wait.")]

@@ -1,14 +1,9 @@
 """`adjudge serve`, `adjudge api`, `adjudge judge` and `adjudge worker`: run a process.
 
-`adjudge serve`: api and judge in one process.
-
-`adjudge api`: the API without a model, in front of judges in other processes.
-
-`adjudge judge`: one engine, or a pool of them, and its queue, for the apis of a deployment.
-
-`adjudge worker`: works on operations that wait in a queue on Redis, by asking a service over HTTP.
-
-The process `adjudge judge`: one engine, or a pool of them, and the queue in front of it.
+- `serve`: the API and its judges in one process.
+- `api`: the API without a model, in front of judges in other processes.
+- `judge`: one engine, or a pool of them, and its queue, for the api processes of a deployment.
+- `worker`: works on operations from a queue on Redis, by asking a service over HTTP.
 """
 
 import asyncio
@@ -42,31 +37,37 @@ from judge_server.scheduling.executor import LocalExecutor
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; needs a key off loopback.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; off loopback requests need an API key.")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
 ) -> None:
-    """Serve the API, with its judge, until stopped. Settings come from ADJUDGE_… variables."""
+    """Serve the API and its judge until stopped. Other settings come from ADJUDGE_… variables."""
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
     serve_api(settings, local_judges, settings.engine_url, process="adjudge")
 
 
 def api(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; needs a key off loopback.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; off loopback requests need an API key.")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     judge: Annotated[
-        list[str] | None, typer.Option(help="URL of a judge process; once for each that judges with the same model.")
+        list[str] | None,
+        typer.Option(help="URL of a judge process; may be repeated for processes with the same model."),
     ] = None,
 ) -> None:
-    """Serve the API in front of judges that `adjudge judge` runs. Any number of these may stand side by side."""
+    """Serve the API in front of `adjudge judge` processes. Any number of api processes may run side by side."""
     settings = Settings.with_options(host=host, port=port, judges=" ".join(judge) if judge else None)
     serve_api(settings, remote_judges, "judges in other processes", process="adjudge-api")
 
 
 def build_judge_app(settings: Settings, *, on_failure: Callable[[str], None]) -> FastAPI:
-    """The application of a judge process, whose engine loads in the background.
+    """Build the application of a judge process; its engine loads in the background.
 
-    `on_failure` is told why, where it cannot be loaded or has died. Raises `ValueError` where there is no such engine.
+    `on_failure` is called with the reason if the engine cannot be loaded or dies. Raises `ValueError` for an unknown
+    engine.
     """
     token = settings.judge_token
     process = JudgeProcess(token.get_secret_value() if token else None, open_metrics=settings.metrics == "open")
@@ -105,19 +106,19 @@ PORT = 8001
 
 def judge(
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; needs ADJUDGE_JUDGE_TOKEN off loopback.")
+        str | None, typer.Option(help="Address to listen on; off loopback ADJUDGE_JUDGE_TOKEN must be set.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help=f"Port to listen on; {PORT} unless set, 0 takes a free one.")] = None,
+    port: Annotated[int | None, typer.Option(help=f"Port to listen on, by default {PORT}; 0 takes a free one.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
 ) -> None:
-    """Judge for `adjudge api` processes, until stopped. Not the API: it is for inside a deployment."""
+    """Serve a judge to `adjudge api` processes until stopped. This is an internal service, not the API."""
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
     if "port" not in settings.model_fields_set:
         settings = settings.model_copy(update={"port": PORT})
     if settings.judge_token is None and not is_loopback(settings.host):
         exit_with_error(
-            f"refusing to listen on {settings.host} without ADJUDGE_JUDGE_TOKEN, since anybody there could use the "
-            "judge; set it to the same secret here and for `adjudge api`"
+            f"refusing to listen on {settings.host} without ADJUDGE_JUDGE_TOKEN: any host there could use the "
+            "judge. Set it to the same secret here and for `adjudge api`"
         )
     serve_app(
         settings,
@@ -129,25 +130,23 @@ def judge(
 
 def worker(
     concurrency: Annotated[
-        int, typer.Option(min=1, max=256, help="Chunks in work at a time; each is a request to the service.")
+        int, typer.Option(min=1, max=256, help="Chunks to process at a time; each is a request to the service.")
     ] = 4,
-    url: Annotated[str | None, typer.Option(help="The service's address.")] = None,
+    url: Annotated[str | None, typer.Option(help="Address of the service; by default ADJUDGE_URL.")] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port for /healthz, /readyz and /metrics; none unless set, 0 takes a free one.")
+        int | None, typer.Option(help="Port for /healthz, /readyz and /metrics; none by default, 0 takes a free one.")
     ] = None,
 ) -> None:
-    """Work on operations until stopped. Settings come from ADJUDGE_… variables; ADJUDGE_QUEUE_URL names the queue.
+    """Process operations until stopped. Settings come from ADJUDGE_… variables, the queue from ADJUDGE_QUEUE_URL.
 
-    A worker holds no model. It asks the service at ADJUDGE_URL, and keeps results in ADJUDGE_DATABASE_URL. Stopped
-    with SIGTERM or Ctrl-C it ends what it has begun; killed, it loses nothing but that.
+    A worker has no model. It asks the service at ADJUDGE_URL and stores results in ADJUDGE_DATABASE_URL. On SIGTERM or
+    Ctrl-C it finishes the chunks in progress; if it is killed, other workers process them again.
     """
     settings = Settings.with_options(url=url, worker_port=port)
     if not settings.queue_url.startswith(("redis://", "rediss://")):
-        exit_with_error(
-            "set ADJUDGE_QUEUE_URL to redis://HOST:PORT/DB; with memory:// the service does the work itself"
-        )
+        exit_with_error("set ADJUDGE_QUEUE_URL to redis://HOST:PORT/DB; with memory:// the service needs no workers")
     configure_logging(settings)
-    warnings.filterwarnings("ignore", module="celery.platforms")  # that it runs as root, as in a container
+    warnings.filterwarnings("ignore", module="celery.platforms")  # warns about running as root, as in a container
     from adjudge_services.worker import Worker
 
     loop = asyncio.new_event_loop()
@@ -156,17 +155,17 @@ def worker(
         listening = None if settings.worker_port is None else bind_socket(settings.host, settings.worker_port)
         asyncio.run(prepare_store(settings))
         send_last_spans = start_tracing("adjudge-worker")
-        working = Worker(settings, loop, concurrency)
+        process = Worker(settings, loop, concurrency)
         thread.start()
-        working.start(listening)
+        process.start(listening)
     except (StartError, ValueError) as error:
         exit_with_error(str(error))
     at = "" if listening is None else f"; probes on http://{settings.host}:{listening.getsockname()[1]}"
-    log_startup(settings, f"Adjudge works on operations, asking {settings.url}{at}")
+    log_startup(settings, f"Adjudge worker started, using {settings.url}{at}")
     try:
-        code = working.serve()
+        code = process.serve()
     finally:
-        working.close()
+        process.close()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

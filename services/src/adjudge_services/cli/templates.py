@@ -1,6 +1,6 @@
-"""`adjudge templates check | show | list`: prompt templates of one's own.
+"""`adjudge templates`: check, show and list prompt templates.
 
-What a template may hold and must show, `judge_server.prompts.sources` knows; here is only what a terminal needs.
+The rules for templates are in `judge_server.prompts.sources`.
 """
 
 from pathlib import Path
@@ -26,8 +26,8 @@ app = typer.Typer(help="Check, show and list prompt templates.", no_args_is_help
 
 
 @app.command("check")
-def check(folder: Annotated[Path, typer.Argument(help="A set: a folder of templates.")]) -> None:
-    """Check a set of templates file by file, its set.toml too; exit with 1 if any of them is wrong."""
+def check(folder: Annotated[Path, typer.Argument(help="A template set: a folder of templates.")]) -> None:
+    """Check a template set file by file, including set.toml. Exits with 1 if any file is invalid."""
     failed = False
     folder = folder.resolve()
     try:
@@ -51,51 +51,55 @@ def check(folder: Annotated[Path, typer.Argument(help="A set: a folder of templa
 
 @app.command("show")
 def show(
-    name: Annotated[str | None, typer.Argument(help="For example question.j2.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A template's file name, for example question.j2.")] = None,
     set_name: Annotated[
-        str | None, typer.Option("--set", help="A paper's set in place of the default, such as rgr.")
+        str | None, typer.Option("--set", help="A built-in set instead of the default, such as rgr.")
     ] = None,
 ) -> None:
-    """Print the text of one of the judge's own templates, or list them with what each is given."""
+    """Print a built-in template, or list the templates with their variables."""
     if set_name is not None:
         _show_of_set(set_name, name)
         return
     if name is None:
-        table = Table("template", "must show", "is also given")
+        table = Table("template", "required variables", "optional variables")
         for known in sorted(ALLOWED_VARIABLES):
-            must = REQUIRED_VARIABLES.get(known, frozenset())
-            table.add_row(known, ", ".join(sorted(must)), ", ".join(sorted(ALLOWED_VARIABLES[known] - must)))
+            required = REQUIRED_VARIABLES.get(known, frozenset())
+            table.add_row(known, ", ".join(sorted(required)), ", ".join(sorted(ALLOWED_VARIABLES[known] - required)))
         out.print(table)
         return
     text = builtin_templates().get(name)
     if text is None:
-        exit_with_error(f"there is no template {name!r}; there are {', '.join(sorted(ALLOWED_VARIABLES))}")
+        exit_with_error(f"there is no template {name!r}; use one of {', '.join(sorted(ALLOWED_VARIABLES))}")
     typer.echo(text, nl=not text.endswith("\n"))
 
 
 def _show_of_set(set_name: str, name: str | None) -> None:
-    """Print a file of a set of the package's, or the names of its files."""
+    """Print a file of a built-in set, or the names of its files."""
     shipped = builtin_sets()
     if set_name not in shipped:
-        exit_with_error(f"there is no set {set_name!r}; there are {', '.join(sorted(shipped))}")
+        exit_with_error(f"there is no built-in set {set_name!r}; use one of {', '.join(sorted(shipped))}")
     paths = {path.name: path for path in shipped[set_name].iterdir()}
     if name is not None and name not in paths:
-        exit_with_error(f"the set {set_name!r} replaces no {name!r}; it has {', '.join(sorted(paths))}")
+        exit_with_error(f"the set {set_name!r} has no {name!r}; it has {', '.join(sorted(paths))}")
     typer.echo("\n".join(sorted(paths)) if name is None else paths[name].read_text(encoding="utf-8"), nl=name is None)
 
 
 @app.command("list")
 def list_sets() -> None:
-    """List the sets of templates that a request can name: the package's, and those in ADJUDGE_TEMPLATES_DIR."""
+    """List the template sets that requests can name: the built-in ones, and those in ADJUDGE_TEMPLATES_DIR."""
     folder = Settings().templates_dir
     if folder is not None and not folder.is_dir():
-        exit_with_error(f"ADJUDGE_TEMPLATES_DIR is {folder}, which is not a folder; set it to a folder of sets")
+        exit_with_error(
+            f"ADJUDGE_TEMPLATES_DIR is {folder}, which is not a folder; set it to a folder of template sets"
+        )
     shipped = builtin_sets()
-    table = Table("name", "whose", "state", "templates")
+    table = Table("name", "source", "state", "templates")
     for name, path in sorted(TemplateLibrary(folder).folders.items()):
-        whose = "Adjudge's" if path == shipped.get(name) else "yours, not Adjudge's" if name in shipped else "yours"
+        source = (
+            "built-in" if path == shipped.get(name) else "yours, overrides built-in" if name in shipped else "yours"
+        )
         try:
-            table.add_row(name, whose, "[green]ok[/]", ", ".join(load_set(path).templates))
+            table.add_row(name, source, "[green]ok[/]", ", ".join(load_set(path).templates))
         except InvalidTemplate as error:
-            table.add_row(name, whose, "[bold red]wrong[/]", escape(str(error)))
+            table.add_row(name, source, "[bold red]wrong[/]", escape(str(error)))
     out.print(table)

@@ -1,11 +1,4 @@
-"""`adjudge top`: a service's metrics in the terminal, live.
-
-`adjudge top`: a service's metrics in the terminal, live.
-
-What `GET /metrics` says, read: totals, and what has changed between two looks.
-
-The tables of `adjudge top`: figures in, something to print out.
-"""
+"""`adjudge top`: a service's metrics in the terminal, live."""
 
 import os
 import time
@@ -34,7 +27,7 @@ class MetricsSnapshot:
 
     @classmethod
     def read(cls, page: str) -> "MetricsSnapshot":
-        """The figures of a page. Raises `ValueError` where it is none."""
+        """Parse a page of metrics; raises `ValueError` for anything else."""
         samples: dict[str, dict[Labels, float]] = {}
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
@@ -42,7 +35,7 @@ class MetricsSnapshot:
         return cls(samples)
 
     def delta_since(self, before: "MetricsSnapshot") -> "MetricsSnapshot":
-        """What has been counted since an earlier look; a series that is new, or began anew, counts whole."""
+        """The increase since an earlier snapshot; a series that is new or was reset counts in full."""
         changed = {}
         for name, series in self.samples.items():
             old = before.samples.get(name, {})
@@ -63,7 +56,7 @@ class MetricsSnapshot:
             yield dict(found).get(label, ""), value
 
     def quantile(self, name: str, share: float) -> float | None:
-        """A quantile of a histogram over all its labels, by a straight line in its bucket; None where it is empty."""
+        """A quantile of a histogram over all labels, interpolated within its bucket; None if it is empty."""
         buckets: dict[float, float] = {}
         for edge, count in self.by(f"{name}_bucket", "le"):
             buckets[float(edge)] = buckets.get(float(edge), 0.0) + count
@@ -86,7 +79,7 @@ _OUTCOMES = ("judged", "cached", "joined", "checked", "failed")
 
 
 def view(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None) -> Group:
-    """The service and its runs. `counted` is what was counted in so many seconds; None says since the service began."""
+    """Tables of the service and its runs; `delta` is the increase in `seconds`, since the start if None."""
     return Group(_service(now, delta, seconds), _runs(now, delta, seconds))
 
 
@@ -106,8 +99,9 @@ def _service(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None
         table.add_row("failures", ", ".join(f"{kind} {_rate(number, seconds)}" for kind, number in failures.items()))
     table.add_row(
         "queue",
-        f"{now.sum('adjudge_calls_waiting'):,.0f} calls wait, {now.sum('adjudge_calls_at_engine'):,.0f} at the engine "
-        f"in at most {now.sum('adjudge_batches_limit'):,.0f} batches; refused: "
+        f"{now.sum('adjudge_calls_waiting'):,.0f} calls waiting, "
+        f"{now.sum('adjudge_calls_at_engine'):,.0f} at the engine in at most "
+        f"{now.sum('adjudge_batches_limit'):,.0f} batches; refused: "
         f"{_rate(delta.sum('adjudge_requests_shed_total'), seconds)} requests",
     )
     for name, shown in (("queue", "waited"), ("engine", "at the engine"), ("cache", "cache")):
@@ -131,7 +125,7 @@ def _service(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None
 def _runs(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None) -> Table:
     per = "/s" if seconds else ""
     table = Table("run")
-    for title in ("share", "calls on their way", f"judgements{per}", f"prompt tokens{per}", "reused"):
+    for title in ("share", "calls in flight", f"judgements{per}", f"prompt tokens{per}", "reused"):
         table.add_column(title, justify="right")
     shares = dict(now.by("adjudge_run_share", "run"))
     waiting = dict(now.by("adjudge_run_calls", "run"))
@@ -171,15 +165,13 @@ _TIMEOUT_S = 5.0
 
 
 def top(
-    url: Annotated[str, typer.Argument(help="The service's address.", envvar="ADJUDGE_URL")] = "http://127.0.0.1:8000",
-    once: Annotated[
-        bool, typer.Option("--once", help="Show what was counted since the service began, and end.")
-    ] = False,
-    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between looks.")] = 2.0,
+    url: Annotated[str, typer.Argument(help="Address of the service.", envvar="ADJUDGE_URL")] = "http://127.0.0.1:8000",
+    once: Annotated[bool, typer.Option("--once", help="Show the totals since the service started, and exit.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between updates.")] = 2.0,
 ) -> None:
-    """Show a service's queue, rates and runs until Ctrl-C. Rates are of the time between two looks.
+    """Show a service's queue, rates and runs until Ctrl-C. Rates are averages over the update interval.
 
-    Where the service's metrics need a key, it is taken from ADJUDGE_API_KEY.
+    If the service's metrics need a key, set it as ADJUDGE_API_KEY.
     """
     key = os.environ.get("ADJUDGE_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -202,7 +194,8 @@ def _follow(client: httpx2.Client, url: str, live: Live, before: MetricsSnapshot
         try:
             now, at = _fetch(client), time.monotonic()
         except (httpx2.HTTPError, ValueError) as error:
-            live.update(Group(f"{url} does not answer ({error or type(error).__name__}); looking again"), refresh=True)
+            reason = error or type(error).__name__
+            live.update(Group(f"{url} does not answer ({reason}); retrying"), refresh=True)
             continue
         live.update(view(now, now.delta_since(before), at - seen), refresh=True)
         before, seen = now, at
@@ -216,9 +209,8 @@ def _fetch_or_exit(client: httpx2.Client, url: str) -> MetricsSnapshot:
     try:
         return _fetch(client)
     except (httpx2.HTTPError, ValueError) as error:
-        exit_with_error(
-            f"{url}/metrics cannot be read: {error or type(error).__name__}. Name the service: adjudge top URL"
-        )
+        reason = error or type(error).__name__
+        exit_with_error(f"{url}/metrics cannot be read: {reason}. Give the service's address: adjudge top URL")
 
 
 def _fetch(client: httpx2.Client) -> MetricsSnapshot:

@@ -1,10 +1,10 @@
-"""`adjudge rubrics …`: the store from the command line, a file for each group of commands."""
+"""`adjudge rubrics`: the rubric store from the command line."""
 
 import typer
 
 from adjudge_services.cli.rubrics import changes, diff, discriminate, files, lint, show, validate
 
-app = typer.Typer(help="Publish, find, compare and keep rubrics.", no_args_is_help=True)
+app = typer.Typer(help="Manage rubrics: publish, find, compare, check, import and export them.", no_args_is_help=True)
 app.command("publish")(changes.publish)
 app.command("show")(show.show)
 app.command("list")(show.list_rubrics)

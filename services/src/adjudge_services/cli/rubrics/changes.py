@@ -1,9 +1,4 @@
-"""`adjudge rubrics publish`, `alias`, `tag` and `retire`: change the store.
-
-`adjudge rubrics alias`, `tag` and `retire`: what changes about a rubric without a new version.
-
-`adjudge rubrics publish`: a file becomes the next version of a rubric.
-"""
+"""`adjudge rubrics publish`, `alias`, `tag` and `retire`: change the store."""
 
 from functools import partial
 from pathlib import Path
@@ -20,26 +15,26 @@ from rubric_store import FormatError, RubricStore
 from rubric_store.formats import read_document
 from trainer_client.wire import Lineage, RubricTags, RubricVersion
 
-NameArgument = Annotated[str, typer.Argument(help="For example math/quadratics.")]
+NameArgument = Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")]
 
 
 def alias(
     name: NameArgument,
-    alias: Annotated[str | None, typer.Argument(help="For example production.")] = None,
-    version: Annotated[int | None, typer.Argument(min=1, help="What it shall stand for.")] = None,
+    alias: Annotated[str | None, typer.Argument(help="The alias, for example production.")] = None,
+    version: Annotated[int | None, typer.Argument(min=1, help="The version that it shall point to.")] = None,
     expected: Annotated[
-        int | None, typer.Option("--from", min=1, help="Only if it stands for this version now.")
+        int | None, typer.Option("--from", min=1, help="Change it only if it points to this version now.")
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the alias away.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias.")] = False,
 ) -> None:
-    """Move an alias to a version, or create it; without a version, show what aliases stand for."""
+    """Point an alias to a version; without a version, show the versions that aliases point to."""
     if remove and (alias is None or version is not None):
         exit_with_error("--remove takes the name and the alias, and no version")
     if expected is not None and version is None and not remove:
-        exit_with_error("--from goes with the version that the alias is moved to, or with --remove")
+        exit_with_error("--from needs a version to move the alias to, or --remove")
     if remove and alias is not None:
         before = with_store(partial(_remove, name, alias, expected))
-        out.print(f"removed {escape(f'{name}@{alias}')}, which stood for version {before}", highlight=False)
+        out.print(f"removed {escape(f'{name}@{alias}')}, which pointed to version {before}", highlight=False)
     elif alias is not None and version is not None:
         was = with_store(partial(_move, name, alias, version, expected))
         moved = "" if was is None else f" (was {was})"
@@ -57,10 +52,10 @@ def alias(
 
 def tag(
     name: NameArgument,
-    tags: Annotated[list[str] | None, typer.Argument(help="The tags it shall have, in place of those it has.")] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Take all tags away.")] = False,
+    tags: Annotated[list[str] | None, typer.Argument(help="The new tags, which replace the existing ones.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all tags.")] = False,
 ) -> None:
-    """Replace the tags of a rubric; without tags, show those it has."""
+    """Replace the tags of a rubric; without tags, show them."""
     if clear and tags:
         exit_with_error("--clear takes no tags")
     found = with_store(partial(_tags, name, tags or None, clear))
@@ -68,27 +63,27 @@ def tag(
 
 
 def retire(
-    reference: Annotated[str, typer.Argument(help="name@3")],
+    reference: Annotated[str, typer.Argument(help="The version, for example math/quadratics@3.")],
     reason: Annotated[str | None, typer.Argument(help="Why, and what to use instead.")] = None,
-    restore: Annotated[bool, typer.Option("--restore", help="Take it back into use.")] = False,
+    restore: Annotated[bool, typer.Option("--restore", help="Bring the version back into use.")] = False,
 ) -> None:
-    """Take a version out of use: it stays readable, and judging by it is refused with the reason."""
+    """Retire a version: it stays readable, but judging by it is rejected with the reason."""
     if restore == (reason is not None):
-        exit_with_error("give the reason for retiring it, or --restore")
+        exit_with_error("give either a reason for retiring the version or --restore")
     if reason is not None and not reason.strip():
-        exit_with_error("the reason is empty; say why, and what to use instead")
+        exit_with_error("the reason is empty; say why the version is retired, and what to use instead")
     version, current, pointing_aliases = with_store(partial(_retire, reference, reason and reason.strip()))
-    done = "back in use" if restore else "retired"
-    out.print(f"{done} {escape(version.reference)}", highlight=False)
+    change = "restored" if restore else "retired"
+    out.print(f"{change} {escape(version.reference)}", highlight=False)
     if restore:
         return
     if current.retirement:
         out.print(f"[yellow]no version of {escape(version.name)} is in use now[/]", highlight=False)
     else:
-        out.print(f"{escape(version.name)} stands for version {current.version}", highlight=False)
+        out.print(f"{escape(version.name)} now means version {current.version}", highlight=False)
     for one in pointing_aliases:
         named = escape(f"{version.name}@{one}")
-        out.print(f"[yellow]{named} still stands for it[/] and is refused until it is moved", highlight=False)
+        out.print(f"[yellow]{named} still points to it[/] and is rejected until it is moved", highlight=False)
 
 
 async def _aliases(name: str, store: RubricStore) -> dict[str, int]:
@@ -97,7 +92,7 @@ async def _aliases(name: str, store: RubricStore) -> dict[str, int]:
 
 
 async def _move(name: str, alias: str, version: int, expected: int | None, store: RubricStore) -> int | None:
-    """What it stood for before."""
+    """Move the alias; return the version that it pointed to before."""
     current = (await store.aliases(PROJECT_ID, name)).aliases.get(alias)
     before = current if expected is None else expected
     await changes.move_alias(store, PROJECT_ID, name, alias, version, expected=before)
@@ -119,7 +114,7 @@ async def _tags(name: str, tags: list[str] | None, clear: bool, store: RubricSto
 async def _retire(
     reference: str, reason: str | None, store: RubricStore
 ) -> tuple[RubricVersion, RubricVersion, list[str]]:
-    """The version, what the bare name stands for now, and the aliases that stand for the version."""
+    """Retire or restore a version; return it, the name's current version, and the aliases that point to it."""
     version = await changes.retire(store, PROJECT_ID, reference, reason)
     aliases = (await store.aliases(PROJECT_ID, version.name)).aliases
     current = await find_rubric(store, PROJECT_ID, version.name)
@@ -127,26 +122,26 @@ async def _retire(
 
 
 def publish(
-    name: Annotated[str, typer.Argument(help="For example math/quadratics.")],
-    file: Annotated[Path, typer.Argument(help="A rubric in one of the formats.", exists=True, dir_okay=False)],
+    name: Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")],
+    file: Annotated[Path, typer.Argument(help="The rubric, in one of the formats.", exists=True, dir_okay=False)],
     format: Annotated[
         str | None,
         typer.Option(
-            help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement; recognised unless given."
+            help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement; detected by default."
         ),
     ] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag to the name; may be repeated.")] = None,
     metadata: Annotated[
-        list[str] | None, typer.Option("--meta", help="Keep KEY=VALUE with the version; may be repeated.")
+        list[str] | None, typer.Option("--meta", help="Store KEY=VALUE with the version; may be repeated.")
     ] = None,
-    author: Annotated[str | None, typer.Option(help="Who wrote it.")] = None,
+    author: Annotated[str | None, typer.Option(help="Who wrote the version.")] = None,
     parent: Annotated[
-        int | None, typer.Option(min=1, help="The version it was made from; the newest unless given.")
+        int | None, typer.Option(min=1, help="The version it was made from; by default the newest.")
     ] = None,
 ) -> None:
-    """Publish a file as the next version of a rubric; the same criteria again are the version there is.
+    """Publish a file as the next version of a rubric. Criteria that are published already make no new version.
 
-    Tags, metadata and lineage that stand in the file are kept too. What an option says wins, and --tag adds.
+    Tags, metadata and lineage in the file are stored too. Options override them, and --tag adds to them.
     """
     try:
         document = read_document(file.read_text(encoding="utf-8"), format)
@@ -179,14 +174,14 @@ def _print_version(version: RubricVersion, *, added: bool, has_extras: bool) -> 
         highlight=False,
     )
     if version.retirement:
-        out.print(f"[yellow]it is retired[/]: {escape(version.retirement.reason)}", highlight=False)
+        out.print(f"[yellow]this version is retired[/]: {escape(version.retirement.reason)}", highlight=False)
     elif has_extras and not added:
-        out.print("its metadata, lineage and parent stand as they were published", style="dim", highlight=False)
+        out.print("its metadata, lineage and parent stay as they were published", style="dim", highlight=False)
 
 
 def _pairs(given: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     for key, sign, _ in pairs:
         if not (key and sign):
-            exit_with_error(f"--meta takes KEY=VALUE, and this is {key!r}")
+            exit_with_error(f"--meta takes KEY=VALUE, not {key!r}")
     return {key: value for key, _, value in pairs}

@@ -1,4 +1,4 @@
-"""`adjudge rubrics diff`: what changed between two versions of a rubric, criterion by criterion."""
+"""`adjudge rubrics diff`: show the changes between two versions of a rubric, criterion by criterion."""
 
 import difflib
 import re
@@ -18,12 +18,17 @@ _MIN_SIMILARITY = 0.4
 
 
 def diff(
-    name: Annotated[str, typer.Argument(help="For example math/quadratics.")],
-    before: Annotated[str, typer.Argument(metavar="FROM", help="A version's number, or an alias.")],
-    after: Annotated[str, typer.Argument(metavar="[TO]", help="The same.", show_default=False)] = "latest",
-    as_json: Annotated[bool, typer.Option("--json", help="The difference as JSON.")] = False,
+    name: Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")],
+    before: Annotated[str, typer.Argument(metavar="FROM", help="A version number or an alias.")],
+    after: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TO]", help="A version number or an alias; by default the latest version.", show_default=False
+        ),
+    ] = "latest",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
 ) -> None:
-    """Show what was added, removed, reworded, reweighted, otherwise changed, or moved."""
+    """Show which criteria were added, removed, reworded, reweighted, otherwise changed or moved."""
     found = with_store(lambda store: difference(store, PROJECT_ID, name, before, after))
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
@@ -62,7 +67,7 @@ def _change_line(id_: str, field: str, before: str, after: str) -> Text:
 
 
 def _wording(before: str, after: str) -> Iterator[Text]:
-    """Both wordings; the words that differ stand out where enough of the others are the same."""
+    """Both wordings, with the differing words highlighted if the wordings are similar enough."""
     old, new = _PIECES.findall(before), _PIECES.findall(after)
     match = difflib.SequenceMatcher(None, old, new, autojunk=False)
     old_line, new_line = Text("    - ", style="red"), Text("    + ", style="green")

@@ -1,9 +1,4 @@
-"""`adjudge rubrics discriminate`: whether a rubric tells good responses from bad ones.
-
-`adjudge rubrics discriminate`: whether a rubric tells good responses from bad ones, before anything trains on it.
-
-What `adjudge rubrics discriminate` prints: one line for the rubric, one row for each criterion.
-"""
+"""`adjudge rubrics discriminate`: check whether a rubric tells good responses from bad ones, before training on it."""
 
 import asyncio
 import json
@@ -42,11 +37,11 @@ from trainer_client.wire import Criterion, JudgingProtocol, RewardMode, RubricCo
 
 _ROWS = 25
 _USEFUL = 0.1
-"""A criterion that differs by less than this tells nearly nothing; it is an aid for the eye, not a test."""
+"""Below this difference a criterion is shown as uninformative; a visual aid, not a test."""
 
 
 def print_report(found: Separation, by_rubric: Sequence[Separation], title: str) -> None:
-    """Print a report; `by_rubric` has the same figures for each rubric by itself."""
+    """Print a report; `by_rubric` has the figures of each rubric separately."""
     out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
     out.print(_criteria_table(found.criteria, several=len(by_rubric) > 1))
     if len(found.criteria) > _ROWS:
@@ -109,18 +104,23 @@ def _number(value: float | None, *, signed: bool = False) -> str:
 def discriminate(
     file: Annotated[
         Path,
-        typer.Argument(help="JSONL, a prompt a line with its good and bad responses.", exists=True, dir_okay=False),
+        typer.Argument(
+            help="JSONL with a prompt per line and its good and bad responses.", exists=True, dir_okay=False
+        ),
     ],
     rubric: Annotated[
-        str | None, typer.Option(help="A reference (name@3) or a rubric file; a line's own wins.")
+        str | None, typer.Option(help="A reference (name@3) or a rubric file, for lines without a rubric.")
     ] = None,
     mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
     protocol: Annotated[
-        JudgingProtocol | None, typer.Option(help="How the judge is asked; the mode's own unless given.")
+        JudgingProtocol | None, typer.Option(help="Judging protocol; by default the mode's own.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Judge only the first N lines.")] = None,
     at_least: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Exit with 1 where good and bad are ordered less often.")
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Exit with 1 if good responses rank above bad ones less often than this share."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.")] = None,
     url: UrlOption = None,
@@ -130,18 +130,18 @@ def discriminate(
 ) -> None:
     """Judge responses known to be good or bad, and report how well the rubric tells them apart.
 
-    A line has a prompt, `good` and `bad` (a response or a list of them), and whatever else a group may have.
+    A line has a prompt, `good` and `bad` (a response or a list of responses), and optionally other fields of a group.
     """
     lines = list(islice(read_pairs(file), limit))
     refused = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
     pairs = [line for line in lines if isinstance(line, PairLine)]
     if rubric is None:
         without = [line.number for line in pairs if line.group.rubric is None]
-        refused |= dict.fromkeys(without, "has no rubric; give the line one, or all of them one by --rubric")
+        refused |= dict.fromkeys(without, "has no rubric; add one to the line, or give one for all lines with --rubric")
         pairs = [line for line in pairs if line.group.rubric is not None]
     if not pairs:
         print_refused_lines(file, refused)
-        exit_with_error(f"{file} has no line that can be judged")
+        exit_with_error(f"{file} has no lines that can be judged")
     settings = Settings(engine_url=engine) if engine else Settings()
     options = {"mode": mode, "protocol": protocol, "deadline_s": deadline_s}
     try:
@@ -157,9 +157,9 @@ def discriminate(
     refused |= scored.refused
     print_refused_lines(file, refused)
     if found.ordered is None:
-        exit_with_error("no prompt has both a good and a bad response with a reward, so nothing can be compared")
+        exit_with_error("nothing can be compared: no prompt has both a good and a bad response with a reward")
     if at_least is not None and found.ordered < at_least:
-        exit_with_error(f"good and bad are ordered {found.ordered:.2f} of the time, which is less than {at_least:g}")
+        exit_with_error(f"good ranks above bad {found.ordered:.2f} of the time, which is less than {at_least:g}")
     if refused:
         raise typer.Exit(1)
 
@@ -201,7 +201,7 @@ async def _judge(
 async def _add_line_rubrics(
     client: AsyncClient, pairs: Sequence[PairLine], criteria: dict[str, tuple[Criterion, ...]]
 ) -> dict[int, str]:
-    """Add the criteria of the lines' own rubrics, by the rubric's name in the report; the lines without, and why."""
+    """Add the criteria of the lines' own rubrics by name; return the lines whose rubric is missing, and why."""
     missing: dict[str, str] = {}
     for rubric in {_name(line.group.rubric): line.group.rubric for line in pairs}.values():
         if rubric is not None and _name(rubric) not in criteria:

@@ -1,8 +1,6 @@
 """`adjudge rubrics import` and `export`: rubrics as files.
 
-`adjudge rubrics import`: files and folders of rubrics into the store, each file whole or not at all.
-
-`adjudge rubrics export`: versions out of the store, as files in any format, with what each cannot hold.
+Import publishes each file as a whole or not at all; export reports what a format cannot hold.
 """
 
 from collections import Counter
@@ -36,13 +34,12 @@ from rubric_store.formats.reading import check_format
 from trainer_client.wire import RubricContent, RubricVersion
 
 MAX_FILE_BYTES: Final = 512 * 2**20
-"""Bytes."""
 _PIPED_WIDTH = 160
 
 
 @dataclass
 class ImportedFile:
-    """What became of one file: its rubrics or its problems, and the references published and found unchanged."""
+    """The result of one file: its rubrics or its problems, and the references published or unchanged."""
 
     path: Path
     rubrics: list[NamedRubric] = field(default_factory=list)
@@ -52,20 +49,20 @@ class ImportedFile:
 
 
 def import_rubrics(
-    paths: Annotated[list[Path], typer.Argument(help="Files, and folders with files in them.", exists=True)],
-    prefix: Annotated[str, typer.Option(help="Put before every name, for example team/.")] = "",
-    format: Annotated[str | None, typer.Option(help="The format of all files; recognised unless given.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read everything, publish nothing.")] = False,
+    paths: Annotated[list[Path], typer.Argument(help="Files, or folders to search for files.", exists=True)],
+    prefix: Annotated[str, typer.Option(help="Prefix of every name, for example team/.")] = "",
+    format: Annotated[str | None, typer.Option(help="Format of all files; detected by default.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read all files but publish nothing.")] = False,
 ) -> None:
-    """Publish every rubric of some files; exit with 1 if any file is refused.
+    """Publish every rubric in the given files. Exits with 1 if any file is rejected.
 
-    A rubric is called by the name in its file, or by the file's path. A line of a JSONL file is a rubric, called by its
-    id. Of a file in which anything is wrong nothing is published, and all of its problems are listed.
+    A rubric gets the name in its file, or else the file's path. Each line of a JSONL file is a rubric, named by its id.
+    If a file has any problem, nothing in it is published and all of its problems are listed.
     """
     files = list(_files(paths))
     if not files:
         exit_with_error(
-            f"no files to import; a folder's files are those that end in {', '.join(sorted(FILE_EXTENSIONS))}"
+            f"no files to import; in folders only these extensions are read: {', '.join(sorted(FILE_EXTENSIONS))}"
         )
     imported = _read(files, format, prefix)
     if not dry_run:
@@ -81,36 +78,36 @@ def import_rubrics(
 
 
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, PurePath]]:
-    """Each file once, and where it lies below the folder that was given: names are made of that."""
+    """Each file once, and its path relative to the given folder, which names are made from."""
     seen = set()
     for path in paths:
         below = sorted(path.rglob("*")) if path.is_dir() else [path]
         for file in below:
-            place = file.relative_to(path) if path.is_dir() else PurePath(file.name)
+            relative = file.relative_to(path) if path.is_dir() else PurePath(file.name)
             wanted = not path.is_dir() or (
-                file.suffix.lower() in FILE_EXTENSIONS and not any(p[0] == "." for p in place.parts)
+                file.suffix.lower() in FILE_EXTENSIONS and not any(p[0] == "." for p in relative.parts)
             )
             if wanted and file.is_file() and file.resolve() not in seen:
                 seen.add(file.resolve())
-                yield file, place
+                yield file, relative
 
 
 def _read(files: Sequence[tuple[Path, PurePath]], format: str | None, prefix: str) -> list[ImportedFile]:
     imported = []
     first: dict[str, Path] = {}
-    for path, place in files:
+    for path, relative in files:
         file = ImportedFile(path)
         imported.append(file)
         try:
             if path.stat().st_size > MAX_FILE_BYTES:
-                raise FormatError([FormatProblem("", f"it is larger than {MAX_FILE_BYTES >> 20} MiB; split it")])
-            rubrics = read_file(path.read_bytes(), place, format, prefix)
+                raise FormatError([FormatProblem("", f"the file is larger than {MAX_FILE_BYTES >> 20} MiB; split it")])
+            rubrics = read_file(path.read_bytes(), relative, format, prefix)
             if taken := [rubric for rubric in rubrics if rubric.name in first]:
                 raise FormatError([_duplicate_name(rubric, first[rubric.name]) for rubric in taken])
         except FormatError as error:
             file.problems = error.problems
         except OSError as error:
-            file.problems = (FormatProblem("", f"it cannot be read: {error.strerror}"),)
+            file.problems = (FormatProblem("", f"the file cannot be read: {error.strerror}"),)
         else:
             file.rubrics = rubrics
             first.update({rubric.name: path for rubric in rubrics})
@@ -118,7 +115,7 @@ def _read(files: Sequence[tuple[Path, PurePath]], format: str | None, prefix: st
 
 
 def _duplicate_name(rubric: NamedRubric, path: Path) -> FormatProblem:
-    return FormatProblem("name", f"{path} gives a rubric {rubric.name!r} too; rename one", rubric.line)
+    return FormatProblem("name", f"{path} also names a rubric {rubric.name!r}; rename one", rubric.line)
 
 
 async def _publish(store: RubricStore, imported: Sequence[ImportedFile]) -> None:
@@ -177,28 +174,31 @@ _PAGE = 500
 def export(
     references: Annotated[list[str] | None, typer.Argument(help="name, name@3, name@alias or sha256:…")] = None,
     prefix: Annotated[
-        str | None, typer.Option(help="The newest version of every rubric whose name begins with this.")
+        str | None, typer.Option(help="Export the newest version of every rubric whose name begins with this.")
     ] = None,
     format: Annotated[
         str, typer.Option(help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement.")
     ] = "yaml",
     to: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A folder; without it one rubric is printed.", file_okay=False)
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder for the files; without it a single rubric is printed.", file_okay=False
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write rubrics as files; what the format cannot hold is said, and a rubric it cannot hold at all is refused."""
+    """Write rubrics as files. Reports what the format cannot hold, and rejects rubrics that it cannot express."""
     try:
         known = check_format(format)
     except FormatError as error:
         exit_with_error(str(error))
     if bool(references) == (prefix is not None):
-        exit_with_error("name the rubrics to export, or give --prefix; one of the two")
+        exit_with_error("give either the rubrics to export or --prefix")
     found = with_store(partial(_find, list(references or ()), prefix))
     if not found:
         exit_with_error(f"no rubric's name begins with {prefix!r}")
     if to is None and len(found) != 1:
-        exit_with_error(f"{len(found)} rubrics need a folder; give --out")
+        exit_with_error(f"{len(found)} rubrics cannot be printed at once; give a folder with --out")
     several = Counter(version.name for version, _ in found)
     failed = 0
     for version, tags in found:
@@ -222,7 +222,7 @@ def export(
 async def _find(
     references: Sequence[str], prefix: str | None, store: RubricStore
 ) -> list[tuple[RubricVersion, tuple[str, ...]]]:
-    """The versions, each with the tags of its name."""
+    """The versions to export, each with the tags of its name."""
     if prefix is None:
         versions = [await find_rubric(store, PROJECT_ID, reference) for reference in references]
         tags = {one.name: (await store.history(PROJECT_ID, one.name, limit=1)) for one in versions}
@@ -250,13 +250,13 @@ def _document(version: RubricVersion, tags: tuple[str, ...]) -> RubricDocument:
 
 
 def _save(path: Path, reference: str, written: SerializedRubric, *, force: bool) -> bool:
-    """Write a file, and say so; False where it is there already."""
+    """Write a file and print its path; False if the file exists."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if force else "x", encoding="utf-8", newline="\n") as file:
             file.write(written.text)
     except FileExistsError:
-        _print_notes(reference, "[bold red]not written[/]", [f"{path} is there already; --force replaces it"])
+        _print_notes(reference, "[bold red]not written[/]", [f"{path} already exists; replace it with --force"])
         return False
     except OSError as error:
         exit_with_error(f"{path} cannot be written: {error.strerror}")

@@ -1,4 +1,4 @@
-"""`adjudge rubrics lint`: what is wrong with rubrics, in files or in the store, before a judge reads them."""
+"""`adjudge rubrics lint`: find problems in rubrics, in files or in the store."""
 
 import json
 from collections import Counter
@@ -21,24 +21,27 @@ from trainer_client.wire import Criterion
 
 _COLOURS: Final[dict[Severity, str]] = {"error": "bold red", "warning": "yellow", "note": "dim"}
 NamedCriteria = tuple[str, tuple[Criterion, ...]]
-"""What a rubric is called here, and its criteria."""
+"""A rubric's name in the output, and its criteria."""
 
 
 def lint_rubrics(
-    rubrics: Annotated[list[str], typer.Argument(help="Files, or references: name, name@3, sha256:…")],
+    rubrics: Annotated[list[str], typer.Argument(help="Files or references: name, name@3, sha256:…")],
     system: Annotated[
-        System | None, typer.Option("--for", help="Whose structural rules to check; what it looks like unless given.")
+        System | None,
+        typer.Option(
+            "--for", help="The paper whose structural rules to check; by default the one the rubric looks like."
+        ),
     ] = None,
-    format: Annotated[str | None, typer.Option(help="The format of the files; recognised unless given.")] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the files; detected by default.")] = None,
     similarity_threshold: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Report criteria that share this much of their words.")
+        float, typer.Option(min=0.01, max=1, help="Similarity in (0, 1] from which two criteria are reported.")
     ] = SIMILARITY,
     answer: Annotated[str | None, typer.Option(help="The final answer, to find criteria that give it away.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too.")] = False,
-    summary: Annotated[bool, typer.Option("--summary", help="Only how often each code was found.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line for each finding.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print only how often each code was found.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding, one per line.")] = False,
 ) -> None:
-    """Look rubrics through; exit with 1 on an error, with 2 where one cannot be read."""
+    """Check rubrics without asking a model. Exits with 1 on an error, with 2 if a rubric cannot be read."""
     files = [one for one in rubrics if Path(one).is_file()]
     stored = [one for one in rubrics if one not in files]
     linted = _read_files(files, format)

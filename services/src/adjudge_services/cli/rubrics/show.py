@@ -1,9 +1,4 @@
-"""`adjudge rubrics show`, `list`, `search` and `history`: read the store.
-
-`adjudge rubrics show`, `list`, `search` and `history`: what the store holds.
-
-What `adjudge rubrics show` says of a version before its criteria, a short line for each thing.
-"""
+"""`adjudge rubrics show`, `list`, `search` and `history`: read the store."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -32,9 +27,9 @@ _DIGEST = len("sha256:") + 12
 def describe_version(
     version: RubricVersion, aliases: Sequence[str], validity: str | None, *, validity_in_metadata: bool
 ) -> Iterator[tuple[str, str]]:
-    """Labels and lines: which version it is, whether it is in use, what made it, and what is kept with it.
+    """Labels and lines that describe a version: its identity, retirement, aliases, lineage, validity and metadata.
 
-    `of_metadata` says whether the line about validity tells what the metadata has under that name.
+    `validity_in_metadata` says whether `validity` was taken from the metadata, which then does not repeat it.
     """
     yield "rubric", version.reference
     yield "digest", version.digest
@@ -60,7 +55,7 @@ def _lineage(lineage: Lineage) -> Iterator[tuple[str, str]]:
     if made or lineage.author:
         yield "made by", ", ".join(part for part in (lineage.author, made) if part)
     if lineage.parameters:
-        yield "told", ", ".join(f"{name}={_short(value)}" for name, value in lineage.parameters.items())
+        yield "parameters", ", ".join(f"{name}={_short(value)}" for name, value in lineage.parameters.items())
     for label, digest in (("templates", lineage.template_digest), ("source", lineage.source_digest)):
         if digest:
             yield label, f"{digest[:_DIGEST]}…" if len(digest) > _DIGEST else digest
@@ -74,12 +69,12 @@ def _short(value: JsonValue) -> str:
     return line if len(line) <= _MAX_LINE_LENGTH else f"{line[: _MAX_LINE_LENGTH - 1]}…"
 
 
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="How many to show at most.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Maximum number to show.")]
 TagOption = Annotated[str | None, typer.Option(help="Only rubrics that have this tag.")]
 
 
 def show(reference: Annotated[str, typer.Argument(help="name, name@3, name@alias or sha256:…")]) -> None:
-    """Print a version: where it is from, whether it is in use, and its criteria."""
+    """Show a version: its origin, whether it is in use, and its criteria."""
     version, pointing_aliases, kept = with_store(partial(_version, reference))
     published = not kept and published_validity(version) is not None
     lines = list(
@@ -96,31 +91,31 @@ def show(reference: Annotated[str, typer.Argument(help="name, name@3, name@alias
 
 
 def list_rubrics(
-    prefix: Annotated[str, typer.Argument(help="Only names that begin with this.")] = "",
+    prefix: Annotated[str, typer.Argument(help="Only rubrics whose name begins with this.")] = "",
     tag: TagOption = None,
     max_count: LimitOption = 1_000,
 ) -> None:
-    """List rubrics by name, each with the version its bare name stands for."""
+    """List rubrics by name, each with its current version."""
     _print(*with_store(partial(summaries, prefix=prefix, tag=tag, max_count=max_count)), max_count)
 
 
 def search(
-    words: Annotated[list[str], typer.Argument(help="Each is the beginning of a word in a criterion.")],
-    prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
+    words: Annotated[list[str], typer.Argument(help="Words, or beginnings of words, that the criteria must contain.")],
+    prefix: Annotated[str, typer.Option(help="Only rubrics whose name begins with this.")] = "",
     tag: TagOption = None,
     max_count: LimitOption = 1_000,
 ) -> None:
-    """List the rubrics whose criteria hold all of some words, whatever their case."""
+    """List the rubrics whose criteria contain all of the given words, ignoring case."""
     _print(
         *with_store(partial(summaries, prefix=prefix, tag=tag, text=" ".join(words), max_count=max_count)), max_count
     )
 
 
 def history(
-    name: Annotated[str, typer.Argument(help="For example math/quadratics.")],
+    name: Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")],
     max_count: LimitOption = 100,
 ) -> None:
-    """List the versions of a rubric, the newest first."""
+    """List the versions of a rubric, newest first."""
     found, more = with_store(partial(_history, name, max_count))
     table = Table("version", "from", "criteria", "published", "made by", "aliases", "retired")
     for column in table.columns[:3]:
@@ -140,7 +135,7 @@ def history(
     if found.tags:
         out.print(f"[dim]tags[/] {', '.join(found.tags)}", highlight=False)
     if more:
-        out.print(f"the newest {max_count}; --limit shows more", style="dim", highlight=False)
+        out.print(f"the newest {max_count}; show more with --limit", style="dim", highlight=False)
 
 
 def _print(found: list[RubricSummary], more: bool, max_count: int) -> None:
@@ -166,7 +161,7 @@ def _print(found: list[RubricSummary], more: bool, max_count: int) -> None:
 
 
 async def _version(reference: str, store: RubricStore) -> tuple[RubricVersion, list[str], tuple[RubricValidation, ...]]:
-    """The version, the aliases that stand for it, and what validity judges found of it."""
+    """The version, the aliases that point to it, and its validity verdicts."""
     found = await find_rubric(store, PROJECT_ID, reference)
     aliases = (await store.aliases(PROJECT_ID, found.name)).aliases
     pointing_aliases = [alias for alias, number in aliases.items() if number == found.version]

@@ -1,9 +1,4 @@
-"""Open the store that the settings name, and page through its lists.
-
-Opening the store that the settings name, for the length of one command.
-
-The pages of a list, fetched while one store is open.
-"""
+"""Open the rubric store for one command, and page through its lists."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -21,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def with_store(work: Callable[[RubricStore], Coroutine[Any, Any, Result]]) -> Result:
-    """Run work on the store; what is wrong with it is told on stderr, and ends the command with status 1."""
+    """Run `work` on the rubric store; on errors print the message and exit with 1."""
 
     async def run() -> Result:
         settings = Settings()
@@ -46,13 +41,13 @@ _PAGE = 500
 async def summaries(
     store: RubricStore, *, prefix: str = "", tag: str | None = None, text: str = "", max_count: int | None = None
 ) -> tuple[list[RubricSummary], bool]:
-    """Rubrics by name, up to `most` of them; whether there are more."""
-    found: list[RubricSummary] = []
+    """List up to `max_count` rubrics by name, and return whether there are more."""
+    rubrics: list[RubricSummary] = []
     after: str | None = None
     while True:
-        limit = _PAGE if max_count is None else min(_PAGE, max_count - len(found))
+        limit = _PAGE if max_count is None else min(_PAGE, max_count - len(rubrics))
         page = await store.list(PROJECT_ID, prefix=prefix, tag=tag, text=text, after=after, limit=limit)
-        found += page.rubrics
+        rubrics += page.rubrics
         after = page.next_cursor
-        if after is None or len(found) == max_count:
-            return found, after is not None
+        if after is None or len(rubrics) == max_count:
+            return rubrics, after is not None

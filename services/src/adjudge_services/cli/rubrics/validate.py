@@ -1,9 +1,4 @@
-"""`adjudge rubrics validate`: have a judge check each criterion for validity.
-
-`adjudge rubrics validate`: a judge says of every criterion whether it is valid, and the store keeps what it said.
-
-What a validity judge found, for a terminal: criterion by criterion, by kind, and in one line.
-"""
+"""`adjudge rubrics validate`: have a judge check each criterion for validity, and store its verdicts."""
 
 import asyncio
 import tempfile
@@ -51,7 +46,7 @@ def print_report(
     *,
     summary: bool,
 ) -> None:
-    """Print the verdicts, unless only a summary is wanted, and the rates; say on standard error what was left."""
+    """Print verdicts (unless `summary`) and rates; report on standard error what was not judged."""
     console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
     if not summary:
         for version, items in found:
@@ -69,7 +64,7 @@ def print_report(
 
 
 def validity_line(version: RubricVersion, kept: Sequence[RubricValidation]) -> str | None:
-    """The newest validity of a version: of the passes kept since, or what it was published with; None without any."""
+    """The newest validity of a version in one line: of stored passes, else as published; None without any."""
     items: Sequence[CriterionValidity | ItemValidity]
     if kept:
         items, model, at = kept[0].items, kept[0].model, kept[0].created_at
@@ -126,7 +121,7 @@ def _why_unjudged(version: RubricVersion) -> str:
         question_of(version)
     except ValueError as error:
         return str(error)
-    return f"the engine gave no answer about {version.reference}; give the same command again to go on"
+    return f"the engine gave no answer about {version.reference}; run the same command again to continue"
 
 
 def _totals(operation: Operation, found: int, left: int) -> str:
@@ -152,7 +147,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class ValidationOutcome:
-    """What became of the versions asked for: those with verdicts, and those without."""
+    """The requested versions: those with verdicts, and those without."""
 
     operation: Operation
     found: list[tuple[RubricVersion, list[ItemValidity]]]
@@ -162,23 +157,25 @@ class ValidationOutcome:
 def validate(
     references: Annotated[list[str] | None, typer.Argument(help="name, name@3, name@alias or sha256:…")] = None,
     prefix: Annotated[
-        str | None, typer.Option(help="The newest version of every rubric whose name begins with this.")
+        str | None, typer.Option(help="Judge the newest version of every rubric whose name begins with this.")
     ] = None,
     engine: Annotated[str | None, typer.Option(help="Engine URL of the model that judges.")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Only the rates by kind.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print only the rates by kind.")] = False,
 ) -> None:
-    """Have a model judge whether criteria are true, about their question and of their kind; keep what it says.
+    """Have a model judge whether criteria are true, about their question and of the right kind; store its verdicts.
 
-    A version that the same model has judged in the same words is not judged again. Exits with 1 if a rubric that was
-    named, or one that the model failed on, was not judged.
+    A version that the same model has judged with the same template is not judged again. Exits with 1 if a rubric that
+    was named was not judged, or the model failed on one.
     """
     if bool(references) == (prefix is not None):
-        exit_with_error("name the rubrics to judge, or give --prefix; one of the two")
+        exit_with_error("give either the rubrics to judge or --prefix")
     settings = Settings(engine_url=engine) if engine else Settings()
     try:
         judged = asyncio.run(_validate(settings, references or [], prefix))
     except KeyboardInterrupt:
-        err.print("[yellow]stopped;[/] what was judged is kept. Give the same command again to go on", highlight=False)
+        err.print(
+            "[yellow]stopped;[/] verdicts so far are kept. Run the same command again to continue", highlight=False
+        )
         raise typer.Exit(INTERRUPTED) from None
     except ServiceError as error:
         exit_with_error(error.detail)
@@ -212,7 +209,7 @@ async def _validate(settings: Settings, references: Sequence[str], prefix: str |
 
 
 async def _resolve_references(store: RubricStore, references: Sequence[str], prefix: str | None) -> list[str]:
-    """The versions asked for, pinned, each once; raises `ServiceError` or `ValueError` where there are none."""
+    """The requested versions as pinned references without duplicates; raises `ServiceError` or `ValueError`."""
     if prefix is None:
         versions = [await find_rubric(store, PROJECT_ID, reference) for reference in references]
         return list(dict.fromkeys(version.reference for version in versions))
@@ -223,20 +220,20 @@ async def _resolve_references(store: RubricStore, references: Sequence[str], pre
 
 
 async def _run(engine: Engine, store: RubricStore, pinned: Sequence[str]) -> tuple[Operation, dict[str, Any]]:
-    """Judge them; the operation when it has ended, and the items by reference.
+    """Judge versions; return the ended operation, and the items by reference.
 
-    The operation's own folder is a passing one: the store keeps every version's verdicts as soon as they are there, so
-    the next run goes on from them.
+    The operation's folder is temporary: the store keeps each version's verdicts at once, so the next run continues from
+    them.
     """
 
     async def writer() -> Writer:
-        return started
+        return loaded
 
     with tempfile.TemporaryDirectory(prefix="adjudge-validate-") as folder:
         operations = InProcessOperations(Path(folder), {"validate_rubrics": ValidateJob(writer, store, store)})
         try:
             with show_progress(operations, "judging", "judged") as shown:
-                started = Writer(engine, await engine.start())
+                loaded = Writer(engine, await engine.start())
                 request: dict[str, Any] = {"references": list(pinned)}
                 operation = await shown.follow(await operations.submit(PROJECT_ID, "validate_rubrics", request))
             return operation, await _results(operations, operation.id)
