@@ -15,7 +15,7 @@ from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import Overloaded
 from judge_server.judging.results import Caller, JudgementResults
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
-from judge_server.scheduling.executor import FLIGHTS_PER_TURN, LocalExecutor
+from judge_server.scheduling.executor import RESPONSES_PER_TURN, LocalExecutor
 from judge_server.scoring.judge import Judge
 from tests.hypothesis_examples import examples
 from tests.judge_server.support import (
@@ -339,7 +339,7 @@ def test_whoever_comes_and_goes_every_verdict_is_made_once_and_everybody_who_sta
     asyncio.run(run())
 
 
-MANY = 20 * FLIGHTS_PER_TURN
+MANY = 20 * RESPONSES_PER_TURN
 
 
 def many(made: Judge, deadline: float) -> "asyncio.Task[JudgementResults]":
@@ -377,10 +377,10 @@ async def test_the_calls_of_a_large_request_are_begun_and_left_in_slices() -> No
     made = await judge(GatedEngine(), queue_calls=2 * MANY)
     large = many(made, await deadline_after())
     began = await until(lambda: single_flight(made) == 2 * MANY)
-    assert steepest(began) <= FLIGHTS_PER_TURN + 1
+    assert steepest(began) <= RESPONSES_PER_TURN + 1
     large.cancel()
     ended = await until(lambda: not room_held(made) and len(asyncio.all_tasks()) == 1)
-    assert steepest(ended) <= FLIGHTS_PER_TURN + 1
+    assert steepest(ended) <= RESPONSES_PER_TURN + 1
 
 
 async def test_equal_large_requests_make_each_call_once_and_both_are_answered() -> None:
@@ -397,7 +397,7 @@ async def test_what_is_not_begun_at_the_deadline_is_late_and_one_who_leaves_give
     made = await judge(GatedEngine(), queue_calls=4 * MANY)
     large = many(made, await deadline_after())
     left = many(made, await deadline_after())
-    await until(lambda: single_flight(made) > 2 * FLIGHTS_PER_TURN)
+    await until(lambda: single_flight(made) > 2 * RESPONSES_PER_TURN)
     left.cancel()
     advance_time()
     outcomes = await large

@@ -3,6 +3,8 @@ import pytest
 from tests.trainer_client.fake_service import Reply, problem
 from trainer_client import (
     AdjudgeError,
+    APIConnectionError,
+    AuthenticationError,
     BudgetExhausted,
     Forbidden,
     InvalidRequest,
@@ -10,6 +12,7 @@ from trainer_client import (
     NotFound,
     NotReady,
     Overloaded,
+    RateLimitError,
     RubricRefused,
     ServerError,
     Unauthorized,
@@ -89,3 +92,18 @@ def test_an_address_that_is_none_is_refused_at_once(connect, url):
 def test_settings_out_of_range_are_refused_at_once(connect, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         connect("http://judge", **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "habit"),
+    [("unauthorized", 401, AuthenticationError), ("overloaded", 429, RateLimitError)],
+)
+def test_the_names_of_other_sdks_catch_the_same_errors(service, connect, kind, status, habit):
+    service.script(problem(kind, status))
+    with pytest.raises(habit):
+        connect(service.url, retries=0).rubric("r")
+
+
+def test_a_service_that_cannot_be_reached_is_caught_by_the_names_of_other_sdks(connect):
+    with pytest.raises(APIConnectionError):
+        connect("http://127.0.0.1:9", retries=0).rubric("r")

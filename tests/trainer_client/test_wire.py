@@ -119,9 +119,7 @@ def test_a_reward_says_whether_a_penalty_was_asked_for(options: dict[str, Any], 
 
 def test_a_buffer_longer_than_the_limit_is_refused() -> None:
     found = problems(request(reward={"overlong_penalty": {"limit_tokens": 5, "buffer_tokens": 6}}))
-    assert found == {
-        "reward.overlong_penalty": "buffer_tokens exceeds limit_tokens; use at most limit_tokens"
-    }
+    assert found == {"reward.overlong_penalty": "buffer_tokens exceeds limit_tokens; use at most limit_tokens"}
 
 
 @pytest.mark.parametrize(

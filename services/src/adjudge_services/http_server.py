@@ -144,8 +144,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol with timeouts and limits.
 
     `timeout_s` limits how long a head may take, how long a client may keep sending after it was answered, and each
-    interval in which a slow reader must read `MIN_READ_BYTES_PER_SECOND`. uvicorn closes connections that are idle between
-    requests. When the server stops, requests in progress are answered for `drain_s` more seconds; then their
+    interval in which a slow reader must read `MIN_READ_BYTES_PER_SECOND`. uvicorn closes connections that are idle
+    between requests. When the server stops, requests in progress are answered for `drain_s` more seconds; then their
     connections are closed and their work is cancelled, so that clients ask another process.
     """
 

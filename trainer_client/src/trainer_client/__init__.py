@@ -11,6 +11,9 @@ from trainer_client.client.clients import AsyncClient, Client
 from trainer_client.errors import (
     AdjudgeError,
     AliasMoved,
+    APIConnectionError,
+    APITimeoutError,
+    AuthenticationError,
     BudgetExhausted,
     ConnectionFailed,
     Forbidden,
@@ -20,6 +23,7 @@ from trainer_client.errors import (
     NotFound,
     NotReady,
     Overloaded,
+    RateLimitError,
     RubricRefused,
     RubricRetired,
     ServerError,
@@ -32,10 +36,13 @@ from trainer_client.wire import Criterion, Group, LengthPenalty, Message, Overlo
 __version__ = version("adjudge-client")
 
 __all__ = [
+    "APIConnectionError",
+    "APITimeoutError",
     "AdjudgeError",
     "AliasMoved",
     "AsyncClient",
     "AsyncRewardStream",
+    "AuthenticationError",
     "BudgetExhausted",
     "Client",
     "ConnectionFailed",
@@ -52,6 +59,7 @@ __all__ = [
     "Overloaded",
     "OverlongPenalty",
     "Pair",
+    "RateLimitError",
     "Response",
     "RewardStream",
     "RubricContent",

@@ -103,6 +103,13 @@ class TimedOut(AdjudgeError):
     """The service did not answer in time."""
 
 
+# The names that other SDKs use for the same errors.
+AuthenticationError = Unauthorized
+RateLimitError = Overloaded
+APIConnectionError = ConnectionFailed
+APITimeoutError = TimedOut
+
+
 ERROR_CLASSES: dict[str, type[AdjudgeError]] = {
     "urn:adjudge:invalid-request": InvalidRequest,
     "urn:adjudge:unsuitable-rubric": RubricRefused,

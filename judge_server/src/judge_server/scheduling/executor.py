@@ -1,11 +1,8 @@
 """The judge executor: the port that has calls answered, and the one in front of a local engine.
 
-The desk: whoever has the calls of a request answered, an engine in this process or judges in others.
-
-A judge hands over what nobody has a verdict on, and gets an errand to wait for. What is behind the desk is its own
-business.
-
-The desk of an engine in this process: calls are joined with those on their way, queue, and reach the engine.
+A judge hands over the calls that have no known verdict, and gets a `PendingJudgement` to wait for. `LocalExecutor` joins
+them with identical calls in flight, queues the rest and sends them to the engine of this process.
+`judge_server.remote.executor` sends them to judges in other processes.
 """
 
 import asyncio
@@ -28,27 +25,27 @@ from judge_server.scheduling.single_flight import DEADLINE_EXCEEDED, InFlightCal
 
 
 class PendingJudgement(Protocol):
-    """What one request has at the desk. Outcomes enter the request's as soon as they are final."""
+    """The calls of one request at an executor. Outcomes enter the request's results as soon as they are final."""
 
     async def wait(self) -> None:
-        """Wait until every outcome is known, or the deadline; what is not known then failed as late.
+        """Wait until every outcome is known. Outcomes still unknown at the deadline are timeouts.
 
         Raises:
-            Overloaded: nothing of it was judged, since there is no room.
-            NotReady: nothing of it was judged, since no judge is there.
+            Overloaded: nothing was judged, because the queue is full.
+            NotReady: nothing was judged, because no judge is available.
         """
 
     def cancel(self) -> None:
-        """Wait for nothing any more, and charge what it has cost so far. Calls that nobody else wants are dropped."""
+        """Stop waiting, and charge the cost so far. Calls that no other request waits for are dropped."""
 
 
 class JudgeExecutor(Protocol):
-    """Has calls answered.
+    """Has calls answered by a model.
 
     Attributes:
-        identity: the model that answers, once started.
-        findings: what was found and is not stored yet.
-        most_calls: how many calls its queue holds, and so the most that a request may ask for.
+        identity: the model that answers; set once started.
+        write_buffer: results that are not in the verdict cache yet.
+        max_calls: how many calls the queue holds, and so the most that one request may have.
     """
 
     identity: EngineIdentity
@@ -57,14 +54,14 @@ class JudgeExecutor(Protocol):
 
     @property
     def unavailable_reason(self) -> str:
-        """Why nobody can answer for now, in words; empty where there is nothing to say."""
+        """Why no call can be answered at the moment; empty if calls can be."""
 
     @property
     def fatal_error(self) -> str:
-        """Why nobody here will ever answer again, and the process must be started anew; empty while somebody may."""
+        """Why no call can be answered until the process restarts; empty if there is no such reason."""
 
     async def start(self, metrics: JudgeMetrics) -> None:
-        """Get ready; what it costs is counted in `metrics`. Raises `EngineStartError` with the way out."""
+        """Start, and count into `metrics`. Raises `EngineStartError`, which says what to do."""
 
     def submit(
         self,
@@ -74,109 +71,111 @@ class JudgeExecutor(Protocol):
         tracker: CompletionTracker,
         deadline: float,
     ) -> PendingJudgement:
-        """Begin to have the calls of the work answered by `deadline` (loop time), at the cost of `caller`.
+        """Start having the calls answered by `deadline` (loop time), billed to `caller`.
 
         Raises:
-            Overloaded: there is no room for them.
+            Overloaded: the queue has no room for them.
         """
 
     async def count_tokens(self, batch: Batch) -> int:
-        """How many tokens the batch's longest prompt takes; raises `EngineUnavailable` when it cannot be asked."""
+        """Return the length of the batch's longest prompt in tokens; raises `EngineUnavailable` if the engine is gone."""
 
     def members(self) -> list[MemberView]:
-        """Those behind the desk among whom calls are shared out; none where there is but one."""
+        """Return the members that calls are balanced over; empty if there is only one."""
 
     async def ready(self) -> bool:
-        """Whether it could have a call answered now."""
+        """Return whether a call could be answered now."""
 
     async def should_receive_traffic(self) -> bool:
-        """Whether requests do as well here as at any other replica: a judge that all of them share is no difference."""
+        """Return whether this replica should receive traffic. A judge that all replicas share does not count against one."""
 
     async def close(self) -> None:
-        """Release everything; calls on their way fail."""
+        """Release all resources. Calls in flight fail."""
 
 
-FLIGHTS_PER_TURN = 64
-"""Responses whose calls are begun in one turn of the event loop, some 5 ms."""
+RESPONSES_PER_TURN = 64
+"""Responses whose calls are started in one turn of the event loop, about 5 ms."""
 
 
 class LocalPendingJudgement:
-    """What one request waits for, and the askings that it set off, and pays for as long as it waits.
+    """The calls that one request waits for, and the tasks that it started and is billed for while it waits.
 
-    The calls of the first responses are begun at once, those of the others while the request waits, in slices: other
-    requests have their turn in between. Room in the queue is held for all of them from the start.
+    The calls of the first responses start at once. Those of the others start in slices while the request waits, so that
+    other requests get their turn in between. The queue limits count all of them from the start.
     """
 
-    def __init__(self, desk: "LocalExecutor", caller: Caller, subscriber: Subscriber) -> None:
+    def __init__(self, executor: "LocalExecutor", caller: Caller, subscriber: Subscriber) -> None:
         self.subscriber = subscriber
         self.call_tasks: list[CallTask] = []
-        self._desk = desk
+        self._executor = executor
         self._caller = caller
         self._left: deque[tuple[ResponsePlan, list[PlannedCall]]] = deque()
         self._reading = ExitStack()
 
     def start(self, own: Sequence[tuple[ResponsePlan, list[PlannedCall]]]) -> None:
-        """Begin the first of these calls, which nobody has on the way; `done` begins the others."""
-        for plan, planned_calls in own[:FLIGHTS_PER_TURN]:
-            self.call_tasks.append(self._desk.start_calls(plan, planned_calls, self._caller, self.subscriber))
-        self._left.extend(own[FLIGHTS_PER_TURN:])
+        """Start the first of these calls; `wait` starts the others. None of them is in flight yet."""
+        for plan, planned_calls in own[:RESPONSES_PER_TURN]:
+            self.call_tasks.append(self._executor.start_calls(plan, planned_calls, self._caller, self.subscriber))
+        self._left.extend(own[RESPONSES_PER_TURN:])
         if self._left:
             self.subscriber.expects_more = True
-            self._reading.enter_context(self._desk.write_buffer.read_through())
+            self._reading.enter_context(self._executor.write_buffer.read_through())
 
     async def wait(self) -> None:
-        """Begin what is left, and wait until every outcome is known, or the deadline."""
+        """Start the remaining calls, and wait until every outcome is known or the deadline passes."""
         loop = asyncio.get_running_loop()
         while self._left:
             await asyncio.sleep(0)
             if loop.time() >= self.subscriber.deadline:
                 late = [digest for _, planned_calls in self._left for one in planned_calls for digest in one.digests]
                 self._stop_starting()
-                self.subscriber.know(
+                self.subscriber.add_known(
                     {digest: DEADLINE_EXCEEDED for digest in late if digest not in self.subscriber.result.by_digest}
                 )
-            for _ in range(min(FLIGHTS_PER_TURN, len(self._left))):
+            for _ in range(min(RESPONSES_PER_TURN, len(self._left))):
                 self._start_next()
         self._stop_starting()
         await self.subscriber.wait()
 
     def cancel(self) -> None:
-        """Wait for nothing any more; the last one to leave a call drops it."""
+        """Stop waiting. A call whose last subscriber leaves is dropped."""
         self._stop_starting()
         self.subscriber.unsubscribe()
         for call_task in self.call_tasks:
             call_task.charge_to(self.subscriber.result)
 
     def _start_next(self) -> None:
-        """Begin the calls of a response, but for those that others have begun, or even finished, in the meantime."""
+        """Start the calls of one response, except those that another request has started or finished in the meantime."""
         plan, planned_calls = self._left.popleft()
         result, mine = self.subscriber.result, []
         for one in planned_calls:
             missing = [digest for digest in one.digests if digest not in result.by_digest]
             found = {
-                digest: finding for digest in missing if (finding := self._desk.write_buffer.get(digest)) is not None
+                digest: finding for digest in missing if (finding := self._executor.write_buffer.get(digest)) is not None
             }
-            in_flight = self._desk.single_flight.find(missing[0]) if missing else None
+            in_flight = self._executor.single_flight.find(missing[0]) if missing else None
             if in_flight is not None:
-                self._desk.subscribe(in_flight, missing, self._caller, self.subscriber)
+                self._executor.subscribe(in_flight, missing, self._caller, self.subscriber)
             else:
-                self.subscriber.know(found)
+                self.subscriber.add_known(found)
                 result.joined |= found.keys()
                 if len(found) < len(missing):
                     mine.append(one)
-        self._desk.admission.limits.release(self._caller.run, len(planned_calls) - len(mine))
+        self._executor.admission.limits.release(self._caller.run, len(planned_calls) - len(mine))
         if mine:
-            self.call_tasks.append(self._desk.start_calls(plan, mine, self._caller, self.subscriber))
+            self.call_tasks.append(self._executor.start_calls(plan, mine, self._caller, self.subscriber))
 
     def _stop_starting(self) -> None:
         self.subscriber.expects_more = False
-        self._desk.admission.limits.release(self._caller.run, sum(len(planned_calls) for _, planned_calls in self._left))
+        self._executor.admission.limits.release(
+            self._caller.run, sum(len(planned_calls) for _, planned_calls in self._left)
+        )
         self._left.clear()
         self._reading.close()
 
 
 class LocalExecutor:
-    """One engine, and the one queue in front of it. `clock` gives seconds."""
+    """An engine in this process, and the queue in front of it. `clock` returns seconds."""
 
     identity: EngineIdentity
     admission: Admission
@@ -195,7 +194,7 @@ class LocalExecutor:
 
     @property
     def fatal_error(self) -> str:
-        """Why the engine will never answer again."""
+        """Why the engine cannot answer until the process restarts."""
         return self.engine.fatal_error
 
     async def start(self, metrics: JudgeMetrics) -> None:
@@ -220,7 +219,7 @@ class LocalExecutor:
         tracker: CompletionTracker,
         deadline: float,
     ) -> LocalPendingJudgement:
-        """Have the request wait for what is on its way already, and set off flights of its own for the rest."""
+        """Join the calls that are in flight already, and start the rest."""
         pending = LocalPendingJudgement(self, caller, Subscriber(result, tracker, deadline))
         own: list[tuple[ResponsePlan, list[PlannedCall]]] = []
         joins: list[tuple[InFlightCalls, list[bytes]]] = []
@@ -249,7 +248,7 @@ class LocalExecutor:
     def subscribe(
         self, in_flight: InFlightCalls, missing: Sequence[bytes], caller: Caller, subscriber: Subscriber
     ) -> None:
-        """Have a request wait for outcomes that another one has on their way."""
+        """Subscribe a request to calls in flight that another request started."""
         in_flight.subscribe(subscriber, missing)
         if caller.priority == "online" and in_flight.promote is not None:
             in_flight.promote()
@@ -258,28 +257,28 @@ class LocalExecutor:
     def start_calls(
         self, plan: ResponsePlan, planned_calls: Sequence[PlannedCall], caller: Caller, subscriber: Subscriber
     ) -> CallTask:
-        """Set off a response's calls, which have room in the queue."""
-        in_flight, of = self.single_flight.start(planned_calls), subscriber.result.by_digest
+        """Start a response's calls. The queue limits have admitted them."""
+        in_flight, known = self.single_flight.start(planned_calls), subscriber.result.by_digest
         digests = [digest for one in planned_calls for digest in one.digests]
-        in_flight.latest_outcomes.update([(digest, of[digest]) for digest in digests if digest in of])
-        in_flight.subscribe(subscriber, [digest for digest in digests if digest not in of])
-        assert self._runner is not None, "the desk has not started"
+        in_flight.latest_outcomes.update([(digest, known[digest]) for digest in digests if digest in known])
+        in_flight.subscribe(subscriber, [digest for digest in digests if digest not in known])
+        assert self._runner is not None, "the executor has not started"
         return self._runner.launch(in_flight, plan, caller, subscriber.result)
 
     async def count_tokens(self, batch: Batch) -> int:
-        """As the engine counts."""
+        """Ask the engine."""
         return await self.engine.count_tokens(batch)
 
     def members(self) -> list[MemberView]:
-        """The endpoints of a pool."""
+        """Return the endpoints of a pool."""
         return self.engine.members() if isinstance(self.engine, EnginePool) else []
 
     async def ready(self) -> bool:
-        """Whether the engine could answer now."""
+        """Return whether the engine could answer now."""
         return await self.engine.ready()
 
     async def should_receive_traffic(self) -> bool:
-        """Whether the engine could answer now: another replica has another engine."""
+        """Return whether the engine could answer now. Another replica has another engine."""
         return await self.engine.ready()
 
     async def close(self) -> None:
@@ -289,5 +288,5 @@ class LocalExecutor:
         await self.engine.close()
 
     def _capacity(self) -> int:
-        """How many batches the engine takes at a time now: a pool's members come and go."""
+        """Return how many batches the engine takes at a time now. Members of a pool come and go."""
         return self.engine.capacity if isinstance(self.engine, EnginePool) else self.identity.concurrent_batches

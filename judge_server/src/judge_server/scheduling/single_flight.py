@@ -1,7 +1,8 @@
-"""Calls on their way, whoever waits for them: identical ones are made once, and stop when the last one waiting leaves.
+"""Single flight: identical calls are made once and shared by all requests that need them.
 
-A `InFlightCalls` is what one request has to ask about one response. Whoever needs one of its verdicts meanwhile waits for it
-instead of asking again. Nothing here knows what a verdict is worth or how it is asked: see `asking`.
+`InFlightCalls` are the calls that one request makes about one response. A request that needs one of their verdicts in the
+meantime subscribes to them instead of making the call again. When the last subscriber leaves, the calls are cancelled.
+How calls are made is up to `judge_server.scheduling.call_runner`.
 """
 
 import asyncio
@@ -14,15 +15,14 @@ from judge_server.ports import CallFailure
 
 DEADLINE_EXCEEDED = CallFailure("timeout", "the request's deadline passed before the judge came to this criterion")
 
-
-_LEAVING_PER_TURN = 64
-"""Flights that one request leaves in one turn of the event loop: each ends a task."""
+_UNSUBSCRIBED_PER_TURN = 64
+"""How many `InFlightCalls` a request leaves in one turn of the event loop. Each may cancel a task."""
 
 
 class Subscriber:
-    """One request that waits for outcomes until its deadline (loop time).
+    """A request that waits for outcomes until its deadline (loop time).
 
-    `expects_more` is set while it has not begun to wait for all that it wants.
+    `expects_more` is set while it has not subscribed to everything yet.
     """
 
     def __init__(self, result: JudgementResults, tracker: CompletionTracker, deadline: float) -> None:
@@ -34,40 +34,43 @@ class Subscriber:
         self._completed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def expect(self, in_flight: "InFlightCalls", digests: Iterable[bytes]) -> None:
-        """Wait for these outcomes of a flight too."""
+        """Wait for these outcomes of calls in flight as well."""
         self._pending.setdefault(in_flight, set()).update(digests)
 
     def expected_from(self, in_flight: "InFlightCalls") -> set[bytes]:
-        """The digests of a flight that this request still waits for."""
+        """Return the digests that this request still waits for from these calls."""
         return self._pending.get(in_flight, set())
 
     def deliver(self, in_flight: "InFlightCalls", outcomes: Mapping[bytes, CallOutcome]) -> None:
-        """These outcomes are final."""
+        """Take over final outcomes that this request waits for."""
         missing = self._pending.get(in_flight)
-        if missing is None:  # this request waits for nothing any more, and is about to leave
+        if missing is None:  # the request has stopped waiting and is about to unsubscribe
             return
-        mine = missing & outcomes.keys()
-        self.result.by_digest.update([(digest, outcomes[digest]) for digest in mine])
-        missing -= mine
+        delivered = missing & outcomes.keys()
+        self.result.by_digest.update([(digest, outcomes[digest]) for digest in delivered])
+        missing -= delivered
         if not missing:
             del self._pending[in_flight]
             in_flight.remove_subscriber(self)
             if not self._pending and not self.expects_more and not self._completed.done():
                 self._completed.set_result(None)
-        self._tracker.complete(mine)
+        self._tracker.complete(delivered)
 
-    def know(self, outcomes: Mapping[bytes, CallOutcome]) -> None:
-        """Take outcomes of no flight."""
+    def add_known(self, outcomes: Mapping[bytes, CallOutcome]) -> None:
+        """Take over outcomes that are known without a call in flight."""
         self.result.by_digest.update(outcomes)
         self._tracker.complete(outcomes)
 
     def fail(self, error: BaseException) -> None:
-        """A flight broke off of something nobody foresaw."""
+        """Fail with an unexpected error of the calls in flight."""
         if not self._completed.done():
             self._completed.set_exception(error)
 
     async def wait(self) -> None:
-        """Wait until every outcome is known, or the deadline; what is not known then is `DEADLINE_EXCEEDED`, or failed before."""
+        """Wait until every outcome is known or the deadline passes.
+
+        Outcomes that are unknown then are the latest failure, or `DEADLINE_EXCEEDED`.
+        """
         if not self._pending:
             return
         timer = asyncio.get_running_loop().call_at(self.deadline, self._expire)
@@ -77,15 +80,15 @@ class Subscriber:
             timer.cancel()
 
     def unsubscribe(self) -> None:
-        """Wait for nothing any more. The flights are left in slices, so that others have their turn in between."""
+        """Stop waiting. Leaves the calls in flight in slices, so that other tasks get their turn in between."""
         self._leave(deque(self._pending))
         self._pending = {}
 
-    def _leave(self, single_flight: "deque[InFlightCalls]") -> None:
-        for _ in range(min(_LEAVING_PER_TURN, len(single_flight))):
-            single_flight.popleft().unsubscribe(self)
-        if single_flight:
-            asyncio.get_running_loop().call_soon(self._leave, single_flight)
+    def _leave(self, remaining: "deque[InFlightCalls]") -> None:
+        for _ in range(min(_UNSUBSCRIBED_PER_TURN, len(remaining))):
+            remaining.popleft().unsubscribe(self)
+        if remaining:
+            asyncio.get_running_loop().call_soon(self._leave, remaining)
 
     def _expire(self) -> None:
         late = {
@@ -101,16 +104,16 @@ class Subscriber:
 
 
 class InFlightCalls:
-    """Calls about one response that are on their way.
+    """The calls in flight about one response.
 
     Attributes:
-        latest: what is known so far: findings, which stand, and failures that may yet be made good.
-        waiters: the requests that wait for some of it.
-        thinned: somebody who waited has left, so that nobody may want some of it any more.
-        task: what asks.
-        on_left: called with the account of a request that waits no more, while others still do.
-        on_abandoned: called when the last one who waited has left.
-        hurry: called when somebody online has joined.
+        latest_outcomes: the outcomes so far: results, which are final, and failures, which a retry may replace.
+        subscribers: the requests that wait for some of the outcomes.
+        has_leavers: whether a subscriber has left, so that some calls may have no subscriber any more.
+        task: the task that makes the calls.
+        on_unsubscribed: called with the results of a subscriber that left while others remain.
+        on_abandoned: called when the last subscriber has left.
+        promote: called when a request of priority "online" subscribes.
     """
 
     def __init__(self, single_flight: "SingleFlight", planned_calls: Sequence[PlannedCall]) -> None:
@@ -126,27 +129,27 @@ class InFlightCalls:
 
     @property
     def deadline(self) -> float:
-        """The latest deadline of those who wait (loop time)."""
+        """The latest deadline of the subscribers (loop time)."""
         return max((subscriber.deadline for subscriber in self.subscribers), default=0.0)
 
     @property
     def unsettled(self) -> list[PlannedCall]:
-        """The calls that have no final outcome."""
+        """The calls without a final outcome."""
         return list(self._open.values())
 
     def subscribe(self, subscriber: Subscriber, digests: Iterable[bytes]) -> None:
-        """Let a request wait for these of its outcomes."""
+        """Add a subscriber that waits for these outcomes."""
         self.subscribers[subscriber] = None
         subscriber.expect(self, digests)
 
     def remove_subscriber(self, subscriber: Subscriber) -> None:
-        """A request has all that it waited for."""
+        """Remove a subscriber that has all its outcomes."""
         self.subscribers.pop(subscriber, None)
         if self.subscribers and self.on_unsubscribed is not None:
             self.on_unsubscribed(subscriber.result)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """A request waits no more; the last one to leave cancels what is left."""
+        """Remove a subscriber that stops waiting. The last one to leave cancels the remaining calls."""
         self.remove_subscriber(subscriber)
         self.has_leavers = True
         if not self.subscribers:
@@ -157,7 +160,7 @@ class InFlightCalls:
                 self.task.cancel()
 
     def prune(self, planned_calls: Sequence[PlannedCall]) -> list[PlannedCall]:
-        """Those of the calls that somebody waits for; nobody can join the others any more."""
+        """Return the calls that have a subscriber. The others can no longer be joined."""
         if not self.has_leavers:
             return list(planned_calls)
         wanted = set().union(*(subscriber.expected_from(self) for subscriber in self.subscribers))
@@ -168,7 +171,7 @@ class InFlightCalls:
         return kept
 
     def settle(self, planned_calls: Sequence[PlannedCall]) -> None:
-        """The latest outcomes of these calls are final."""
+        """Deliver the latest outcomes of these calls, which are final now."""
         for one in planned_calls:
             del self._open[one.digests[0]]
         self._single_flight.forget(self, planned_calls)
@@ -177,14 +180,14 @@ class InFlightCalls:
             subscriber.deliver(self, outcomes)
 
     def fail(self, error: BaseException) -> None:
-        """It broke off of something nobody foresaw: everybody who waits is told."""
+        """Fail all subscribers with the unexpected error."""
         self._single_flight.forget(self, self._open.values())
         for subscriber in list(self.subscribers):
             subscriber.fail(error)
 
 
 class SingleFlight:
-    """Which verdict comes with which flight."""
+    """The calls in flight, by the digest of each verdict that they bring."""
 
     def __init__(self) -> None:
         self._calls_of: dict[bytes, InFlightCalls] = {}
@@ -193,11 +196,11 @@ class SingleFlight:
         return len(self._calls_of)
 
     def find(self, digest: bytes) -> InFlightCalls | None:
-        """The flight that brings this verdict, where there is one."""
+        """Return the calls in flight that bring this verdict; None if there are none."""
         return self._calls_of.get(digest)
 
     def start(self, planned_calls: Sequence[PlannedCall]) -> InFlightCalls:
-        """A flight of these calls, for others to join."""
+        """Register these calls as in flight, so that other requests can join them."""
         in_flight = InFlightCalls(self, planned_calls)
         for one in planned_calls:
             for digest in one.digests:
@@ -205,7 +208,7 @@ class SingleFlight:
         return in_flight
 
     def forget(self, in_flight: InFlightCalls, planned_calls: Iterable[PlannedCall]) -> None:
-        """Nobody can join these calls of a flight any more."""
+        """Unregister calls, so that no other request joins them."""
         for one in planned_calls:
             for digest in one.digests:
                 if self._calls_of.get(digest) is in_flight:

@@ -1,4 +1,5 @@
-"""One file per revision, in order; what a released one does is never edited.
+"""One file per revision, in order. A released revision is never edited.
 
-Each says `loses`, and one that does more than add also `works_from`: see `rubric_store.migrations.schema_status.Revision`.
+Each declares `loses`; one that does more than add also declares `works_from`, see
+`rubric_store.migrations.schema_status.Revision`.
 """
