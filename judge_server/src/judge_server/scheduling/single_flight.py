@@ -1,7 +1,7 @@
 """Single flight: identical calls are made once and shared by all requests that need them.
 
-`InFlightCalls` are the calls that one request makes about one response. A request that needs one of their verdicts in the
-meantime subscribes to them instead of making the call again. When the last subscriber leaves, the calls are cancelled.
+`InFlightCalls` are the calls that one request makes about one response. Another request that needs one of their
+verdicts subscribes to them instead of making the call again. When the last subscriber leaves, the calls are cancelled.
 How calls are made is up to `judge_server.scheduling.call_runner`.
 """
 

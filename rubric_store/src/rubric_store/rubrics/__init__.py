@@ -1,0 +1,1 @@
+"""Rubrics in the store: names, immutable versions, and what is known about them."""

@@ -1,0 +1,1 @@
+"""`Client`, `AsyncClient`, and the requests and answers behind their methods."""
