@@ -1,10 +1,10 @@
-"""`python -m benchmarks.client_step`: what the client costs a training step, beside waiting for the judge.
+"""`python -m benchmarks.client_step`: measure the client's cost in a training step, without the wait for the judge.
 
-64 prompts with 8 responses of 1,000 tokens each, under 12 criteria whose verdicts name steps, as SRaR trains. What the
-judge answers is recorded once from a service with the scripted engine and then replayed by a transport in memory, which
-waits for a while as for a judge; this while is taken off. The tokens of the steps are placed in it, and for comparison
-after it. What HTTP costs is measured apart, with a server on a loopback port that sends the same bytes at once; the
-seconds of CPU that it takes are taken off.
+The step has 64 prompts with 8 responses of 1,000 tokens each, under 12 criteria whose verdicts name steps, as SRaR
+trains. The answer is recorded once from a service with the scripted engine and then replayed by an in-memory transport
+that waits as long as a judge would; this wait is subtracted. The tokens of the steps are aligned during the wait and,
+for comparison, after it. The cost of HTTP is measured separately, with a server on a loopback port that sends the same
+bytes at once; the server's CPU time is subtracted.
 """
 
 import argparse
@@ -37,18 +37,18 @@ from trainer_client.wire import Group
 Parts = Mapping[str, Callable[[], Any]]
 
 TOTAL = ("RubricReward", "HTTP on loopback", "steps read", "rollouts gathered", "advantages")
-"""The parts of a step; the others are parts of these, or not of every step."""
+"""The parts that add up to a step; all others are contained in these or are not in every step."""
 PLACED, CALL_ALONE = "tokens placed, during the wait", "RubricReward, if they are placed after it"
 BEFORE = "whole step, if they are placed after it"
 WAITING = ("RubricReward", CALL_ALONE)
 WAIT_S = 0.25
-"""How long the judge takes: more than all that is done meanwhile."""
+"""The simulated time of the judge, longer than the work that overlaps it."""
 COLLECT_RARELY = (100_000, 20, 100)
-"""What `docs/training.md` advises for Python's collection of garbage."""
+"""The garbage collection thresholds that `docs/training.md` recommends."""
 
 
 class Trainer:
-    """As much of TRL's trainer as the client sees of it."""
+    """A stand-in for TRL's trainer, with the attributes that the client uses."""
 
     log_completions = False
 
@@ -58,14 +58,14 @@ class Trainer:
         self._tokenizer = step.tokenizer
 
     def log_metric(self, name: str, value: float) -> None:
-        """Take note of nothing."""
+        """Ignore the value."""
 
     def log_extra(self, column: str, values: Sequence[str]) -> None:
-        """Take note of nothing."""
+        """Ignore the value."""
 
 
 def reward_call(runner: asyncio.Runner, reward: RubricReward, step: Step) -> Callable[[], list[float | None]]:
-    """One call of the reward function, as the trainer makes it."""
+    """Return a function that calls the reward function as the trainer does."""
     trainer = Trainer(step)
     logs = {"log_metric": trainer.log_metric, "log_extra": trainer.log_extra}
 
@@ -76,7 +76,7 @@ def reward_call(runner: asyncio.Runner, reward: RubricReward, step: Step) -> Cal
 
 
 def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Replay) -> Parts:
-    """What is measured in memory, by name, in the order of a step; sub-parts stand below what they are part of."""
+    """Return the parts to measure in memory, by name, in the order of a step; sub-parts follow their part."""
     method, client = Srar(), AsyncClient("http://judge.test", "run")
     trainer = SimpleNamespace(method=method, rubric_reward=reward, _tokenizer=step.tokenizer)
     reader = StepReader(trainer)
@@ -87,7 +87,7 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
     read = reader.read(rollouts, [], [], step.completion_ids)
     ids = torch.zeros(step.rows, max(map(len, step.completion_ids)), dtype=torch.long)
     stop_token_ids = {step.tokenizer.eos_token_id}
-    told = ScoredGeneration(rewards, {}, step.group_size, step.completions, 0, None, True)
+    scored = ScoredGeneration(rewards, {}, step.group_size, step.completions, 0, None, True)
     measures = TrainingMeasures()
 
     def read_all() -> RowBatch:
@@ -123,7 +123,7 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
         "advantages": advantages,
         CALL_ALONE: call_alone,
         "table of completions, where wanted": lambda: verdict_summaries(rows),
-        "TrainingMeasures, where wanted": lambda: measures.on_scored(told),
+        "TrainingMeasures, where wanted": lambda: measures.on_scored(scored),
     }
 
 
@@ -137,18 +137,20 @@ def _groups(rows: RowBatch) -> list[Group]:
 
 
 def measure(parts: Parts, http: Callable[[], float], repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of each part, `repeats` times, and of all parts of a step together."""
+    """Measure the milliseconds of each part and of the whole step, `repeats` times."""
     times: dict[str, list[float]] = {name: [] for name in ("whole step", *parts, "HTTP on loopback", BEFORE)}
     for repeat in track(range(repeats + 1), "measuring", transient=True):
-        one = {"HTTP on loopback": http()}
+        milliseconds = {"HTTP on loopback": http()}
         for name, part in parts.items():
             started = time.perf_counter()
             part()
-            taken = time.perf_counter() - started
-            one[name] = 1000 * (taken - WAIT_S if name in WAITING else taken)
-        one["whole step"] = sum(one[name] for name in TOTAL)
-        one[BEFORE] = one["whole step"] - one["RubricReward"] + one[CALL_ALONE] + one[PLACED]
-        for name, value in one.items() if repeat else ():  # the first time warms up
+            seconds = time.perf_counter() - started
+            milliseconds[name] = 1000 * (seconds - WAIT_S if name in WAITING else seconds)
+        milliseconds["whole step"] = sum(milliseconds[name] for name in TOTAL)
+        milliseconds[BEFORE] = (
+            milliseconds["whole step"] - milliseconds["RubricReward"] + milliseconds[CALL_ALONE] + milliseconds[PLACED]
+        )
+        for name, value in milliseconds.items() if repeat else ():  # the first repeat is a warm-up
             times[name].append(value)
     return times
 
@@ -158,11 +160,11 @@ def _ratio(times: Mapping[str, Sequence[float]]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=64)
-    parser.add_argument("--group", type=int, default=8, help="responses to each prompt")
-    parser.add_argument("--tokens", type=int, default=1000, help="of each response")
+    parser.add_argument("--group", type=int, default=8, help="responses per prompt")
+    parser.add_argument("--tokens", type=int, default=1000, help="tokens per response")
     parser.add_argument("--criteria", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--collect-rarely", action="store_true", help=f"gc.set_threshold{COLLECT_RARELY}")
@@ -206,10 +208,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [
             f"the request has {len(replay.request) / 1e6:.1f} MB, the answer {len(replay.answer) / 1e6:.1f} MB",
             f"whole step: {' + '.join(TOTAL)}",
-            f"RubricReward: less the {1000 * WAIT_S:.0f} ms that the judge is waited for",
-            f"whole step / if the tokens are placed after the wait: {_ratio(times):.2f}, median of the repeats",
-            "gathered: pickled and read, as it is for other ranks",
-            "the longest times, and so the means, hold Python's collection of the whole process's garbage"
+            f"RubricReward: without the {1000 * WAIT_S:.0f} ms of waiting for the judge",
+            f"whole step / the same with the tokens placed after the wait: {_ratio(times):.2f}, median of the repeats",
+            "gathered: pickled and unpickled, as for other ranks",
+            "the longest times, and so the means, include Python's garbage collection of the whole process"
             + (", rare here" if given.collect_rarely else ""),
         ],
     )

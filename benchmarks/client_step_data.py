@@ -1,4 +1,4 @@
-"""One training step's data as TRL's trainer has it, made on the spot: prompts, sampled tokens, texts, a rubric."""
+"""Synthetic data of one training step, as in TRL's trainer: prompts, sampled tokens, texts, a rubric."""
 
 import random
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _LETTERS = "etaoinshrdlucmfwypvbgk"
 
 @dataclass(frozen=True)
 class Step:
-    """What a trainer calls a reward function with, in rows, and the tokenizer that the tokens are of."""
+    """The arguments of a reward function, in rows, and the tokenizer of the tokens."""
 
     tokenizer: PreTrainedTokenizerFast
     prompts: list[str]
@@ -26,12 +26,12 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """How many responses."""
+        """The number of responses."""
         return len(self.completions)
 
 
 def make_step(prompts: int, group_size: int, tokens: int, criteria: int, seed: int = 0) -> Step:
-    """Make a step of solutions in steps, each of which ends by itself after about so many tokens."""
+    """Generate a step whose responses are solutions in steps that end with EOS after about `tokens` tokens."""
     draw = random.Random(seed)
     words = ["".join(draw.choices(_LETTERS, k=draw.choice((2, 3, 4, 5, 6, 8)))) for _ in range(_WORDS)]
     tokenizer = _tokenizer(" ".join(draw.choices(words, k=100_000)))
@@ -63,11 +63,11 @@ def _solution(draw: random.Random, words: list[str], tokens: int) -> str:
 
 
 def _tokenizer(text: str) -> PreTrainedTokenizerFast:
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made.train_from_iterator(
+    tokenizer.train_from_iterator(
         [text], trainers.BpeTrainer(vocab_size=8000, show_progress=False, initial_alphabet=alphabet)
     )
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<eos>", pad_token="<pad>")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")

@@ -1,4 +1,4 @@
-"""A judge that is not there: its answer recorded once, then replayed from memory, or over HTTP at once."""
+"""A simulated judge: an answer that is recorded once, then replayed from memory or over HTTP without delay."""
 
 import asyncio
 import socket
@@ -17,12 +17,12 @@ _HEAD = f"HTTP/1.1 200 OK\r\nContent-Type: {_NDJSON}\r\nTransfer-Encoding: chunk
 
 
 class Replay(httpx2.AsyncBaseTransport):
-    """Passes the first request on to the service, and answers every further one with the same bytes.
+    """Forwards the first request to the service and answers every further request with the same bytes.
 
     Attributes:
-        request: the first one's body.
-        answer: what the service said to it.
-        wait_s: how long the judge takes.
+        request: the body of the first request.
+        answer: the service's answer to it.
+        wait_s: the delay of each answer, which simulates the judge.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class _Pieces(httpx2.AsyncByteStream):
 
 @dataclass
 class Instant:
-    """A server that answers at once: its address, and the seconds of CPU that it has used."""
+    """A server that answers without delay: its URL, and the CPU seconds that it has used."""
 
     url: str
     seconds: float = 0.0
@@ -62,7 +62,7 @@ class Instant:
 
 @contextmanager
 def instant_server(answer: bytes) -> Iterator[Instant]:
-    """Serve an answer on a loopback port to one connection at a time, a chunk for each line, as the service does."""
+    """Serve an answer on a loopback port, one connection at a time, with a chunk per line like the service."""
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in answer.splitlines(keepends=True))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = Instant(f"http://127.0.0.1:{listening.getsockname()[1]}")
@@ -71,12 +71,12 @@ def instant_server(answer: bytes) -> Iterator[Instant]:
             while True:
                 try:
                     connection, _ = listening.accept()
-                except OSError:  # it was shut down
+                except OSError:  # the socket was shut down
                     return
-                with connection, connection.makefile("rb") as asked:
-                    while _read(asked):
+                with connection, connection.makefile("rb") as incoming:
+                    while _read(incoming):
                         connection.sendall(_HEAD + chunks)
-                        server.seconds = time.thread_time()  # before the caller can have come to the end
+                        server.seconds = time.thread_time()  # set before the caller can see the end of the answer
                         connection.sendall(b"0\r\n\r\n")
 
         thread = threading.Thread(target=serve)
@@ -88,16 +88,16 @@ def instant_server(answer: bytes) -> Iterator[Instant]:
             thread.join()
 
 
-def _read(asked: IO[bytes]) -> bool:
-    """Read a request to its end; False where the caller has gone."""
+def _read(incoming: IO[bytes]) -> bool:
+    """Read a request to its end; False if the caller has closed the connection."""
     length = 0
-    while line := asked.readline().strip().lower():
+    while line := incoming.readline().strip().lower():
         if line.startswith(b"content-length:"):
             length = int(line.partition(b":")[2])
-    return length > 0 and len(asked.read(length)) == length
+    return length > 0 and len(incoming.read(length)) == length
 
 
 async def exchange(client: httpx2.AsyncClient, url: str, body: bytes) -> int:
-    """Send a body and read the answer, and look at neither; how many bytes came."""
+    """Send a body, read the answer without parsing it, and return its size in bytes."""
     async with client.stream("POST", url, content=body, headers={"Accept": _NDJSON}) as response:
         return sum([len(piece) async for piece in response.aiter_bytes()])

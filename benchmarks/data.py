@@ -1,4 +1,4 @@
-"""Reading public data sets where they lie, row by row; nothing of them is kept."""
+"""Read public data sets in place, row by row, without copying them."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,35 +10,35 @@ CONTRACTNLI = "contractnli_dev_test_docs.jsonl"
 PROCESSBENCH = "processbench.jsonl"
 
 GSM8K_MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
-"""Whose rollouts a row of GSM8K holds."""
+"""The models whose rollouts a row of GSM8K contains."""
 
 
 def rows(
     file: Path, size: int | None = None, wanted: Callable[[dict[str, Any]], bool] = lambda row: True
 ) -> Iterator[dict[str, Any]]:
-    """The first `size` rows of a JSONL file that are wanted; all of them unless given."""
-    found = 0
+    """Yield the first `size` rows of a JSONL file for which `wanted` is true; all of them by default."""
+    count = 0
     with file.open(encoding="utf-8") as lines:
         for line in lines:
-            if found == size:
+            if count == size:
                 return
             row = json.loads(line)
             if wanted(row):
                 yield row
-                found += 1
+                count += 1
 
 
 def criterion(id_: str, description: str, kind: str = "point") -> dict[str, Any]:
-    """A criterion that the judge is asked about, also where a program could decide: the judge is what is measured."""
+    """Build a criterion that always goes to the judge, even if a program could decide it: the judge is measured."""
     return {"id": id_, "description": description, "kind": kind, "verification": {"method": "judge"}}
 
 
 def gsm8k_answer(solution: str) -> str:
-    """What a solution of GSM8K gives as its final answer; empty where it gives none."""
-    _, found, answer = solution.rpartition("A:")
-    return answer.strip() if found else ""
+    """Return the final answer of a GSM8K solution; empty if there is none."""
+    _, marker, answer = solution.rpartition("A:")
+    return answer.strip() if marker else ""
 
 
 def in_steps(steps: list[str]) -> str:
-    """Steps as one response, each under its number."""
+    """Join steps into one response with numbered step headers."""
     return "\n".join(f"### Step {number}:\n{step}" for number, step in enumerate(steps, 1))

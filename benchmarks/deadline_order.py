@@ -1,14 +1,14 @@
-"""How many responses are scored of the verdicts that a deadline allows, in virtual time, so alike on every machine.
+"""Measure how many responses are scored completely under a deadline, in virtual time, so alike on every machine.
 
-One run asks for 2, 5 and 20 times the responses under 4 criteria that a judge of 4 calls at a time, 0.4 s each, can do
-within 3 seconds: 28 calls. *Possible* is how many responses the verdicts made would have been enough for. The judge is
-in the same process, or behind an api; its engine is the scripted one, or a server of the OpenAI API that answers at
-such a pace: vLLM's, whose calls share their prefix when they come together, or another, where the first call about a
-response goes alone. In the rows *left out*, a call asks for two criteria and every fourth answer leaves one of them
-out, which is then asked again by itself.
+One run requests 2, 5 and 20 times the responses under 4 criteria that a judge of 4 calls at a time, 0.4 s each, can
+judge within 3 seconds (28 calls). *Possible* is the number of responses that the verdicts would suffice for. The judge
+is in the same process or behind an api. Its engine is the scripted one, or a server of the OpenAI API at the same
+speed: vLLM, whose calls share their prefix if they arrive together, or another, where the first call about a response
+is sent alone. In the rows *left out*, a call asks for two criteria, and every fourth answer omits one of them, which is
+then asked separately.
 
-Then a light run asks for 4 responses under 12 criteria, one request after another, alone and beside a flood, of a judge
-of 16 calls at a time, 20 ms each: what finishing first costs others.
+Then a light run requests 4 responses under 12 criteria, one request after another, alone and beside a flood, from a
+judge of 16 calls at a time, 20 ms each. This shows what finishing responses first costs other runs.
 """
 
 import argparse
@@ -37,15 +37,15 @@ from trainer_client import wire
 CRITERIA, GROUP = 4, 2
 CALLS, CALL_S, DEADLINE_S = 4, 0.4, 3.0
 POSSIBLE = int(DEADLINE_S / CALL_S) * CALLS // CRITERIA
-"""Responses, where every call gives a verdict."""
+"""Number of responses that can be scored if every call gives a verdict."""
 
 LOADS = (2, 5, 20)
 BESIDE_CALLS, BESIDE_CALL_S = 16, 0.02
-ROOM = 1_000_000
+QUEUE_CALLS = 1_000_000
 
 
 def left_out(batch: Batch, call: Call) -> Reply:
-    """Of every fourth answer about several criteria, the first verdict alone."""
+    """Answer by hash, but give only the first verdict in every fourth answer about several criteria."""
     if isinstance(call.answer, TokenChoice) or zlib.crc32(f"{batch.shared}{call.question}".encode()) % 4:
         return by_hash(batch, call)
     return Reply(text='{"verdicts": [{"id": 1, "satisfied": true}]}')
@@ -54,7 +54,7 @@ def left_out(batch: Batch, call: Call) -> Reply:
 def request(
     responses: int, *, per_call: int = 1, criteria: int = CRITERIA, run: str = "a", deadline_s: float = DEADLINE_S
 ) -> wire.RewardRequest:
-    """A run's request, its responses in groups of two."""
+    """Build a run's request, with the responses in groups of two."""
     groups = [
         {"id": f"g{place}", "prompt": "Prove it.", "responses": [f"Proof {place + n} of {run}." for n in range(GROUP)]}
         for place in range(0, responses, GROUP)
@@ -68,31 +68,31 @@ def request(
 
 @asynccontextmanager
 async def judge_of(name: str, calls: int = CALLS, call_s: float = CALL_S) -> AsyncIterator[Judge]:
-    """A judge of this name, started."""
+    """Start the judge with this name and yield it."""
     if name.startswith("OpenAI"):
         port = unused_port()
         server = Server(port, "vllm" if "vLLM" in name else "another")
         await server.listen()
-        made = await support.judge(
+        judge = await support.judge(
             OpenAIEngine(f"http://127.0.0.1:{port}/v1", concurrency=calls),  # type: ignore[arg-type]
-            rules=QueueRules(calls=ROOM),
+            rules=QueueRules(calls=QUEUE_CALLS),
         )
         server.script.begin(Faults(delay_s=call_s))
-        yield made
-        await made.close()
+        yield judge
+        await judge.close()
         return
     engine = ScriptedEngine(left_out, delay_s=call_s, concurrent_batches=calls)
     if "api" in name:
-        async with judges(engine, queue_calls=ROOM) as served, api_of(*served) as api:
+        async with judges(engine, queue_calls=QUEUE_CALLS) as served, api_of(*served) as api:
             yield api
         return
-    made = await support.judge(engine, rules=QueueRules(calls=ROOM))
-    yield made
-    await made.close()
+    judge = await support.judge(engine, rules=QueueRules(calls=QUEUE_CALLS))
+    yield judge
+    await judge.close()
 
 
 async def measure(name: str, load: int, per_call: int) -> dict[str, Any]:
-    """One row."""
+    """Measure one row of the table."""
     responses = -(-POSSIBLE * load // GROUP) * GROUP
     async with judge_of(name) as judge:
         scorer = Scorer(judge, None)  # type: ignore[arg-type]  # the rubric is inline
@@ -119,22 +119,22 @@ async def measure(name: str, load: int, per_call: int) -> dict[str, Any]:
 
 
 async def beside_a_flood(name: str) -> dict[str, Any]:
-    """The light run's median seconds alone, and beside the flood."""
+    """Measure the light run's median time per request, alone and beside the flood."""
     async with judge_of(name, BESIDE_CALLS, BESIDE_CALL_S) as judge:
         scorer, now = Scorer(judge, None), asyncio.get_running_loop().time  # type: ignore[arg-type]
 
         async def light(which: str) -> float:
-            taken = []
+            durations = []
             for number in range(10):
                 began = now()
-                asked = request(4, criteria=12, run=f"light {which} {number}", deadline_s=600.0)
-                await scorer.score(asked.model_copy(update={"run": "light"}), request_id="", project_id="default")
-                taken.append(now() - began)
-            return statistics.median(taken) * 1000
+                scoring = request(4, criteria=12, run=f"light {which} {number}", deadline_s=600.0)
+                await scorer.score(scoring.model_copy(update={"run": "light"}), request_id="", project_id="default")
+                durations.append(now() - began)
+            return statistics.median(durations) * 1000
 
         alone = await light("alone")
-        asked = request(1000, criteria=12, run="flood", deadline_s=600.0)
-        flood = asyncio.create_task(scorer.score(asked, request_id="", project_id="default"))
+        heavy = request(1000, criteria=12, run="flood", deadline_s=600.0)
+        flood = asyncio.create_task(scorer.score(heavy, request_id="", project_id="default"))
         await asyncio.sleep(0.5)
         beside = await light("beside")
         flood.cancel()
@@ -143,7 +143,7 @@ async def beside_a_flood(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print a table, and write it down."""
+    """Run the benchmark from the command line."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     cases = [(name, 1) for name in ("serve", "api and judge", "OpenAI API, vLLM", "OpenAI API, another")]
     cases += [("serve", 2), ("api and judge", 2)]

@@ -1,10 +1,10 @@
-"""What a run's neighbours cost it, and what deadlines are worth on an engine that has too much to do.
+"""Measure fairness between runs, and deadlines on an overloaded engine.
 
-First a light run asks for 4 responses x 12 criteria at a time, alone and then while another run has 100,000 calls in
-the queue; and both once more where no run may have more than three quarters of the engine. Then many small requests
-with deadlines go to an engine that can do a fraction of them: what counts is how many are answered within their
-deadline and 200 ms. The scripted engine takes a fixed time for each call. *Sender's lag* is how late the event loop of
-this process was: where it is tens of milliseconds, the machine was busy with other work, and the figures are its own.
+First, a light run requests 4 responses x 12 criteria at a time, alone and then while another run has 100,000 calls in
+the queue. Both are repeated with a limit of three quarters of the engine per run. Then many small requests with
+deadlines go to an engine that can answer only a fraction of them; the result is the share that is answered within the
+deadline plus 200 ms. The scripted engine takes a fixed time per call. *Sender's lag* is the delay of this process's
+event loop: if it is tens of milliseconds, the machine was busy with other work and the figures are not reliable.
 """
 
 import argparse
@@ -39,7 +39,7 @@ WORDS = ("both", "sides", "sum", "divide", "x", "y", "so", "three", "holds", "th
 
 
 def body(run: str, responses: int, criteria: int, deadline_s: float) -> dict[str, Any]:
-    """A request nobody has sent before."""
+    """Build a new, unique request."""
     text = " ".join(random.choices(WORDS, k=200))
     rubric = {"criteria": [{"id": f"c{i}", "description": f"Part {i} of the argument holds."} for i in range(criteria)]}
     group = {"id": "g", "prompt": "Prove it.", "responses": [f"{random.random()} {text}" for _ in range(responses)]}
@@ -47,7 +47,7 @@ def body(run: str, responses: int, criteria: int, deadline_s: float) -> dict[str
 
 
 async def light_run(client: httpx2.AsyncClient, requests: int, what: str) -> list[float]:
-    """Seconds of each request of the light run, one after another."""
+    """Send the light run's requests one after another and return the seconds of each."""
     seconds = []
     with Progress(transient=True) as bar:
         for _ in bar.track(range(requests), description=what):
@@ -62,7 +62,7 @@ async def light_run(client: httpx2.AsyncClient, requests: int, what: str) -> lis
 
 @contextlib.asynccontextmanager
 async def watching() -> AsyncIterator[list[float]]:
-    """How late this process's event loop was, in milliseconds, some hundred times a second while the block runs."""
+    """Sample the lag of this process's event loop, in milliseconds, some hundred times a second within the block."""
     late: list[float] = []
 
     async def watch() -> None:
@@ -80,18 +80,18 @@ async def watching() -> AsyncIterator[list[float]]:
 
 
 def p99(values: list[float]) -> float:
-    """The 99th percentile."""
+    """Return the 99th percentile."""
     return statistics.quantiles(values, n=100)[98]
 
 
 async def waiting(client: httpx2.AsyncClient) -> float:
-    """How many calls wait for the engine."""
+    """Return the number of calls that wait for the engine."""
     page = (await client.get("/metrics")).text
     return next(float(line.split()[1]) for line in page.splitlines() if line.startswith("adjudge_calls_waiting "))
 
 
 async def neighbours(url: str, requests: int, share: str) -> list[dict[str, Any]]:
-    """The light run alone, and beside the flood; `share` says what a run may have of the engine."""
+    """Measure the light run alone and beside the flood; `share` is the label of a run's limit on the engine."""
     async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client, watching() as late:
         await light_run(client, 5, "warming up")
         alone = await light_run(client, requests, "the light run alone")
@@ -100,7 +100,7 @@ async def neighbours(url: str, requests: int, share: str) -> list[dict[str, Any]
             for _ in range(FLOOD_CALLS // (FLOOD_RESPONSES * CRITERIA) + 1)
         ]
         before, queued = -1.0, 0.0
-        while queued > before or not queued:  # until all of it has come
+        while queued > before or not queued:  # until the whole flood is queued
             await asyncio.sleep(2.0)
             before, queued = queued, await waiting(client)
         late.clear()
@@ -129,7 +129,7 @@ async def neighbours(url: str, requests: int, share: str) -> list[dict[str, Any]
 
 
 async def deadlines(url: str, requests: int) -> list[dict[str, Any]]:
-    """Small requests, far too many, each with a deadline of its own."""
+    """Measure far too many small requests, each with its own deadline."""
     over: list[float] = []
     judged = failed = 0
     numbers = iter(range(requests))
@@ -164,9 +164,9 @@ async def deadlines(url: str, requests: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run both."""
+    """Run both benchmarks from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--light", type=int, default=150, help="requests of the light run, each time")
+    parser.add_argument("--light", type=int, default=150, help="requests of the light run per measurement")
     parser.add_argument("--deadlines", type=int, default=3000, help="requests with deadlines")
     given = parser.parse_args()
     rows = []

@@ -1,4 +1,4 @@
-"""Figures of agreement as tables print them: nan where there is none."""
+"""Measures of agreement for tables: nan if undefined."""
 
 import math
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from trainer_client.measures import agreement_rate, cohen_kappa
 
 
 def agreement(verdicts: Sequence[int], labels: Sequence[int]) -> tuple[float, float]:
-    """The share of equal verdicts, and Cohen's kappa."""
+    """Return the share of equal verdicts, and Cohen's kappa."""
     return _or_nan(agreement_rate(verdicts, labels)), _or_nan(cohen_kappa(verdicts, labels))
 
 
 def auroc(scores: Sequence[float], labels: Sequence[int]) -> float:
-    """The chance that a random yes scores above a random no, ties half."""
+    """Return the probability that a random yes scores above a random no, with ties counted as half."""
     return _or_nan(service.auroc(scores, [bool(label) for label in labels]))
 
 

@@ -1,7 +1,7 @@
-"""What everything around a model costs: judgements per second through HTTP with the scripted engine.
+"""Measure the overhead around the model: judgements per second over HTTP with the scripted engine.
 
-Each request has 64 responses of 2 KB under 12 criteria, none seen before, so that every judgement is planned, hashed,
-looked up, queued, answered, stored and rewarded. The service runs in one process, so one core does all its work.
+Each request has 64 new responses of 2 KB under 12 criteria, so that every judgement is planned, hashed, looked up,
+queued, answered, stored and rewarded. The service runs in one process, so one core does all its work.
 """
 
 import argparse
@@ -24,7 +24,7 @@ WORDS = ("both", "sides", "sum", "divide", "x", "y", "so", "three", "holds", "th
 
 
 def body(seed: int, responses: int = RESPONSES) -> bytes:
-    """A request nobody has sent before."""
+    """Build the body of a new, unique request."""
     draw = random.Random(seed)
     criteria = [
         {"id": f"c{i}", "description": f"The response carries out part {i} of the argument and says why it holds."}
@@ -37,7 +37,7 @@ def body(seed: int, responses: int = RESPONSES) -> bytes:
 
 
 async def drive(url: str, process: Any, requests: int, in_flight: int) -> tuple[dict[str, Any], list[float]]:
-    """Send requests, `in_flight` at a time; one row of figures, and the memory at ten points on the way."""
+    """Send requests, `in_flight` at a time; return a row of figures, and the memory at ten points on the way."""
     latencies: list[float] = []
     memory: list[float] = []
     numbers = iter(range(requests))
@@ -74,12 +74,12 @@ async def drive(url: str, process: Any, requests: int, in_flight: int) -> tuple[
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judgements", type=int, default=500_000)
     requests = max(20, parser.parse_args().judgements // PER_REQUEST)
     with running_service("scripted://hash") as (url, process):
-        asyncio.run(drive(url, process, 20, 1))  # warm
+        asyncio.run(drive(url, process, 20, 1))  # warm-up
         rows, memory = [], []
         for in_flight, share in ((1, 0.1), (4, 0.9)):
             row, seen = asyncio.run(drive(url, process, max(20, int(requests * share)), in_flight))
@@ -87,9 +87,9 @@ def main() -> None:
             memory = seen
     publish(
         "http_overhead",
-        "Through HTTP with the scripted engine: 64 responses of 2 KB x 12 criteria a request",
+        "Over HTTP with the scripted engine: 64 responses of 2 KB x 12 criteria per request",
         rows,
-        [f"memory of the service along the last row, MB: {', '.join(f'{m:.0f}' for m in memory)}"],
+        [f"memory of the service during the last row, MB: {', '.join(f'{m:.0f}' for m in memory)}"],
     )
 
 

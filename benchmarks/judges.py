@@ -1,7 +1,7 @@
-"""Two judges behind one api against one: judgements per second, with an engine that takes a fixed time for each call.
+"""Compare two judges behind one api with one judge: judgements per second, with a fixed time per call.
 
-Each judge has a scripted engine that answers 16 responses at a time and takes 20 ms for each call, so that one judge
-could give 800 judgements a second, however slow the machine. Rounds with one judge and with two take turns.
+Each judge has a scripted engine that answers 16 responses at a time and takes 20 ms per call, so that one judge can
+give 800 judgements a second, however slow the machine. Rounds with one and with two judges alternate.
 """
 
 import argparse
@@ -26,16 +26,16 @@ WARM_S = 1.0
 
 @contextmanager
 def api_with(judges: int) -> Iterator[str]:
-    """An api in front of so many judges, each process ready: the api's address."""
+    """Start an api and its judges; yield the api's URL when all are ready."""
     with ExitStack() as stack:
-        behind = [stack.enter_context(running_process("judge", "--engine", ENGINE)) for _ in range(judges)]
-        given = [part for url, _ in behind for part in ("--judge", url)]
-        url, _ = stack.enter_context(running_process("api", *given, ADJUDGE_LEDGER="off"))
+        started = [stack.enter_context(running_process("judge", "--engine", ENGINE)) for _ in range(judges)]
+        options = [part for url, _ in started for part in ("--judge", url)]
+        url, _ = stack.enter_context(running_process("api", *options, ADJUDGE_LEDGER="off"))
         yield url
 
 
 async def judgements_per_second(url: str, seconds: float) -> float:
-    """What comes back in that time, while everything is busy: neither the first requests count nor the last."""
+    """Measure the throughput while all senders are busy; the first and last requests do not count."""
     done = 0
     begin = time.perf_counter() + WARM_S
     async with httpx2.AsyncClient(base_url=url, timeout=120.0) as client:
@@ -55,10 +55,10 @@ async def judgements_per_second(url: str, seconds: float) -> float:
 
 
 def main() -> None:
-    """Measure, print a table, and write it down."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=8.0, help="duration of a round")
     options = parser.parse_args()
     rates: dict[int, list[float]] = {1: [], 2: []}
     with api_with(1) as one, api_with(2) as two:
@@ -70,8 +70,8 @@ def main() -> None:
         "judges",
         "Judges behind one api, scripted engines of 800 judgements/s each",
         [
-            {"judges": judges, "judgements/s": statistics.median(found), "least": min(found), "most": max(found)}
-            for judges, found in rates.items()
+            {"judges": judges, "judgements/s": statistics.median(values), "least": min(values), "most": max(values)}
+            for judges, values in rates.items()
         ],
         notes=[
             f"two over one: {statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f}), "

@@ -1,8 +1,8 @@
-"""What the ledger costs the request path: requests per second with it on and off, by turns, on both databases.
+"""Measure the cost of the ledger: requests per second with the ledger on and off, on both databases.
 
-Each request has 64 responses of 2 KB under 12 criteria, none seen before, as in `benchmarks.http_overhead`. All
-services run at once and take turns, so that a machine that slows down slows them all; ratios are taken turn by turn.
-A turn's processor time is that of the service until its ledger has caught up, without PostgreSQL's own processes.
+Each request has 64 new responses of 2 KB under 12 criteria, as in `benchmarks.http_overhead`. All services run at the
+same time and are measured in turns, so that a slowdown of the machine affects them alike; ratios are per turn. The
+processor time of a turn is that of the service until its ledger has caught up, without PostgreSQL's own processes.
 """
 
 import argparse
@@ -25,7 +25,7 @@ OFF = "off"
 
 
 def settings(stack: ExitStack) -> dict[str, dict[str, str]]:
-    """The settings of each kind of service."""
+    """Return the settings of each service, by name."""
     server = stack.enter_context(running_postgres())
     database = stack.enter_context(scratch_database(server)).render_as_string(hide_password=False)
     migrations.upgrade(database)
@@ -38,7 +38,7 @@ def settings(stack: ExitStack) -> dict[str, dict[str, str]]:
 
 
 def caught_up(url: str) -> float:
-    """Wait until a service's ledger has everything; how many seconds that took."""
+    """Wait until a service's ledger has caught up; return the seconds that this took."""
     started = time.perf_counter()
     while (state := httpx2.get(f"{url}/v1/ledger").json())["waiting"]:
         time.sleep(0.02)
@@ -48,10 +48,10 @@ def caught_up(url: str) -> float:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=60, help="a turn and service")
+    parser.add_argument("--requests", type=int, default=60, help="requests per turn and service")
     arguments = parser.parse_args()
     rows: dict[str, list[dict[str, Any]]] = {}
     behind: dict[str, list[float]] = {}
@@ -66,7 +66,7 @@ def main() -> None:
                 row, _ = asyncio.run(drive(url, process, arguments.requests, IN_FLIGHT))
                 late = caught_up(url)
                 row["core ms"] = (sum(process.cpu_times()[:2]) - before) * 1e6 / row["judgements"]
-                if turn:  # the first one warms
+                if turn:  # the first turn is a warm-up
                     rows.setdefault(name, []).append(row)
                     behind.setdefault(name, []).append(late)
     table = []

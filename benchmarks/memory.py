@@ -1,8 +1,8 @@
-"""Whether a service's memory and open files stay flat: judgements without end, with the ledger on, and figures along.
+"""Measure whether a service's memory and open files stay constant over many judgements, with the ledger on.
 
-Requests of 64 responses x 12 criteria, none seen before, go to `adjudge serve` with the scripted engine, a few at a
-time, under a few runs. Every so many judgements: resident memory, private memory, open file descriptors, threads, and
-what waits for the ledger. Memory grows until the verdict cache is full, with 100,000 entries; then it should not.
+New requests of 64 responses x 12 criteria go to `adjudge serve` with the scripted engine, a few at a time, under a few
+runs. At regular intervals, a row records resident memory, private memory, open file descriptors, threads, and entries
+waiting for the ledger. Memory grows until the verdict cache is full (100,000 entries) and should then stay constant.
 """
 
 import argparse
@@ -25,7 +25,7 @@ TIMEOUT_S = 120.0
 
 
 async def send(client: httpx2.AsyncClient, number: int) -> None:
-    """One request nobody has sent before; comes back when the ledger is not far behind."""
+    """Send a new request, and wait if the ledger is far behind."""
     request = json.loads(body(random.getrandbits(60))) | {"run": f"run {number % RUNS}", "step": number // RUNS}
     answer = await client.post("/v1/rewards", json=request)
     if answer.status_code != 200 or b'"status":"failed"' in answer.content:
@@ -35,7 +35,7 @@ async def send(client: httpx2.AsyncClient, number: int) -> None:
 
 
 async def ledger(client: httpx2.AsyncClient) -> dict[str, Any]:
-    """How the ledger stands."""
+    """Return the ledger's state; fail if it lost verdicts."""
     state: dict[str, Any] = (await client.get("/v1/ledger")).raise_for_status().json()
     if state["lost"]:
         raise RuntimeError(f"the ledger lost {state['lost']} verdicts")
@@ -43,7 +43,7 @@ async def ledger(client: httpx2.AsyncClient) -> dict[str, Any]:
 
 
 def figures(process: psutil.Process, judged: int, state: dict[str, Any]) -> dict[str, Any]:
-    """A row."""
+    """Build a row of figures."""
     memory = process.memory_full_info()
     return {
         "judgements": judged,
@@ -56,7 +56,7 @@ def figures(process: psutil.Process, judged: int, state: dict[str, Any]) -> dict
 
 
 async def drive(url: str, process: psutil.Process, judgements: int, every: int) -> list[dict[str, Any]]:
-    """Judge, and look at the process every so many judgements."""
+    """Send judgements, and record a row after every `every` of them."""
     rows: list[dict[str, Any]] = []
     numbers = iter(range(1, judgements // PER_REQUEST + 1))
     done = 0
@@ -74,14 +74,14 @@ async def drive(url: str, process: psutil.Process, judgements: int, every: int) 
                         rows.append(figures(process, done, await ledger(client)))
 
             await asyncio.gather(*(sender() for _ in range(IN_FLIGHT)))
-            while (state := await ledger(client))["waiting"]:  # noqa: ASYNC110 - it is another process
+            while (state := await ledger(client))["waiting"]:  # noqa: ASYNC110 - the ledger is in another process
                 await asyncio.sleep(0.2)
         rows.append(figures(process, done, state))
     return rows
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judgements", type=int, default=2_000_000)
     parser.add_argument("--every", type=int, default=100_000)

@@ -1,8 +1,8 @@
-"""How fast a run is rewarded again from the ledger, on both databases.
+"""Measure how fast the rewards of a run are recomputed from the ledger, on both databases.
 
-The runs are made of rows, as recording would write them: requests of 64 responses under 12 criteria, every verdict its
-own; one run judged as yes or no, one step by step with nine steps a response. Recomputing reads them, applies the
-formula and makes the answer's lines, all in this process, as a service does.
+The runs are written as rows, like recorded ones: requests of 64 responses under 12 criteria, with distinct verdicts;
+one run was judged with yes or no, the other step by step with nine steps per response. Recomputing reads the rows,
+applies the formula and serialises the answer, all in this process, as a service does.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SPANS = json.dumps([(0, 0, 900), *((n, 100 * n - 100, 100 * n) for n in range(1,
 
 
 def request(number: int, protocol: str, draw: random.Random) -> LedgerRows:
-    """The rows of one request of the run called like its protocol."""
+    """Generate the rows of one request; the run is named like its protocol."""
     spans = SPANS if protocol == "stepwise" else None
     key = number.to_bytes(8, "big") + bytes(8)
     criteria = [
@@ -64,15 +64,15 @@ def request(number: int, protocol: str, draw: random.Random) -> LedgerRows:
                 )
             )
     now = datetime.now(UTC)
-    asked = RequestRow(
+    request_row = RequestRow(
         "default", protocol, key, f"req_{number}", number, "weighted_mean", protocol, "sha256:f", "m", 1, len(uses),
         768, 1, 1, 1, 1.0, now,
     )  # fmt: skip
-    return LedgerRows(texts, verdicts, [asked], responses, uses)
+    return LedgerRows(texts, verdicts, [request_row], responses, uses)
 
 
 async def timed(ledger: SQLLedger, rules: dict[str, Any]) -> tuple[float, float, int, int]:
-    """Seconds that recomputing took, those of this process's processor, verdicts read, and bytes of the answer."""
+    """Recompute a run; return the seconds, the processor seconds, the verdicts read, and the bytes of the answer."""
     started, busy, size, verdicts = time.perf_counter(), time.process_time(), 0, 0
     async for part in recompute(ledger, RecomputeRequest.model_validate(rules), project_id="default"):
         if isinstance(part, RecomputedGroup):
@@ -83,7 +83,7 @@ async def timed(ledger: SQLLedger, rules: dict[str, Any]) -> tuple[float, float,
 
 
 def measured(name: str, url: str, requests: int) -> list[dict[str, Any]]:
-    """A row for each of the rules."""
+    """Measure a row for each of the rules."""
     migrations.upgrade(url)
     ledger = SQLLedger(url)
     draw, written, seconds = random.Random(1), 0, 0.0
@@ -113,7 +113,7 @@ def measured(name: str, url: str, requests: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--verdicts", type=int, default=600_000)
     requests = max(1, parser.parse_args().verdicts // PER_REQUEST)
@@ -121,7 +121,7 @@ def main() -> None:
         rows = measured("SQLite", f"sqlite+aiosqlite:///{folder}/ledger.db", requests)
     with running_postgres() as server, scratch_database(server) as database:
         rows += measured("PostgreSQL", database.render_as_string(hide_password=False), requests)
-    publish("recompute", "A run rewarded again from the ledger, the best of three", rows)
+    publish("recompute", "Rewards of a run recomputed from the ledger, best of three", rows)
 
 
 if __name__ == "__main__":

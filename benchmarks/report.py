@@ -1,4 +1,4 @@
-"""What every benchmark says of where it ran, and how it hands over its figures."""
+"""Publish the figures of a benchmark: a table on the terminal and a JSON file, with the machine and the commit."""
 
 import json
 import os
@@ -16,7 +16,7 @@ FOLDER = Path(".cache/bench")
 
 
 def machine() -> str:
-    """Processor, cores this process may use, memory."""
+    """Describe the processor, the cores that this process may use, and the memory."""
     model = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
         if line.startswith("model name"):
@@ -27,7 +27,7 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The commit measured, marked where the tree has changes."""
+    """Return the measured commit, marked if the tree has uncommitted changes."""
     run = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return run.stdout.strip() or "unknown"
 
@@ -43,7 +43,7 @@ def publish(
 ) -> None:
     """Print the rows as a table and write them, with machine, commit and time, to `.cache/bench/NAME.json`.
 
-    `detail` is what the file holds beside the rows; `width` is how wide the table may be, in characters.
+    `detail` is additional data for the file; `width` is the maximum width of the table in characters.
     """
     table = Table()
     columns = list(rows[0])

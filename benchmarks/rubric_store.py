@@ -1,7 +1,8 @@
-"""What the rubric store costs on PostgreSQL as it fills: publish, get, list and search, each a call at a time.
+"""Measure the rubric store on PostgreSQL as it fills: publish, get, list and search, one call at a time.
 
-The server is a real one on this machine, writes reach its disk before they are answered, and calls come over a local
-socket. Each rubric has 8 criteria of 12 words out of 5,000, some common and most rare, as words are.
+The server is a real one on this machine; writes are on disk before they are answered, and calls use a local socket.
+Each rubric has 8 criteria of 12 words from a vocabulary of 5,000, a few common and most of them rare, as in natural
+text.
 """
 
 import argparse
@@ -35,7 +36,7 @@ BATCH = 1_000
 
 
 def content(number: int) -> RubricContent:
-    """A rubric of its own; the word of rank r stands in it about in proportion to 1/r."""
+    """Generate a unique rubric; the frequency of the word of rank r is about proportional to 1/r."""
     draw = random.Random(number)
     words = [f"word{min(VOCABULARY, int(1 / max(draw.random(), 1e-9)))}" for _ in range(CRITERIA * WORDS)]
     texts = [" ".join(words[i * WORDS : (i + 1) * WORDS]) for i in range(CRITERIA)]
@@ -45,19 +46,19 @@ def content(number: int) -> RubricContent:
 
 
 def name(number: int) -> str:
-    """Names in no order of publishing: a hundred teams, whose rubrics arrive mixed."""
+    """Return a rubric's name in one of a hundred teams, so that names do not follow the order of publishing."""
     return f"team{number % 100:02}/math/r{number:07}"
 
 
 async def add(store: RubricStore, number: int, under: str | None = None) -> None:
-    """Publish a rubric with all that may stand beside it, under a name of its own unless one is given."""
+    """Publish a rubric with metadata, tags and lineage, under its own name unless `under` is given."""
     lineage = Lineage(generator="reference", model="judge", parameters={"seed": number})
     metadata, tags = {"number": number}, [f"tag{number % 50}"]
     await store.publish(PROJECT, under or name(number), content(number), metadata=metadata, tags=tags, lineage=lineage)
 
 
 def fill(url: str, first: int, last: int) -> None:
-    """Put the rubrics from one number up to another into the tables in batches: what publishing would leave there."""
+    """Insert the rubrics from number `first` up to `last` in batches, with the same rows as publishing would write."""
     engine = create_engine(url)
     add_words = insert(rubric_words).values(words=words_parameter("postgresql"))
     with Progress(transient=True) as bar:
@@ -83,7 +84,7 @@ def fill(url: str, first: int, last: int) -> None:
 
 
 def version_row(key: dict[str, str], number: int, held: RubricContent) -> dict[str, Any]:
-    """The row of a version as `add` would publish it."""
+    """Build the row of a version as `add` would publish it."""
     return {
         **key,
         "version": 1,
@@ -99,10 +100,10 @@ def version_row(key: dict[str, str], number: int, held: RubricContent) -> dict[s
 async def timed(
     server: psutil.Process, what: str, size: int, call: Callable[[int], Awaitable[Any]], calls: int = CALLS
 ) -> dict[str, Any]:
-    """One row of figures over calls one after another, each with a number of its own.
+    """Time sequential calls, each with its number, and return a row of figures.
 
-    The processor time, of this process and the server's together, is what a call takes on a machine that does nothing
-    else, but for waiting for the disk.
+    The processor time covers this process and the server. It is the duration of a call on an otherwise idle machine,
+    without waits for the disk.
     """
     seconds, busy = [], busy_seconds(server)
     for number in range(calls):
@@ -116,7 +117,7 @@ async def timed(
 
 
 def busy_seconds(server: psutil.Process) -> float:
-    """Processor seconds of this process and of a PostgreSQL server's."""
+    """Return the processor seconds of this process and of a PostgreSQL server."""
     total = time.process_time()
     for process in [server, *server.children()]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -125,7 +126,7 @@ def busy_seconds(server: psutil.Process) -> float:
 
 
 async def measure(store: RubricStore, server: psutil.Process, size: int) -> list[dict[str, Any]]:
-    """Every call on a store of `size` rubrics, and `CALLS` more afterwards."""
+    """Time every kind of call on a store of `size` rubrics; this adds 2 * `CALLS` versions."""
     draw = random.Random(size)
     pick = [name(draw.randrange(size)) for _ in range(CALLS)]
     digests = [content(draw.randrange(size)).digest for _ in range(CALLS)]
@@ -152,13 +153,13 @@ async def measure(store: RubricStore, server: psutil.Process, size: int) -> list
 
 
 async def cursor_at(store: RubricStore, prefix: str) -> str | None:
-    """The cursor behind the first rubric of a team."""
+    """Return the cursor after the first rubric of a team."""
     return (await store.list(PROJECT, prefix=prefix, limit=1)).next_cursor
 
 
 @contextlib.contextmanager
 def durable_database() -> Iterator[tuple[str, psutil.Process]]:
-    """A new database on a server that answers a write once it is on disk; its URL, and the server's process."""
+    """Create a database on a server with fsync on; yield its URL and the server's process."""
     with running_postgres() as server:
         conninfo = server.set(drivername="postgresql").render_as_string(hide_password=False)
         with psycopg.connect(conninfo, autocommit=True) as connection:
@@ -171,7 +172,7 @@ def durable_database() -> Iterator[tuple[str, psutil.Process]]:
 
 
 async def run(url: str, server: psutil.Process, sizes: list[int]) -> list[dict[str, Any]]:
-    """Fill a store to each size and measure there."""
+    """Fill a store to each size and measure it there."""
     await asyncio.to_thread(migrations.upgrade, url)
     store, rows, filled = RubricStore(url), [], 0
     for size in sizes:
@@ -184,16 +185,18 @@ async def run(url: str, server: psutil.Process, sizes: list[int]) -> list[dict[s
 
 
 def tidy(url: str) -> None:
-    """What a server does by itself now and then: collect statistics and clean up."""
+    """Run VACUUM ANALYZE, as a server's autovacuum would from time to time."""
     conninfo = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 100_000], help="ascending")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[1_000, 100_000], help="numbers of rubrics to measure at, ascending"
+    )
     sizes = parser.parse_args().sizes
     with durable_database() as (url, server):
         rows = asyncio.run(run(url, server, sizes))
@@ -203,7 +206,7 @@ def main() -> None:
         rows,
         [
             f"{CRITERIA} criteria of {WORDS} words each; pages of {PAGE}; {CALLS} calls (lists: 100), one at a time",
-            "processor ms: of the store's process and the server together, the mean of a call, whatever else runs",
+            "processor ms: mean per call, of the store's process and the server together; other work does not count",
         ],
     )
 

@@ -1,8 +1,8 @@
-"""What the verdict cache saves: the same request sent twice, and the second time over the first.
+"""Measure what the verdict cache saves: send the same request twice and compare the times.
 
-64 responses under 12 criteria, none seen before, by engines that take their time: a scripted one with a delay for each
-call (320 judgements a second at most), and a real one, with fewer responses. Each with the cache in the process and in
-a Redis, with fresh responses each turn; the second answer must hold the first one's rewards.
+A request has 64 new responses under 12 criteria. The engines are a scripted one with a delay per call (at most 320
+judgements a second) and a real one, with fewer responses. Each is measured with the cache in the process and in Redis,
+with new responses each turn; the second answer must contain the rewards of the first.
 """
 
 import argparse
@@ -30,7 +30,7 @@ TIMEOUT_S = 3600.0
 
 @contextmanager
 def caches() -> Iterator[dict[str, str]]:
-    """The URL of each kind of cache."""
+    """Start a Redis and yield the URL of each kind of cache."""
     with (
         tempfile.TemporaryDirectory() as folder,
         ValkeyServer(port=unused_port(), data_dir=Path(folder)) as redis,
@@ -39,32 +39,32 @@ def caches() -> Iterator[dict[str, str]]:
 
 
 def timed(client: httpx2.Client, content: bytes) -> tuple[float, dict[str, Any]]:
-    """Seconds of a request, and its answer, of which nothing failed."""
+    """Send a request; return the seconds and the answer. Fail if a verdict failed."""
     began = time.perf_counter()
     answer = client.post("/v1/rewards", content=content, headers={"Content-Type": "application/json"})
     seconds = time.perf_counter() - began
     answer.raise_for_status()
-    said: dict[str, Any] = answer.json()
-    if said["usage"]["failed"]:
-        raise RuntimeError(f"{said['usage']['failed']} verdicts failed")
-    return seconds, said
+    document: dict[str, Any] = answer.json()
+    if document["usage"]["failed"]:
+        raise RuntimeError(f"{document['usage']['failed']} verdicts failed")
+    return seconds, document
 
 
 def twice(client: httpx2.Client, responses: int) -> tuple[float, float]:
-    """Seconds of a request nobody has sent before, and of the same request again."""
+    """Send a new request twice and return the seconds of each."""
     request = json.loads(body(random.getrandbits(60)))
     request["deadline_s"] = TIMEOUT_S
     request["groups"][0]["responses"] = request["groups"][0]["responses"][:responses]
     content = json.dumps(request).encode()
-    first, said = timed(client, content)
-    second, again = timed(client, content)
-    if again["usage"]["cached"] != responses * CRITERIA or again["groups"] != _known(said["groups"]):
-        raise RuntimeError("the second answer is not the first one, from the cache")
+    first, fresh = timed(client, content)
+    second, repeated = timed(client, content)
+    if repeated["usage"]["cached"] != responses * CRITERIA or repeated["groups"] != _as_cached(fresh["groups"]):
+        raise RuntimeError("the second answer differs from the first, or is not from the cache")
     return first, second
 
 
-def _known(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Groups as they are answered when their verdicts are known."""
+def _as_cached(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mark all verdicts of the groups as cached."""
     for group in groups:
         for response in group["responses"]:
             for verdict in response["verdicts"]:
@@ -73,7 +73,7 @@ def _known(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def measured(engine: str, cache: str, url: str, responses: int, turns: int) -> dict[str, Any]:
-    """One row: medians over the turns, after one that warms."""
+    """Measure a row: medians over the turns, after a warm-up."""
     with (
         running_service(engine, ADJUDGE_CACHE_URL=url) as (address, _),
         httpx2.Client(base_url=address, timeout=TIMEOUT_S) as client,
@@ -94,9 +94,9 @@ def measured(engine: str, cache: str, url: str, responses: int, turns: int) -> d
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=10, help="with the scripted engine")
+    parser.add_argument("--turns", type=int, default=10, help="turns with the scripted engine")
     parser.add_argument("--real", default=REAL, help="a real engine's URL; empty for none")
     parser.add_argument("--real-responses", type=int, default=2)
     parser.add_argument("--real-turns", type=int, default=3)

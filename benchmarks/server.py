@@ -1,4 +1,4 @@
-"""A service in a process of its own, on a free loopback port, with a store of its own, stopped at the end."""
+"""Run a service in a separate process, on a free loopback port and with its own store."""
 
 import os
 import socket
@@ -14,11 +14,11 @@ import httpx2
 import psutil
 
 START_S = 300.0
-"""How long a service may take until its judge is loaded: vLLM on a busy CPU needs minutes."""
+"""Timeout for the start of a service, including its judge: vLLM on a busy CPU needs minutes."""
 
 
 def unused_port() -> int:
-    """A loopback port that nobody has now."""
+    """Return a loopback port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -27,14 +27,14 @@ def unused_port() -> int:
 
 @contextmanager
 def running_service(engine: str, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
-    """`adjudge serve` with this engine and these ADJUDGE_… settings: its address, and its process to measure."""
+    """Run `adjudge serve` with an engine and ADJUDGE_… settings; yield its URL and its process, for measuring."""
     with running_process("serve", "--engine", engine, **settings) as (url, process):
         yield url, process
 
 
 @contextmanager
 def running_process(*arguments: str, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
-    """A process of `adjudge` that listens on a free port, once it is ready: its address, and itself to measure."""
+    """Run an `adjudge` process that listens on a free port; when it is ready, yield its URL and the process."""
     port = unused_port()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "adjudge_services.cli", *arguments, "--port", str(port)]
@@ -45,30 +45,30 @@ def running_process(*arguments: str, **settings: str) -> Iterator[tuple[str, psu
 
 @contextmanager
 def running(command: list[str], environment: dict[str, str], ready: str) -> Iterator[psutil.Process]:
-    """A server's process from when the URL `ready` answers 200 until the block is left; its children end with it."""
+    """Run a server until the end of the block, after the URL `ready` answers 200; its children end with it."""
     with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder, "log")
-        with said.open("wb") as log:
+        log_file = Path(folder, "log")
+        with log_file.open("wb") as log:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
         try:
-            _wait_until_ready(ready, process, said)
+            _wait_until_ready(ready, process, log_file)
             yield psutil.Process(process.pid)
         finally:
             _end(process)
 
 
-def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", said: Path) -> None:
+def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log_file: Path) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RuntimeError(f"{_command(process)} ended with {process.returncode}; {_last_words(said)}")
+            raise RuntimeError(f"{_command(process)} exited with status {process.returncode}; {_log_end(log_file)}")
         try:
             if httpx2.get(url, timeout=2.0).status_code == 200:
                 return
         except httpx2.TransportError:
             pass
         time.sleep(0.1)
-    raise RuntimeError(f"{_command(process)} was not ready in {START_S:.0f} s; {_last_words(said)}")
+    raise RuntimeError(f"{_command(process)} was not ready in {START_S:.0f} s; {_log_end(log_file)}")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -89,6 +89,6 @@ def _command(process: "subprocess.Popen[bytes]") -> str:
     return " ".join(map(str, process.args[1:])) if isinstance(process.args, list) else str(process.args)
 
 
-def _last_words(said: Path) -> str:
-    words = said.read_text(errors="replace").strip()[-1500:]
-    return f"its last words were: {words}" if words else "it said nothing; run adjudge doctor"
+def _log_end(log_file: Path) -> str:
+    text = log_file.read_text(errors="replace").strip()[-1500:]
+    return f"the end of its log: {text}" if text else "it logged nothing; run adjudge doctor"

@@ -1,1 +1,1 @@
-"""How far the verdicts of a judge agree with labels, on public data sets that are read where they lie."""
+"""Measure how far a judge's verdicts agree with the labels of public data sets, which are read in place."""

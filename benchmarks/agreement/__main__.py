@@ -1,8 +1,8 @@
 """`python -m benchmarks.agreement DATA`: measure binary verdicts against the labels of public data sets.
 
-Contenders ask the same model about the same items: `plain` is the question anyone would type, `adjudge` is what the
-service does for `binary`. Replies are kept in `.cache/agreement`, so a second run asks only what is missing. The data
-sets are read where they are, and none of their text is stored.
+Contenders ask the same model about the same items: `plain` asks an ordinary hand-written question, `adjudge` does what
+the service does for `binary`. Replies are stored in `.cache/agreement`, so that a second run asks only for missing
+ones. The data sets are read in place, and none of their text is stored.
 """
 
 import argparse
@@ -27,36 +27,36 @@ WIDTH = 200
 
 
 async def judge_tasks(model: str, tasks: dict[str, list[Item]], names: Sequence[str]) -> dict[str, Verdicts]:
-    """Have a model judge every item for every contender; returns the verdicts by contender."""
-    found: dict[str, Verdicts] = {name: {} for name in names}
+    """Let a model judge every item for every contender; return the verdicts by contender."""
+    verdicts: dict[str, Verdicts] = {name: {} for name in names}
     async with stored_engine(model) as engine, started(names, engine) as contenders:
         for task, items in tasks.items():
             for name, contender in contenders.items():
                 before = engine.asked
                 shown = track(items, f"{model} {task} {name}", transient=True, disable=not sys.stdout.isatty())
                 judged = await judge_items(contender, shown)
-                found[name] |= judged.verdicts
-                why = "".join(f"; {times} failed: {reason}" for reason, times in judged.failures.most_common(3))
-                print(f"{model} {task} {name}: {len(items)} items, asked {engine.asked - before}{why}", flush=True)
-    return found
+                verdicts[name] |= judged.verdicts
+                failures = "".join(f"; {times} failed: {reason}" for reason, times in judged.failures.most_common(3))
+                print(f"{model} {task} {name}: {len(items)} items, asked {engine.asked - before}{failures}", flush=True)
+    return verdicts
 
 
 def main() -> None:
-    """Measure each model, print its table and write it down."""
+    """Measure each model and publish its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the data sets")
-    parser.add_argument("--half", choices=["fit", "held"], default="held", help="half of the rows; held unless given")
-    parser.add_argument("--size", type=int, default=150, help="most items per task, as many met as not")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="all unless given; fit has no healthbench")
+    parser.add_argument("--half", choices=["fit", "held"], default="held", help="half of the rows; default: held")
+    parser.add_argument("--size", type=int, default=150, help="maximum items per task, half of them met")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="default: all; fit has no healthbench")
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument(
         "--contenders",
         nargs="+",
         default=list(DEFAULT_CONTENDERS),
-        help=f"{', '.join(CONTENDERS)}, adjudge:DIR (a folder of templates); {' and '.join(DEFAULT_CONTENDERS)} "
-        "unless given",
+        help=f"{', '.join(CONTENDERS)}, adjudge:DIR (a folder of templates); "
+        f"default: {' and '.join(DEFAULT_CONTENDERS)}",
     )
-    parser.add_argument("--longest", type=int, default=LONGEST, help="leave out items of more characters than this")
+    parser.add_argument("--longest", type=int, default=LONGEST, help="maximum characters of an item")
     given = parser.parse_args()
     names = given.tasks or tasks_of(given.half)
     contenders = list(dict.fromkeys(given.contenders))

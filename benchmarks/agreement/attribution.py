@@ -1,4 +1,4 @@
-"""Which step decides a criterion: what `stepwise` names, beside rules that look at the step's place only.
+"""Compare the steps that `stepwise` names as deciding a criterion with rules that use only a step's position.
 
 `python -m benchmarks.agreement.attribution DATA` measures two tasks: the first wrong step of ProcessBench solutions
 (labels by humans), and the step of a GSM8K solution that makes a given calculation (labels by program).
@@ -23,7 +23,7 @@ from judge_server.ports import CallFailure
 
 @dataclass(frozen=True, slots=True)
 class StepItem:
-    """A criterion that one step of a response decides: the item, the number of that step, how many steps there are."""
+    """A criterion that one step of a response decides: the item, the number of the step, and the number of steps."""
 
     item: Item
     step: int
@@ -31,7 +31,7 @@ class StepItem:
 
 
 def first_wrong_step(folder: Path) -> Iterator[StepItem]:
-    """Wrong solutions of ProcessBench as they are; the step is the first wrong one by its annotators."""
+    """Yield wrong solutions of ProcessBench; the step is the first wrong one according to the annotators."""
     for row in rows(folder / PROCESSBENCH, wanted=lambda row: row["label"] >= 0):
         criterion = "A step that reasons or calculates wrongly."
         item = Item("first-wrong-step", row["id"], row["problem"], in_steps(row["steps"]), criterion, True, "pitfall")
@@ -39,18 +39,18 @@ def first_wrong_step(folder: Path) -> Iterator[StepItem]:
 
 
 def calculating_step(folder: Path) -> Iterator[StepItem]:
-    """Calculations that one line alone of a rollout makes, the lines being its steps. Later lines may use the result.
+    """Yield calculations that only one line of a rollout makes, where lines are steps. Later lines may use the result.
 
-    The criterion says in other words than the line what is found, so that the line cannot be told by its spelling.
+    The criterion is worded differently from the line, so that the line cannot be recognised by its spelling.
     """
     for row in rows(folder / GSM8K):
         for model in GSM8K_MODELS:
             lines = [line for line in row[model]["solution"].split("\n") if line.strip()]
             results = [[result for _, result in CALCULATION.findall(line)] for line in lines]
-            every = [result for of_line in results for result in of_line]
+            every = [result for line_results in results for result in line_results]
             response = in_steps([CALCULATION.sub("", line) for line in lines])
-            for number, of_line in enumerate(results, 1):
-                alone = [result for result in of_line if every.count(result) == 1]
+            for number, line_results in enumerate(results, 1):
+                alone = [result for result in line_results if every.count(result) == 1]
                 if alone and len(lines) > 2:
                     criterion = f"Works out an intermediate result of {alone[-1]}."
                     item = Item("calculating-step", row["question"], row["question"], response, criterion, True)
@@ -68,43 +68,43 @@ RULES: Mapping[str, Callable[[int], int]] = {
     "middle": lambda steps: (steps + 1) // 2,
     "last": lambda steps: steps,
 }
-"""Rules that know only how many steps there are."""
+"""Rules that use only the number of steps."""
 
 
 def load_step_items(folder: Path, half: Half, size: int, longest: int) -> dict[str, list[StepItem]]:
     """Read at most `size` items of each task in one half of the rows, at most `longest` characters long."""
-    found = {}
+    items = {}
     for task, make in STEP_TASKS.items():
         short = [s for s in make(folder) if s.item.half == half and len(s.item.prompt + s.item.response) <= longest]
-        found[task] = sorted(short, key=lambda step_item: step_item.item.key)[:size]
-    return found
+        items[task] = sorted(short, key=lambda step_item: step_item.item.key)[:size]
+    return items
 
 
 async def ask_steps(engine: StoredEngine, items: Sequence[StepItem]) -> dict[str, int | None]:
-    """The step that `stepwise` names for each item, by the item's key; failed judgements are left out."""
+    """Return the step that `stepwise` names for each item, by the item's key; failed judgements are left out."""
     contender = AdjudgeContender(engine, protocol="stepwise")
     await contender.start()
-    found: dict[str, int | None] = {}
+    named: dict[str, int | None] = {}
     for one in items:
         answer = await contender.answer(one.item)
         if not isinstance(answer, CallFailure):
-            found[one.item.key] = answer[0].step
+            named[one.item.key] = answer[0].step
     await contender.close()
-    return found
+    return named
 
 
 def table_rows(
     fit: Mapping[str, Sequence[StepItem]], held: Mapping[str, Sequence[StepItem]], named: Mapping[str, int | None]
 ) -> list[dict[str, Any]]:
-    """A row for each task. The rule of place is the one that is right most often on the half `fit`."""
-    made = []
+    """Return a row per task. The rule of place is the one that is right most often on the half `fit`."""
+    table = []
     for task, items in held.items():
         judged = [one for one in items if one.item.key in named]
         rule = max(RULES, key=lambda name: np.mean([RULES[name](one.steps) == one.step for one in fit[task]]))
         by_judge = np.array([named[one.item.key] == one.step for one in judged])
         by_rule = np.array([RULES[rule](one.steps) == one.step for one in judged])
         answered = np.array([(named[one.item.key] or 0) > 0 for one in judged])
-        made.append(
+        table.append(
             {
                 "task": task,
                 "n": len(judged),
@@ -117,7 +117,7 @@ def table_rows(
                 "right where it does": f"{by_judge[answered].mean():.2f}" if answered.any() else "-",
             }
         )
-    return made
+    return table
 
 
 def _interval(differences: np.ndarray[Any, np.dtype[np.float64]]) -> str:
@@ -128,11 +128,11 @@ def _interval(differences: np.ndarray[Any, np.dtype[np.float64]]) -> str:
 
 
 def main() -> None:
-    """Measure the steps named by each model."""
+    """Measure the steps that each model names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the data sets")
-    parser.add_argument("--size", type=int, default=40, help="most items per task")
-    parser.add_argument("--longest", type=int, default=1500, help="characters of prompt and response")
+    parser.add_argument("--size", type=int, default=40, help="maximum items per task")
+    parser.add_argument("--longest", type=int, default=1500, help="maximum characters of prompt and response")
     parser.add_argument("--models", nargs="+", default=["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
     given = parser.parse_args()
     fit = load_step_items(given.data, "fit", 10_000, given.longest)
@@ -145,7 +145,7 @@ def main() -> None:
     for model in given.models:
         named = asyncio.run(ask(model))
         notes = [
-            "share of items whose step is named rightly, on rows of the half held; rule of place: the best of "
+            "share of items whose step is named correctly, on rows of the half held; rule of place: the best of "
             f"{', '.join(RULES)} on the half fit;",
             "difference: stepwise - rule, 95% interval of 1,000 resamples",
         ]

@@ -1,6 +1,6 @@
-"""Contenders: ways to ask a model whether a response meets a criterion. All of them ask the same engine.
+"""Contenders: methods of asking a model whether a response meets a criterion, all with the same engine.
 
-A contender makes an item into a system message, a shared text and a question, and reads a verdict from the reply.
+A contender turns an item into a system message, a shared text and a question, and reads a verdict from the reply.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from trainer_client.wire import Criterion, JudgingProtocol, Verdict
 from trainer_client.wire.criteria import JudgeVerification
 
 DEADLINE_S = 1800.0
-"""How long one judgement may take: long enough that a slow machine fails none."""
+"""Deadline of one judgement, long enough for a slow machine."""
 
 FENCE = Fence(b"the same in every run, so that replies are found again")
 
@@ -36,12 +36,12 @@ class ItemVerdict:
     """A contender's verdict on an item.
 
     Attributes:
-        satisfied: the verdict; for a pitfall, that the mistake is made.
-        probability: of yes, as the contender reports it.
-        raw_probability: the model's own, yes / (yes + no), before any calibration.
-        choice_mass: the probability that the model put on yes and no together.
-        tokens_computed, tokens_reused: prompt tokens.
-        seconds: how long the engine took.
+        satisfied: the verdict; for a pitfall, whether the mistake is made.
+        probability: the probability of yes as the contender reports it.
+        raw_probability: the model's yes / (yes + no), before calibration.
+        choice_mass: the model's total probability of yes and no.
+        tokens_computed, tokens_reused: prompt tokens that were computed, and reused.
+        seconds: the time of the call.
     """
 
     satisfied: bool
@@ -54,23 +54,23 @@ class ItemVerdict:
 
 
 class Contender(Protocol):
-    """One way to ask."""
+    """A method of asking for verdicts."""
 
     async def start(self) -> None:
-        """Get ready to ask."""
+        """Prepare for judging."""
 
     def batch(self, item: Item) -> Batch:
-        """What the engine is asked about an item: a batch of one call."""
+        """Build the engine's batch of one call about an item."""
 
     async def judge(self, item: Item) -> ItemVerdict | CallFailure:
-        """The verdict on an item, or why there is none."""
+        """Return the verdict on an item, or the failure."""
 
     async def close(self) -> None:
-        """Release everything but the engine."""
+        """Release all resources except the engine."""
 
 
 class PlainContender:
-    """The question anyone would type: no fences, no calibration; yes from a probability of one half on."""
+    """An ordinary hand-written question, without fences or calibration; yes from a probability of 0.5."""
 
     SYSTEM = "You are a strict grader. Answer yes or no."
 
@@ -82,7 +82,7 @@ class PlainContender:
         await self._engine.start()
 
     def batch(self, item: Item) -> Batch:
-        """The item as plain text."""
+        """Build the batch with the item as plain text."""
         parts = [f"Task:\n{item.prompt}"]
         if item.grounding is not None:
             parts.append(f"Source:\n{item.grounding}")
@@ -95,7 +95,7 @@ class PlainContender:
         return Batch(self.SYSTEM, shared, (Call(question, TokenChoice(YES_NO)),))
 
     async def judge(self, item: Item) -> ItemVerdict | CallFailure:
-        """Ask, and compare the probability of yes with that of no."""
+        """Ask the engine, and compare the probability of yes with that of no."""
         stored = await self._engine.ask(self.batch(item))
         if isinstance(stored, CallFailure):
             return stored
@@ -104,15 +104,15 @@ class PlainContender:
         return item_verdict(stored, stored.raw_probability >= 0.5, stored.raw_probability, stored.raw_probability)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 class AdjudgeContender:
-    """What the service does: its planner, templates, fences, queue and reading of replies.
+    """Judging as in the service: its planner, templates, fences, queue and parsing of replies.
 
     Args:
         engine: the engine.
-        templates: a folder of templates that replace the shipped ones; None for the shipped ones.
+        templates: a folder of templates that replace the default ones; None for the default templates.
         protocol: the judging protocol.
     """
 
@@ -124,36 +124,36 @@ class AdjudgeContender:
         self._judge = Judge(
             LocalExecutor(engine), MemoryCache(), FENCE, templates=library, calibrations=builtin_calibrations()
         )
-        self._way = JudgingConfig(
+        self._config = JudgingConfig(
             protocol,
             per_call="all" if protocol == "checklist" else 1,
             template=None if templates is None else templates.resolve().name,
         )
 
     async def start(self) -> None:
-        """Start the engine and check the templates; raises `InvalidRequest` where they cannot be used."""
+        """Start the engine and check the templates. Raises `InvalidRequest` if they cannot be used."""
         await self._judge.start()
-        self._judge.prepared(self._way)
+        self._judge.prepared(self._config)
 
     def batch(self, item: Item) -> Batch:
-        """The batch that the service's planner makes."""
+        """Build the batch with the service's planner."""
         return self._plan(item).batch
 
     async def judge(self, item: Item) -> ItemVerdict | CallFailure:
-        """Have the service's judge ask, and read the verdict as an answer of the service holds it."""
-        found = await self.answer(item)
-        if isinstance(found, CallFailure):
-            return found
-        verdict, stored = found
+        """Judge the item with the service's judge, and return the verdict as in an answer of the service."""
+        answer = await self.answer(item)
+        if isinstance(answer, CallFailure):
+            return answer
+        verdict, stored = answer
         if stored.raw_probability is None or verdict.score is None or verdict.probability is None:
-            raise RuntimeError(f"a verdict without a probability: {verdict}; only binary ones have one")
+            raise RuntimeError(f"the verdict has no probability: {verdict}; use the protocol binary or stepwise")
         raw = verdict.raw_probability
         return item_verdict(
             stored, verdict.score >= 0.5, verdict.probability, stored.raw_probability if raw is None else raw
         )
 
     async def answer(self, item: Item) -> tuple[Verdict, StoredReply] | CallFailure:
-        """The service's verdict under any protocol, and the engine's reply that it was read from."""
+        """Return the service's verdict under any protocol, and the engine's reply that it was read from."""
         plan = self._plan(item)
         outcomes = await self._judge.outcomes([plan], asyncio.get_running_loop().time() + DEADLINE_S)
         (slot,) = plan.slots
@@ -162,11 +162,11 @@ class AdjudgeContender:
             return outcome
         stored = self._engine.find(plan.batch)
         if stored is None:
-            raise RuntimeError(f"a verdict without a reply: {outcome}")
+            raise RuntimeError(f"the verdict has no stored reply: {outcome}")
         return verdict_of(slot, outcomes), stored
 
     async def close(self) -> None:
-        """Release what the judge holds."""
+        """Close the judge."""
         await self._judge.close()
 
     def _plan(self, item: Item) -> ResponsePlan:
@@ -179,12 +179,12 @@ class AdjudgeContender:
             }
         )
         context = GroupContext(item.prompt, item.grounding, item.reference_answer, item.ground_truth)
-        planner = GroupPlanner(self._judge.prepared(self._way), context, (criterion,))
+        planner = GroupPlanner(self._judge.prepared(self._config), context, (criterion,))
         return planner.plan(JudgedContent(item.response, 0, None))
 
 
 def item_verdict(stored: StoredReply, satisfied: bool, probability: float, raw_probability: float) -> ItemVerdict:
-    """A verdict read from a stored reply, with what the reply cost."""
+    """Build a verdict from a stored reply, with the reply's cost."""
     return ItemVerdict(
         satisfied,
         probability,
@@ -197,7 +197,7 @@ def item_verdict(stored: StoredReply, satisfied: bool, probability: float, raw_p
 
 
 class UnknownContender(ValueError):
-    """There is no contender of that name; the message says which there are."""
+    """The contender does not exist; the message lists the known ones."""
 
 
 def _stepwise(engine: StoredEngine) -> Contender:
@@ -209,22 +209,22 @@ CONTENDERS: dict[str, Callable[[StoredEngine], Contender]] = {
     "adjudge": AdjudgeContender,
     "stepwise": _stepwise,
 }
-"""The contenders by name; `stepwise` is the service under that protocol. `adjudge:DIR` names one more: the service
-with the templates in a folder."""
+"""The contenders by name; `stepwise` is the service under that protocol. The name `adjudge:DIR` is also accepted: the
+service with the templates in a folder."""
 
 DEFAULT_CONTENDERS = ("plain", "adjudge")
 
 
 def make_contender(name: str, engine: StoredEngine) -> Contender:
-    """A contender by its name: one of `CONTENDERS`, or `adjudge:DIR`.
+    """Create a contender by name: one of `CONTENDERS`, or `adjudge:DIR`.
 
     Raises:
-        UnknownContender: there is none of that name.
+        UnknownContender: the name is unknown.
     """
     kind, _, folder = name.partition(":")
     if kind == "adjudge" and folder:
         return AdjudgeContender(engine, Path(folder))
     if name not in CONTENDERS:
         known = ", ".join(CONTENDERS)
-        raise UnknownContender(f"there is no contender {name!r}; name {known}, or adjudge:DIR (a folder of templates)")
+        raise UnknownContender(f"there is no contender {name!r}; use {known}, or adjudge:DIR (a folder of templates)")
     return CONTENDERS[name](engine)

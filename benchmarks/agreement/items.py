@@ -1,8 +1,7 @@
 """Public data sets as labelled items: one response, one criterion, and whether the criterion is met.
 
-The data sets are read from a folder that the caller names; none of their text is stored. A fixed hash of what
-identifies a row puts it into one of two halves, so that whatever is fitted on one half can be measured on rows it
-never saw.
+The data sets are read from a folder; none of their text is stored. A fixed hash of a row's identifier assigns it to one
+of two halves, so that anything fitted on one half can be measured on unseen rows.
 """
 
 import ast
@@ -25,14 +24,14 @@ class Item:
     """One judgement with its label.
 
     Attributes:
-        task: the task it belongs to.
-        row: the row of the data set it was made of; all items of a row are in the same half.
-        prompt: what the response answers, as text.
-        response: the judged text.
-        criterion: what is asked about it.
+        task: the name of the task.
+        row: the identifier of the data set's row; all items of a row are in the same half.
+        prompt: the prompt that the response answers, as text.
+        response: the text to judge.
+        criterion: the criterion to judge it by.
         label: whether the criterion is met (for a pitfall: whether the mistake is made).
         kind: the criterion's kind.
-        grounding, reference_answer, ground_truth: what else the judge may see.
+        grounding, reference_answer, ground_truth: further material for the judge.
     """
 
     task: str
@@ -53,7 +52,7 @@ class Item:
 
     @property
     def half(self) -> Half:
-        """The half its row falls into."""
+        """The half of the item's row."""
         return "fit" if int(_digest(self.row)[:8], 16) % 2 == 0 else "held"
 
 
@@ -62,23 +61,23 @@ def _digest(text: str) -> str:
 
 
 def gsm8k_answer_named(folder: Path) -> Iterator[Item]:
-    """Rollouts of four models under a criterion that names the right answer; labels by the data set's answer check."""
+    """Yield rollouts of four models with a criterion that names the right answer; labels by the answer check."""
     for row in rows(folder / GSM8K):
         truth = gsm8k_answer(row["ground_truth"])
         for model in GSM8K_MODELS:
-            made = row[model]
+            rollout = row[model]
             yield Item(
                 "gsm8k-answer",
                 row["question"],
                 row["question"],
-                plain_math(made["solution"]),
+                plain_math(rollout["solution"]),
                 f"The final answer is {truth}.",
-                bool(made["is_correct"]),
+                bool(rollout["is_correct"]),
             )
 
 
 def gsm8k_reference(folder: Path) -> Iterator[Item]:
-    """The same rollouts beside a reference solution: is the reasoning right?"""
+    """Yield the same rollouts with a reference solution: is the reasoning right?"""
     for row in rows(folder / GSM8K):
         for model in GSM8K_MODELS:
             yield Item(
@@ -93,36 +92,36 @@ def gsm8k_reference(folder: Path) -> Iterator[Item]:
 
 
 CALCULATION = re.compile(r"<<([^<>=]+)=([^<>]+)>>")
-"""GSM8K's mark of a calculation: what is worked out, and the result."""
+"""GSM8K's markup of a calculation: the expression and the result."""
 
 
 def gsm8k_steps(folder: Path) -> Iterator[Item]:
-    """Lines of the reference solution as criteria; met where the rollout calculates the same result.
+    """Yield lines of the reference solution as criteria, which are met if the rollout calculates the same result.
 
-    Labels by program: the result of the line's calculation is among the results that the rollout's calculations have.
+    Labels by program: the result of the line's calculation is among the results of the rollout's calculations.
     """
     for row in rows(folder / GSM8K):
         for line in row["ground_truth"].split("\n"):
-            found = CALCULATION.search(line)
-            if found is None:
+            calculation = CALCULATION.search(line)
+            if calculation is None:
                 continue
             for model in GSM8K_MODELS:
-                made = row[model]["solution"]
-                results = {result for _, result in CALCULATION.findall(made)}
+                solution = row[model]["solution"]
+                results = {result for _, result in CALCULATION.findall(solution)}
                 if not results:
                     continue
                 yield Item(
                     "gsm8k-steps",
                     row["question"],
                     row["question"],
-                    plain_math(made),
+                    plain_math(solution),
                     f"Finds that {plain_math(line).strip()}",
-                    found[2] in results,
+                    calculation[2] in results,
                 )
 
 
 def gsm8k_pitfall(folder: Path) -> Iterator[Item]:
-    """Wrong lines of one rollout as pitfalls, asked of that rollout and of a right one. Labels by construction."""
+    """Yield a wrong line of a rollout as a pitfall, for that rollout and for a right one. Labels by construction."""
     for row in rows(folder / GSM8K):
         right = [model for model in GSM8K_MODELS if row[model]["is_correct"]]
         wrong = [model for model in GSM8K_MODELS if not row[model]["is_correct"]]
@@ -145,21 +144,21 @@ def gsm8k_pitfall(folder: Path) -> Iterator[Item]:
 
 
 def plain_math(text: str) -> str:
-    """A GSM8K solution without the marks of its calculations."""
+    """Remove the markup of calculations from a GSM8K solution."""
     return re.sub(r"<<[^<>]*>>", "", text)
 
 
 def contractnli(folder: Path) -> Iterator[Item]:
-    """Hypotheses as criteria of a contract, which is the judged text; met where the contract entails them."""
+    """Yield hypotheses as criteria for a contract, which are met if the contract entails them."""
     for row in sorted(rows(folder / CONTRACTNLI), key=lambda row: len(row["text"])):
-        for found in row["criteria"]:
+        for hypothesis in row["criteria"]:
             yield Item(
                 "contractnli",
                 str(row["id"]),
                 "Draw up a non-disclosure agreement.",
                 row["text"],
-                found["hypothesis"],
-                found["choice"] == "Entailment",
+                hypothesis["hypothesis"],
+                hypothesis["choice"] == "Entailment",
             )
 
 
@@ -167,12 +166,12 @@ _EXCERPT = 1200
 
 
 def faithful(folder: Path) -> Iterator[Item]:
-    """Claims about an excerpt of a contract as one-line summaries: is each fact supported by the text?
+    """Yield claims about an excerpt of a contract as one-line summaries: is each fact supported by the text?
 
-    Supported: the claim is entailed and the excerpt holds the annotators' evidence. Unsupported: the text contradicts
-    it, or the excerpt of the same contract holds none of the evidence.
+    Supported: the claim is entailed, and the excerpt contains the annotators' evidence. Unsupported: the text
+    contradicts it, or the excerpt is from another place of the contract, without the evidence.
     """
-    asked = "Summarize one point of the following agreement.\n\n{}"
+    task = "Summarize one point of the following agreement.\n\n{}"
     criterion = "Every fact in the summary is supported by the agreement."
     for row in rows(folder / CONTRACTNLI):
         text, spans = row["text"], row["spans"]
@@ -190,16 +189,16 @@ def faithful(folder: Path) -> Iterator[Item]:
                 if len(away) > _EXCERPT // 2 and not overlaps:
                     windows = [(away, False)]
             for window, label in windows:
-                yield Item("faithful", str(row["id"]), asked.format(window), found["hypothesis"], criterion, label)
+                yield Item("faithful", str(row["id"]), task.format(window), found["hypothesis"], criterion, label)
 
 
 def _around(text: str, begin: int, end: int) -> str:
-    room = max(0, _EXCERPT - (end - begin)) // 2
-    return text[max(0, begin - room) : end + room]
+    margin = max(0, _EXCERPT - (end - begin)) // 2
+    return text[max(0, begin - margin) : end + margin]
 
 
 def grounded(folder: Path) -> Iterator[Item]:
-    """The same claims and excerpts with the excerpt as grounding."""
+    """Yield the same claims and excerpts with the excerpt as grounding."""
     for item in faithful(folder):
         _, _, source = item.prompt.partition("\n\n")
         yield Item(
@@ -214,7 +213,7 @@ def grounded(folder: Path) -> Iterator[Item]:
 
 
 def infobench(folder: Path) -> Iterator[Item]:
-    """Experts' yes-no questions about a response, with GPT-4's verdicts as labels."""
+    """Yield experts' yes-no questions about a response, with GPT-4's verdicts as labels."""
     for row in rows(folder / "infobench_gpt4_decomposed.jsonl"):
         for question, label in zip(row["decomposed_questions"], row["eval"], strict=True):
             if label is not None:
@@ -226,37 +225,39 @@ def _infobench_prompt(row: dict[str, Any]) -> str:
 
 
 def infobench_swapped(folder: Path) -> Iterator[Item]:
-    """The questions about content, asked of the right response and of another row's. Labels by construction."""
-    found = [row for row in rows(folder / "infobench_gpt4_decomposed.jsonl") if len(row["output"]) < 1200]
+    """Yield questions about content, for the right response and for another row's. Labels by construction."""
+    short = [row for row in rows(folder / "infobench_gpt4_decomposed.jsonl") if len(row["output"]) < 1200]
     for half in ("fit", "held"):
-        of_half = [row for row in found if Item("", row["id"], "", "", "", True).half == half]
-        for number, row in enumerate(of_half):
-            other = of_half[(number + 1) % len(of_half)]
-            asked = zip(row["decomposed_questions"], row["question_label"], row["eval"], strict=True)
-            questions = [question for question, kinds, met in asked if "Content" in kinds and met]
+        half_rows = [row for row in short if Item("", row["id"], "", "", "", True).half == half]
+        for number, row in enumerate(half_rows):
+            other = half_rows[(number + 1) % len(half_rows)]
+            labelled = zip(row["decomposed_questions"], row["question_label"], row["eval"], strict=True)
+            questions = [question for question, kinds, met in labelled if "Content" in kinds and met]
             for question in questions[:1]:
                 for output, label in ((row["output"], True), (other["output"], False)):
                     yield Item("infobench-swapped", row["id"], _infobench_prompt(row), output, question, label)
 
 
 def healthbench(folder: Path) -> Iterator[Item]:
-    """Conversations under physicians' criteria, labelled by another LLM judge. Measured only, never fitted on."""
-    found = sorted(rows(folder / "healthbench_m42_responses_llmjudged.jsonl"), key=lambda row: len(json.dumps(row)))
-    for row in found:
+    """Yield conversations with physicians' criteria, labelled by another LLM judge. Only for measuring, not fitting."""
+    shortest_first = sorted(
+        rows(folder / "healthbench_m42_responses_llmjudged.jsonl"), key=lambda row: len(json.dumps(row))
+    )
+    for row in shortest_first:
         prompt = "\n\n".join(f"{m['role']}: {m['content']}" for m in row["prompt"])
-        for asked, verdict in zip(row["rubrics"], ast.literal_eval(row["responses"]), strict=True):
+        for rubric, verdict in zip(row["rubrics"], ast.literal_eval(row["responses"]), strict=True):
             yield Item(
                 "healthbench",
                 row["prompt_id"],
                 prompt,
                 row["prompt_response"][-1]["content"],
-                asked["criterion"],
+                rubric["criterion"],
                 bool(verdict["response_dict"]["criteria_met"]),
             )
 
 
 def llmbar(folder: Path) -> Iterator[Item]:
-    """Pairs of outputs of which humans agree on the better one; each output is asked about by itself."""
+    """Yield each output of pairs on whose better one humans agree, separately."""
     for row in rows(folder / "llmbar.jsonl"):
         for number in (1, 2):
             yield Item(
@@ -270,9 +271,9 @@ def llmbar(folder: Path) -> Iterator[Item]:
 
 
 def biggen(folder: Path) -> Iterator[Item]:
-    """Questions of instance-specific rubrics, asked of the reference answer and of another instance's.
+    """Yield questions of instance-specific rubrics, for the reference answer and for another instance's.
 
-    Labels by construction. The other instance is of the same task where there is one in the same half.
+    Labels by construction. The other instance has the same capability and is in the same half.
     """
     by_half: dict[tuple[Half, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows(folder / "biggen_instances_rubrics.jsonl"):
@@ -288,7 +289,7 @@ def biggen(folder: Path) -> Iterator[Item]:
 
 
 def processbench(folder: Path) -> Iterator[Item]:
-    """Solutions in steps, cut off after and before their first wrong step: is there a mistake? Labels by humans."""
+    """Yield solutions in steps, cut off after and before the first wrong step: is there a mistake? Human labels."""
     for row in rows(folder / PROCESSBENCH, wanted=lambda row: row["label"] > 0):
         for end, label in ((row["label"] + 1, True), (row["label"], False)):
             yield Item(
@@ -337,47 +338,49 @@ LABELLED_BY = {
 """Where each task's labels come from."""
 
 MEASURED_ONLY = frozenset({"healthbench"})
-"""Tasks whose licence asks not to train on them: nothing is fitted on them."""
+"""Tasks whose licence asks not to train on them, so nothing is fitted on them."""
 
 
 def tasks_of(half: Half) -> list[str]:
-    """The tasks whose rows may be read in a half."""
+    """Return the tasks that may be used in a half."""
     return [task for task in TASKS if half == "held" or task not in MEASURED_ONLY]
 
 
 LONGEST = 6000
-"""The default limit on the characters of prompt, response and sources together; two cores read longer items slowly."""
+"""Default limit on the total characters of prompt, response and sources; longer items are slow on two cores."""
 
 
 def load_items(
     folder: Path, half: Half, tasks: Sequence[str] = tuple(TASKS), size: int = 150, longest: int = LONGEST
 ) -> dict[str, list[Item]]:
-    """Read the balanced items of each task in one half of the rows.
+    """Read balanced items of each task in one half of the rows.
 
     Raises:
-        ValueError: a task whose rows may only be measured is asked for in the half that is for fitting.
+        ValueError: a task of `MEASURED_ONLY` is requested in the half for fitting.
     """
     refused = MEASURED_ONLY.intersection(tasks)
     if half == "fit" and refused:
-        raise ValueError(f"nothing may be fitted on {', '.join(sorted(refused))}; leave it out, or read the half held")
+        raise ValueError(
+            f"{', '.join(sorted(refused))} must not be used for fitting; leave it out, or use the half held"
+        )
     return {
         task: balanced([item for item in TASKS[task](folder) if item.half == half], size, longest) for task in tasks
     }
 
 
 def balanced(items: Sequence[Item], size: int, longest: int = LONGEST) -> list[Item]:
-    """Choose at most `size` items, as many met as not.
+    """Choose at most `size` items, with as many met as unmet.
 
-    The choice and its order are fixed. Items with the same text follow one another, so that an engine reads it once.
+    The choice and its order are deterministic. Items with the same text are adjacent, so that an engine reads it once.
     """
     short = [item for item in items if _length(item) <= longest]
     halves = [
         sorted((item for item in short if item.label is label), key=lambda item: _digest(item.key))[: size // 2]
         for label in (True, False)
     ]
-    fewest = min(len(alike) for alike in halves)
-    kept = [item for alike in halves for item in alike[:fewest]]
-    return sorted(kept, key=lambda item: (item.row, item.prompt, item.response, item.criterion))
+    fewest = min(len(half) for half in halves)
+    chosen = [item for half in halves for item in half[:fewest]]
+    return sorted(chosen, key=lambda item: (item.row, item.prompt, item.response, item.criterion))
 
 
 def _length(item: Item) -> int:

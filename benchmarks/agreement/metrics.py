@@ -1,8 +1,8 @@
-"""How well verdicts agree with labels, with intervals by a bootstrap over rows.
+"""Agreement of verdicts with labels, with intervals by a bootstrap over rows.
 
-Every figure is computed from a weight per item: a weight of 1 each gives the figure, and the counts of a resample give
-the figure in that resample. Rows are resampled, not items, since items of a row are alike; a row that several tasks
-share is drawn for all of them at once, and every contender is measured on the same resamples.
+Every figure is computed from weighted items: weights of 1 give the figure itself, and the counts of a resample give the
+figure in that resample. Rows are resampled, not items, since the items of a row are similar. A row that several tasks
+share is drawn for all of them together, and every contender is measured on the same resamples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ Figure: TypeAlias = Literal["balanced_accuracy", "auroc", "ece", "brier", "yes_r
 FIGURES: tuple[Figure, ...] = ("balanced_accuracy", "auroc", "ece", "brier", "yes_rate")
 
 BINS = 10
-"""Bins of equal width in the expected calibration error; the last one holds a probability of 1."""
+"""Number of bins of equal width in the expected calibration error; the last one includes a probability of 1."""
 
 RESAMPLES = 1000
 SEED = 20250101
@@ -30,7 +30,7 @@ LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """A figure and its interval; nan where it is undefined."""
+    """A figure and its interval; nan if undefined."""
 
     value: float
     low: float
@@ -38,7 +38,7 @@ class Estimate(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Prompt tokens per judgement: those that were computed, and all."""
+    """Prompt tokens per judgement: computed ones, and all."""
 
     computed: float
     all: float
@@ -46,17 +46,17 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VerdictArrays:
-    """Verdicts with their labels, in arrays of shape (n,): what the figures are computed from."""
+    """Verdicts and labels as arrays of shape (n,), from which the figures are computed."""
 
     labels: NDArray[np.bool_]
     satisfied: NDArray[np.bool_]
     probabilities: Floats
 
     def figures(self, weights: Floats | None = None) -> dict[Figure, Floats]:
-        """Every figure under each row of weights, shape (R, n); under a weight of 1 each unless given.
+        """Compute every figure for each row of weights, shape (R, n); by default, all weights are 1.
 
-        - balanced_accuracy: the mean of the share of met items judged met and of unmet items judged unmet.
-        - auroc: the chance that a met item has a higher probability than an unmet one, ties half.
+        - balanced_accuracy: the mean of the shares of met items judged met and of unmet items judged unmet.
+        - auroc: the probability that a met item scores above an unmet one, with ties counted as half.
         - ece: the expected calibration error of the probability of yes in `BINS` bins of equal width.
         - brier: the mean squared distance of the probability from the label.
         - yes_rate: the share of items judged met.
@@ -78,11 +78,11 @@ class VerdictArrays:
     def _auroc(self, w_yes: Floats, w_no: Floats) -> Floats:
         above = self.probabilities[self.labels][:, None] - self.probabilities[~self.labels][None, :]
         wins = (np.sign(above) + 1) / 2
-        found: Floats = ((w_yes @ wins) * w_no).sum(axis=1) / (w_yes.sum(axis=1) * w_no.sum(axis=1))
-        return found
+        shares: Floats = ((w_yes @ wins) * w_no).sum(axis=1) / (w_yes.sum(axis=1) * w_no.sum(axis=1))
+        return shares
 
     def _calibration_gaps(self, w: Floats) -> Floats:
-        """In each bin |the sum of labels - the sum of probabilities|, summed over the bins."""
+        """Compute |sum of labels - sum of probabilities| in each bin, summed over the bins."""
         bins = np.minimum((self.probabilities * BINS).astype(int), BINS - 1)
         in_bin = bins[:, None] == np.arange(BINS)
         gaps: Floats = np.abs(w @ ((self.labels - self.probabilities)[:, None] * in_bin)).sum(axis=1)
@@ -94,11 +94,11 @@ class Measurement:
     """The figures of contenders on the same items.
 
     Attributes:
-        n: the items that every contender has a verdict on; only these are scored.
-        failed: per contender, the items without a verdict.
-        tokens: per contender, over the scored items.
-        values: per contender and figure.
-        resampled: per contender and figure, the figure in each resample.
+        n: number of items on which every contender has a verdict; only these are scored.
+        failed: number of items without a verdict, per contender.
+        tokens: tokens per scored item, per contender.
+        values: the figures, per contender.
+        resampled: the figures in each resample, per contender.
     """
 
     n: int
@@ -109,15 +109,15 @@ class Measurement:
 
     @property
     def defined(self) -> bool:
-        """Whether every figure is defined, which takes scored items with labels of both kinds."""
+        """Whether every figure is defined, which requires scored items with both labels."""
         return not any(np.isnan(value) for figures in self.values.values() for value in figures.values())
 
     def estimate(self, contender: str, figure: Figure) -> Estimate:
-        """A contender's figure."""
+        """Return a contender's figure with its interval."""
         return _estimate(self.values[contender][figure], self.resampled[contender][figure])
 
     def difference(self, contender: str, baseline: str, figure: Figure) -> Estimate:
-        """How much a contender's figure is above another's, paired by item."""
+        """Return the difference of a contender's figure from the baseline's, paired by item."""
         return _estimate(
             self.values[contender][figure] - self.values[baseline][figure],
             self.resampled[contender][figure] - self.resampled[baseline][figure],
@@ -125,9 +125,9 @@ class Measurement:
 
 
 class Agreement(NamedTuple):
-    """The measurement of each task, the mean over those tasks whose figures are all defined, and of all items at once.
+    """The measurements of each task, their mean over tasks with all figures defined, and that of all items pooled.
 
-    With few items a task, the calibration error within a task is mostly chance; that of all items at once is not.
+    With few items per task, the calibration error within a task is mostly chance, unlike that of all items pooled.
     """
 
     tasks: dict[str, Measurement]
@@ -140,8 +140,8 @@ def measure(items: Sequence[Item], verdicts: Mapping[str, Mapping[str, ItemVerdi
     """Measure contenders on labelled items.
 
     Args:
-        items: the items, of any number of tasks.
-        verdicts: per contender, its verdicts by the item's key. An item without one is counted as failed.
+        items: the items of one or more tasks.
+        verdicts: the verdicts of each contender, by the item's key. An item without a verdict counts as failed.
     """
     if not items or not verdicts:
         raise ValueError("there is nothing to measure; give at least one item and one contender")
@@ -169,18 +169,18 @@ def _measure(
     verdicts: Mapping[str, Mapping[str, ItemVerdict]],
 ) -> Measurement:
     failed, tokens, values, resampled = {}, {}, {}, {}
-    for contender, found in verdicts.items():
-        failed[contender] = sum(item.key not in found for item in items)
-        of_scored = [found[item.key] for item in scored]
+    for contender, own in verdicts.items():
+        failed[contender] = sum(item.key not in own for item in items)
+        scored_verdicts = [own[item.key] for item in scored]
         computed, reused = (
-            np.array([getattr(v, name) for v in of_scored], dtype=float)
+            np.array([getattr(v, name) for v in scored_verdicts], dtype=float)
             for name in ("tokens_computed", "tokens_reused")
         )
         tokens[contender] = Tokens(_average(computed), _average(computed + reused))
         sample = VerdictArrays(
             labels,
-            np.array([v.satisfied for v in of_scored], dtype=bool),
-            np.array([v.probability for v in of_scored], dtype=float),
+            np.array([v.satisfied for v in scored_verdicts], dtype=bool),
+            np.array([v.probability for v in scored_verdicts], dtype=float),
         )
         values[contender] = {figure: float(value[0]) for figure, value in sample.figures().items()}
         resampled[contender] = sample.figures(weights)
@@ -188,14 +188,14 @@ def _measure(
 
 
 def _draw(rng: np.random.Generator, rows: int, resamples: int) -> Floats:
-    """How often each row is drawn in each resample; shape (resamples, rows)."""
+    """Draw how often each row occurs in each resample; shape (resamples, rows)."""
     return rng.multinomial(rows, np.full(rows, 1 / rows), size=resamples).astype(float)
 
 
 def _weights(counts: Floats, rows: NDArray[np.int_], labels: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
-    """The weight of each item of a task in each resample; shape (R, n).
+    """Compute the weight of each item of a task in each resample; shape (R, n).
 
-    A resample in which the task has labels of one kind only, or none, is drawn again for this task.
+    A resample in which the task does not have both labels is drawn again for this task.
     """
     weights = counts[:, rows]
     if labels.all() or not labels.any():
@@ -209,7 +209,7 @@ def _weights(counts: Floats, rows: NDArray[np.int_], labels: NDArray[np.bool_], 
 
 
 def _mean(tasks: Sequence[Measurement], contenders: Sequence[str]) -> Measurement:
-    """The mean over tasks, each of the same weight; counts are sums."""
+    """Average over tasks with equal weights; counts are summed."""
     undefined = np.full(RESAMPLES, np.nan)
 
     def mean(figures: list[Floats]) -> Floats:

@@ -1,7 +1,7 @@
-"""What each judging protocol makes of the same items: does its score separate met criteria from unmet ones?
+"""Compare the judging protocols on the same items: do their scores separate met criteria from unmet ones?
 
-`python -m benchmarks.agreement.protocols DATA` asks the shipped models each item under every protocol. A protocol that
-gives full marks to everything separates nothing, however sensible its scores look.
+`python -m benchmarks.agreement.protocols DATA` judges each item under every protocol with the default models. A
+protocol that gives full marks to everything separates nothing, however plausible its scores look.
 """
 
 import argparse
@@ -28,22 +28,22 @@ FULL = 0.999
 
 @dataclass(frozen=True, slots=True)
 class ProtocolVerdict:
-    """A verdict on an item: the service's, and the reply that it was read from."""
+    """The service's verdict on an item, and the reply that it was read from."""
 
     verdict: Verdict
     reply: StoredReply
 
     @property
     def score(self) -> float:
-        """From 0 to 1: the probability of yes where the protocol has one, else the score."""
-        found = self.verdict.score if self.verdict.probability is None else self.verdict.probability
-        if found is None:
-            raise ValueError(f"{self.verdict} has no score; only verdicts that did not fail are measured")
-        return found
+        """The probability of yes if the protocol has one, else the score; in [0, 1]."""
+        value = self.verdict.score if self.verdict.probability is None else self.verdict.probability
+        if value is None:
+            raise ValueError(f"{self.verdict} has no score; only successful verdicts can be measured")
+        return value
 
     @property
     def most_likely(self) -> float:
-        """The score of the answer with the greatest mass; the score itself where the answer is written."""
+        """The score of the answer with the greatest mass; the score itself for a written answer."""
         masses = self.reply.masses
         if masses is None:
             return self.score
@@ -53,30 +53,30 @@ class ProtocolVerdict:
 
     @property
     def compared(self) -> ItemVerdict:
-        """As `measure` compares it."""
+        """The verdict in the form that `measure` takes."""
         return item_verdict(self.reply, self.score >= 0.5, self.score, self.score)
 
 
 async def ask_protocols(
     engine: StoredEngine, items: Sequence[Item], protocols: Sequence[JudgingProtocol]
 ) -> dict[str, dict[str, ProtocolVerdict]]:
-    """Ask each item under each protocol; returns the verdicts by protocol and item key. Failed ones are left out."""
-    found: dict[str, dict[str, ProtocolVerdict]] = {}
+    """Judge each item under each protocol; return the successful verdicts by protocol and item key."""
+    verdicts: dict[str, dict[str, ProtocolVerdict]] = {}
     for protocol in protocols:
         contender = AdjudgeContender(engine, protocol=protocol)
         await contender.start()
-        found[protocol] = {}
+        verdicts[protocol] = {}
         for item in items:
             answer = await contender.answer(item)
             if not isinstance(answer, CallFailure):
-                found[protocol][item.key] = ProtocolVerdict(*answer)
+                verdicts[protocol][item.key] = ProtocolVerdict(*answer)
         await contender.close()
-        print(f"{protocol}: {len(found[protocol])} of {len(items)} items", flush=True)
-    return found
+        print(f"{protocol}: {len(verdicts[protocol])} of {len(items)} items", flush=True)
+    return verdicts
 
 
 def table_rows(items: Sequence[Item], verdicts: Mapping[str, Mapping[str, ProtocolVerdict]]) -> list[dict[str, Any]]:
-    """A row for each protocol: the means over tasks, and how often it gives full marks."""
+    """Return a row per protocol: the means over tasks, and how often it gives full marks."""
     compared = {name: {key: v.compared for key, v in found.items()} for name, found in verdicts.items()}
     mean = measure(items, compared).mean
     rows = []
@@ -116,9 +116,9 @@ def main() -> None:
     """Measure the protocols for each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the data sets")
-    parser.add_argument("--half", choices=["fit", "held"], default="held", help="half of the rows; held unless given")
-    parser.add_argument("--size", type=int, default=8, help="most items per task")
-    parser.add_argument("--longest", type=int, default=1200, help="characters of an item's texts")
+    parser.add_argument("--half", choices=["fit", "held"], default="held", help="half of the rows; default: held")
+    parser.add_argument("--size", type=int, default=8, help="maximum items per task")
+    parser.add_argument("--longest", type=int, default=1200, help="maximum characters of an item's texts")
     parser.add_argument("--models", nargs="+", default=["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
     parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
     given = parser.parse_args()
@@ -133,9 +133,9 @@ def main() -> None:
     for model in given.models:
         rows = table_rows(items, asyncio.run(ask(model)))
         notes = [
-            "AUROC, balanced accuracy and tokens: means over tasks; pooled AUROC: over all items at once;",
-            "full marks: share of scores of 1; most likely: the answer with the greatest mass instead of the expected "
-            "one; written: tokens the model wrote",
+            "AUROC, balanced accuracy and tokens: means over tasks; pooled AUROC: over all items;",
+            "full marks: share of scores of 1; most likely: by the answer with the greatest mass instead of the "
+            "expected score; written: tokens that the model wrote",
         ]
         publish(f"protocols_{slug(model)}", f"Judging protocols, {model}, rows of the half {given.half}", rows, notes)
 

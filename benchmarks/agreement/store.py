@@ -1,7 +1,7 @@
-"""Replies of a model kept in a JSONL file, so that a stopped measurement goes on where it stopped.
+"""Store a model's replies in a JSONL file, so that an interrupted measurement can continue.
 
-What is kept is the model's reply, and the verdict is read from it anew every time. So a changed calibration is
-measured without asking the model again, and a changed prompt is asked, since the prompt is part of the key.
+The store holds replies, and verdicts are parsed from them each time. So a changed calibration is measured without
+calling the model, while a changed prompt leads to a new call, since the prompt is part of the key.
 """
 
 import json
@@ -23,15 +23,15 @@ FOLDER = Path(".cache/agreement")
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """One line of the file: a model's reply to one question, and what the reply cost.
+    """One line of the file: a model's reply to one question, and its cost.
 
     Attributes:
         key: the digest of weights, engine build, system message, shared text, question and answer form.
         model, weights, engine: the model's name, the SHA-256 of its file, the engine's build.
-        masses: the probability of each option as the next token, before any constraint; None where the answer is
-            written.
-        tokens_computed, tokens_reused: prompt tokens.
-        seconds: how long the engine took.
+        masses: the probability of each option as the next token, before any constraint; None for a written answer.
+        tokens_computed, tokens_reused: prompt tokens that were computed, and reused.
+        tokens_written: tokens of the reply.
+        seconds: the time of the call.
         chosen, text, cut: as in `Reply`.
     """
 
@@ -50,12 +50,12 @@ class StoredReply:
 
     @property
     def choice_mass(self) -> float:
-        """The probability of all options together; 0 where the answer is written."""
+        """The total probability of all options; 0 for a written answer."""
         return sum(self.masses or ())
 
     @property
     def raw_probability(self) -> float | None:
-        """Of a yes-or-no question, yes / (yes + no); None where both are 0, and of any other question."""
+        """yes / (yes + no) for a yes-or-no question; None if both are 0, and for any other question."""
         if self.masses is None or len(self.masses) != 2 or not self.choice_mass:
             return None
         return self.masses[0] / self.choice_mass
@@ -78,7 +78,7 @@ _FIELDS = frozenset(field.name for field in fields(StoredReply))
 
 
 class ReplyStore:
-    """The replies in one file, by key. A line that is no record, such as a torn last one, is dropped with a note."""
+    """The replies in one file, by key. Invalid lines, such as an incomplete last one, are dropped with a message."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -86,20 +86,20 @@ class ReplyStore:
 
     @classmethod
     def of_model(cls, model: str, folder: Path | None = None) -> "ReplyStore":
-        """The store of a model's replies; `folder` is `FOLDER` unless given."""
+        """Open the store of a model's replies; `folder` defaults to `FOLDER`."""
         return cls((folder or FOLDER) / f"{slug(model)}.jsonl")
 
     @property
     def latest(self) -> StoredReply | None:
-        """The reply that was read or added last."""
+        """The reply that was read or added last; None if there is none."""
         return next(reversed(self._replies.values()), None)
 
     def get(self, key: str) -> StoredReply | None:
-        """The reply under a key, if there is one."""
+        """Return the reply with this key, if there is one."""
         return self._replies.get(key)
 
     def add(self, reply: StoredReply) -> None:
-        """Append a reply to the file; it is on its way to the disk when this returns."""
+        """Append a reply to the file, without waiting for the disk."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.open("ab+") as file:
             torn = file.tell() > 0 and (file.seek(-1, 2), file.read(1))[1] != b"\n"
@@ -119,26 +119,26 @@ def _read(file: Path) -> Iterator[StoredReply]:
                     known["masses"] = tuple(known["masses"])
                 reply = StoredReply(**known)
             except (ValueError, TypeError, KeyError, AttributeError):
-                print(f"{file}:{number}: dropped a line that is no record; it is asked again", file=sys.stderr)
+                print(f"{file}:{number}: dropped an invalid line; its question will be asked again", file=sys.stderr)
                 continue
             yield reply
 
 
 def slug(model: str) -> str:
-    """A model's reference as part of a file name."""
+    """Convert a model's reference to a file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.")
 
 
 class StoredEngine:
-    """An engine that asks another engine only for replies that are not in the store, and adds them to it.
+    """An engine that answers from a store, and calls another engine for missing replies, which it adds to the store.
 
     Args:
         store: the replies.
-        engine: the engine to ask; None for one that knows the store's replies and can be asked nothing else. It takes
-            weights and build from the store's latest reply.
+        engine: the engine to call; None to answer only from the store. The weights and the engine build are then those
+            of the store's latest reply.
 
     Attributes:
-        asked: how many calls reached the other engine.
+        asked: number of calls to the other engine.
     """
 
     fatal_error = ""
@@ -151,7 +151,7 @@ class StoredEngine:
         self.asked = 0
 
     async def start(self) -> EngineIdentity:
-        """Load the model, unless it is loaded."""
+        """Load the model if it is not loaded yet."""
         if self._identity is None:
             self._identity = self._identity_of_store() if self._engine is None else await self._engine.start()
         return self._identity
@@ -163,12 +163,12 @@ class StoredEngine:
             yield index, outcome if isinstance(outcome, CallFailure) else outcome.reply
 
     async def ask(self, batch: Batch) -> StoredReply | CallFailure:
-        """Ask a batch of one call."""
-        found = self.find(batch)
-        if found is not None:
-            return found
+        """Answer a batch of one call, from the store if possible."""
+        known = self.find(batch)
+        if known is not None:
+            return known
         if self._engine is None:
-            return CallFailure("parse", "this call is not in the store")
+            return CallFailure("parse", "the call is not in the store")
         began = time.perf_counter()
         async for _, outcome in self._engine.answer(batch):
             if isinstance(outcome, CallFailure):
@@ -180,11 +180,11 @@ class StoredEngine:
         return CallFailure("engine", "the engine gave no answer to the call")
 
     def find(self, batch: Batch) -> StoredReply | None:
-        """The stored reply to a batch of one call, if there is one."""
+        """Return the stored reply to a batch of one call, if there is one."""
         return self._store.get(self._key(batch))
 
     async def count_tokens(self, batch: Batch) -> int:
-        """As the other engine counts; 0 without one."""
+        """Return the other engine's count of tokens; 0 without an engine."""
         return 0 if self._engine is None else await self._engine.count_tokens(batch)
 
     async def ready(self) -> bool:
@@ -192,7 +192,7 @@ class StoredEngine:
         return self._engine is None or await self._engine.ready()
 
     async def close(self) -> None:
-        """Do nothing: the other engine belongs to whoever made it."""
+        """Do nothing: the caller closes the other engine."""
 
     def _key(self, batch: Batch) -> str:
         identity, call = self._started, _only(batch)
@@ -201,7 +201,7 @@ class StoredEngine:
 
     def _stored(self, batch: Batch, reply: Reply, seconds: float) -> StoredReply:
         if reply.masses is None and isinstance(_only(batch).answer, TokenChoice):
-            raise ValueError("the engine reads no probabilities; measure with one that does, such as llama.cpp")
+            raise ValueError("the engine does not return probabilities; use one that does, such as llama.cpp")
         return StoredReply(
             self._key(batch),
             self._started.model,
@@ -226,27 +226,27 @@ class StoredEngine:
     def _identity_of_store(self) -> EngineIdentity:
         latest = self._store.latest
         if latest is None:
-            raise EngineStartError(f"{self._store.file} holds no replies; run python -m benchmarks.agreement first")
+            raise EngineStartError(f"{self._store.file} has no replies; run python -m benchmarks.agreement first")
         able = Capabilities(True, True, True, prompt_logprobs=False, prefix_in_flight=False)
         return EngineIdentity(latest.model, latest.weights, latest.engine, "", "", 8192, 1, able)
 
 
 def _only(batch: Batch) -> Call:
-    """The call of a batch that has one, which must ask for an answer without reasons."""
+    """Return the only call of a batch; it must not ask for reasons or thoughts."""
     (call,) = batch.calls
     if call.reasoning is not None or call.think_tokens:
-        raise ValueError("only replies without reasons and thoughts are stored")
+        raise ValueError("only replies without reasons and thoughts can be stored")
     return call
 
 
 def engine_of(model: str) -> Engine:
-    """The engine of a model: a catalogue name, an `hf://` address or a path."""
+    """Create the engine of a model: a catalogue name, an `hf://` address or a path."""
     return LlamaCppEngine(model)
 
 
 @asynccontextmanager
 async def stored_engine(model: str) -> AsyncIterator[StoredEngine]:
-    """A model's engine with its store of replies. The model is loaded by `start` and released at the end."""
+    """Open a model's engine with its store of replies. `start` loads the model; the end of the block releases it."""
     inner = engine_of(model)
     try:
         yield StoredEngine(ReplyStore.of_model(model), inner)

@@ -1,4 +1,4 @@
-"""The measurement of one model as rows of a table, and as numbers for the JSON beside it."""
+"""Format the measurement of one model as table rows, and as numbers for the JSON file."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ HEADINGS: dict[Figure, str] = {
 
 
 def table_rows(agreement: Agreement, contenders: Sequence[str]) -> list[dict[str, Any]]:
-    """A row per task, the mean over tasks, and all items at once; a cell gives the contenders' figures in order."""
+    """Return a row per task, one for their mean, and one for all items; cells list the contenders' figures in order."""
     return [
         *[_row(task, LABELLED_BY.get(task, ""), measured, contenders) for task, measured in agreement.tasks.items()],
         _row(f"mean of {len(agreement.averaged)} tasks", "", agreement.mean, contenders),
@@ -55,7 +55,7 @@ def _row(task: str, labelled_by: str, measured: Measurement, contenders: Sequenc
 
 
 def difference_heading(contender: str, baseline: str) -> str:
-    """The heading of the difference in balanced accuracy."""
+    """Return the heading of the difference in balanced accuracy."""
     return f"{contender} - {baseline}"
 
 
@@ -64,7 +64,7 @@ def _signed(estimate: Estimate) -> str:
 
 
 def detail(agreement: Agreement, contenders: Sequence[str]) -> dict[str, Any]:
-    """Every figure and difference with its interval, for each row of the table; an undefined one is null."""
+    """Return every figure and difference with its interval, for each row of the table; undefined ones are None."""
     return {
         "tasks": {task: _detail(one, contenders) for task, one in agreement.tasks.items()},
         "mean": _detail(agreement.mean, contenders),
@@ -99,10 +99,10 @@ def _numbers(figures: Estimate | Tokens) -> dict[str, float | None]:
 
 
 def notes(contenders: Sequence[str]) -> list[str]:
-    """What the columns mean."""
+    """Explain the columns of the table."""
     return [
         f"cells: {' / '.join(contenders)}; yes: share of verdicts that say yes, half of the labels do;",
         f"intervals: {LEVEL:.0%}, {RESAMPLES:,} bootstrap resamples of rows, paired by item; ECE: {BINS} bins of equal "
         "width;",
-        "tokens: prompt tokens per judgement, those computed and all; n: items on which no contender failed",
+        "tokens: prompt tokens per judgement, computed ones and all; n: items on which no contender failed",
     ]

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.agreement.validity DATA`: does a model know a right rubric item from a wrong one?
+"""`python -m benchmarks.agreement.validity DATA`: can a model distinguish right rubric items from wrong ones?
 
-Items are lines of GSM8K solutions: one of the reference solution, whose result is right, and one of a wrong rollout
-whose result the reference does not have. The model is given the question and the answer, and is asked in several
-wordings. A validity judge needs at least this: a step worth taking is right, a mistake is not.
+Items are lines of GSM8K solutions: one of the reference solution, whose result is right, and one of a wrong rollout,
+whose result is not in the reference. The model gets the question and the answer, and is asked in several wordings. This
+is a minimum for a validity judge: a useful step is right, a mistake is not.
 """
 
 import argparse
@@ -31,9 +31,9 @@ _IN_RUBRIC = "A rubric for responses to this question has this item.\nKind: {kin
 
 @dataclass(frozen=True, slots=True)
 class ValidityWording:
-    """A wording: the text after the question and its answer, with a place for the line, and the two answers.
+    """A wording: the text after the question and its answer, with a placeholder for the line, and the two options.
 
-    The first of `options` says that the line is right, unless `of_mistakes`.
+    The first of `options` says that the line is right or, with `of_mistakes`, that it is wrong.
     """
 
     text: str
@@ -65,7 +65,7 @@ WORDINGS: Mapping[str, ValidityWording] = {
         (option("right"), option("wrong")),
     ),
 }
-"""The wordings asked; the first two are those of the validity judge, without its reason."""
+"""The wordings to measure; the first two are those of the validity judge, without its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ class LabelledLines:
 
 
 def load_lines(folder: Path, size: int) -> list[LabelledLines]:
-    """At most `size` questions of GSM8K with a right and a wrong line, in a fixed order."""
-    found = sorted(_lines(folder), key=lambda one: hashlib.sha256(one.question.encode()).hexdigest())
-    return found[:size]
+    """Read at most `size` questions of GSM8K with a right and a wrong line, in a fixed order."""
+    ordered = sorted(_lines(folder), key=lambda one: hashlib.sha256(one.question.encode()).hexdigest())
+    return ordered[:size]
 
 
 def _lines(folder: Path) -> Iterator[LabelledLines]:
@@ -101,29 +101,32 @@ def _lines(folder: Path) -> Iterator[LabelledLines]:
 
 
 async def ask_lines(engine: StoredEngine, lines: Sequence[LabelledLines]) -> dict[str, list[tuple[bool, float]]]:
-    """By wording: whether each line is right, and the raw probability of the first answer; failures are left out."""
+    """Ask about all lines; return, by wording, whether each is right and the raw probability of the first option.
+
+    Failures are left out.
+    """
     await engine.start()
-    found: dict[str, list[tuple[bool, float]]] = {name: [] for name in WORDINGS}
+    answers: dict[str, list[tuple[bool, float]]] = {name: [] for name in WORDINGS}
     for one in lines:
         shared = f"Question:\n{FENCE(one.question)}\nCorrect answer:\n{FENCE(one.answer)}\n\n"
-        for name, asked in WORDINGS.items():
+        for name, wording in WORDINGS.items():
             for right, line in ((True, one.right), (False, one.wrong)):
-                call = Call(asked.text.format(line=line), TokenChoice(asked.options))
+                call = Call(wording.text.format(line=line), TokenChoice(wording.options))
                 reply = await engine.ask(Batch(SYSTEM, shared, (call,)))
                 if not isinstance(reply, CallFailure) and reply.raw_probability is not None:
-                    found[name].append((right, reply.raw_probability))
-    return found
+                    answers[name].append((right, reply.raw_probability))
+    return answers
 
 
 def table_rows(found: Mapping[str, Sequence[tuple[bool, float]]]) -> list[dict[str, Any]]:
-    """A row for each wording."""
+    """Return a row per wording."""
     return [_row(name, pairs) for name, pairs in found.items()]
 
 
 def _row(name: str, pairs: Sequence[tuple[bool, float]]) -> dict[str, Any]:
     labels = [right is not WORDINGS[name].of_mistakes for right, _ in pairs]
-    said = {right: [p for is_right, p in pairs if is_right is right] for right in (True, False)}
-    shares = [f"{sum(p >= 0.5 for p in said[right]) / max(1, len(said[right])):.2f}" for right in (True, False)]
+    by_truth = {right: [p for is_right, p in pairs if is_right is right] for right in (True, False)}
+    shares = [f"{sum(p >= 0.5 for p in by_truth[right]) / max(1, len(by_truth[right])):.2f}" for right in (True, False)]
     return {
         "asked": name,
         "n": len(pairs),
@@ -133,10 +136,12 @@ def _row(name: str, pairs: Sequence[tuple[bool, float]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Ask each model about each line."""
+    """Measure the wordings for each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the data sets")
-    parser.add_argument("--size", type=int, default=16, help="most questions, each with a right and a wrong line")
+    parser.add_argument(
+        "--size", type=int, default=16, help="maximum number of questions, each with a right and a wrong line"
+    )
     parser.add_argument("--models", nargs="+", default=["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
     given = parser.parse_args()
     lines = load_lines(given.data, given.size)
@@ -146,7 +151,7 @@ def main() -> None:
             return await ask_lines(engine, lines)
 
     for model in given.models:
-        notes = ["AUROC: of right lines over wrong ones, or of wrong over right where a mistake is asked for"]
+        notes = ["AUROC: of right lines over wrong ones, or of wrong over right if the wording asks for a mistake"]
         publish(
             f"validity_{slug(model)}",
             f"Right and wrong rubric items, {model}",

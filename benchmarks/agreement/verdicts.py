@@ -1,4 +1,4 @@
-"""Verdicts of contenders on items: asked for, or read from the store without a model."""
+"""Verdicts of contenders on items, from a model or from the store without a model."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ Verdicts = dict[str, ItemVerdict]
 
 @dataclass(slots=True)
 class JudgedItems:
-    """The verdicts on items, and why the others have none."""
+    """The verdicts on items, and the failures of the others by reason."""
 
     verdicts: Verdicts = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
@@ -37,40 +37,40 @@ async def judge_items(contender: Contender, items: Iterable[Item]) -> JudgedItem
 
 @asynccontextmanager
 async def started(names: Sequence[str], engine: StoredEngine) -> AsyncIterator[dict[str, Contender]]:
-    """Contenders by name, started, and closed at the end."""
+    """Start contenders; yield them by name and close them at the end."""
     contenders = {name: make_contender(name, engine) for name in names}
-    begun: list[Contender] = []
+    open_contenders: list[Contender] = []
     try:
         for contender in contenders.values():
             await contender.start()
-            begun.append(contender)
+            open_contenders.append(contender)
         yield contenders
     finally:
-        for contender in begun:
+        for contender in open_contenders:
             await contender.close()
 
 
 def load_verdicts(items: Iterable[Item], contender: str, model: str, folder: Path | None = None) -> Verdicts:
-    """Read the verdicts that are in a model's store, without loading the model.
+    """Read the verdicts in a model's store, without loading the model.
 
-    Items that were not asked about are left out. Replies count where they are of the weights and the engine build of
-    the latest reply in the store.
+    Items without a stored reply are left out. Only replies with the weights and the engine build of the latest reply in
+    the store count.
 
     Args:
         items: the items.
         contender: a contender's name, such as `plain` or `adjudge`.
         model: the model's reference as it was measured, such as `qwen2.5-coder-0.5b`.
-        folder: where the stores are; `.cache/agreement` unless given.
+        folder: the folder of the stores; `.cache/agreement` by default.
 
     Raises:
-        EngineStartError: nothing was asked of the model yet.
-        UnknownContender: there is no contender of that name.
+        EngineStartError: the store has no replies of the model.
+        UnknownContender: the contender does not exist.
     """
 
     async def read() -> Verdicts:
         engine = StoredEngine(ReplyStore.of_model(model, folder), None)
         async with started([contender], engine) as by_name:
-            asked = by_name[contender]
-            return (await judge_items(asked, [i for i in items if engine.find(asked.batch(i)) is not None])).verdicts
+            chosen = by_name[contender]
+            return (await judge_items(chosen, [i for i in items if engine.find(chosen.batch(i)) is not None])).verdicts
 
     return asyncio.run(read())

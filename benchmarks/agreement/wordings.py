@@ -1,7 +1,7 @@
-"""Wordings between the plain prompt and the service's, to find what each step between them costs or gives.
+"""Measure wordings between the plain prompt and the service's prompt, to find the effect of each change.
 
-`python -m benchmarks.agreement.wordings DATA` asks each wording about the same items and prints one row for each, with
-its difference from the plain prompt.
+`python -m benchmarks.agreement.wordings DATA` judges the same items with each wording and prints a row per wording,
+with its difference from the plain prompt.
 """
 
 import argparse
@@ -33,13 +33,13 @@ class Wording:
 
     Attributes:
         system: the system message.
-        fenced: whether each text stands between marker lines.
-        prompt: the heading of what the response answers.
+        fenced: whether each text is fenced by marker lines.
+        prompt: the heading of the prompt.
         criterion: the word before the criterion.
-        question: what is asked after it.
-        mistake: the question about a pitfall; None asks `question` of "The response makes this mistake: …".
-        options: the two answers, the first of which is yes.
-        response_first: the response stands before the task instead of after it.
+        question: the question after the criterion.
+        mistake: the question about a pitfall; None uses `question` with "The response makes this mistake: …".
+        options: the two options, yes first.
+        response_first: put the response before the task instead of after it.
     """
 
     system: str
@@ -52,7 +52,7 @@ class Wording:
     response_first: bool = False
 
     def batch(self, item: Item) -> Batch:
-        """What the engine is asked about an item: a batch of one call."""
+        """Build the engine's batch of one call about an item."""
         task, response = [(self.prompt, item.prompt)], [("Response", item.response)]
         sources = [("Source", item.grounding), ("Reference answer", item.reference_answer)]
         parts = [*response, *task, *sources] if self.response_first else [*task, *sources, *response]
@@ -60,8 +60,8 @@ class Wording:
         pitfall = item.kind == "pitfall"
         lead = "The response makes this mistake: " if pitfall and self.mistake is None else ""
         question = self.mistake if pitfall and self.mistake is not None else self.question
-        asked = f"{self.criterion}: {lead}{item.criterion}\n\n{question}"
-        return Batch(self.system, "".join(shown), (Call(asked, TokenChoice(self.options)),))
+        text = f"{self.criterion}: {lead}{item.criterion}\n\n{question}"
+        return Batch(self.system, "".join(shown), (Call(text, TokenChoice(self.options)),))
 
 
 _PLAIN = Wording("You are a strict grader. Answer yes or no.", fenced=False)
@@ -98,39 +98,39 @@ VARIANTS: Mapping[str, Wording] = {
 
 
 async def ask_wordings(model: str, items: list[Item], wordings: Mapping[str, Wording]) -> dict[str, Verdicts]:
-    """Ask each wording about each item; returns the verdicts by wording. Failed calls have none."""
-    found: dict[str, Verdicts] = {}
+    """Judge each item with each wording; return the verdicts of successful calls by wording."""
+    verdicts: dict[str, Verdicts] = {}
     async with stored_engine(model) as engine:
         await engine.start()
         for name, wording in wordings.items():
-            found[name] = {}
+            verdicts[name] = {}
             for item in items:
                 reply = await engine.ask(wording.batch(item))
                 if not isinstance(reply, CallFailure) and reply.raw_probability is not None:
                     raw = reply.raw_probability
-                    found[name][item.key] = item_verdict(reply, raw >= 0.5, raw, raw)
-            print(f"{model} {name}: {len(found[name])} of {len(items)} items", flush=True)
-    return found
+                    verdicts[name][item.key] = item_verdict(reply, raw >= 0.5, raw, raw)
+            print(f"{model} {name}: {len(verdicts[name])} of {len(items)} items", flush=True)
+    return verdicts
 
 
 def best_threshold(items: list[Item], verdicts: Verdicts) -> float:
-    """The balanced accuracy under the threshold that is best in hindsight for each task, averaged over tasks."""
-    of_tasks = []
+    """Compute the balanced accuracy with the best threshold in hindsight per task, averaged over tasks."""
+    best = []
     for task in dict.fromkeys(item.task for item in items):
         scored = [item for item in items if item.task == task and item.key in verdicts]
         labels = np.array([item.label for item in scored])
         raw = np.array([verdicts[item.key].raw_probability for item in scored])
         if labels.any() and not labels.all():
             reached = [((raw[labels] >= cut).mean() + (raw[~labels] < cut).mean()) / 2 for cut in {0.0, *raw, 2.0}]
-            of_tasks.append(max(reached))
-    return float(np.mean(of_tasks)) if of_tasks else float("nan")
+            best.append(max(reached))
+    return float(np.mean(best)) if best else float("nan")
 
 
 def table_rows(items: list[Item], verdicts: Mapping[str, Verdicts], agreement: Agreement) -> list[dict[str, Any]]:
-    """A row for each wording: the means over tasks."""
+    """Return a row per wording: the means over tasks."""
     baseline, mean = next(iter(verdicts)), agreement.mean
     rows = []
-    for name, found in verdicts.items():
+    for name, own in verdicts.items():
         values, difference = mean.values[name], mean.difference(name, baseline, "balanced_accuracy")
         rows.append(
             {
@@ -138,7 +138,7 @@ def table_rows(items: list[Item], verdicts: Mapping[str, Verdicts], agreement: A
                 "n": mean.n,
                 "balanced accuracy": f"{values['balanced_accuracy']:.3f}",
                 f"- {baseline}": f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]",
-                "best thresholds": f"{best_threshold(items, found):.3f}",
+                "best thresholds": f"{best_threshold(items, own):.3f}",
                 "AUROC": f"{values['auroc']:.3f}",
                 "ECE": f"{values['ece']:.3f}",
                 "yes": f"{values['yes_rate']:.2f}",
@@ -152,11 +152,11 @@ def main() -> None:
     """Measure the wordings for each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the data sets")
-    parser.add_argument("--half", choices=["fit", "held"], default="fit", help="half of the rows; fit unless given")
-    parser.add_argument("--size", type=int, default=24, help="most items per task")
-    parser.add_argument("--longest", type=int, default=min(LONGEST, 1500), help="characters of an item's texts")
+    parser.add_argument("--half", choices=["fit", "held"], default="fit", help="half of the rows; default: fit")
+    parser.add_argument("--size", type=int, default=24, help="maximum items per task")
+    parser.add_argument("--longest", type=int, default=min(LONGEST, 1500), help="maximum characters of an item's texts")
     parser.add_argument("--models", nargs="+", default=["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
-    parser.add_argument("--variants", action="store_true", help="ask the single changes too")
+    parser.add_argument("--variants", action="store_true", help="also measure the single changes")
     given = parser.parse_args()
     names = tasks_of(given.half)
     tasks = load_items(given.data, given.half, names, given.size, given.longest)

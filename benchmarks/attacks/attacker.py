@@ -1,7 +1,7 @@
-"""All attackers, in a process of their own: one to three attacks at a time, in an order that a seed makes.
+"""All attackers, in one process: one to three attacks at a time, in an order determined by a seed.
 
-Every kind comes once before any comes twice. What each attack was answered is written to a log, a line for each time
-that it ran. Standard input says when to attack: pairs of seconds since 1970, as one line of JSON.
+Each kind of attack runs once before any runs again. The log has one line per run of an attack, with the answers it got.
+The times to attack come from standard input, as one line of JSON: pairs of seconds since 1970.
 """
 
 import argparse
@@ -31,7 +31,7 @@ _PAUSE_S = 0.05
 
 
 def order(seed: int, kinds: Sequence[str]) -> Iterator[list[str]]:
-    """Without end, which attacks run together."""
+    """Yield the attacks to run together, endlessly."""
     draw = random.Random(seed)
     deck: list[str] = []
     while True:
@@ -43,7 +43,7 @@ def order(seed: int, kinds: Sequence[str]) -> Iterator[list[str]]:
 
 
 async def run_attack(kind: str, on: Target, until: float, log: TextIO) -> None:
-    """Repeat an attack until a time in seconds since 1970, and write down what it was answered."""
+    """Repeat an attack until a time in seconds since 1970, and log the answers it got."""
     began, rounds, problem = time.time(), 0, None
     try:
         async with asyncio.timeout(max(0.0, until - time.time())):
@@ -53,7 +53,7 @@ async def run_attack(kind: str, on: Target, until: float, log: TextIO) -> None:
                 await asyncio.sleep(_PAUSE_S)
     except TimeoutError:
         pass
-    except Exception as error:  # noqa: BLE001 - a mistake in one attack must not end the others
+    except Exception as error:  # noqa: BLE001 - a bug in one attack must not end the others
         problem = f"{type(error).__name__}: {error}"[:500]
     finally:
         await on.http.aclose()
@@ -62,19 +62,19 @@ async def run_attack(kind: str, on: Target, until: float, log: TextIO) -> None:
 
 
 async def attack(given: argparse.Namespace, keys: Sequence[str], log: TextIO) -> None:
-    """Say when this is ready, read the windows from standard input, and attack within them."""
+    """Print `READY`, read the windows from standard input, and attack within them."""
     async with httpx2.AsyncClient(timeout=60.0) as http:
         document: dict[str, Any] = (await http.get(f"{given.url}/openapi.json")).json()
     print(READY, flush=True)
     windows: list[tuple[float, float]] = json.loads(await asyncio.to_thread(sys.stdin.readline))
-    turns = order(given.seed, given.only)
+    schedule = order(given.seed, given.only)
     draw = random.Random(given.seed)
     for begin, end in windows:
         await asyncio.sleep(max(0.0, begin - time.time()))
         while time.time() < end:
             until = min(end, time.time() + given.slot)
             async with asyncio.TaskGroup() as tasks:
-                for kind in next(turns):
+                for kind in next(schedule):
                     own = random.Random(draw.getrandbits(64))
                     on = Target(
                         given.url, own.choice(keys), own, document, spool=given.spool, small_disk=given.small_disk
@@ -83,17 +83,17 @@ async def attack(given: argparse.Namespace, keys: Sequence[str], log: TextIO) ->
 
 
 def main() -> None:
-    """Be the attackers."""
+    """Run the attackers from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
     parser.add_argument("log")
-    parser.add_argument("--slot", type=float, required=True, help="seconds that one attack goes on")
+    parser.add_argument("--slot", type=float, required=True, help="duration of one attack in seconds")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--only", nargs="*", default=list(ATTACKS))
     parser.add_argument("--spool", type=Path)
     parser.add_argument("--small-disk", action="store_true")
     given = parser.parse_args()
-    os.nice(_NICE)  # attackers have machines of their own; here they share one with what they attack
+    os.nice(_NICE)  # real attackers have their own machines; here they share one with the service
     with open(given.log, "a", encoding="utf-8", buffering=1) as log:
         asyncio.run(attack(given, json.loads(os.environ[KEYS_VARIABLE]), log))
 

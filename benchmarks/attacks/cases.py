@@ -1,6 +1,6 @@
 """Attacks by ordinary HTTP requests: costly, contradictory and hostile content that a key holder may send.
 
-Each function is one round of an attack. Those on the connection itself are in `connections`.
+Each function is one round of an attack. Attacks on the connection itself are in `connections`.
 """
 
 import json
@@ -42,38 +42,38 @@ STRANGE_NUMBERS = (
 
 
 def criterion(name: str, description: str = "The answer is right.", **fields: Any) -> dict[str, Any]:
-    """A criterion as JSON."""
+    """Build a criterion as JSON."""
     return {"id": name, "description": description, **fields}
 
 
 def request(criteria: list[dict[str, Any]], *responses: Any, **fields: Any) -> dict[str, Any]:
-    """A request of one group as JSON."""
+    """Build a request of one group as JSON."""
     group = {"id": "g", "prompt": "What is 7 + 5?", "responses": list(responses), "ground_truth": "12"}
     return {"run": "attack", "rubric": {"criteria": criteria}, "groups": [group], "deadline_s": DEADLINE_S} | fields
 
 
 @cache
 def wrong_bodies() -> tuple[bytes, ...]:
-    """Bodies of 5.8 MB in which every value is wrong."""
+    """Build bodies of 5.8 MB in which every value is invalid."""
     group = {"id": "g", "prompt": "p", "responses": [7] * _MOST_RESPONSES}
     groups = [group] * (_WRONG_BODY_BYTES // len(json.dumps(group)))
-    made = [json.dumps({"rubric": {"criteria": [criterion("a")]}, "groups": groups}).encode()]
+    bodies = [json.dumps({"rubric": {"criteria": [criterion("a")]}, "groups": groups}).encode()]
     for unit in ("1.5,", "null,", '"",', "{},", "[],"):
         many = unit * (_WRONG_BODY_BYTES // len(unit)) + unit[:-1]
-        made += [f'{{"{field}":[{many}]}}'.encode() for field in ("groups", "criteria")]
-    made.append(json.dumps({f"unknown{n}": n for n in range(_WRONG_BODY_BYTES // 22)}).encode())
-    return tuple(made)
+        bodies += [f'{{"{field}":[{many}]}}'.encode() for field in ("groups", "criteria")]
+    bodies.append(json.dumps({f"unknown{n}": n for n in range(_WRONG_BODY_BYTES // 22)}).encode())
+    return tuple(bodies)
 
 
 async def wrong_values(on: Target) -> None:
-    """Megabytes of wrong values, at every route that takes a body."""
+    """Send megabytes of invalid values to every route that takes a body."""
     paths = [*TAKING_GROUPS, "/v1/operations", "/v1/comparisons", "/v1/rewards/recompute", "/v1/rubrics/a/versions"]
     bodies = on.draw.choices(wrong_bodies(), k=3)
     await on.at_once(*(on.send("POST", on.draw.choice(paths), body=body) for body in bodies))
 
 
 async def huge_plans(on: Target) -> None:
-    """67,108,864 votes in a few kilobytes: every list as long as the contract allows."""
+    """Request 67,108,864 votes in a few kilobytes, with every list as long as the API allows."""
     criteria = [criterion(f"c{n}") for n in range(_MOST_CRITERIA)]
     body = request(criteria, *["r"] * _MOST_RESPONSES, judging={"votes": _MOST_VOTES})
     shared = request(criteria[:1], *["r"] * _MOST_RESPONSES)
@@ -83,7 +83,7 @@ async def huge_plans(on: Target) -> None:
 
 
 async def largest_plans(on: Target) -> None:
-    """As many calls as the queue takes from one request: valid, and more than can be judged in time."""
+    """Request as many calls as the queue accepts from one request: valid, but more than can be judged in time."""
     unique = on.draw.getrandbits(40)
     body = request(
         [criterion(f"c{n}") for n in range(12)], *(f"Answer {n} of {unique}" for n in range(_MOST_RESPONSES))
@@ -92,7 +92,7 @@ async def largest_plans(on: Target) -> None:
 
 
 async def patterns(on: Target) -> None:
-    """Regular expressions that are too long, or take too long to compile."""
+    """Send regular expressions that are too long or take too long to compile."""
     long = [criterion(f"c{n}", verification={"method": "regex", "pattern": "(a|b)?" * 4900}) for n in range(10)]
     nested = [
         criterion(f"c{n}", verification={"method": "regex", "pattern": f"((a{{1,{900 + n}}}){{1,900}}){{1,90}}"})
@@ -103,7 +103,7 @@ async def patterns(on: Target) -> None:
 
 
 async def backtracking(on: Target) -> None:
-    """Sixty checks that backtrack without end."""
+    """Send 60 regular expressions with catastrophic backtracking."""
     slow = ("(a+)+$", "(a|aa)+$", "(.*a){20}$", "^(\\w+\\s?)*$")
     criteria = [criterion(f"c{n}", verification={"method": "regex", "pattern": slow[n % len(slow)]}) for n in range(60)]
     text = "a" * on.draw.randint(30, 3000) + "!"
@@ -111,7 +111,7 @@ async def backtracking(on: Target) -> None:
 
 
 async def towers_of_powers(on: Target) -> None:
-    """Answers whose value is a tower of powers, compared as mathematics and as numbers."""
+    """Send answers whose value is a tower of powers, to be compared as mathematics and as numbers."""
     tower = "^{".join(["9"] * on.draw.randint(5, 60)) + "}" * 4
     texts = [
         f"\\boxed{{{tower}}}",
@@ -128,7 +128,7 @@ async def towers_of_powers(on: Target) -> None:
 
 
 async def long_answers(on: Target) -> None:
-    """Final answers of 480 KB: markers without end, unbalanced, nested."""
+    """Send final answers of 480 KB with repeated, unbalanced and nested markers."""
     units = ("\\boxed{", "\\boxed{{}", "$ $$", "Final answer: ", "#### ", "1,234.5 ", "\\frac{1}{", "### Step 1: a\n")
     unit = on.draw.choice(units)
     text = unit * (_LONG_ANSWER_BYTES // len(unit))
@@ -142,14 +142,14 @@ async def long_answers(on: Target) -> None:
 
 
 async def openapi_storm(on: Target) -> None:
-    """The OpenAPI document and the pages around it, two hundred times at once, without a key."""
+    """Request the OpenAPI document and related pages 200 times at once, without a key."""
     paths = ("/openapi.json", "/docs", "/static-offline-docs/swagger-ui-bundle.js", "/v1", "/metrics")
     chosen = on.draw.choices(paths, weights=(6, 1, 1, 1, 1), k=200)
     await on.at_once(*(on.send("GET", path, headers={"Authorization": ""}) for path in chosen))
 
 
 async def strange_numbers(on: Target) -> None:
-    """Numbers that no float holds, at every place that takes one."""
+    """Send extreme and unrepresentable numbers in every numeric field."""
     body = json.dumps(
         request(
             [
@@ -177,18 +177,18 @@ async def strange_numbers(on: Target) -> None:
         "F": "0",
     }
 
-    def made() -> bytes:
+    def fill() -> bytes:
         text = body
         for name in usual:
             number = on.draw.choice(STRANGE_NUMBERS) if on.draw.random() < 0.2 else usual[name]
             text = text.replace(f'"{name}"', number)
         return text.encode()
 
-    await on.at_once(*(on.send("POST", "/v1/rewards", body=made()) for _ in range(12)))
+    await on.at_once(*(on.send("POST", "/v1/rewards", body=fill()) for _ in range(12)))
 
 
 async def penalties(on: Target) -> None:
-    """Penalties of any size on responses of any length, and their rows in the ledger."""
+    """Send penalties of any size on responses of any length, which also go to the ledger."""
     rewards = []
     for coefficient in (1e200, 1e6, 1e-9, 999_999.5):
         penalty = {"length_penalty": {"coefficient": coefficient, "target_tokens": 0}}
@@ -202,7 +202,7 @@ MODES = ("weighted_mean", "points", "factual_override")
 
 
 async def long_criteria(on: Target) -> None:
-    """Criteria of 20,000 characters that nobody sent before, sent and published, to fill every cache."""
+    """Send and publish new criteria of 20,000 characters, to fill every cache."""
     unique = f"{on.draw.getrandbits(60):x} "
     criteria = [
         criterion(f"c{n}", f"{n} {unique * 1200}"[:20_000], required_elements=[unique * 100]) for n in range(60)
@@ -215,7 +215,7 @@ async def long_criteria(on: Target) -> None:
 
 
 async def names_and_roles(on: Target) -> None:
-    """Conversations whose roles, names of tools and ids speak to the judge."""
+    """Send conversations whose roles, tool names and ids address the judge."""
     calls = [{"function": {"name": name, "arguments": name * 50}, "id": name} for name in NAMES]
     messages: list[dict[str, Any]] = [{"role": "assistant", "content": "c", "tool_calls": calls}]
     messages += [{"role": "tool", "content": name, "name": name, "tool_call_id": name} for name in NAMES]
@@ -226,7 +226,7 @@ async def names_and_roles(on: Target) -> None:
 
 
 async def control_tokens(on: Target) -> None:
-    """Control tokens of chat templates, and characters that change how text is shown, everywhere."""
+    """Send control tokens of chat templates, and characters that change how text is displayed, in every text."""
     texts = [token * on.draw.randint(1, 2000) for token in CONTROL_TOKENS]
     criteria = [criterion(f"c{n}", text[:20_000]) for n, text in enumerate(texts)]
     bodies = [request(criteria, *texts), request(criteria[:1], *texts, judging={"rationale": True})]
@@ -234,7 +234,7 @@ async def control_tokens(on: Target) -> None:
 
 
 async def broken_json(on: Target) -> None:
-    """Bodies that are JSON to one reader and not to another, or to none."""
+    """Send bodies that only some JSON parsers accept, or none."""
     valid = json.dumps(request([criterion("a")], "r")).encode()
     bodies = [
         b"[" * 1_000_000,
@@ -257,13 +257,13 @@ async def broken_json(on: Target) -> None:
 
 
 async def unknown_keys(on: Target) -> None:
-    """Keys that do not exist, each a new one, with large bodies that nobody may send."""
+    """Send new, unknown keys, partly with large bodies."""
     body = wrong_bodies()[0][:500_000]
 
     def key() -> str:
-        made = f"{on.draw.getrandbits(256):064x}"
+        digits = f"{on.draw.getrandbits(256):064x}"
         return on.draw.choice(
-            (f"Bearer adj_{made}", f"Bearer {made * 20}", f"Basic {made}", f"Bearer {on.key}x", "Bearer")
+            (f"Bearer adj_{digits}", f"Bearer {digits * 20}", f"Basic {digits}", f"Bearer {on.key}x", "Bearer")
         )
 
     sending = [on.send("GET", "/v1/rubrics", headers={"Authorization": key()}) for _ in range(30)]
@@ -272,7 +272,7 @@ async def unknown_keys(on: Target) -> None:
 
 
 async def strange_paths(on: Target) -> None:
-    """NUL, traversal and length in paths and queries."""
+    """Send paths and queries with NUL characters, path traversal and excessive length."""
     paths = (
         "/v1/rubrics/a%00b",
         "/v1/runs/%00",
@@ -292,7 +292,7 @@ async def strange_paths(on: Target) -> None:
 
 
 async def repeated_keys(on: Target) -> None:
-    """One idempotency key on different requests at once."""
+    """Send one idempotency key with different requests at once."""
     key = {"Idempotency-Key": f"{on.draw.randint(0, 3)}"}
     bodies = [request([criterion("a")], f"{on.draw.randint(0, 3)}") for _ in range(8)]
     await on.at_once(*(on.send("POST", "/v1/rewards", json=body, headers=key) for body in bodies))

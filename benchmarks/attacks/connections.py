@@ -1,4 +1,4 @@
-"""Attacks on connections and on the service's disk: idle, slow and malformed peers, callers who leave, spool faults."""
+"""Attacks on connections and on the service's disk: idle, slow and malformed peers, disconnects, spool faults."""
 
 import asyncio
 import json
@@ -16,13 +16,13 @@ _LARGE = "/static-offline-docs/swagger-ui-bundle.js"
 
 
 def head(on: Target, *lines: str, path: str = "/v1/rewards") -> bytes:
-    """The head of a POST with the attacker's key, and further header lines."""
+    """Build the head of a POST request with the attacker's key and further header lines."""
     usual = ("Host: localhost", f"Authorization: Bearer {on.key}", "Content-Type: application/json")
     return "\r\n".join([f"POST {path} HTTP/1.1", *usual, *lines, "", ""]).encode()
 
 
 async def idle_connections(on: Target) -> None:
-    """Four hundred connections on which nothing is said."""
+    """Open 400 connections and send nothing."""
     async with AsyncExitStack() as held:
         for _ in range(IDLE):
             with suppress(OSError):
@@ -32,7 +32,7 @@ async def idle_connections(on: Target) -> None:
 
 
 async def slow_senders(on: Target) -> None:
-    """Fifty callers who send a head or a body a byte at a time."""
+    """Send a head or a body one byte at a time, on 50 connections."""
 
     async def drip(sent: bytes) -> None:
         with suppress(OSError):
@@ -58,21 +58,21 @@ async def slow_senders(on: Target) -> None:
 
 
 async def slow_readers(on: Target) -> None:
-    """Fifty callers who ask for megabytes and read nothing."""
-    asked = f"GET {_LARGE} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 20
+    """Request megabytes and read nothing, on 50 connections."""
+    requests = f"GET {_LARGE} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 20
     async with AsyncExitStack() as held:
         for _ in range(SLOW):
             with suppress(OSError):
                 _, writer = await held.enter_async_context(on.connection())
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 writer.transport.pause_reading()  # type: ignore[attr-defined] # every socket's transport has it
-                writer.write(asked)
+                writer.write(requests)
                 on.counts["connected"] += 1
         await asyncio.sleep(_HOLD_S)
 
 
 async def trailers(on: Target) -> None:
-    """Headers after the body, few and without end."""
+    """Send trailers after the body: ordinary, forbidden, many, and very long ones."""
     chunked = head(on, "Transfer-Encoding: chunked", "Connection: close") + b"1\r\n{\r\n1\r\n}\r\n0\r\n"
     lines = (
         b"Content-Type: text/plain\r\n",
@@ -84,7 +84,7 @@ async def trailers(on: Target) -> None:
 
 
 async def broken_heads(on: Target) -> None:
-    """Heads that are too large, ambiguous, or not HTTP."""
+    """Send heads that are too large, ambiguous, or not HTTP."""
     sent = (
         b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /%00 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
@@ -104,7 +104,7 @@ async def broken_heads(on: Target) -> None:
 
 
 async def callers_who_leave(on: Target) -> None:
-    """Valid requests of which the caller hangs up at once, or in the middle of the body."""
+    """Send valid requests and disconnect soon after, or in the middle of the body."""
     criteria = [criterion(f"c{n}") for n in range(8)]
     for _ in range(20):
         responses = [f"Answer {on.draw.random()}" for _ in range(16)]
@@ -124,7 +124,7 @@ def _folder_in_use(spool: Path) -> Path | None:
 
 
 async def folders_in_spool(on: Target) -> None:
-    """Folders under the names that the service's next spool files would have."""
+    """Create folders with the names of the service's next spool files."""
     folder = None if on.spool is None else _folder_in_use(on.spool)
     if folder is None:
         on.counts["skipped"] += 1
@@ -150,7 +150,7 @@ async def folders_in_spool(on: Target) -> None:
 
 
 async def full_disk(on: Target) -> None:
-    """A file that takes all the room of the spool's file system."""
+    """Fill the spool's file system with one file."""
     if on.spool is None or not on.small_disk:
         on.counts["skipped"] += 1
         await asyncio.sleep(_HOLD_S)

@@ -1,6 +1,6 @@
-"""Random requests over the service's own OpenAPI document: any operation, 1 KB up to beyond the limit of a body.
+"""Random requests from the service's OpenAPI document: any operation, from 1 KB to beyond the body limit.
 
-Values follow the document's schemas, and now and then do not. Which request comes is a matter of the seed alone.
+Most values follow the document's schemas; some do not. The requests depend only on the seed.
 """
 
 import json
@@ -25,7 +25,7 @@ _NAMES = ("a", "team/a", "production", "a@1", "sha256:" + "0" * 64, "attack", "x
 
 
 class Values:
-    """Random JSON for the schemas of a document, of about so many bytes."""
+    """Generates random JSON of about `size` bytes for the schemas of a document."""
 
     def __init__(self, document: Mapping[str, Any], draw: random.Random, size: int) -> None:
         self._document = document
@@ -33,7 +33,7 @@ class Values:
         self._left = size
 
     def value(self, schema: Mapping[str, Any], depth: int = 0) -> Any:
-        """A value for a schema, or a wrong one."""
+        """Generate a value for a schema, or occasionally an invalid one."""
         draw = self._draw
         schema = self._resolved(schema)
         if draw.random() < _WRONG or depth > _DEEPEST:
@@ -63,19 +63,19 @@ class Values:
 
     def _resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         while "$ref" in schema:
-            found: Any = self._document
+            target: Any = self._document
             for part in schema["$ref"].removeprefix("#/").split("/"):
-                found = found[part]
-            schema = found
+                target = target[part]
+            schema = target
         return schema
 
     def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         properties, required = schema.get("properties", {}), schema.get("required", ())
         chosen = [name for name in properties if name in required or self._draw.random() < 0.15]
-        made = {name: self.value(properties[name], depth + 1) for name in chosen}
+        fields = {name: self.value(properties[name], depth + 1) for name in chosen}
         if isinstance(schema.get("additionalProperties"), dict) and self._draw.random() < 0.5:
-            made["a"] = self.value(schema["additionalProperties"], depth + 1)
-        return made
+            fields["a"] = self.value(schema["additionalProperties"], depth + 1)
+        return fields
 
     def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
         items = [self.value(schema.get("items", {}), depth + 1) for _ in range(self._draw.randint(1, 3))]
@@ -96,7 +96,7 @@ class Values:
 
 
 def drawn(document: Mapping[str, Any], draw: random.Random, most: int = LARGEST) -> tuple[str, str, bytes | None]:
-    """A method, a path with its query, and a body of up to about `most` bytes or None."""
+    """Generate a method, a path with its query, and a body of up to about `most` bytes, or None."""
     path = draw.choice(list(document["paths"]))
     method, operation = draw.choice(list(document["paths"][path].items()))
     at, query = path, []
@@ -117,7 +117,7 @@ def drawn(document: Mapping[str, Any], draw: random.Random, most: int = LARGEST)
 
 
 async def random_requests(on: Target) -> None:
-    """A few random requests at once."""
+    """Send a few random requests at once."""
     requests = [drawn(on.document, on.draw) for _ in range(on.draw.randint(1, _MOST_AT_ONCE))]
     await on.at_once(*(on.send(method, path, body=body) for method, path, body in requests))
 

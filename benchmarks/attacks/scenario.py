@@ -1,7 +1,6 @@
-"""The service under attack: PostgreSQL, Redis, one `adjudge serve` with keys, two honest runs, and the windows of time.
+"""The attack scenario: PostgreSQL, Redis, one `adjudge serve` with keys, two honest runs, and the attackers.
 
-Calm and attacked windows alternate. A probe asks `/healthz` all the time, from a thread of a process that is otherwise
-idle.
+Calm and attacked windows alternate. A probe requests `/healthz` throughout, from a thread of an otherwise idle process.
 """
 
 import asyncio
@@ -40,25 +39,25 @@ Window = tuple[float, float]
 HONEST = {run: f"honest-{run}" for run in RUNS}
 ATTACKERS = ("attack-1", "attack-2", "attack-3")
 DESCRIPTORS = 512
-"""Files and connections that the service may have open: fewer connections than the idle ones of one attack."""
+"""Limit of the service's open files and connections; it allows fewer connections than one attack opens idly."""
 
 _SMALL_DISK = "256m"
 _CALM_DATABASE = "calm"
-_PROBE_EVERY_S = 0.1
+_PROBE_INTERVAL_S = 0.1
 _PROBE_TIMEOUT_S = 30.0
-_OTHERS_EVERY_S = 2.0
+_OTHERS_INTERVAL_S = 2.0
 _WRITTEN_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How an attack goes; times in seconds.
+    """Parameters of an attack; times in seconds.
 
     Attributes:
-        windows: (calm, attacked) seconds, one pair after another.
-        slot_s: how long one attack goes on before others take its turn.
+        windows: pairs of (calm, attacked) seconds, in order.
+        slot_s: duration of one attack before the next ones start.
         settle_s: time after an attacked window that counts neither as calm nor as attacked.
-        senders, period_s: each run has so many senders, and each sends a group of 32 verdicts a period.
+        senders, period_s: number of senders of each run; each sends a group of 32 verdicts per period.
     """
 
     windows: Sequence[tuple[float, float]]
@@ -73,7 +72,7 @@ class Plan:
 
 
 class Probed(NamedTuple):
-    """One look at `/healthz`: when, how many seconds until its answer, and what was wrong."""
+    """One request to `/healthz`: its time, the seconds until the answer, and the problem, if any."""
 
     at: float
     took: float
@@ -82,7 +81,7 @@ class Probed(NamedTuple):
 
 @dataclass
 class Attacked:
-    """What came of it: what trainers and attackers were answered, when, and how the service stands at the end."""
+    """Results of an attack: the logs of trainers and attackers, the windows, and the service's state at the end."""
 
     calm: list[Window]
     attacked: list[Window]
@@ -100,23 +99,23 @@ class Attacked:
 
 
 class OtherWork:
-    """Measures what other programs take of the machine's processors, every other second until it is stopped."""
+    """Measures the processor time of other programs on the machine, every two seconds until it is stopped."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[float, float]] = []
-        """When, in seconds since 1970, and how many processors were busy with other work until then."""
+        """Times, in seconds since 1970, with the number of processors busy with other work since the previous one."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="other work", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self._stopped.set()
         self._thread.join()
 
     def _run(self) -> None:
         before, at = _seconds_of_others(), time.time()
-        while not self._stopped.wait(_OTHERS_EVERY_S):
+        while not self._stopped.wait(_OTHERS_INTERVAL_S):
             now, now_at = _seconds_of_others(), time.time()
             took = sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in now.items())
             self.seen.append((now_at, took / (now_at - at)))
@@ -124,18 +123,18 @@ class OtherWork:
 
 
 def _seconds_of_others() -> dict[int, float]:
-    """Processor seconds of every process that is neither this one nor started by it."""
+    """Return the processor seconds of every process other than this one and its descendants."""
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    found = {}
+    seconds = {}
     for process in psutil.process_iter(["cpu_times"]):
-        took = process.info["cpu_times"]
-        if process.pid not in own and took is not None:
-            found[process.pid] = took.user + took.system
-    return found
+        cpu_times = process.info["cpu_times"]
+        if process.pid not in own and cpu_times is not None:
+            seconds[process.pid] = cpu_times.user + cpu_times.system
+    return seconds
 
 
 class Probe:
-    """Asks `/healthz` ten times a second until it is stopped."""
+    """Requests `/healthz` ten times a second until it is stopped."""
 
     def __init__(self, url: str) -> None:
         self.probed: list[Probed] = []
@@ -145,13 +144,13 @@ class Probe:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop probing."""
         self._stopped.set()
         self._thread.join()
 
     def _run(self) -> None:
         with httpx2.Client(timeout=_PROBE_TIMEOUT_S) as http:
-            while not self._stopped.wait(_PROBE_EVERY_S):
+            while not self._stopped.wait(_PROBE_INTERVAL_S):
                 at, began, problem = time.time(), time.monotonic(), None
                 try:
                     answer = http.get(f"{self._url}/healthz")
@@ -163,7 +162,7 @@ class Probe:
 
 @contextmanager
 def small_file_system(folder: Path) -> Iterator[bool]:
-    """A file system of its own in a folder; yields whether this machine allows it."""
+    """Mount a small tmpfs in a folder; yield whether the machine allows it."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={_SMALL_DISK},mode=0700", "tmpfs", str(folder)]
     try:
@@ -178,7 +177,7 @@ def small_file_system(folder: Path) -> Iterator[bool]:
 
 
 class Service:
-    """One service with its stores and projects; `keys` are API keys by project."""
+    """The attacked service with its stores and projects; `keys` maps projects to API keys."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder = folder
@@ -198,21 +197,21 @@ class Service:
 
     @property
     def spool(self) -> Path:
-        """The folder of its ledger's spool."""
+        """The folder of the service's ledger spool."""
         return self.folder / "service" / "ledger-spool"
 
     @property
     def log(self) -> Path:
-        """What it says."""
+        """The service's log file."""
         return self.folder / "service.log"
 
     def start(self) -> None:
-        """Start everything, with its projects, keys and rubrics."""
+        """Start the stores and the service, and create projects, keys and rubrics."""
         self.postgres.start()
         self.redis.start()
         url = self.postgres.url(self.postgres.port)
         migrations.upgrade(url)
-        self.keys = asyncio.run(_made_keys(url, [*HONEST.values(), *ATTACKERS]))
+        self.keys = asyncio.run(_create_keys(url, [*HONEST.values(), *ATTACKERS]))
         self.host.start()
         self.host.wait_until_ready()
         for project in HONEST.values():
@@ -220,13 +219,13 @@ class Service:
                 client.publish_rubric(RUBRIC, RULES)
 
     def close(self) -> None:
-        """Kill all of it."""
+        """Kill the service and its stores."""
         self.host.close()
         self.redis.kill()
         self.postgres.kill()
 
     def ledger(self) -> dict[str, Any]:
-        """Wait until the service has written its ledger; its state then."""
+        """Wait until the service has written its ledger, and return the ledger's state."""
         until = time.monotonic() + _WRITTEN_WITHIN_S
         with httpx2.Client(timeout=60.0, headers={"Authorization": f"Bearer {self.keys[ATTACKERS[0]]}"}) as http:
             while True:
@@ -236,15 +235,15 @@ class Service:
                 time.sleep(0.2)
 
     def known(self, subjects: Iterable[int]) -> dict[int, ExpectedAnswer]:
-        """The right answers about honest groups: what the same projects are answered by a service without attackers."""
+        """Return the expected answers about honest groups: those of the same projects without attackers."""
         with psycopg.connect(
             self.postgres.url(self.postgres.port, "postgresql", "postgres"), autocommit=True
         ) as connection:
             connection.execute(f"CREATE DATABASE {_CALM_DATABASE}")
         url = self.postgres.url(self.postgres.port, database=_CALM_DATABASE)
         migrations.upgrade(url)
-        keys = asyncio.run(_made_keys(url, HONEST.values()))
-        found: dict[int, ExpectedAnswer] = {}
+        keys = asyncio.run(_create_keys(url, HONEST.values()))
+        expected: dict[int, ExpectedAnswer] = {}
         settings = {
             "ADJUDGE_DATABASE_URL": url,
             "ADJUDGE_FENCE_SECRET": FENCES,
@@ -255,11 +254,11 @@ class Service:
         with running_service("scripted://hash", **settings) as (address, _):
             for run, project in HONEST.items():
                 own = [subject for subject in every if subject // 1_000_000 == run]
-                found |= ask_for_answers(address, own, keys[project])
-        return found
+                expected |= ask_for_answers(address, own, keys[project])
+        return expected
 
 
-async def _made_keys(url: str, projects: Iterable[str]) -> dict[str, str]:
+async def _create_keys(url: str, projects: Iterable[str]) -> dict[str, str]:
     tenants, keys = TenantStore(url, actor=lambda: "benchmark"), {}
     try:
         for project in projects:
@@ -273,7 +272,7 @@ async def _made_keys(url: str, projects: Iterable[str]) -> dict[str, str]:
 
 
 class _Attackers:
-    """The process of the attackers, ready to be told when to attack."""
+    """The process of the attackers, which waits for the windows to attack in."""
 
     def __init__(self, service: Service, plan: Plan, *, small_disk: bool) -> None:
         self.log = service.folder / "attacks.jsonl"
@@ -290,25 +289,25 @@ class _Attackers:
             raise RuntimeError("the attackers did not start")
 
     def begin(self, windows: Sequence[Window]) -> None:
-        """Have them attack within these windows."""
+        """Send the attackers the windows to attack in."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(windows) + "\n")
         self._process.stdin.flush()
 
     def wait(self) -> None:
-        """Wait until they have ended by themselves."""
+        """Wait until the attackers end."""
         if self._process.wait(2 * self._plan.slot_s + 60.0):
-            raise RuntimeError(f"the attackers ended with {self._process.returncode}")
+            raise RuntimeError(f"the attackers ended with exit status {self._process.returncode}")
 
     def close(self) -> None:
-        """Kill them if they run."""
+        """Kill the attackers if they are running."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
 
 def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[Attacked], None]) -> None:
-    """Do it; `say` is told how it goes on, and `check` is called at the end, while the stores are still there."""
+    """Run an attack. `say` receives progress messages; `check` is called at the end, while the stores still run."""
     with ExitStack() as closing:
         service = Service(folder, plan)
         small_disk = closing.enter_context(small_file_system(service.spool))
@@ -322,7 +321,7 @@ def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable
             calm.append((at, at + calm_s))
             attacked.append((at + calm_s, at + calm_s + attacked_s))
             at += calm_s + attacked_s + plan.settle_s
-        probe, watch, others = Probe(service.host.url), ProcessMonitor([service.host]), OtherWork()
+        probe, monitor, others = Probe(service.host.url), ProcessMonitor([service.host]), OtherWork()
         honest = {run: service.keys[project] for run, project in HONEST.items()}
         runs = training_runs(service.host.url, folder, plan.senders, plan.period_s, 0, honest)
         attackers.begin(attacked)
@@ -334,7 +333,7 @@ def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable
                 say("attackers end")
             attackers.wait()
         probe.stop()
-        watch.stop()
+        monitor.stop()
         others.stop()
         alive = service.host.pid is not None
         say("waiting for the ledger")
@@ -346,7 +345,7 @@ def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable
                 attacks=read_lines(attackers.log),
                 probed=probe.probed,
                 others=others.seen,
-                looks=watch.looks,
+                looks=monitor.samples,
                 ledger=service.ledger() if alive else {},
                 ended_by_itself=not alive,
                 tracebacks=service.log.read_text(errors="replace").count("Traceback"),

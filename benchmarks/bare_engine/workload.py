@@ -1,4 +1,4 @@
-"""What both sides are asked, turn by turn, and how turns become a row of figures. Knows no engine."""
+"""The workload of both sides, turn by turn, and the figures computed from the turns."""
 
 import json
 import secrets
@@ -17,7 +17,7 @@ from trainer_client.thinking import judged_content
 from trainer_client.wire import Criterion, Group, JudgingProtocol, RubricContent, as_response
 
 SECRET = secrets.token_hex(16)
-"""The fence's, so that the service makes the prompts that are made here."""
+"""The fence secret of the service and of this module, so that both build the same prompts."""
 
 RUBRIC = RubricContent(
     criteria=(
@@ -32,25 +32,25 @@ RUBRIC = RubricContent(
 
 
 class Prompts(NamedTuple):
-    """A response's calls as token ids: what they have in common, and what follows for each criterion."""
+    """The calls about a response as token ids: the shared prefix, and the rest for each criterion."""
 
     prefix: list[int]
     questions: list[list[int]]
 
     @property
     def whole(self) -> list[list[int]]:
-        """The prompt of each call."""
+        """The complete prompt of each call."""
         return [self.prefix + question for question in self.questions]
 
     @property
     def ideal(self) -> int:
-        """The fewest tokens to compute without anything from another response: the prefix once, each question once."""
+        """The minimum number of tokens to compute without reuse across responses: the prefix and each question once."""
         return len(self.prefix) + sum(map(len, self.questions))
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A turn of each side on texts of about one length: seconds taken, and the ideal number of tokens of each."""
+    """One turn of each side on texts of similar length: the seconds and the ideal number of tokens of each."""
 
     adjudge_s: float
     adjudge_ideal: int
@@ -60,12 +60,12 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """Tokens a second through Adjudge over those of the bare engine."""
+        """Tokens per second through Adjudge, divided by those of the bare engine."""
         return (self.adjudge_ideal / self.adjudge_s) / (self.bare_ideal / self.bare_s)
 
 
 def groups(per_turn: int) -> Iterator[Group]:
-    """Real problems with `per_turn` real rollouts each, in an endless round, marked so that no prompt recurs."""
+    """Yield real problems with `per_turn` real rollouts each, endlessly, numbered so that no prompt recurs."""
     lines = Path("examples/gsm8k.jsonl").read_text(encoding="utf-8").splitlines()
     turn = 0
     while True:
@@ -77,7 +77,7 @@ def groups(per_turn: int) -> Iterator[Group]:
 
 
 def batches(group: Group, protocol: JudgingProtocol = "binary") -> list[Batch]:
-    """The calls that Adjudge makes of a group, a batch for each response."""
+    """Plan the calls that Adjudge makes for a group, one batch per response."""
     fence = Fence(SECRET.encode())
     alone, together = (PromptTemplates(PromptForm(protocol, several=several), fence) for several in (False, True))
     prepared = PreparedConfig(JudgingConfig(protocol), alone, together, "benchmark")
@@ -88,9 +88,10 @@ def batches(group: Group, protocol: JudgingProtocol = "binary") -> list[Batch]:
 
 
 def figures(pairs: Sequence[Pair], judgements: int) -> dict[str, Any]:
-    """The columns that turns make; `judgements` is how many one turn has.
+    """Compute a row of figures from the pairs; `judgements` is the number per turn.
 
-    Turns differ in length, so rates are of tokens, turned into judgements by what the mean judgement takes.
+    Turns differ in length, so the rates are measured in tokens and converted to judgements by the mean tokens per
+    judgement.
     """
     ideal = sum(pair.adjudge_ideal for pair in pairs)
     each = ideal / (len(pairs) * judgements)

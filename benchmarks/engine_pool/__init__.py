@@ -1,6 +1,6 @@
-"""What several endpoints behind one judge bring, and what it costs when one of them dies."""
+"""Measure several endpoints behind one judge, and the loss of one of them."""
 
 import re
 
 RESPONSE = re.compile(r"Response [0-9a-f]{8}")
-"""How a response names itself, so that an endpoint can count the calls about it."""
+"""The name inside each response, by which an endpoint counts the calls about it."""

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.engine_pool`: judgements a second of one judge over one, two and more endpoints.
+"""`python -m benchmarks.engine_pool`: judgements per second of one judge over one, two and four endpoints.
 
-Each endpoint gives so many answers at a time, each after a fixed delay, as a GPU that is full does; so the figure says
-how well the judge keeps several of them busy, and whether the calls about a response stay at one of them. Last, one of
-two endpoints is killed in the middle. Machine time matters here only where it is too short for the endpoints together.
+Each endpoint gives a fixed number of answers at a time, each after a fixed delay, like a fully loaded GPU. The figures
+show how well the judge keeps all endpoints busy, and whether the calls about a response stay at one endpoint. Finally,
+one of two endpoints is killed midway. The machine's speed matters only if it is too slow for all endpoints together.
 """
 
 import argparse
@@ -25,18 +25,18 @@ from benchmarks.server import running, running_service, unused_port
 CRITERIA, RESPONSES = 12, 32
 SLOTS, DELAY_S = 16, 0.1
 IN_FLIGHT = 8
-"""Requests at a time: more responses than the endpoints have slots, so that none of them waits for work."""
+"""Concurrent requests; together they have more responses than the endpoints have slots, so no endpoint is idle."""
 
 
 def body() -> dict[str, Any]:
-    """A request nobody has sent before."""
+    """Build a new, unique request."""
     criteria = [{"id": f"c{n}", "description": f"Part {n} of the argument holds."} for n in range(CRITERIA)]
     responses = [f"Response {secrets.token_hex(4)} says why the sum is three." for _ in range(RESPONSES)]
     return {"rubric": {"criteria": criteria}, "groups": [{"id": "g", "prompt": "Prove it.", "responses": responses}]}
 
 
 async def drive(url: str, requests: int, what: str, dies: psutil.Process | None) -> tuple[float, int]:
-    """Seconds that the requests took, and how many verdicts failed; `dies` is killed when half of them are answered."""
+    """Send the requests; return the seconds and the failed verdicts. Kill `dies` when half of them are answered."""
     left, answered, failed = iter(range(requests)), 0, 0
     async with httpx2.AsyncClient(base_url=url, timeout=600.0) as client:
         with Progress(transient=True) as bar:
@@ -59,30 +59,30 @@ async def drive(url: str, requests: int, what: str, dies: psutil.Process | None)
 
 
 def together(urls: list[str]) -> float:
-    """The share of responses all of whose calls went to one endpoint."""
+    """Return the share of responses for which all calls went to one endpoint."""
     counts = [Counter(httpx2.get(f"{url}/calls").json()) for url in urls]
     responses = set().union(*counts)
     return sum(any(count[response] == CRITERIA for count in counts) for response in responses) / len(responses)
 
 
 def measure(endpoints: int, requests: int, *, one_dies: bool = False) -> dict[str, Any]:
-    """One row of figures."""
+    """Measure a row of figures."""
     with ExitStack() as stack:
         urls, processes = [], []
         for _ in range(endpoints):
             port = unused_port()
             urls.append(f"http://127.0.0.1:{port}")
-            words = [sys.executable, "-m", "benchmarks.engine_pool.endpoint", str(port), str(SLOTS), str(DELAY_S)]
-            processes.append(stack.enter_context(running(words, dict(os.environ), f"{urls[-1]}/v1/models")))
+            command = [sys.executable, "-m", "benchmarks.engine_pool.endpoint", str(port), str(SLOTS), str(DELAY_S)]
+            processes.append(stack.enter_context(running(command, dict(os.environ), f"{urls[-1]}/v1/models")))
         pool = " ".join(f"openai+http://{url.removeprefix('http://')}/v1?concurrency={SLOTS}" for url in urls)
         service, _ = stack.enter_context(running_service(pool, ADJUDGE_LEDGER="off"))
-        what = f"{endpoints}, one killed midway" if one_dies else f"{endpoints}"
+        label = f"{endpoints}, one killed midway" if one_dies else f"{endpoints}"
         seconds, failed = asyncio.run(
-            drive(service, requests, f"endpoints: {what}", processes[-1] if one_dies else None)
+            drive(service, requests, f"endpoints: {label}", processes[-1] if one_dies else None)
         )
         judgements = requests * RESPONSES * CRITERIA
         return {
-            "endpoints": what,
+            "endpoints": label,
             "judgements": judgements,
             "judgements/s": judgements / seconds,
             "their own": endpoints * SLOTS / DELAY_S,
@@ -92,9 +92,9 @@ def measure(endpoints: int, requests: int, *, one_dies: bool = False) -> dict[st
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=48, help="for each endpoint")
+    parser.add_argument("--requests", type=int, default=48, help="requests per endpoint")
     each = parser.parse_args().requests
     rows = [measure(n, n * each) for n in (1, 2, 4)]
     rows.append(measure(2, 2 * each, one_dies=True))

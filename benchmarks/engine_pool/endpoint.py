@@ -1,6 +1,6 @@
-"""`python -m benchmarks.engine_pool.endpoint PORT SLOTS DELAY_S`: an OpenAI chat API as busy as a real engine.
+"""`python -m benchmarks.engine_pool.endpoint PORT SLOTS DELAY_S`: an OpenAI chat API with the load limits of an engine.
 
-It has no model: so many answers at a time, each after the delay. It counts the calls it gets by response and ends when
+It has no model and gives SLOTS answers at a time, each after the delay. It counts its calls by response, and exits when
 its standard input closes.
 """
 
@@ -20,7 +20,7 @@ _PLACE = {**_YES, "top_logprobs": [_YES, {"token": "no", "logprob": math.log(0.3
 
 
 class Endpoint:
-    """The server."""
+    """The endpoint's server."""
 
     def __init__(self, slots: int, delay_s: float) -> None:
         self._slots = asyncio.Semaphore(slots)

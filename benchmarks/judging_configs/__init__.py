@@ -1,1 +1,1 @@
-"""What it costs and what it does to the verdicts to ask several criteria in a call, or for reasons first."""
+"""Measure how several criteria per call, or reasons before the verdict, affect cost and verdicts."""

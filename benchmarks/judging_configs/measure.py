@@ -1,4 +1,4 @@
-"""Asking samples in one way, and the row of figures that comes of it."""
+"""Judge samples with one configuration, and compute its row of figures."""
 
 import asyncio
 import math
@@ -13,14 +13,14 @@ from trainer_client import AsyncClient
 from trainer_client.wire import JudgingProtocol, Verdict, VerdictAnswer
 
 SOME = 4
-"""How many criteria share a call where it is neither one nor all."""
+"""The number of criteria per call besides one and all."""
 
 DEADLINE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class CallConfig:
-    """One way of asking."""
+    """One configuration: protocol, criteria per call, and whether the judge gives reasons first."""
 
     protocol: JudgingProtocol
     k: int | Literal["all"]
@@ -32,14 +32,14 @@ class CallConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConfigAnswers:
-    """What a way came to on samples: an answer for each, and the seconds that all took."""
+    """The answers to the samples under one configuration, and the seconds for all of them."""
 
     answers: tuple[VerdictAnswer, ...]
     seconds: float
 
 
 def call_configs(protocols: Sequence[JudgingProtocol], most_criteria: int) -> Iterator[CallConfig]:
-    """Every way worth asking; `all` only where some rubric has more criteria than `SOME`."""
+    """Yield the configurations to measure; `all` only if a rubric has more criteria than `SOME`."""
     sizes: list[int | Literal["all"]] = [1, SOME, "all"] if most_criteria > SOME else [1, SOME]
     for protocol in protocols:
         for rationale in (False, True):
@@ -49,7 +49,7 @@ def call_configs(protocols: Sequence[JudgingProtocol], most_criteria: int) -> It
 async def ask(
     client: AsyncClient, samples: Sequence[Sample], config: CallConfig, mark: str, done: Callable[[], None]
 ) -> ConfigAnswers:
-    """Ask all samples at once. `mark` begins each prompt, so that no prefix is known from another way's."""
+    """Judge all samples at once. `mark` starts each prompt, so that configurations do not share cached prefixes."""
 
     async def one(sample: Sample) -> VerdictAnswer:
         group = {**sample.group, "prompt": f"{mark} {sample.group['prompt']}"}
@@ -68,27 +68,29 @@ async def ask(
     return ConfigAnswers(tuple(answers), time.perf_counter() - started)
 
 
-def row(data: str, config: CallConfig, samples: Sequence[Sample], asked: ConfigAnswers) -> dict[str, Any]:
-    """One row. Tokens are for each verdict asked for; the rate, agreement and AUROC are of those that did not fail."""
+def row(data: str, config: CallConfig, samples: Sequence[Sample], results: ConfigAnswers) -> dict[str, Any]:
+    """Compute a row. Tokens are per requested verdict; rate, agreement and AUROC are over successful verdicts."""
     pairs: list[tuple[Verdict, int]] = [
         (verdict, labels[verdict.criterion])
-        for sample, answer in zip(samples, asked.answers, strict=True)
+        for sample, answer in zip(samples, results.answers, strict=True)
         for labels, response in zip(sample.labels, answer.groups[0].responses, strict=True)
         for verdict in response.verdicts
     ]
-    given = [(verdict.score, label) for verdict, label in pairs if verdict.score is not None]
-    likely = [(verdict.probability, label) for verdict, label in pairs if verdict.probability is not None]
-    usage = [answer.usage for answer in asked.answers]
-    observed = agreement([int(score >= 0.5) for score, _ in given], [label for _, label in given])[0] if given else None
-    order = auroc([p for p, _ in likely], [label for _, label in likely]) if likely else math.nan
+    scored = [(verdict.score, label) for verdict, label in pairs if verdict.score is not None]
+    probable = [(verdict.probability, label) for verdict, label in pairs if verdict.probability is not None]
+    usage = [answer.usage for answer in results.answers]
+    observed = (
+        agreement([int(score >= 0.5) for score, _ in scored], [label for _, label in scored])[0] if scored else None
+    )
+    order = auroc([p for p, _ in probable], [label for _, label in probable]) if probable else math.nan
     return {
         "data set": data,
         "protocol": config.protocol,
         "k": str(config.k),
         "rationale": "yes" if config.rationale else "no",
         "verdicts": len(pairs),
-        "failed": len(pairs) - len(given),
-        "judgements/s": len(given) / asked.seconds,
+        "failed": len(pairs) - len(scored),
+        "judgements/s": len(scored) / results.seconds,
         "computed": sum(u.prompt_tokens_computed for u in usage) / len(pairs),
         "reused": sum(u.prompt_tokens_reused for u in usage) / len(pairs),
         "written": sum(u.tokens_written for u in usage) / len(pairs),

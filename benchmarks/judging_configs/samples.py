@@ -1,6 +1,6 @@
-"""Samples of public data sets under several criteria each, every one with a label from the data. Writes nothing.
+"""Samples of public data sets, each with several criteria that have labels from the data.
 
-A label is 1 or 0: what the criterion's verdict should be.
+A label is the right verdict on the criterion, 1 or 0.
 """
 
 import re
@@ -18,22 +18,22 @@ _CALCULATION = re.compile(r"<<([^=<>]*[-+*/][^=<>]*)=[^<>]*>>")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A group under a rubric of its own, and the labels of each of its responses by criterion id."""
+    """A group with its own rubric, and the labels of each response by criterion id."""
 
     group: Mapping[str, Any]
     labels: tuple[Mapping[str, int], ...]
 
     @property
     def criteria(self) -> int:
-        """How many criteria its rubric has."""
+        """The number of criteria of the rubric."""
         return len(self.group["rubric"]["criteria"])
 
 
 def contracts(folder: Path, size: int) -> list[Sample]:
-    """The `size` shortest contracts, each under 17 hypotheses; yes means entailed, by human labels."""
-    found = sorted(rows(folder / CONTRACTNLI), key=lambda row: len(row["text"]))
+    """Return the `size` shortest contracts, each with 17 hypotheses; yes means entailed, by human labels."""
+    shortest_first = sorted(rows(folder / CONTRACTNLI), key=lambda row: len(row["text"]))
     samples = []
-    for row in found[:size]:
+    for row in shortest_first[:size]:
         criteria = [criterion(c["id"], f"The agreement says: {c['hypothesis']}") for c in row["criteria"]]
         group = _group(f"contract-{row['id']}", "Draw up the agreement.", [row["text"]], criteria)
         samples.append(Sample(group, ({c["id"]: int(c["choice"] == "Entailment") for c in row["criteria"]},)))
@@ -41,14 +41,14 @@ def contracts(folder: Path, size: int) -> list[Sample]:
 
 
 def answers(folder: Path, size: int) -> list[Sample]:
-    """Four rollouts on each of `size` problems, the right answer beside them, under four criteria.
+    """Return four rollouts on each of `size` problems, with the ground truth, under four criteria.
 
-    Two name a final answer, that of the first rollout and the right one of the next problem; one asks for the right
-    one; one asks for a calculation of the reference solution, which a rollout has written down or has not.
+    Two criteria name a final answer: that of the first rollout, and the right answer to the next problem. One asks for
+    the right answer. One asks for a calculation of the reference solution, which a rollout may or may not contain.
     """
-    found = list(rows(folder / GSM8K, size + 1))
+    problems = list(rows(folder / GSM8K, size + 1))
     samples = []
-    for number, (row, following) in enumerate(pairwise(found)):
+    for number, (row, following) in enumerate(pairwise(problems)):
         rollouts = [row[model]["solution"] for model in GSM8K_MODELS]
         named = {"first": gsm8k_answer(rollouts[0]), "other": gsm8k_answer(following["ground_truth"])}
         named = {name: value for name, value in named.items() if value}
@@ -63,17 +63,17 @@ def answers(folder: Path, size: int) -> list[Sample]:
         labels = []
         for model, rollout in zip(GSM8K_MODELS, rollouts, strict=True):
             own = _value(gsm8k_answer(rollout))
-            of_one = {name: int(own == _value(value)) for name, value in named.items()}
-            of_one["right"] = int(row[model]["is_correct"])
+            own_labels = {name: int(own == _value(value)) for name, value in named.items()}
+            own_labels["right"] = int(row[model]["is_correct"])
             if calculation:
-                of_one["calculation"] = int(calculation in {c[1] for c in _CALCULATION.finditer(rollout)})
-            labels.append(of_one)
+                own_labels["calculation"] = int(calculation in {c[1] for c in _CALCULATION.finditer(rollout)})
+            labels.append(own_labels)
         samples.append(Sample(group, tuple(labels)))
     return samples
 
 
 def steps(folder: Path, size: int) -> list[Sample]:
-    """Whole solutions in steps, asked whether each step is correct up to the first that human labels call wrong."""
+    """Return solutions in steps, with a criterion for each step up to the first that human labels call wrong."""
     samples = []
     wanted = rows(folder / PROCESSBENCH, size, lambda row: row["split"] == "gsm8k" and row["label"] > 0)
     for row in wanted:
@@ -86,7 +86,7 @@ def steps(folder: Path, size: int) -> list[Sample]:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """How its samples are made, and how many are asked plainly and with reasons first, unless told otherwise."""
+    """How to build the samples, and the default numbers of samples to judge plainly and with reasons first."""
 
     make: Callable[[Path, int], list[Sample]]
     plain: int
@@ -105,5 +105,5 @@ def _group(id_: str, prompt: str, responses: list[str], criteria: list[dict[str,
 
 
 def _value(answer: str) -> float | None:
-    found = _NUMBER.search(answer.replace(",", ""))
-    return float(found[0]) if found else None
+    number = _NUMBER.search(answer.replace(",", ""))
+    return float(number[0]) if number else None

@@ -1,1 +1,1 @@
-"""The papers' own figures and numbers, simulated or computed again."""
+"""Reproduce the papers' figures and numbers, by simulation or from their own tables."""

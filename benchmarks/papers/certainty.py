@@ -1,8 +1,8 @@
-"""`python -m benchmarks.papers.certainty`: DRO's Figure 3, by the simulation of its appendix D.
+"""`python -m benchmarks.papers.certainty`: reproduce DRO's Figure 3 by the simulation of its appendix D.
 
-How well three rewards follow the tokens that reflect the reasoning, as their share falls and as references grow. The
-paper's numbers that were lost are options, listed with their reasons in the second table; the third table changes them
-one at a time.
+The figure shows how well three rewards follow the tokens that reflect the reasoning, as their share falls and as
+references grow. Numbers that are missing from the paper's text are options; the second table lists them with reasons,
+and the third varies them one at a time.
 """
 
 import argparse
@@ -23,14 +23,14 @@ FIXED = 1.0
 
 
 class Series(NamedTuple):
-    """Points along one axis."""
+    """The points along one axis."""
 
     name: str
     points: dict[float, Point]
 
 
 def run(setup: Setup, trials: int, seed: int) -> list[Series]:
-    """The three panels: by share with lengths drawn, by length with three tokens, by length with one in a hundred."""
+    """Compute the panels: by share with random lengths, and by length with three tokens or one in a hundred."""
 
     def by_length(reflective: Callable[[int], int], first: int) -> dict[float, Point]:
         return {
@@ -47,7 +47,7 @@ def run(setup: Setup, trials: int, seed: int) -> list[Series]:
 
 
 def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
-    """A row for each point: mean correlations."""
+    """Return a row of mean correlations for each point."""
     return [
         {"along": name, "at": f"{x:g}"} | dict(zip(REWARDS, map(float, point.means), strict=True))
         for name, points in series
@@ -56,22 +56,22 @@ def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
 
 
 def verdicts(series: Sequence[Series]) -> list[str]:
-    """What the paper says of its figure, and whether these points say so."""
+    """Describe how far the points agree with what the paper says about its figure."""
     points = [point.means for _, along in series for point in along.values()]
     ordered = sum(bool(logp < prob < r3) for logp, prob, r3 in points)
-    said = [f"R3 above average probability above average log-probability: at {ordered} of {len(points)} points"]
+    findings = [f"R3 above average probability above average log-probability: at {ordered} of {len(points)} points"]
     for name, along in series:
         xs = sorted(along)
         ends = (
             f"{reward} {along[xs[0]].means[i]:.2f} to {along[xs[-1]].means[i]:.2f}"
             for i, reward in reversed(list(enumerate(REWARDS)))
         )
-        said.append(f"{name}, from {xs[0]:g} to {xs[-1]:g}: {', '.join(ends)}")
-    return said
+        findings.append(f"{name}, from {xs[0]:g} to {xs[-1]:g}: {', '.join(ends)}")
+    return findings
 
 
 def vary(setup: Setup, trials: int, seed: int) -> list[dict[str, Any]]:
-    """Mean correlations at the fixed share and drawn lengths, with one choice changed at a time."""
+    """Return mean correlations at the fixed share and random lengths, with one choice changed at a time."""
 
     def row(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         point = measure(replace(setup, **changes), share(FIXED / 100), trials=trials, seed=seed)
@@ -81,7 +81,7 @@ def vary(setup: Setup, trials: int, seed: int) -> list[dict[str, Any]]:
 
 
 def panels(setup: Setup, series: Sequence[Series]) -> list[Panel]:
-    """What is drawn of the points."""
+    """Arrange the points in panels for the plot."""
     by_share, three, hundredth = (along for _, along in series)
     drawn = f"References of {setup.shortest:,} to {setup.longest:,} tokens"
     return [
@@ -92,10 +92,10 @@ def panels(setup: Setup, series: Sequence[Series]) -> list[Panel]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the simulation from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--trials", type=int, default=1000, help="groups at each point")
-    parser.add_argument("--seed", type=int, default=0, help="of the whole run")
+    parser.add_argument("--trials", type=int, default=1000, help="number of groups per point")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the whole run")
     parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="folder for the plot")
     for field in fields(Setup):
         assert field.default is not MISSING
@@ -106,13 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     setup = Setup(**{field.name: getattr(given, field.name) for field in fields(Setup)})
     series = run(setup, given.trials, given.seed)
     notes = [
-        f"{given.trials} groups at each point; seed {given.seed}; {setup.group_size} rollouts a group, "
-        f"{setup.shortest} to {setup.longest} tokens where the length is drawn",
+        f"{given.trials} groups per point; seed {given.seed}; {setup.group_size} rollouts per group, "
+        f"{setup.shortest} to {setup.longest} tokens if the length is random",
         *verdicts(series),
     ]
     publish("certainty", "Correlation of rewards with the tokens that reflect the reasoning", rows(series), notes)
     lost = choices(setup, given.trials, TOKENS, FIXED, SHARES)
-    publish("certainty_choices", "What was lost, and what stands for it", lost)
+    publish("certainty_choices", "Missing numbers and the values used here", lost)
     title = f"One choice changed, {FIXED:g}% of the tokens reflective, lengths drawn"
     publish("certainty_variations", title, vary(setup, given.trials, given.seed))
     for ending in ("png", "svg"):

@@ -1,4 +1,4 @@
-"""What DRO's appendix D no longer says, what stands for it here, and what is changed to see whether it matters."""
+"""Numbers that are missing from DRO's appendix D, the values used instead, and variations that show their effect."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from benchmarks.papers.simulation import Setup
 
 
 def choices(setup: Setup, trials: int, tokens: int, percent: float, shares: tuple[float, ...]) -> list[dict[str, str]]:
-    """A row for each number that was lost: what it is, its value in this run, and why this is the default."""
+    """Return a row for each missing number: its name, its value in this run, and the reason for the default."""
     s = setup
     return [
         {"number": number, "here": here, "why": why}
@@ -82,4 +82,4 @@ VARIATIONS: Mapping[str, Mapping[str, Any]] = {
     "groups of 8": {"group_size": 8},
     "correlation with each token": {"against": "each"},
 }
-"""What is changed one at a time, by the name of the change."""
+"""Changes to `Setup`, made one at a time, by name."""

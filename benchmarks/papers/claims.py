@@ -1,7 +1,7 @@
-"""What papers say in numbers, computed again from their own tables, and the verdict.
+"""Check the papers' numeric claims against their own tables.
 
-Reads a paper's data files: its tables as they stand and its claims, each with the expression that computes it. Says
-whether a claim follows from the tables, and never whether it is true.
+A paper's data files contain its tables as printed and its claims, each with the expression that computes it. A verdict
+says whether the claim follows from the tables, not whether it is true.
 """
 
 import tomllib
@@ -21,7 +21,7 @@ Relation = Literal["equal", "about", "at least", "more than", "less than", "uncl
 
 
 class ClaimVerdict(StrEnum):
-    """How a claim stands to what is computed."""
+    """How a claim compares with the computed number."""
 
     AGREES = "agrees"
     ROUNDING = "agrees after rounding"
@@ -30,7 +30,7 @@ class ClaimVerdict(StrEnum):
 
 
 class ClaimCheck(NamedTuple):
-    """A verdict; by how much the computed exceeds the claim, where they differ."""
+    """A verdict and, if the numbers differ, by how much the computed one exceeds the claim."""
 
     verdict: ClaimVerdict
     by: Fraction | None = None
@@ -38,7 +38,7 @@ class ClaimCheck(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper, in our words; `says` and `computed` are numbers, or lists of as many."""
+    """A claim of a paper, in our words; `says` and `computed` are numbers, or lists of equal length."""
 
     paper: str
     where: str
@@ -50,7 +50,7 @@ class Claim:
 
     @property
     def judged(self) -> list[ClaimCheck]:
-        """A verdict for each number."""
+        """The verdict on each number."""
         if self.says is None or self.computed is None:
             return [ClaimCheck(ClaimVerdict.UNKNOWN)]
         pairs = zip(_listed(self.says), _listed(self.computed), strict=True)
@@ -58,16 +58,16 @@ class Claim:
 
     @property
     def verdict(self) -> ClaimVerdict:
-        """The worst of its numbers' verdicts."""
+        """The worst verdict on any of the numbers."""
         return max((judged.verdict for judged in self.judged), key=list(ClaimVerdict).index)
 
 
 def judge(says: Number | None, computed: Number | None, relation: Relation = "equal") -> ClaimCheck:
-    """Compare a number that a paper says with the same one computed of its tables.
+    """Compare a claimed number with the one computed from the paper's tables.
 
-    *Agrees*: the numbers as printed give it, rounded as the claim is. *Agrees after rounding*: they do not, but
-    numbers that round to them may. *Differs*: none does. `about` allows a tenth. What is `unclear` in the paper cannot
-    be told.
+    *Agrees*: the printed numbers give the claim, rounded as the claim is. *Agrees after rounding*: they do not, but
+    numbers that round to them may. *Differs*: no such numbers do. The relation `about` allows a deviation of 10%. A
+    claim that is `unclear` in the paper cannot be decided.
     """
     if says is None or computed is None or relation == "unclear":
         return ClaimCheck(ClaimVerdict.UNKNOWN)
@@ -89,7 +89,7 @@ def judge(says: Number | None, computed: Number | None, relation: Relation = "eq
 
 
 def read_claims(folder: Path = FOLDER) -> list[Claim]:
-    """All claims of all papers, in the order of the folders' and their files' names.
+    """Read all claims of all papers, in the order of the names of folders and files.
 
     Raises:
         ValueError: a claim cannot be computed; the message names the file and the claim.
@@ -98,32 +98,32 @@ def read_claims(folder: Path = FOLDER) -> list[Claim]:
 
 
 def read_paper(folder: Path) -> list[Claim]:
-    """The claims of one paper; the tables of one of its files are known in all. Errors are those of `read_claims`."""
+    """Read the claims of one paper, whose files share their tables. Raises as `read_claims`."""
     documents = {file.name: tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.toml"))}
     paper = next(document["paper"] for document in documents.values() if "paper" in document)
-    given = [table for document in documents.values() for table in document.get("tables", {}).items()]
-    tables = {key: table for name, data in given for key, table in _tables(name, data)}
-    found = []
+    sources = [table for document in documents.values() for table in document.get("tables", {}).items()]
+    tables = {key: table for name, data in sources for key, table in _tables(name, data)}
+    claims = []
     for name, document in documents.items():
         for filled in (filled for entry in document.get("claims", []) for filled in _filled(entry, tables)):
             try:
-                found.append(_claim(paper, filled, tables))
+                claims.append(_claim(paper, filled, tables))
             except (ValueError, KeyError, SyntaxError, TypeError, ZeroDivisionError, AttributeError) as error:
                 where = f"{folder.name}/{name}, {filled['claim']!r}"
-                raise ValueError(f"{where}: {error!r}; mend the entry") from error
-    return found
+                raise ValueError(f"{where}: {error!r}; correct the entry") from error
+    return claims
 
 
 def _claim(paper: str, entry: Mapping[str, Any], tables: Mapping[str, Table]) -> Claim:
     says, computed = (evaluate(entry[key], tables) if key in entry else None for key in ("says", "is"))
     if isinstance(says, list) and isinstance(computed, list) and len(says) != len(computed):
-        raise ValueError(f"{len(says)} numbers are claimed and {len(computed)} computed")
+        raise ValueError(f"{len(says)} numbers are claimed, but {len(computed)} are computed")
     relation, note = entry.get("relation", "equal"), entry.get("note", "")
     return Claim(paper, entry["where"], entry["claim"], says, computed, relation, note)
 
 
 def _tables(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
-    """A table; and one of what its cells have in brackets, `NAME_gains`, for the rows that have it."""
+    """Yield the table and, if rows have numbers in brackets, a table `NAME_gains` of these numbers."""
     columns = tuple(data["columns"].split())
     rows = {row: _cells(text) for row, text in data["rows"].items()}
     for row, cells in rows.items():
@@ -136,7 +136,7 @@ def _tables(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
 
 
 def _cells(text: str) -> list[tuple[Number | None, Number | None]]:
-    """Cells such as `61.1 (+14.3)`: the number, and the one in brackets. A lost one is `?`."""
+    """Parse cells such as `61.1 (+14.3)` into the number and the one in brackets. `?` is a missing number."""
     cells: list[tuple[Number | None, Number | None]] = []
     for word in text.split():
         if word.startswith("("):
@@ -147,7 +147,7 @@ def _cells(text: str) -> list[tuple[Number | None, Number | None]]:
 
 
 def _filled(entry: Mapping[str, Any], tables: Mapping[str, Table]) -> Iterator[dict[str, Any]]:
-    """The entry; with `each`, once for each of its values, or for each row of the table of that name."""
+    """Yield the entry; with `each`, once for each of its values, or for each row of the table with that name."""
     each = entry.get("each")
     if each is None:
         yield dict(entry)

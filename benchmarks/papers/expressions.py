@@ -1,8 +1,8 @@
-"""Expressions over a paper's tables, as the data files write them: `mean(t1["RaR"][:6])`.
+"""Expressions over a paper's tables, as written in the data files: `mean(t1["RaR"][:6])`.
 
-Arithmetic, comparisons, rows by name, columns by name, and the functions of `FUNCTIONS`; nothing else of Python. A
-number in an expression is one that a paper prints, so that 3.50 is rounded at its second decimal and 350 is a count;
-text that is no key is one too: "12K", "92%".
+They support arithmetic, comparisons, rows and columns by name, and the functions in `FUNCTIONS`, but nothing else of
+Python. Numbers are read as printed in a paper: 3.50 is rounded at its second decimal, and 350 is a count. Text that is
+not a key is also a number: "12K", "92%".
 """
 
 import ast
@@ -18,19 +18,19 @@ from benchmarks.papers.numbers import Number, exact, mean, printed, root, total
 
 @dataclass(frozen=True)
 class Table:
-    """A table as a paper prints it: rows of numbers by name. A cell that was lost is None."""
+    """A table as printed in a paper: rows of numbers by name. A missing cell is None."""
 
     where: str
     columns: tuple[str, ...]
     rows: Mapping[str, list[Any]]
 
     def column(self, name: str) -> list[Any]:
-        """The numbers of one column, in the order of the rows."""
+        """Return the numbers of a column, in the order of the rows."""
         return [row[self.columns.index(name)] for row in self.rows.values()]
 
 
 def _leads(row: Sequence[Number], *others: Sequence[Number]) -> Number:
-    """In how many columns a row is above each of the others."""
+    """Count the columns in which a row is above all others."""
     return exact(sum(all(own.value > other.value for other in rest) for own, *rest in zip(row, *others, strict=True)))
 
 
@@ -39,19 +39,19 @@ def _count(values: Sequence[bool]) -> Number:
 
 
 def _attainable(values: Sequence[Number], size: Number) -> Number:
-    """How many percentages are those of a whole number among `size`."""
+    """Count the percentages that are possible for a whole number out of `size`."""
     counts = ((math.ceil(x.low / 100 * size.value), x.high / 100 * size.value) for x in values)
     return exact(sum(first <= last for first, last in counts))
 
 
 def _p_value(correlation: Number, size: Number) -> Number:
-    """The two-sided p of a correlation of so many pairs, by Student's t, for an even number of degrees of freedom.
+    """Compute the two-sided p-value of a correlation of `size` pairs by Student's t, for even degrees of freedom n.
 
-    With t = tan(a) sqrt(n), the chance of less than t is sin(a) (1 + 1/2 cos²a + (1·3)/(2·4) cos⁴a + …), n/2 terms.
+    With t = tan(a) sqrt(n), P(|T| < t) = sin(a) (1 + 1/2 cos²a + (1·3)/(2·4) cos⁴a + …), with n/2 terms.
     """
     freedom = int(size.value) - 2
     if freedom < 2 or freedom % 2:
-        raise ValueError(f"{freedom} degrees of freedom; this series is for an even number")
+        raise ValueError(f"there are {freedom} degrees of freedom; this series needs a positive even number")
 
     def against_chance(strength: float) -> float:
         cosine2, term, series = 1 - strength * strength, 1.0, 1.0
@@ -64,18 +64,18 @@ def _p_value(correlation: Number, size: Number) -> Number:
 
 
 def _weighted(values: Sequence[Number], counts: Sequence[Number]) -> Number:
-    """The mean of values that occur so often."""
+    """Compute the mean of values with counts."""
     return total([value * count for value, count in zip(values, counts, strict=True)]) / total(counts)
 
 
 def _deviation(values: Sequence[Number], counts: Sequence[Number]) -> Number:
-    """The population's deviation of values that occur so often."""
+    """Compute the population standard deviation of values with counts."""
     centre = _weighted(values, counts)
     return root(_weighted([(value - centre) * (value - centre) for value in values], counts))
 
 
 def _median(values: Sequence[Number], counts: Sequence[Number]) -> Number:
-    """The median of values that occur so often, of two in the middle their mean."""
+    """Compute the median of values with counts: the middle value, or the mean of the two middle ones."""
     every = sorted(value.value for value, n in zip(values, counts, strict=True) for _ in range(int(n.value)))
     return exact((every[(len(every) - 1) // 2] + every[len(every) // 2]) / 2)
 
@@ -122,13 +122,13 @@ def evaluate(text: str, names: Mapping[str, Any]) -> Any:
 
     Args:
         text: the expression.
-        names: tables and rows by the names that it uses.
+        names: the tables and rows that it may refer to, by name.
 
     Raises:
-        ValueError: it uses something that expressions have not.
-        KeyError: a table, row or column that is not there.
+        ValueError: it uses unsupported syntax or an unknown function.
+        KeyError: a table, row or column does not exist.
     """
-    bracketed = f"({text})"  # so that lines may break
+    bracketed = f"({text})"  # allows line breaks
     return _Evaluator(bracketed, names).visit(ast.parse(bracketed, mode="eval").body)
 
 
@@ -158,7 +158,7 @@ class _Evaluator(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> Any:
         if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
-            raise ValueError(f"{self._text!r} calls something else than {', '.join(FUNCTIONS)}")
+            raise ValueError(f"{self._text!r} calls an unknown function; use one of {', '.join(FUNCTIONS)}")
         keys = [
             arg.value if isinstance(arg, ast.Constant) and node.func.id == "column" else self.visit(arg)
             for arg in node.args
@@ -166,18 +166,18 @@ class _Evaluator(ast.NodeVisitor):
         return FUNCTIONS[node.func.id](*keys)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
-        of = self.visit(node.value)
+        value = self.visit(node.value)
         if isinstance(node.slice, ast.Slice):
-            return of[slice(*(part and ast.literal_eval(part) for part in (node.slice.lower, node.slice.upper)))]
+            return value[slice(*(part and ast.literal_eval(part) for part in (node.slice.lower, node.slice.upper)))]
         key = ast.literal_eval(node.slice)
-        return of.rows[key] if isinstance(of, Table) else of[key]
+        return value.rows[key] if isinstance(value, Table) else value[key]
 
     def generic_visit(self, node: ast.AST) -> Any:
-        raise ValueError(f"{self._text!r} holds a {type(node).__name__}, which expressions have not")
+        raise ValueError(f"{self._text!r} contains a {type(node).__name__}, which expressions do not support")
 
 
 def _spread(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Apply to two numbers, or to each of a list; a number goes with each."""
+    """Apply an operation to two numbers or elementwise to lists; a single number is paired with each element."""
     if not isinstance(left, list) and not isinstance(right, list):
         return operation(left, right)
     size = len(left) if isinstance(left, list) else len(right)

@@ -1,7 +1,7 @@
-"""Numbers as a paper prints them, and the arithmetic of what was rounded away.
+"""Interval arithmetic for numbers as printed in papers.
 
-A printed number stands for all the numbers that round to it. Whatever is computed of such numbers has a value, that of
-the numbers as printed, and bounds, between which it lies whatever was rounded away. Knows nothing of papers or claims.
+A printed number stands for all numbers that round to it. A number computed from printed ones has a value, computed from
+the numbers as printed, and bounds that hold whatever was rounded away.
 """
 
 import math
@@ -15,7 +15,7 @@ _PRINTED = re.compile(r"(?P<sign>[-+–−]?)(?P<digits>\d[\d,]*)(?P<decimals>\.
 
 @dataclass(frozen=True)
 class Number:
-    """A value and the bounds that rounding leaves it. A count has its value for both."""
+    """A value and its bounds before rounding. For a count, both bounds equal the value."""
 
     value: Fraction
     low: Fraction
@@ -23,15 +23,15 @@ class Number:
     decimals: int = 0
 
     def __add__(self, other: "Number") -> "Number":
-        """Add; so do the bounds."""
+        """Add the values and the bounds."""
         return Number(self.value + other.value, self.low + other.low, self.high + other.high)
 
     def __neg__(self) -> "Number":
-        """Turn the sign, and the bounds."""
+        """Negate the value and the bounds."""
         return Number(-self.value, -self.high, -self.low, self.decimals)
 
     def __abs__(self) -> "Number":
-        """The size without the sign."""
+        """Return the absolute value."""
         if self.low >= 0:
             return self
         return -self if self.high <= 0 else Number(abs(self.value), Fraction(0), max(-self.low, self.high))
@@ -56,28 +56,28 @@ class Number:
         return self * Number(1 / other.value, 1 / other.high, 1 / other.low)
 
     def through(self, rising: Callable[[float], float]) -> "Number":
-        """Apply a function that never falls."""
+        """Apply a non-decreasing function."""
         value, low, high = (Fraction(rising(float(x))) for x in (self.value, self.low, self.high))
         return Number(value, low, high)
 
 
 def exact(value: float | Fraction) -> Number:
-    """A number that nothing was rounded of."""
+    """Return an exact number, without rounding."""
     fraction = Fraction(value)
     return Number(fraction, fraction, fraction)
 
 
 def printed(text: str) -> Number:
-    """Read a number as it stands in a paper.
+    """Parse a number as printed in a paper.
 
-    One with decimals, a percent sign or a K for thousands was rounded at its last digit; any other is a count.
+    A number with decimals, a percent sign or a K for thousands is rounded at its last digit; any other is a count.
 
     Raises:
-        ValueError: the text is no number.
+        ValueError: the text is not such a number.
     """
     match = _PRINTED.fullmatch(text.strip())
     if not match:
-        raise ValueError(f"{text!r} is no number as papers print them, such as 1,234, 56.70, 98% or 12K")
+        raise ValueError(f"{text!r} is not a printed number; write it like 1,234, 56.70, 98% or 12K")
     scale = 1000 if match["unit"] == "K" else 1
     decimals = len(match["decimals"] or ".") - 1
     size = Fraction(match["digits"].replace(",", "") + (match["decimals"] or "")) * scale
@@ -87,15 +87,15 @@ def printed(text: str) -> Number:
 
 
 def mean(numbers: Sequence[Number]) -> Number:
-    """The mean."""
+    """Return the mean."""
     return total(numbers) / exact(len(numbers))
 
 
 def total(numbers: Sequence[Number]) -> Number:
-    """The sum."""
+    """Return the sum."""
     return sum(numbers[1:], numbers[0])
 
 
 def root(number: Number) -> Number:
-    """The square root."""
+    """Return the square root."""
     return number.through(math.sqrt)

@@ -1,4 +1,4 @@
-"""Draws DRO's Figure 3 from measured points. Knows what the axes say, and nothing of how the points came about."""
+"""Plot DRO's Figure 3 from measured points."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.papers.simulation import REWARDS, Point
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart; markers and dashes say the same again.
+# Okabe and Ito's palette, which is safe for colour-blind readers; markers and dashes repeat the distinction.
 _STYLES = (("#D55E00", "s", (0, (1.5, 1.5))), ("#E69F00", "^", (0, (5, 2))), ("#0072B2", "o", "solid"))
 _INK = "#333333"
 _BAND = "middle half of the groups"
@@ -25,7 +25,7 @@ _SETTINGS: dict[Any, Any] = {
 
 
 class Panel(NamedTuple):
-    """One of the plot's panels: points by x, on a logarithmic axis."""
+    """A panel of the plot: points by x, on a logarithmic axis."""
 
     title: str
     axis: str
@@ -34,7 +34,7 @@ class Panel(NamedTuple):
 
 
 def draw_panels(panels: Sequence[Panel], file: Path) -> None:
-    """Write the panels side by side to `file`, whose ending gives the format."""
+    """Plot the panels side by side into `file`, in the format of its extension."""
     with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=(10.5, 3.9), layout="constrained")
         for axes, panel in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):

@@ -1,8 +1,8 @@
-"""Groups of simulated certainties, and how well a reward of them follows the tokens that reflect the reasoning.
+"""Simulate groups of certainties, and how well rewards follow the tokens that reflect the reasoning.
 
-The setup of DRO's appendix D: Gaussian certainties, a few tokens of which vary with the reasoning and all others for no
-reason of it. Most of its numbers were lost from the text, so all are fields of `Setup`. Knows no model and no plot; the
-rewards are those of `trainer_client.dro`.
+This is the setup of DRO's appendix D: certainties are Gaussian; those of a few tokens vary with the quality of the
+reasoning, those of all others independently of it. Most of the numbers are missing from the paper's text, so all of
+them are fields of `Setup`. The rewards are those of `trainer_client.dro`.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ REWARDS = ("average log-probability", "average probability", "R3")
 
 @dataclass(frozen=True)
 class Setup:
-    """What a group is drawn from. Certainties are probabilities; a deviation is over the rollouts of a group."""
+    """The distribution of a group. Certainties are probabilities; deviations are over the rollouts of a group."""
 
     group_size: int = 16
     shortest: int = 100
@@ -54,26 +54,26 @@ class Point:
 
     @property
     def means(self) -> Array:
-        """The mean over the groups."""
+        """The means over the groups: 3."""
         return np.asarray(self.correlations.mean(axis=0))
 
     @property
     def quartiles(self) -> Array:
-        """The quartiles over the groups, lower and upper: 2 x 3."""
+        """The lower and upper quartiles over the groups: 2 x 3."""
         return np.quantile(self.correlations, (0.25, 0.75), axis=0)
 
 
 def share(fraction: float) -> Callable[[int], int]:
-    """The number of reflective tokens of a reference of T tokens, of which they are a fraction; at least one."""
+    """Return a function from a reference's length to its number of reflective tokens: a fraction, at least one."""
     return lambda length: max(1, round(fraction * length))
 
 
 def draw(setup: Setup, rng: np.random.Generator, length: int, reflective: int) -> Array:
-    """The certainties of one group, G x T, the reflective tokens first.
+    """Draw the certainties of one group, G x T, with the reflective tokens first.
 
-    A reflective token's is mean + deviation (sqrt(rho) q + sqrt(1 - rho) e), where q is the quality of the rollout's
-    reasoning, common to all of them, and e the token's own; the others' is the same with a q that has nothing to do
-    with it, and rho = `noise_correlation`. All are clipped to [floor, 1].
+    The certainty of a reflective token is mean + deviation (sqrt(rho) q + sqrt(1 - rho) e), where q is the quality of
+    the rollout's reasoning, common to its reflective tokens, and e is the token's own noise. The other tokens have an
+    independent q and rho = `noise_correlation`. All certainties are clipped to [floor, 1].
     """
     kinds = np.array(
         [
@@ -94,10 +94,10 @@ def draw(setup: Setup, rng: np.random.Generator, length: int, reflective: int) -
 
 
 def correlations(setup: Setup, probs: Array, reflective: int) -> tuple[float, float, float]:
-    """How each reward correlates with the z-scores of the first tokens over the group.
+    """Compute the correlation of each reward with the z-scores of the reflective tokens over the group.
 
-    With `against="mean"` that is the correlation with a rollout's mean z-score; with `"each"` the mean of the
-    correlations with each token's. Pearson's does not change when rewards are made advantages.
+    With `against="mean"`, it is the correlation with a rollout's mean z-score; with `"each"`, the mean correlation with
+    each token's z-score. Pearson's correlation is the same for rewards and advantages.
     """
     tokens = probs[:, :reflective]
     scores = (tokens - tokens.mean(axis=0)) / tokens.std(axis=0)
@@ -118,19 +118,19 @@ def correlations(setup: Setup, probs: Array, reflective: int) -> tuple[float, fl
 def measure(
     setup: Setup, reflective: Callable[[int], int], *, trials: int, seed: int, length: int | None = None
 ) -> Point:
-    """Draw groups and correlate.
+    """Draw groups and compute their correlations.
 
     Args:
-        setup: what groups are drawn from.
-        reflective: the number of reflective tokens for a length; no more than that.
-        trials: groups.
-        seed: of the generator; the same seed gives the same groups.
-        length: tokens of the reference answer; None draws each group's evenly from the setup's shortest to longest.
+        setup: the distribution of groups.
+        reflective: gives the number of reflective tokens for a length, at most the length.
+        trials: number of groups.
+        seed: seed of the generator; the same seed gives the same groups.
+        length: tokens of the reference answer; None draws it uniformly from the setup's shortest to longest.
     """
     rng = np.random.default_rng(seed)
-    found = []
+    results = []
     for _ in range(trials):
         tokens = length or int(rng.integers(setup.shortest, setup.longest, endpoint=True))
         count = reflective(tokens)
-        found.append(correlations(setup, draw(setup, rng, tokens, count), count))
-    return Point(np.array(found))
+        results.append(correlations(setup, draw(setup, rng, tokens, count), count))
+    return Point(np.array(results))

@@ -1,6 +1,7 @@
-"""`python -m benchmarks.papers.tables`: every number of the five papers that their own tables give, computed again.
+"""`python -m benchmarks.papers.tables`: check every claim of the five papers that their own tables allow to compute.
 
-Prints a row for each claim with the verdict; `--write docs/papers.md` writes them as the last section of that page.
+It prints a row with the verdict for each claim; `--write docs/papers.md` writes the rows as the last section of that
+page.
 """
 
 import argparse
@@ -19,24 +20,24 @@ _SPOKEN = ("about", "at least", "more than", "less than")
 
 
 def row(claim: Claim) -> dict[str, str]:
-    """A claim as a row of text."""
+    """Format a claim as a row of text."""
     says, computed = _numbers(claim.says), _numbers(claim.computed)
     decimals = [number.decimals for number in says] or [1] * len(computed)
     claimed = " ".join(map(as_printed, says))
-    found = " ".join(as_computed(number, places) for number, places in zip(computed, decimals, strict=False))
+    recomputed = " ".join(as_computed(number, places) for number, places in zip(computed, decimals, strict=False))
     return {
         "paper": claim.paper,
         "where": claim.where,
         "claim": claim.claim,
         "says": f"{claim.relation} {claimed}" if claim.relation in _SPOKEN else claimed or "lost",
-        "computed": "the same" if len(says) > 2 and found == claimed else found or "–",
+        "computed": "the same" if len(says) > 2 and recomputed == claimed else recomputed or "–",
         "verdict": verdict(claim),
         "note": claim.note,
     }
 
 
 def verdict(claim: Claim) -> str:
-    """The verdict in words, with what the computed number exceeds the claim by; of lists, how many differ."""
+    """Format the verdict, with the difference from the claim and, for lists, how many numbers differ."""
     if claim.verdict is not ClaimVerdict.DIFFERS:
         return claim.verdict.value
     differing = [judged for judged in claim.judged if judged.verdict is ClaimVerdict.DIFFERS]
@@ -46,12 +47,12 @@ def verdict(claim: Claim) -> str:
 
 
 def as_printed(number: Number) -> str:
-    """A claimed number as the paper has it."""
+    """Format a claimed number as in the paper."""
     return _decimal(number.value, number.decimals)
 
 
 def as_computed(number: Number, decimals: int) -> str:
-    """A computed number, to one place more than its claim where it does not end there."""
+    """Format a computed number, with one decimal more than its claim unless it is exact without."""
     return _decimal(number.value, decimals, more=1)
 
 
@@ -65,13 +66,13 @@ def _numbers(value: Number | list[Number] | None) -> list[Number]:
 
 
 def summary(claims: Sequence[Claim]) -> str:
-    """How many claims have each verdict."""
+    """Count the claims by verdict."""
     counts = Counter(claim.verdict for claim in claims)
     return f"{len(claims)} claims: " + ", ".join(f"{counts[kind]} {kind}" for kind in ClaimVerdict)
 
 
 def markdown(claims: Sequence[Claim]) -> str:
-    """The rows as tables of Markdown, one for each paper, under a heading of their own."""
+    """Format the claims as Markdown tables, one per paper, under `HEADING`."""
     parts = [f"{HEADING}\n\n{summary(claims)}.\n"]
     for paper in dict.fromkeys(claim.paper for claim in claims):
         rows = [row(claim) for claim in claims if claim.paper == paper]
@@ -84,10 +85,12 @@ def markdown(claims: Sequence[Claim]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the check from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", type=Path, metavar="PAGE", help=f"a page of Markdown that ends with {HEADING!r}")
-    parser.add_argument("--differing", action="store_true", help="only claims that do not agree")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help=f"Markdown page whose last section {HEADING!r} to replace"
+    )
+    parser.add_argument("--differing", action="store_true", help="print only claims that do not agree")
     given = parser.parse_args(arguments)
     claims = read_claims()
     shown = [claim for claim in claims if not given.differing or claim.verdict is not ClaimVerdict.AGREES]

@@ -1,1 +1,1 @@
-"""Adjudge beside what people use today: the same responses and criteria, the same server underneath, in one run."""
+"""Compare Adjudge with other tools: the same responses and criteria on the same server, in one run."""

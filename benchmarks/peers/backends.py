@@ -1,4 +1,4 @@
-"""The server of the OpenAI API that every contender asks, and what it counts: the scripted one, or llama.cpp's."""
+"""The OpenAI API server that all contenders use, and its counters: the scripted server, or llama.cpp's."""
 
 import asyncio
 import os
@@ -20,12 +20,12 @@ from judge_server.engines.llamacpp.process import locate_weights
 SLOTS = 4
 SLOT_TOKENS = 4096
 AWAY_TENTHS = 600
-"""Tenths of a second for which the scripted server may be away."""
+"""Maximum downtime of the scripted server, in tenths of a second."""
 
 
 @dataclass
 class Counts:
-    """What reached the server in a pass; `answered` are the pairs that it gave a true verdict on."""
+    """The server's counters for a pass; `answered` contains the pairs on which it gave a true verdict."""
 
     calls: int = 0
     computed: int = 0
@@ -36,7 +36,7 @@ class Counts:
 
 
 class Backend(ABC):
-    """A running server; `root` is its address without `/v1`."""
+    """A running server; `root` is its URL without `/v1`."""
 
     def __init__(self, root: str, process: psutil.Process, http: httpx2.AsyncClient) -> None:
         self.root = root
@@ -45,11 +45,11 @@ class Backend(ABC):
         self._before = Counts()
 
     async def begin(self, **faults: float) -> None:
-        """Count anew, and go wrong as told."""
+        """Reset the counters and set the faults."""
         self._before = await self._totals()
 
     async def counts(self) -> Counts:
-        """Since `begin`."""
+        """Return the counters since `begin`."""
         now, before = await self._totals(), self._before
         return Counts(
             now.calls - before.calls,
@@ -62,7 +62,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def _totals(self) -> Counts:
-        """Since the server began."""
+        """Return the server's current counters."""
 
     async def _get(self, path: str) -> httpx2.Response:
         return (await self._http.get(f"{self.root}{path}")).raise_for_status()
@@ -72,39 +72,41 @@ class ScriptedBackend(Backend):
     """The scripted server."""
 
     async def begin(self, **faults: float) -> None:
-        """Count anew, and go wrong as told."""
+        """Reset the counters and set the faults."""
         (await self._http.post(f"{self.root}/control", content=control(**faults))).raise_for_status()
         self._before = Counts(cpu_s=cpu_seconds(self._pids))
 
     async def _totals(self) -> Counts:
         for _ in range(AWAY_TENTHS):
             try:
-                told: dict[str, Any] = (await self._get("/counts")).json()
+                totals: dict[str, Any] = (await self._get("/counts")).json()
                 break
-            except httpx2.TransportError:  # it is away for a moment, as it was told
+            except httpx2.TransportError:  # the simulated downtime
                 await asyncio.sleep(0.1)
         else:
-            raise RuntimeError("the scripted server went away and did not come back")
+            raise RuntimeError("the scripted server went down and did not come back")
         cpu_s = cpu_seconds(self._pids)
-        return Counts(told["calls"], told["computed"], told["written"], told["again"], cpu_s, set(told["answered"]))
+        return Counts(
+            totals["calls"], totals["computed"], totals["written"], totals["again"], cpu_s, set(totals["answered"])
+        )
 
 
 class LlamaCppBackend(Backend):
-    """llama.cpp's server, which counts no calls."""
+    """llama.cpp's server, which does not count calls."""
 
     async def _totals(self) -> Counts:
         page = (await self._get("/metrics")).text
-        told = dict(line.split(" ")[:2] for line in page.splitlines() if line.startswith("llamacpp:"))
+        metrics = dict(line.split(" ")[:2] for line in page.splitlines() if line.startswith("llamacpp:"))
         return Counts(
-            computed=int(float(told["llamacpp:prompt_tokens_total"])),
-            written=int(float(told["llamacpp:tokens_predicted_total"])),
+            computed=int(float(metrics["llamacpp:prompt_tokens_total"])),
+            written=int(float(metrics["llamacpp:tokens_predicted_total"])),
             cpu_s=cpu_seconds(self._pids),
         )
 
 
 @asynccontextmanager
 async def scripted() -> AsyncIterator[ScriptedBackend]:
-    """The scripted server on a free port."""
+    """Run the scripted server on a free port."""
     port = unused_port()
     root = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "benchmarks.peers.scripted_server", str(port)]
@@ -115,7 +117,7 @@ async def scripted() -> AsyncIterator[ScriptedBackend]:
 
 @asynccontextmanager
 async def llamacpp(model: str) -> AsyncIterator[LlamaCppBackend]:
-    """A server of llama.cpp with four slots on a free port."""
+    """Run a llama.cpp server with four slots on a free port."""
     port = unused_port()
     root = f"http://127.0.0.1:{port}"
     file = locate_weights(model).path

@@ -1,4 +1,4 @@
-"""Who is measured, and how each is set up: as its documentation has it, with the same calls in flight and timeout."""
+"""The contenders and their configuration: as documented by each, with the same calls in flight and timeout."""
 
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -17,10 +17,10 @@ ADJUDGE = "Adjudge"
 
 @dataclass(frozen=True)
 class PeerConfig:
-    """A module of `drivers`, the form of reply that its prompt asks for, and options of its own.
+    """A module of `drivers`, the form of reply that its prompt asks for, and its options.
 
-    An option `in_flight` is the calls under way at a time, where it is not as many as everybody's.
-    `service` are settings of the `adjudge serve` that stands before the server, None where none does.
+    The option `in_flight` overrides the common number of calls in flight. `service` contains settings of the
+    `adjudge serve` in front of the server; None if the contender has no service.
     """
 
     name: str
@@ -32,7 +32,7 @@ class PeerConfig:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is the same for all. `adjudge_in_flight` is 0 where Adjudge is to choose by itself."""
+    """Conditions common to all contenders. With `adjudge_in_flight` 0, Adjudge chooses the number itself."""
 
     root: str
     criteria: int
@@ -67,7 +67,7 @@ FAULTS = (SPEED[0], HAND, HAND_PLAIN, VERIFIERS, INSPECT, DEEPEVAL)
 
 @asynccontextmanager
 async def started(contender: PeerConfig, terms: Terms) -> AsyncIterator[Driver]:
-    """The contender's processes until the block is left. Raises `NotHere`."""
+    """Run the contender's processes within the block. Raises `PeerUnavailable`."""
     options = {"in_flight": terms.in_flight, **contender.options}
     in_flight = options.pop("in_flight")
     with ExitStack() as stack:

@@ -1,8 +1,8 @@
-"""A contender's process: it judges one pass after another as it is told, and says what each took.
+"""The process of a contender, which judges one pass after another and reports the cost of each.
 
-A pass comes as a line of JSON on standard input; what it took goes out as one. Whatever else a contender prints goes
-to standard error. Processor seconds are taken around the pass alone, so imports and starts cost nobody anything.
-Standard library and psutil only: the peers' environment reads this too.
+A pass arrives as a line of JSON on standard input; its result is a line of JSON on standard output. Everything else
+that a contender prints goes to standard error. Processor seconds cover only the pass, not imports and startup. This
+module uses only the standard library and psutil, since it also runs in the peers' environments.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ import psutil
 from benchmarks.peers.worksheets import criteria, question, response
 
 RESPONSES_AT_ONCE = 4
-"""Responses under way at a time, each with all of its criteria."""
+"""Responses in flight in a timed pass, each with all of its criteria."""
 
 LONGEST_REPLY = 512
-"""Tokens that a contender which asks for reasons lets the model write."""
+"""Token limit of replies for contenders that ask for reasons."""
 
 Score = float | str
-"""A judgement: its score, 1 for a satisfied criterion, or why there is none."""
+"""A judgement: its score (1 for a satisfied criterion), or the reason why it failed."""
 
 
 @dataclass(frozen=True)
 class DriverConfig:
-    """What a contender is told at its start. `options` are its own."""
+    """The configuration of a contender's process; `options` are specific to the contender."""
 
     url: str
     model: str
@@ -43,7 +43,7 @@ class DriverConfig:
 
 @dataclass(frozen=True)
 class Pass:
-    """Responses 0 to `responses` of a set to judge: all at once, or, to time them, a few at a time."""
+    """Judge the first `responses` responses of a set: all at once or, to time them, a few at a time."""
 
     set_number: int
     responses: int
@@ -52,9 +52,9 @@ class Pass:
 
 @dataclass
 class PassResult:
-    """A pass: wall and processor seconds, the scores of each response, and the seconds of each where it was timed.
+    """The result of a pass: wall and processor seconds, scores per response, and latencies if the pass was timed.
 
-    `broke` says why the pass as a whole brought nothing.
+    `error` is the reason if the pass as a whole failed.
     """
 
     seconds: float = 0.0
@@ -65,14 +65,14 @@ class PassResult:
 
 
 class WorksheetJudge(Protocol):
-    """Judges worksheets under the rubric of the setting."""
+    """Judges worksheets by the rubric of the configuration."""
 
     async def judge(self, set_number: int, numbers: Sequence[int]) -> list[list[Score]]:
-        """Judge these responses of a set, as many at a time as allowed."""
+        """Judge these responses of a set, with as many calls in flight as allowed."""
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """Processor seconds of processes and all their descendants so far."""
+    """Return the processor seconds of processes and all their descendants so far."""
     total = 0.0
     for pid in pids:
         process = psutil.Process(pid)
@@ -83,38 +83,38 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 
 async def run_pass(contender: WorksheetJudge, asked: Pass, pids: Sequence[int]) -> PassResult:
-    """Have a pass judged; `pids` are the contender's processes beside this one."""
-    took, numbers = PassResult(), range(asked.responses)
+    """Run a pass; `pids` are the contender's processes besides this one."""
+    result, numbers = PassResult(), range(asked.responses)
     gc.collect()
     others = cpu_seconds(pids)
     own, began = time.process_time(), time.perf_counter()
     try:
         if asked.timed:
-            await _timed(contender, asked, took)
+            await _timed(contender, asked, result)
         else:
-            took.scores = await contender.judge(asked.set_number, numbers)
-    except Exception as error:  # noqa: BLE001 - what ends a contender's pass is a finding
-        took.error = f"{type(error).__name__}: {error}"[:300]
-    took.seconds = time.perf_counter() - began
-    took.cpu_s = time.process_time() - own
-    took.cpu_s += cpu_seconds(pids) - others
-    return took
+            result.scores = await contender.judge(asked.set_number, numbers)
+    except Exception as error:  # noqa: BLE001 - a failed pass is a result
+        result.error = f"{type(error).__name__}: {error}"[:300]
+    result.seconds = time.perf_counter() - began
+    result.cpu_s = time.process_time() - own
+    result.cpu_s += cpu_seconds(pids) - others
+    return result
 
 
-async def _timed(contender: WorksheetJudge, asked: Pass, took: PassResult) -> None:
+async def _timed(contender: WorksheetJudge, asked: Pass, result: PassResult) -> None:
     numbers = iter(range(asked.responses))
 
     async def sender() -> None:
         for number in numbers:
             began = time.perf_counter()
-            took.scores += await contender.judge(asked.set_number, [number])
-            took.latencies.append(time.perf_counter() - began)
+            result.scores += await contender.judge(asked.set_number, [number])
+            result.latencies.append(time.perf_counter() - began)
 
     await asyncio.gather(*(sender() for _ in range(RESPONSES_AT_ONCE)))
 
 
 class EachCall:
-    """Judging by a function for one criterion: all calls at once, as many under way as the setting allows."""
+    """Judges with a function for a single criterion: all calls concurrently, up to the configured number in flight."""
 
     def __init__(self, setting: DriverConfig, ask: Callable[[str, str, str], Awaitable[Score]]) -> None:
         self._criteria = criteria(setting.criteria)
@@ -122,7 +122,7 @@ class EachCall:
         self._ask = ask
 
     async def judge(self, set_number: int, numbers: Sequence[int]) -> list[list[Score]]:
-        """Ask `ask(question, response, criterion)` of each; what it raises ends the pass."""
+        """Call `ask(question, response, criterion)` for each pair; an exception ends the pass."""
 
         async def one(text: str, criterion: str) -> Score:
             async with self._slots:
@@ -141,12 +141,12 @@ class EachCall:
 
 
 def failed(error: BaseException) -> str:
-    """A judgement that an error left without a score."""
+    """Return the judgement for an error: the name of its type."""
     return type(error).__name__
 
 
 def drive(make: Callable[[DriverConfig], WorksheetJudge]) -> None:
-    """Be a contender's process until standard input closes."""
+    """Run a contender's process until standard input closes."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     asyncio.run(_drive(make, out))
@@ -155,11 +155,11 @@ def drive(make: Callable[[DriverConfig], WorksheetJudge]) -> None:
 async def _drive(make: Callable[[DriverConfig], WorksheetJudge], out: TextIO) -> None:
     setting = DriverConfig(**json.loads(sys.stdin.readline()))
     contender = make(setting)
-    _say(out, {"ready": True})
+    _write(out, {"ready": True})
     while line := await asyncio.to_thread(sys.stdin.readline):
-        _say(out, asdict(await run_pass(contender, Pass(**json.loads(line)), setting.options.get("pids", []))))
+        _write(out, asdict(await run_pass(contender, Pass(**json.loads(line)), setting.options.get("pids", []))))
 
 
-def _say(out: TextIO, said: dict[str, Any]) -> None:
-    out.write(json.dumps(said) + "\n")
+def _write(out: TextIO, message: dict[str, Any]) -> None:
+    out.write(json.dumps(message) + "\n")
     out.flush()

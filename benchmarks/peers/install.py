@@ -1,7 +1,7 @@
-"""`python -m benchmarks.peers.install`: an environment for each peer under `.venv-peers`, where it is not there yet.
+"""`python -m benchmarks.peers.install`: create a virtual environment for each peer under `.venv-peers`.
 
-One for each, since they want versions of the openai package that exclude each other. What does not install is named
-with pip's reason, and leaves the others to be measured.
+Each peer has its own environment, since their requirements on the openai package conflict. A peer that cannot be
+installed is reported with pip's reason; the others can still be measured.
 """
 
 import subprocess
@@ -15,12 +15,12 @@ ENVIRONMENTS = Path(".venv-peers")
 
 
 def python(peer: str) -> str:
-    """The Python that has a peer, there or not."""
+    """Return the path of a peer's Python, whether or not it exists."""
     return str(ENVIRONMENTS / peer / "bin/python")
 
 
 def install(peer: str, wanted: str) -> str | None:
-    """Bring a peer's environment to what is wanted; why it cannot be, or None."""
+    """Install the requirements `wanted` in a peer's environment; return the reason if that fails, else None."""
     folder = ENVIRONMENTS / peer
     stamp = folder / "installed.txt"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
@@ -38,7 +38,7 @@ def install(peer: str, wanted: str) -> str | None:
 
 
 def main() -> None:
-    """Install all; ends well also where one cannot be."""
+    """Install all peers; failures are reported but do not change the exit status."""
     for file in sorted(REQUIREMENTS.glob("*.txt")):
         reason = install(file.stem, file.read_text(encoding="utf-8"))
         if reason is not None:

@@ -1,4 +1,4 @@
-"""What became of each judgement: told right, told as failed, made up, or lost with the run."""
+"""Classify judgements: right, reported as failed, made up, or lost with the pass."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from benchmarks.peers.worksheets import pair, truth
 
 @dataclass(frozen=True)
 class JudgementCounts:
-    """Judgements of a pass.
+    """Counts of a pass's judgements.
 
-    `made_up` are scores of pairs on which the server never gave a verdict, or that are not its verdict. `lost` came
-    back neither as a score nor as a failure, since the whole pass broke.
+    `made_up` counts scores without a verdict of the server, or that differ from its verdict. `lost` counts judgements
+    that came back neither as a score nor as a failure, since the whole pass failed.
     """
 
     right: int
@@ -22,7 +22,7 @@ class JudgementCounts:
 
 
 def tally(took: PassResult, set_number: int, judgements: int, answered: Set[str]) -> JudgementCounts:
-    """Compare what a contender gave with what the scripted server answered."""
+    """Compare a contender's scores with the scripted server's verdicts."""
     right = failed = made_up = 0
     for number, scores in enumerate(took.scores):
         for criterion, score in enumerate(scores):

@@ -1,7 +1,7 @@
-"""A prefix cache without a model: how many tokens of a prompt an engine that forgets nothing would have to compute.
+"""A simulated prefix cache: how many tokens of a prompt an engine with unlimited cache would have to compute.
 
-Counted as vLLM does it: in whole blocks of 16 tokens, here of four characters each, shared as soon as the prompt that
-brought them has come.
+It counts as vLLM does: in whole blocks of 16 tokens, here of four characters each. A block is shared as soon as the
+first prompt with it arrives.
 """
 
 CHARACTERS = 4
@@ -9,25 +9,25 @@ BLOCK = 16 * CHARACTERS
 
 
 class PrefixCache:
-    """Every block that was seen, under all that stood before it."""
+    """All blocks seen so far, each keyed by the blocks before it."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, str], int] = {}
 
     def read(self, prompt: str) -> tuple[int, int]:
-        """Take a prompt in: its tokens, and how many of them were known from earlier prompts."""
+        """Add a prompt; return its number of tokens, and how many of them were cached."""
         seen, node, known = self._seen, 0, 0
         whole = len(prompt) // BLOCK * BLOCK
         for start in range(0, whole, BLOCK):
             key = (node, prompt[start : start + BLOCK])
-            found = seen.get(key)
-            if found is None:
-                found = seen[key] = len(seen) + 1
+            child = seen.get(key)
+            if child is None:
+                child = seen[key] = len(seen) + 1
             else:
                 known += BLOCK
-            node = found
+            node = child
         return len(prompt) // CHARACTERS, known // CHARACTERS
 
     def forget(self) -> None:
-        """As a server that starts again."""
+        """Clear the cache, like a restarted server."""
         self._seen.clear()

@@ -1,4 +1,4 @@
-"""A contender's process as the benchmark sees it: started, told passes, ended. Knows nothing of who it is."""
+"""Control of a contender's process: start it, run passes, end it."""
 
 import asyncio
 import contextlib
@@ -15,31 +15,31 @@ from typing import Any
 from benchmarks.peers.driving import DriverConfig, Pass, PassResult
 
 START_S = 300.0
-"""How long imports may take on a cold and busy machine."""
+"""Timeout for the imports of a contender on a cold and busy machine."""
 
 QUIET = {"DEEPEVAL_TELEMETRY_OPT_OUT": "1", "ERROR_REPORTING": "0", "HF_HUB_OFFLINE": "1"}
-"""Nobody is called but the server that is measured."""
+"""Environment variables that turn off all network traffic except to the measured server."""
 
 LONGEST_LINE = 64 * 2**20
 
 
 class PeerUnavailable(Exception):
-    """A contender that cannot be measured here, and why."""
+    """The contender cannot be measured on this machine; the message says why."""
 
 
 class Driver:
-    """A running contender."""
+    """The running process of a contender."""
 
-    def __init__(self, process: asyncio.subprocess.Process, said: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, log_file: Path) -> None:
         self._process = process
-        self._said = said
+        self._log_file = log_file
 
     async def run_pass(self, asked: Pass, timeout_s: float) -> PassResult:
-        """Have a pass judged. Raises `RuntimeError` where it takes too long or the process ends."""
+        """Run a pass. Raises `RuntimeError` if it takes too long or the process ends."""
         return PassResult(**await self._exchange(json.dumps(asdict(asked)), timeout_s))
 
     async def start(self, setting: DriverConfig) -> None:
-        """Wait until it is set up; raises `NotHere` where it never is."""
+        """Configure the contender and wait until it is ready. Raises `PeerUnavailable` if it fails."""
         try:
             await self._exchange(json.dumps(asdict(setting)), START_S)
         except RuntimeError as error:
@@ -53,25 +53,25 @@ class Driver:
             await self._process.stdin.drain()
             answer = await asyncio.wait_for(self._process.stdout.readline(), timeout_s)
         except TimeoutError:
-            raise RuntimeError(f"said nothing for {timeout_s:.0f} s") from None
+            raise RuntimeError(f"no answer within {timeout_s:.0f} s") from None
         except ConnectionError:
             answer = b""
         if not answer:
-            words = self._said.read_text(errors="replace").strip().splitlines()
-            raise RuntimeError(words[-1] if words else "ended without a word")
-        found: dict[str, Any] = json.loads(answer)
-        return found
+            log = self._log_file.read_text(errors="replace").strip().splitlines()
+            raise RuntimeError(log[-1] if log else "the process ended without a message")
+        message: dict[str, Any] = json.loads(answer)
+        return message
 
 
 @asynccontextmanager
 async def driver(python: str, module: str, setting: DriverConfig) -> AsyncIterator[Driver]:
-    """The process of `benchmarks.peers.drivers.MODULE` under a Python, until the block is left. Raises `NotHere`."""
+    """Run `benchmarks.peers.drivers.MODULE` with a Python within the block. Raises `PeerUnavailable`."""
     if not shutil.which(python):
-        raise PeerUnavailable(f"there is no {python}; run make bench-peers")
+        raise PeerUnavailable(f"{python} does not exist; run make bench-peers")
     with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder, "said")
+        log_file = Path(folder, "log")
         environment = os.environ | QUIET | {"INSPECT_CACHE_DIR": folder, "DEEPEVAL_HOME": folder}
-        with said.open("wb") as log:  # noqa: ASYNC230 - a file to hand over
+        with log_file.open("wb") as log:  # noqa: ASYNC230 - opened for the child process
             process = await asyncio.create_subprocess_exec(
                 python,
                 "-m",
@@ -83,7 +83,7 @@ async def driver(python: str, module: str, setting: DriverConfig) -> AsyncIterat
                 limit=LONGEST_LINE,
             )
         try:
-            running = Driver(process, said)
+            running = Driver(process, log_file)
             await running.start(setting)
             yield running
         finally:

@@ -1,6 +1,6 @@
-"""What the scripted server says: a true verdict in the form that the prompt asks for, or nonsense.
+"""Replies of the scripted server: a true verdict in the form that the prompt asks for, or garbage.
 
-The form is the name of the model that is asked: `yes-no` of one token, and what each peer's own prompt asks for.
+The name of the requested model selects the form: `yes-no` of one token, or the form of a peer's own prompt.
 """
 
 import json
@@ -16,14 +16,14 @@ _SURE, _DOUBT = -0.105, -2.41
 
 
 def verdict_text(form: Form, criterion: int, satisfied: bool) -> str:
-    """The verdict in words."""
+    """Write the verdict as text."""
     if form == "verdicts":
-        said = {
+        verdict = {
             "name": f"c{criterion}",
             "reason": "The worksheet shows it.",
             "verdict": "yes" if satisfied else "no",
         }
-        return json.dumps({"verdicts": [said]})
+        return json.dumps({"verdicts": [verdict]})
     if form == "grade":
         return f"The worksheet shows it.\n\nGRADE: {'C' if satisfied else 'I'}"
     if form == "score":
@@ -33,7 +33,7 @@ def verdict_text(form: Form, criterion: int, satisfied: bool) -> str:
 
 @cache
 def completion(form: Form, text: str, logprobs: bool) -> tuple[bytes, bytes, int]:
-    """A chat completion that says this, in the two parts between which the prompt's tokens stand, and its tokens."""
+    """Build a chat completion; return the parts before and after its `usage`, and the number of tokens of the text."""
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     if logprobs:
         choice["logprobs"] = {"content": [_position(text)]}
@@ -45,7 +45,7 @@ def completion(form: Form, text: str, logprobs: bool) -> tuple[bytes, bytes, int
 
 
 def usage(prompt: int, cached: int, written: int) -> bytes:
-    """What a completion says of its tokens."""
+    """Build the `usage` object of a completion."""
     return (
         b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}'
         % (prompt, written, prompt + written, cached)

@@ -1,4 +1,4 @@
-"""Rounds in which every contender takes its turn, so that all share the machine's moods; and one round with faults."""
+"""Rounds in which the contenders take turns, so that changes of the machine's speed affect all; a round with faults."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,9 @@ PASS_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True)
 class RoundResult:
-    """A contender's turn of a round: fresh responses, the same again, and fresh ones a few at a time to time each.
+    """A contender's turn in a round: new responses, the same again, and new ones a few at a time for their latency.
 
-    The last two are left out where a model would take too long over them.
+    The last two are None if they would take a real model too long.
     """
 
     first: PassResult
@@ -33,7 +33,7 @@ class RoundResult:
 
 @dataclass(frozen=True)
 class FaultResult:
-    """What became of a contender's judgements under faults."""
+    """The outcome of a contender's judgements under faults."""
 
     tally: JudgementCounts
     counts: Counts
@@ -43,7 +43,7 @@ class FaultResult:
 async def start(
     stack: AsyncExitStack, contenders: Sequence[PeerConfig], terms: Terms, sets: Iterator[int], *, warm: bool = True
 ) -> dict[str, Driver]:
-    """Start every contender that is here, and warm it up if wanted; who is not here is named with the reason."""
+    """Start every available contender, and warm it up if `warm`; report the others with the reason."""
     drivers = {}
     for contender in contenders:
         try:
@@ -62,7 +62,7 @@ async def start(
 async def speed(
     backend: Backend, contenders: Sequence[PeerConfig], terms: Terms, responses: int, rounds: int, *, whole: bool
 ) -> dict[str, list[RoundResult]]:
-    """Each contender's turns, one of each round. Only `whole` turns are warmed up for and have all their passes."""
+    """Measure the turns of each contender, one per round. Only with `whole` are there a warm-up and all passes."""
     sets = itertools.count(1000)
     async with AsyncExitStack() as stack:
         drivers = await start(stack, contenders, terms, sets, warm=whole)
@@ -88,15 +88,15 @@ async def _turn(backend: Backend, running: Driver, sets: Iterator[int], response
     slowly = await running.run_pass(Pass(next(sets), responses, timed=True), PASS_TIMEOUT_S) if whole else None
     for took in (first, second, slowly):
         if took is not None and took.error is not None:
-            raise RuntimeError(f"a pass without faults broke: {took.error}")
+            raise RuntimeError(f"a pass without faults failed: {took.error}")
     return RoundResult(first, counts, second, slowly)
 
 
 async def faults(
     backend: Backend, contenders: Sequence[PeerConfig], terms: Terms, responses: int, **wrong: float
 ) -> dict[str, FaultResult]:
-    """One pass of each contender over a server of which things go wrong, the same for each."""
-    sets, fates = itertools.count(9000), {}
+    """Run one pass of each contender with a faulty server; the faults are the same for each."""
+    sets, results = itertools.count(9000), {}
     judgements = responses * terms.criteria
     with Progress(transient=True) as bar:
         for contender in bar.track(contenders, description="contenders under faults"):
@@ -109,5 +109,5 @@ async def faults(
                 await backend.begin(restart_at=judgements // 2, **wrong)
                 took = await running.run_pass(Pass(fresh, responses), PASS_TIMEOUT_S)
                 counts = await backend.counts()
-                fates[contender.name] = FaultResult(tally(took, fresh, judgements, counts.answered), counts, took)
-    return fates
+                results[contender.name] = FaultResult(tally(took, fresh, judgements, counts.answered), counts, took)
+    return results

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.peers.scripted_server PORT`: an OpenAI chat API without a model, to ask in place of one.
+"""`python -m benchmarks.peers.scripted_server PORT`: a simulated OpenAI chat API without a model.
 
-It answers in microseconds, in the form that the model's name asks for, and counts. `POST /control` sets its faults and
-begins to count anew; `GET /counts` tells. It ends when its standard input closes.
+It answers in microseconds, in the form that the model's name selects, and counts its calls. `POST /control` sets faults
+and resets the counters; `GET /counts` returns them. It exits when its standard input closes.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from benchmarks.peers.worksheets import CRITERION_MARK, RESPONSE_MARK, fault, pa
 
 @dataclass
 class Faults:
-    """What goes wrong: shares of the replies, the call at which the server goes away, and for how many seconds.
+    """Faults: shares of the replies, the call at which the server goes down, and for how many seconds.
 
-    `delay_s` is how long any answer takes.
+    `delay_s` delays every answer.
     """
 
     garbage: float = 0.0
@@ -37,7 +37,7 @@ class Faults:
 
 
 class Script:
-    """What is answered, and what was counted since the last `control`."""
+    """The answers, and the counters since the last `POST /control`."""
 
     def __init__(self) -> None:
         self.prefixes = PrefixCache()
@@ -45,14 +45,14 @@ class Script:
         self.begin()
 
     def begin(self, faults: Faults | None = None) -> None:
-        """Count anew."""
+        """Reset the counters and set the faults."""
         self.faults = faults or Faults()
         self.calls = self.prompt_tokens = self.reused_tokens = self.written_tokens = 0
         self.attempts: Counter[str] = Counter()
         self.answered: set[str] = set()
 
     def counts(self) -> dict[str, Any]:
-        """What was counted; `again` are the calls that asked what had been asked."""
+        """Return the counters; `again` counts repeated calls."""
         return {
             "calls": self.calls,
             "computed": self.prompt_tokens - self.reused_tokens,
@@ -64,10 +64,10 @@ class Script:
         }
 
     def answer(self, body: bytes) -> tuple[bytes | None, str | None]:
-        """The completion, None for one that never comes; and the pair that it is a true verdict of."""
-        asked = json.loads(body)
-        form = asked["model"] if asked["model"] in FORMS else FORMS[0]
-        prompt = "".join(f"<{message['role']}>{_text(message['content'])}" for message in asked["messages"])
+        """Return the completion, None for one that never arrives, and the pair if it is a true verdict on one."""
+        request = json.loads(body)
+        form = request["model"] if request["model"] in FORMS else FORMS[0]
+        prompt = "".join(f"<{message['role']}>{_text(message['content'])}" for message in request["messages"])
         response, criterion = RESPONSE_MARK.search(prompt), CRITERION_MARK.search(prompt)
         tokens, reused = self.prefixes.read(prompt)
         self.calls += 1
@@ -84,7 +84,7 @@ class Script:
                 return None, None
             else:
                 text = verdict_text(form, int(criterion[1]), truth(judged))
-        before, after, written = completion(form, text, bool(asked.get("logprobs")))
+        before, after, written = completion(form, text, bool(request.get("logprobs")))
         self.written_tokens += written
         return before + usage(tokens, reused, written) + after, judged
 
@@ -96,7 +96,7 @@ def _text(content: object) -> str:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: a request at a time."""
+    """One HTTP connection, with one request at a time."""
 
     def __init__(self, server: "Server") -> None:
         self._server = server
@@ -105,12 +105,12 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember it, to drop it at a restart."""
+        """Register the connection, to drop it at a restart."""
         self._transport = transport  # type: ignore[assignment]  # of TCP, it writes
         self._server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Unregister the connection."""
         self._server.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
@@ -118,15 +118,15 @@ class Connection(asyncio.Protocol):
         self._parser.feed_data(data)
 
     def on_url(self, url: bytes) -> None:
-        """Of a new request."""
+        """Start a new request."""
         self._url, self._body = self._url + url, b""
 
     def on_body(self, body: bytes) -> None:
-        """Of the request."""
+        """Append to the request's body."""
         self._body += body
 
     def on_message_complete(self) -> None:
-        """Answer it."""
+        """Answer the request."""
         url, self._url = self._url, b""
         if url.endswith(b"/chat/completions"):
             self._completion()
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
             self._write(b'{"error":{"message":"not here"}}', b"404 Not Found")
 
     def drop(self) -> None:
-        """End it without a word."""
+        """Abort the connection."""
         self._transport.abort()
 
     def _completion(self) -> None:
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
 
 
 class Server:
-    """The port, which can go away for a while. `owner` is whose model it lists, by which a client knows the server."""
+    """The listening server, which can go down for a while. Clients recognise the kind of server by `owner`."""
 
     def __init__(self, port: int, owner: str = "vllm") -> None:
         self.script = Script()
@@ -181,13 +181,13 @@ class Server:
         self._restarting: asyncio.Task[None]
 
     async def listen(self) -> None:
-        """Take connections."""
+        """Start to accept connections."""
         self._listening = await asyncio.get_running_loop().create_server(
             partial(Connection, self), "127.0.0.1", self._port, backlog=1024
         )
 
     def restart(self) -> None:
-        """Drop every connection, refuse new ones for a while, and come back with nothing in the prefix cache."""
+        """Drop all connections, refuse new ones for a while, and come back with an empty prefix cache."""
         self._listening.close()
         for connection in list(self.connections):
             connection.drop()
@@ -200,7 +200,7 @@ class Server:
 
 
 def control(**faults: float) -> bytes:
-    """The body for `POST /control`."""
+    """Build the body for `POST /control`."""
     known = {field.name for field in fields(Faults)}
     assert known >= faults.keys(), f"unknown: {faults.keys() - known}"
     return json.dumps(asdict(Faults(**faults))).encode()  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Turns and fates as rows of figures: medians over rounds, and ratios to Adjudge taken round by round.
+"""Tables of the results: medians over rounds, and ratios to Adjudge computed round by round.
 
-A figure for each judgement is None where nothing was judged.
+Figures per judgement are None if nothing was judged.
 """
 
 import math
@@ -13,7 +13,7 @@ from benchmarks.peers.rounds import FaultResult, RoundResult
 
 
 def cost_rows(turns: Mapping[str, Sequence[RoundResult]]) -> list[dict[str, Any]]:
-    """What each contender's judgements cost, those that failed not counted. Ratios are None without Adjudge."""
+    """Return the cost of each contender's successful judgements. Ratios are None without Adjudge."""
     mine = turns.get(ADJUDGE)
     return [
         {
@@ -30,7 +30,7 @@ def cost_rows(turns: Mapping[str, Sequence[RoundResult]]) -> list[dict[str, Any]
 
 
 def work_rows(turns: Mapping[str, Sequence[RoundResult]]) -> list[dict[str, Any]]:
-    """What each contender asked of the server for a judgement, and what the same responses cost again."""
+    """Return each contender's use of the server per judgement, and the speedup of a second run."""
     return [
         {
             "": name,
@@ -46,7 +46,7 @@ def work_rows(turns: Mapping[str, Sequence[RoundResult]]) -> list[dict[str, Any]
 
 
 def fault_rows(fates: Mapping[str, FaultResult]) -> list[dict[str, Any]]:
-    """A row for each contender."""
+    """Return a row per contender."""
     return [
         {
             "": name,
@@ -102,7 +102,7 @@ def _second_run(turns: Sequence[RoundResult]) -> str | None:
 
 
 def _middle(values: Sequence[float]) -> float | None:
-    """The median; None where nothing was judged that it could be shared among."""
+    """Return the median; None if it is infinite, since nothing was judged."""
     middle = statistics.median(values)
     return middle if math.isfinite(middle) else None
 
@@ -124,5 +124,5 @@ def _short(value: float) -> str:
 def _reasons(fate: FaultResult) -> str:
     if fate.took.error is not None:
         return fate.took.error.partition(":")[0]
-    said = [score for scores in fate.took.scores for score in scores if isinstance(score, str)]
-    return ", ".join(f"{reason} {said.count(reason)}" for reason in sorted(set(said)))
+    reasons = [score for scores in fate.took.scores for score in scores if isinstance(score, str)]
+    return ", ".join(f"{reason} {reasons.count(reason)}" for reason in sorted(set(reasons)))

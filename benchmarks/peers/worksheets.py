@@ -1,8 +1,8 @@
-"""What every contender judges: real solutions of real problems, and criteria that name what each is about.
+"""The worksheets that every contender judges: real solutions of real problems, and criteria about them.
 
-A worksheet is one set of problems with one rollout for each, some 2 KB. Its texts carry a set's number, so that a new
-set is new to every cache, and marks by which a server can tell what it was asked, whoever's prompt they stand in.
-Standard library only: the peers' environment reads this too.
+A worksheet answers one set of problems with one rollout each, about 2 KB. Its texts contain the set's number, so that a
+new set is new to every cache, and marks by which the server recognises the pair in any prompt. This module uses only
+the standard library, since it also runs in the peers' environments.
 """
 
 import json
@@ -30,13 +30,13 @@ def _rows() -> tuple[dict[str, object], ...]:
 
 
 def question(set_number: int) -> str:
-    """The problems of a set."""
+    """Write the problems of a set."""
     problems = "\n".join(f"Problem {n}. {row['prompt']}" for n, row in enumerate(_rows(), 1))
     return f"Set {set_number}. Solve each of these problems.\n{problems}"
 
 
 def response(set_number: int, number: int) -> str:
-    """A worksheet of a set: which rollout answers which problem follows from its number, and no two are alike."""
+    """Write a worksheet of a set; its number determines the rollouts, and no two worksheets are alike."""
     draw = zlib.crc32(b"%d" % number)
     answers = []
     for n, row in enumerate(_rows(), 1):
@@ -48,22 +48,22 @@ def response(set_number: int, number: int) -> str:
 
 
 def criteria(count: int) -> list[str]:
-    """The criteria of a rubric, each with its mark: the final answer to each problem, then general ones."""
+    """Write the criteria of a rubric, each with its mark: one per problem's final answer, then general ones."""
     answers = [f"The final answer to problem {n} is {row['ground_truth']}." for n, row in enumerate(_rows(), 1)]
     known = [*answers, *_GENERAL]
     return [f"K{n:02}: {known[n % len(known)]}" for n in range(count)]
 
 
 def pair(response_mark: str, criterion: int) -> str:
-    """What a judgement is of."""
+    """Return the key of a judgement: a response and a criterion."""
     return f"{response_mark}/{criterion}"
 
 
 def truth(judged: str) -> bool:
-    """The scripted server's verdict on a pair: yes for half of them, always the same."""
+    """Return the scripted server's verdict on a pair: yes for half of them, deterministically."""
     return bool(zlib.crc32(judged.encode()) & 1)
 
 
 def fault(judged: str, attempt: int) -> float:
-    """A number in [0, 1) by which an attempt at a pair meets a fault or not: the same for every contender."""
+    """Return a number in [0, 1) that decides whether an attempt at a pair is faulty, the same for every contender."""
     return zlib.crc32(f"{judged.partition('-')[2]}#{attempt}".encode()) / 2**32

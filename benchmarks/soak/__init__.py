@@ -1,4 +1,4 @@
-"""Two training runs score at a cluster of plain processes while its hosts are killed, held and cut off from each other.
+"""A soak test: two training runs score on a cluster whose processes are killed, paused and disconnected meanwhile.
 
-`python -m benchmarks.soak` measures it for long; tests run a short one.
+`python -m benchmarks.soak` runs a long one; the tests run a short one.
 """

@@ -1,8 +1,9 @@
-"""Two training runs and bulk work at a cluster of plain processes, with a kill, a hold or a partition every so often.
+"""Run two training runs and bulk operations on a cluster of plain processes, with a fault at regular intervals.
 
-Two apis, two judges with a scripted engine, two workers, one PostgreSQL and one Redis, with a link on every way between
-them; trainers find the apis behind one address. Every answer is compared with that of a service nobody disturbed, the
-ledger with what was answered, operations with what is due, and memory and open files with what they were.
+The cluster has two apis, two judges with a scripted engine, two workers, one PostgreSQL and one Redis, with a link on
+every connection between them; trainers reach the apis at one address. Afterwards, every answer is compared with that of
+an undisturbed service, the ledger with the answers, operations with their inputs, and memory and open files at the end
+with those at the start.
 """
 
 import argparse
@@ -24,46 +25,47 @@ from benchmarks.soak.workload import AT_A_JUDGE
 
 
 def checked(result: SoakResult, say: Console) -> tuple[list[str], list[str]]:
-    """What is wrong, and what there was, in words."""
-    told = [line for line in result.lines if "error" not in line]
+    """Check the results; return the violations, and notes with the figures, as text."""
+    answered = [line for line in result.lines if "error" not in line]
     errors = Counter(line["error"].partition(":")[0] for line in result.lines if "error" in line)
-    subjects = {line["subject"] for line in told} | {s for one in result.operations for s in one.submitted.subjects}
-    say.print(f"asking a calm service about {len(subjects):,} groups")
-    known = compute_expected(subjects)
-    about = compare_answers(told, known)
-    ledger = invariants.ledger(result.database, told, result.kills)
+    subjects = {line["subject"] for line in answered} | {s for one in result.operations for s in one.submitted.subjects}
+    say.print(f"asking an undisturbed service about {len(subjects):,} groups")
+    expected = compute_expected(subjects)
+    comparison = compare_answers(answered, expected)
+    ledger = invariants.ledger(result.database, answered, result.kills)
     operations = invariants.operations(
-        result.database, result.operations, known, lost_calls=AT_A_JUDGE * judges_gone(result.faults)
+        result.database, result.operations, expected, lost_calls=AT_A_JUDGE * judges_gone(result.faults)
     )
-    violations = about.violations + ledger.violations + operations.violations + result.unwritten
+    violations = comparison.violations + ledger.violations + operations.violations + result.unwritten
     violations += [f"group {line['subject']}: {line['error']}" for line in result.lines if "error" in line]
     if operations.figures["operations"] == 0:
         violations.append("no operation was accepted")
     notes = [
-        f"requests answered {len(told):,}; errors after all tries {dict(errors)}; failed {dict(about.failures)}",
+        f"requests answered {len(answered):,}; errors after all retries {dict(errors)}; "
+        f"failed verdicts {dict(comparison.failures)}",
         f"ledger: {ledger.figures}",
-        f"operations: {operations.figures}; submissions refused after all tries: {len(result.refused)}",
+        f"operations: {operations.figures}; submissions refused after all retries: {len(result.refused)}",
     ]
     return violations, notes
 
 
 def main() -> None:
-    """Run it."""
+    """Run the soak from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30.0, help="of faults")
-    parser.add_argument("--every", type=float, default=30.0, help="seconds from one fault to the next")
-    parser.add_argument("--hold", type=float, default=6.0, help="seconds that a fault lasts")
-    parser.add_argument("--calm", type=float, default=60.0, help="seconds before the first fault")
+    parser.add_argument("--minutes", type=float, default=30.0, help="minutes with faults")
+    parser.add_argument("--every", type=float, default=30.0, help="seconds from the start of one fault to the next")
+    parser.add_argument("--hold", type=float, default=6.0, help="duration of a fault in seconds")
+    parser.add_argument("--calm", type=float, default=60.0, help="seconds without faults before the first one")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", choices=list(FAULTS), default=list(FAULTS), metavar="FAULT")
-    parser.add_argument("--keep", type=Path, help="folder for data and logs, which is kept")
+    parser.add_argument("--keep", type=Path, help="keep data and logs in this folder")
     given = parser.parse_args()
     console = Console(stderr=True, width=160)
     begin = time.monotonic()
-    found: list[tuple[list[str], list[str]]] = []
+    reports: list[tuple[list[str], list[str]]] = []
 
-    def say(what: str) -> None:
-        console.print(f"{time.monotonic() - begin:7.1f} s  {what}", highlight=False)
+    def say(text: str) -> None:
+        console.print(f"{time.monotonic() - begin:7.1f} s  {text}", highlight=False)
 
     plan = Plan(
         faults=round(given.minutes * 60 / given.every),
@@ -77,8 +79,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        result = soak(plan, folder, say, lambda result: found.append(checked(result, console)))
-    ((violations, notes),) = found
+        result = soak(plan, folder, say, lambda result: reports.append(checked(result, console)))
+    ((violations, notes),) = reports
     requests = request_timings(result.lines)
     calm = p99(between(requests, *result.calm))
     rows = by_kind(requests, result.faults, result.end, calm)
@@ -91,7 +93,7 @@ def main() -> None:
         "Memory and open files under faults",
         hosts,
         [
-            f"grown most, first to last quarter: {more_mb['host']} by "
+            f"largest growth, first to last quarter: {more_mb['host']} by "
             f"{more_mb['MB, last quarter'] - more_mb['MB, first quarter']:.1f} MB, {more_files['host']} by "
             f"{more_files['files, last quarter'] - more_files['files, first quarter']} files"
         ],
@@ -102,10 +104,10 @@ def main() -> None:
         f"{result.capacity:,.0f} verdicts/s",
         rows,
         [
-            f"p99 in the calm time: {calm:.2f} s; from 10 s after a fault on, it is below {TIMES_CALM:g} times that "
-            f"after {soon} of {len(result.faults)}, and no request is slower after {none_slow}",
+            f"p99 in the calm phase: {calm:.2f} s; from 10 s after a fault, the p99 is below {TIMES_CALM:g} times that "
+            f"for {soon} of {len(result.faults)} faults, and no request is slower for {none_slow}",
             *notes,
-            f"wrong: {len(violations)}",
+            f"violations: {len(violations)}",
             *violations[:20],
         ],
     )

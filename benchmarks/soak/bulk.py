@@ -1,4 +1,4 @@
-"""Operations of a soak: groups as JSONL, submitted every so often, each followed by its events, and read at the end."""
+"""Operations of a soak: submitted at regular intervals, followed by their events, and read at the end."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ _LAST_EVENT_S = 20.0
 
 
 class Submitted(NamedTuple):
-    """An operation that was accepted, and what was seen of it by its events: revisions, and why they ended early."""
+    """An accepted operation, the revisions in its events, and errors that ended the events early."""
 
     id: str
     subjects: list[int]
@@ -23,7 +23,7 @@ class Submitted(NamedTuple):
 
 
 class FinishedOperation(NamedTuple):
-    """An operation when it had ended, or nobody waited for it any more, and its results."""
+    """An operation and its results, after it ended or the wait for it timed out."""
 
     submitted: Submitted
     operation: Operation
@@ -31,46 +31,46 @@ class FinishedOperation(NamedTuple):
 
 
 class Bulk:
-    """Submits operations of so many groups until it is stopped."""
+    """Submits an operation with `groups` groups every `interval_s` seconds until it is stopped."""
 
     def __init__(self, url: str, groups: int, interval_s: float) -> None:
         self.submitted: list[Submitted] = []
         self.refused: list[str] = []
         self._client = Client(url, run="bulk", retries=30, retry_budget_s=_PATIENCE_S)
         self._groups = groups
-        self._every_s = interval_s
+        self._interval_s = interval_s
         self._stopped = threading.Event()
         self._followers: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, name="bulk", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Submit no more."""
+        """Stop submitting."""
         self._stopped.set()
         self._thread.join()
 
     def close(self) -> None:
-        """Hang up."""
+        """Stop submitting and close the connections."""
         self._stopped.set()
         self._client.close()
 
     def ended(self, within_s: float) -> list[FinishedOperation]:
-        """Every operation with its results, when all have ended or the time is over."""
+        """Wait until all operations have ended, at most `within_s` seconds, and return them with their results."""
         until = time.monotonic() + within_s
-        found = []
+        finished = []
         for submitted in self.submitted:
             operation = self._client.operation(submitted.id)
             while not operation.ended and time.monotonic() < until:
                 time.sleep(0.5)
                 operation = self._client.operation(submitted.id)
-            found.append(FinishedOperation(submitted, operation, list(self._client.operation_results(submitted.id))))
+            finished.append(FinishedOperation(submitted, operation, list(self._client.operation_results(submitted.id))))
         for follower in self._followers:
             follower.join(max(_LAST_EVENT_S, until - time.monotonic()))
-        return found
+        return finished
 
     def _run(self) -> None:
         number = 0
-        while not self._stopped.wait(self._every_s):
+        while not self._stopped.wait(self._interval_s):
             number += 1
             subjects = bulk_subjects(number, self._groups)
             lines = "\n".join(json.dumps(group_of(subject)) for subject in subjects)

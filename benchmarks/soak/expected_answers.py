@@ -1,4 +1,4 @@
-"""The right answers, from a service that nobody disturbs, and how answers of a cluster compare with them."""
+"""Expected answers from an undisturbed service, and the comparison of a cluster's answers with them."""
 
 import asyncio
 from collections import Counter
@@ -16,32 +16,32 @@ _GROUPS_A_REQUEST, _IN_FLIGHT = 16, 4
 
 
 class ExpectedAnswer(NamedTuple):
-    """What is right of a group: a reward and a text of verdicts for each response."""
+    """The expected answer about a group: for each response, its reward and its verdicts as text (see `sign`)."""
 
     rewards: list[float | None]
     verdicts: list[str]
 
 
 class AnswerComparison(NamedTuple):
-    """What came of comparing: what is wrong, in words, and the named failures by kind."""
+    """The violations as text, and the reported failures by kind."""
 
     violations: list[str]
     failures: Counter[str]
 
 
 def compute_expected(subjects: Iterable[int]) -> dict[int, ExpectedAnswer]:
-    """The right answers about these groups, of a service of its own, whose engine and fences are the cluster's."""
+    """Compute the expected answers about these groups with a new service that has the cluster's engine and fences."""
     with running_service("scripted://hash", ADJUDGE_FENCE_SECRET=FENCES, ADJUDGE_LEDGER="off") as (url, _):
         return ask_for_answers(url, subjects)
 
 
 def ask_for_answers(url: str, subjects: Iterable[int], api_key: str | None = None) -> dict[int, ExpectedAnswer]:
-    """Ask a service about these groups, and return its answers."""
-    return asyncio.run(_asked(url, sorted(set(subjects)), api_key))
+    """Ask a service about these groups and return its answers."""
+    return asyncio.run(_ask(url, sorted(set(subjects)), api_key))
 
 
 def right(group: GroupRewards) -> ExpectedAnswer:
-    """A group's answer as what is right."""
+    """Convert a group's rewards to an expected answer."""
     return ExpectedAnswer(
         [response.reward for response in group.responses],
         ["".join(sign(verdict.score) for verdict in response.verdicts) for response in group.responses],
@@ -49,32 +49,36 @@ def right(group: GroupRewards) -> ExpectedAnswer:
 
 
 def compare_answers(lines: Sequence[Mapping[str, Any]], known: Mapping[int, ExpectedAnswer]) -> AnswerComparison:
-    """Compare what trainers or operations were told, a line a group, with what is right.
+    """Compare the answers that trainers or operations got, one line per group, with the expected ones.
 
-    A verdict is the right one, or has failed and says how. A reward is the right one, or null where a verdict failed.
+    A verdict must be as expected or failed with a kind. A reward must be as expected, or null if a verdict failed.
     """
     violations, failures = [], Counter[str]()
     for line in lines:
-        of = known[line["subject"]]
+        expected = known[line["subject"]]
         failures.update(line["failures"])
         missing = sum(verdicts.count("-") for verdicts in line["verdicts"])
         if missing != sum(line["failures"].values()):
             violations.append(
-                f"group {line['subject']}: {missing} verdicts are missing, and {line['failures']} are named"
+                f"group {line['subject']}: {missing} verdicts are missing, but {line['failures']} are reported"
             )
-        if len(line["verdicts"]) != len(of.verdicts):
-            violations.append(f"group {line['subject']}: {len(line['verdicts'])} responses")
+        if len(line["verdicts"]) != len(expected.verdicts):
+            violations.append(
+                f"group {line['subject']}: {len(line['verdicts'])} responses, expected {len(expected.verdicts)}"
+            )
         for n, (reward, verdicts) in enumerate(zip(line["rewards"], line["verdicts"], strict=True)):
-            honest = len(verdicts) == CRITERIA and all(
-                a in (b, "-") for a, b in zip(verdicts, of.verdicts[n], strict=True)
+            verdicts_match = len(verdicts) == CRITERIA and all(
+                a in (b, "-") for a, b in zip(verdicts, expected.verdicts[n], strict=True)
             )
-            if not honest or reward != (None if "-" in verdicts else of.rewards[n]):
-                said = f"{reward} of {verdicts}, which is {of.rewards[n]} of {of.verdicts[n]}"
-                violations.append(f"group {line['subject']}, response {n}: {said}")
+            if not verdicts_match or reward != (None if "-" in verdicts else expected.rewards[n]):
+                violations.append(
+                    f"group {line['subject']}, response {n}: reward {reward} from verdicts {verdicts}, "
+                    f"expected {expected.rewards[n]} from {expected.verdicts[n]}"
+                )
     return AnswerComparison(violations, failures)
 
 
-async def _asked(url: str, subjects: Sequence[int], api_key: str | None) -> dict[int, ExpectedAnswer]:
+async def _ask(url: str, subjects: Sequence[int], api_key: str | None) -> dict[int, ExpectedAnswer]:
     known: dict[int, ExpectedAnswer] = {}
     todo = iter([subjects[i : i + _GROUPS_A_REQUEST] for i in range(0, len(subjects), _GROUPS_A_REQUEST)])
     async with AsyncClient(url, api_key=api_key) as client:

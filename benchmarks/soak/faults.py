@@ -1,6 +1,6 @@
-"""What is done to a cluster: kills, holds, partitions and restarts, in an order that a seed makes.
+"""Faults of a cluster: kills, pauses, partitions and restarts, in an order determined by a seed.
 
-A fault ends when what it was done to is as before: links healed, processes ready again.
+A fault ends when its victim works as before: links are healed, processes ready again.
 """
 
 import random
@@ -17,11 +17,11 @@ from benchmarks.soak.links import State
 from benchmarks.soak.stores import Store
 
 SLOW_S = 0.15
-"""What a slowed link adds to each piece of what it carries."""
+"""Delay that a slow link adds to each chunk of data."""
 
 
 class Fault(NamedTuple):
-    """A fault that was: its kind, to whom, and when, in seconds since 1970."""
+    """A fault that occurred: its kind, its victim, and its start and end in seconds since 1970."""
 
     kind: str
     victim: str
@@ -31,7 +31,7 @@ class Fault(NamedTuple):
 
 @contextmanager
 def killed(host: AdjudgeProcess) -> Iterator[None]:
-    """The host is dead, and comes back."""
+    """Kill a host, and start it again at the end of the block."""
     host.kill()
     yield
     host.start()
@@ -40,7 +40,7 @@ def killed(host: AdjudgeProcess) -> Iterator[None]:
 
 @contextmanager
 def held(host: AdjudgeProcess) -> Iterator[None]:
-    """The host does nothing, and all its connections stay."""
+    """Pause a host with SIGSTOP; its connections stay open."""
     host.send(signal.SIGSTOP)
     yield
     host.send(signal.SIGCONT)
@@ -48,7 +48,7 @@ def held(host: AdjudgeProcess) -> Iterator[None]:
 
 @contextmanager
 def lost(store: Store) -> Iterator[None]:
-    """The store is dead, and comes back with what it keeps."""
+    """Kill a store, and start it again with the data that it persists."""
     store.kill()
     yield
     store.start()
@@ -56,7 +56,7 @@ def lost(store: Store) -> Iterator[None]:
 
 @contextmanager
 def parted(cluster: Cluster, link: str, state: State, delay_s: float = 0.0, *, forget: bool = False) -> Iterator[None]:
-    """A link is as told, and carries again what it had, or new connections only."""
+    """Change the state of a link, then reopen it: for all connections, or with `forget` only for new ones."""
     cluster.network.become(link, state, delay_s)
     yield
     cluster.network.become(link, "open", forget=forget)
@@ -64,7 +64,7 @@ def parted(cluster: Cluster, link: str, state: State, delay_s: float = 0.0, *, f
 
 @contextmanager
 def replaced(hosts: Sequence[AdjudgeProcess]) -> Iterator[None]:
-    """All hosts are asked to stop and started again, one after another, each when the one before is ready."""
+    """Restart all hosts one after another, each when the previous one is ready."""
     for host in hosts:
         host.stop()
         host.start()
@@ -73,7 +73,7 @@ def replaced(hosts: Sequence[AdjudgeProcess]) -> Iterator[None]:
 
 
 FaultFactory = Callable[[Cluster, int], tuple[str, AbstractContextManager[None]]]
-"""From a cluster and the number of one of two: whom it is done to, and the fault."""
+"""Takes a cluster and the number (1 or 2) of the host to hit; returns the victim's name and the fault."""
 
 
 def _link(state: State, name: str, delay_s: float = 0.0, *, forget: bool = False) -> FaultFactory:
@@ -96,7 +96,7 @@ _CUT, _FROZEN = partial(_link, "cut"), partial(_link, "frozen")
 _LOST = partial(_link, "frozen", forget=True)
 
 NOTHING = "nothing"
-"""What is no fault, and counted as one: what the same figures are where nothing was done."""
+"""A control: counted like a fault, but nothing is done."""
 
 FAULTS: dict[str, FaultFactory] = {
     NOTHING: lambda _, __: ("nobody", nullcontext()),
@@ -132,12 +132,12 @@ FAULTS: dict[str, FaultFactory] = {
 
 
 def judges_gone(faults: Sequence[Fault]) -> int:
-    """How often a judge went away, for all or for an api."""
+    """Count the faults that made a judge unavailable to all or some apis."""
     return sum("judge" in fault.kind or fault.victim == "all" for fault in faults)
 
 
 def order(seed: int, kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Faults without end, each with which of two it hits: every kind once, in an order by chance, and so on."""
+    """Yield endless (kind, host number) pairs: each kind once in random order, then again in another order."""
     draw = random.Random(seed)
     while True:
         for kind in draw.sample(kinds, len(kinds)):
@@ -145,7 +145,7 @@ def order(seed: int, kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def strike(cluster: Cluster, kind: str, n: int, for_s: float) -> Fault:
-    """Have a fault of this kind for some seconds."""
+    """Inject a fault of this kind for some seconds."""
     began = time.time()
     victim, fault = FAULTS[kind](cluster, n)
     with fault:

@@ -1,4 +1,4 @@
-"""Seconds that requests took, before, under and after each kind of fault, and how soon they were as before."""
+"""Latency of requests before, during and after each kind of fault, and the time until it recovers."""
 
 import math
 import statistics
@@ -11,56 +11,56 @@ from benchmarks.soak.faults import Fault
 WINDOW_S, STRIDE_S = 5.0, 1.0
 WITHIN_S = 10.0
 CLEAR_S = 2.0
-"""Requests that begin so shortly before a fault are counted with it and not with the one before."""
+"""Requests that begin within this many seconds before a fault are not counted to the previous one."""
 
 TIMES_CALM = 2.0
-"""Requests are as before when their 99th percentile is below so many times that of the calm time."""
+"""Latency has recovered when its 99th percentile is at most this many times that of the calm phase."""
 
 RequestTimings = Sequence[tuple[float, float]]
-"""When each request began, in seconds since 1970, and how many seconds it took, in order."""
+"""The start of each request, in seconds since 1970, and its duration in seconds, sorted by start."""
 
 
 def request_timings(lines: Sequence[Mapping[str, Any]]) -> RequestTimings:
-    """Of what trainers wrote down."""
+    """Extract the timings from the trainers' logs."""
     return sorted((line["began"], line["ended"] - line["began"]) for line in lines)
 
 
 def p99(seconds: Sequence[float]) -> float:
-    """The 99th percentile; NaN of nothing."""
+    """Return the 99th percentile; NaN if there are no values."""
     return sorted(seconds)[math.ceil(len(seconds) * 0.99) - 1] if seconds else math.nan
 
 
 def between(requests: RequestTimings, begin: float, end: float) -> list[float]:
-    """Seconds of requests that began in this time."""
+    """Return the durations of the requests that began within this interval."""
     return [took for began, took in requests if begin <= began < end]
 
 
 def recovered_s(requests: RequestTimings, fault: Fault, until: float, calm: float) -> float:
-    """Seconds from the end of a fault to the first of the windows that are as before up to `until`; inf without one.
+    """Return the seconds from the end of a fault until all later windows up to `until` have recovered; inf if none has.
 
-    The 99th percentile of so short a window is its slowest request: a single slow one later on begins it anew.
+    The 99th percentile of such a short window is its slowest request, so a single slow request restarts the count.
     """
-    after = math.inf
+    recovered = math.inf
     start = fault.ended
     while start + WINDOW_S <= until:
-        there = between(requests, start, start + WINDOW_S)
-        slow = not there or p99(there) > TIMES_CALM * calm
-        after = math.inf if slow else min(after, start - fault.ended)
+        window = between(requests, start, start + WINDOW_S)
+        slow = not window or p99(window) > TIMES_CALM * calm
+        recovered = math.inf if slow else min(recovered, start - fault.ended)
         start += STRIDE_S
-    return after
+    return recovered
 
 
 def settled(requests: RequestTimings, fault: Fault, until: float, calm: float) -> bool:
-    """Whether the 99th percentile from `WITHIN_S` after a fault up to `until` is as before."""
+    """Whether the 99th percentile from `WITHIN_S` after a fault up to `until` has recovered."""
     after = between(requests, fault.ended + WITHIN_S, until)
     return bool(after) and p99(after) <= TIMES_CALM * calm
 
 
 def by_kind(requests: RequestTimings, faults: Sequence[Fault], end: float, calm: float) -> list[dict[str, Any]]:
-    """A row for each kind of fault."""
+    """Return a table row for each kind of fault."""
     rows: defaultdict[str, list[tuple[Fault, float]]] = defaultdict(list)
-    untils = [later.began for later in faults[1:]] + [end]
-    for fault, until in zip(faults, [moment - CLEAR_S for moment in untils], strict=True):
+    ends = [later.began for later in faults[1:]] + [end]
+    for fault, until in zip(faults, [at - CLEAR_S for at in ends], strict=True):
         rows[fault.kind].append((fault, until))
     return [_row(kind, requests, some, calm) for kind, some in sorted(rows.items())]
 

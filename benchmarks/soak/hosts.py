@@ -1,4 +1,4 @@
-"""A host: one process of `adjudge` with a data folder and a port of its own, that can be killed, held and restarted."""
+"""A host: one `adjudge` process with its own data folder and port, which can be killed, paused and restarted."""
 
 import os
 import signal
@@ -18,10 +18,11 @@ _LAST_WORDS = 3000
 
 
 class AdjudgeProcess:
-    """A process of `adjudge`. A port is given to one that listens; another is ready when it has `said` so.
-    `descriptors` bounds the files and connections that it may have open.
+    """An `adjudge` process.
 
-    `kills` has the times, in seconds since 1970, at which it was killed.
+    Without `ready_message`, the process listens on a port and is ready when `/readyz` answers 200. With it, the process
+    has no port and is ready when the message appears in its log. `descriptors` limits its open files and connections.
+    `kills` lists the times, in seconds since 1970, at which it was killed.
     """
 
     def __init__(
@@ -43,23 +44,23 @@ class AdjudgeProcess:
         port = ["--port", str(self.port)] if self._listens else []
         limit = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"]
         self._command = [*limit, sys.executable, "-m", "adjudge_services.cli", *arguments, *port]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("ADJUDGE_")}
-        self._environment = kept | {"ADJUDGE_DATA_DIR": str(folder / name)} | settings
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ADJUDGE_")}
+        self._environment = inherited | {"ADJUDGE_DATA_DIR": str(folder / name)} | settings
         self._process: subprocess.Popen[bytes] | None = None
         self._read_from = 0
 
     @property
     def url(self) -> str:
-        """Its own address, past all links."""
+        """The process's own address, bypassing all links."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """Its process, if it runs."""
+        """The process id, None if it is not running."""
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     def start(self) -> None:
-        """Start it; it need not be ready yet."""
+        """Start the process without waiting until it is ready."""
         self._read_from = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -67,44 +68,48 @@ class AdjudgeProcess:
             )
 
     def wait_until_ready(self) -> None:
-        """Wait until it says that it is ready."""
+        """Wait until the process is ready."""
         until = time.monotonic() + _START_S
         while not self._ready():
             if self.pid is None:
-                raise RuntimeError(f"{self.name} ended by itself; its last words were: {self.last_words()}")
+                raise RuntimeError(f"{self.name} exited unexpectedly; the end of its log: {self.last_words()}")
             if time.monotonic() > until:
-                raise RuntimeError(f"{self.name} was not ready in {_START_S:g} s; it said: {self.last_words()}")
+                raise RuntimeError(
+                    f"{self.name} was not ready in {_START_S:g} s; the end of its log: {self.last_words()}"
+                )
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process and record the time."""
         assert self._process is not None
         self.kills.append(time.time())
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to stop, as a supervisor does, and wait until it has."""
+        """Send SIGTERM, as a supervisor does, and wait until the process has ended."""
         assert self._process is not None
         self._process.terminate()
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{self.name} did not stop in {_STOP_S:g} s; it said: {self.last_words()}") from None
+            raise RuntimeError(
+                f"{self.name} did not stop in {_STOP_S:g} s; the end of its log: {self.last_words()}"
+            ) from None
 
-    def send(self, what: signal.Signals) -> None:
-        """Send it a signal."""
+    def send(self, number: signal.Signals) -> None:
+        """Send the process a signal."""
         assert self._process is not None
-        self._process.send_signal(what)
+        self._process.send_signal(number)
 
     def close(self) -> None:
-        """Kill it if it runs, held or not."""
+        """Kill the process if it is running, paused or not."""
         if self.pid is not None and self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of the process's log."""
         return self._log.read_text(errors="replace")[-_LAST_WORDS:] if self._log.exists() else "nothing"
 
     def _ready(self) -> bool:

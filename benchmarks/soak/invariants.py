@@ -1,7 +1,7 @@
-"""What the database holds when all is over: the ledger against what trainers were told, operations against what is due.
+"""Invariants of the database after a soak: the ledger against the trainers' answers, operations against their inputs.
 
-A request that was answered is in the ledger once, whole, with the rewards that were answered. An api that is killed may
-lose what it answered in the second before. A request that was sent again is there again, under an id of its own.
+An answered request is in the ledger exactly once, complete, with the rewards of the answer. A killed api may lose the
+answers of the last second before the kill. A request that was retried is recorded separately under its own id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,35 +15,35 @@ from benchmarks.soak.workload import VERDICTS
 from trainer_client.wire import GroupRewards
 
 SPOOL_S = 1.0
-"""What a kill may cost the ledger: answers of the second before it."""
+"""The ledger may lose answers from this many seconds before a kill."""
 
 
 class InvariantReport(NamedTuple):
-    """What was found: how many of each, and what is wrong, in words."""
+    """Figures, and violations of the invariants as text."""
 
     figures: dict[str, int]
     violations: list[str]
 
 
 def ledger(database: str, lines: Sequence[Mapping[str, Any]], kills: Sequence[float]) -> InvariantReport:
-    """Compare the ledger with answers; `kills` are the times at which apis were killed."""
+    """Compare the ledger with the answers; `kills` are the times at which apis were killed."""
     with psycopg.connect(database) as connection:
-        kept = _kept(connection)
+        recorded = _recorded_requests(connection)
         rejudged = _one(connection, "SELECT count(*) FROM ledger_rejudgements")
         uses = _one(connection, "SELECT count(*) FROM ledger_uses")
-        said = _one(connection, "SELECT coalesce(sum(uses), 0) FROM ledger_requests")
+        declared = _one(connection, "SELECT coalesce(sum(uses), 0) FROM ledger_requests")
         counted = _one(connection, "SELECT coalesce(sum(verdicts), 0) FROM ledger_run_steps")
         tokens = _one(connection, "SELECT coalesce(sum(tokens_computed), 0) FROM ledger_requests")
         budgeted = _one(connection, "SELECT coalesce(sum(tokens), 0) FROM project_usage")
     lost, violations = 0, []
     if rejudged:
         violations.append(f"{rejudged} calls have a second verdict that differs from the first")
-    if uses != said:
-        violations.append(f"the ledger holds {uses} uses, of requests that had {said}")
+    if uses != declared:
+        violations.append(f"the ledger has {uses} uses, but its requests had {declared}")
     if counted != uses:
-        violations.append(f"the figures of the runs say {counted} verdicts, and the ledger holds {uses}")
+        violations.append(f"the runs' figures count {counted} verdicts, but the ledger has {uses}")
     for line in lines:
-        times = kept.get(line["request_id"], [])
+        times = recorded.get(line["request_id"], [])
         if not times and any(0 <= kill - line["ended"] <= SPOOL_S for kill in kills):
             lost += 1
         elif len(times) != 1:
@@ -60,12 +60,13 @@ def ledger(database: str, lines: Sequence[Mapping[str, Any]], kills: Sequence[fl
 def operations(
     database: str, ended: Sequence[FinishedOperation], known: Mapping[int, ExpectedAnswer], *, lost_calls: int = 0
 ) -> InvariantReport:
-    """Compare operations with what is right, and what they were billed with what they did.
+    """Compare operations with the expected answers, and their billed usage with the work they did.
 
-    `lost_calls` is how many calls at most were at judges when these went away: they are made again, and were made.
+    `lost_calls` is the maximum number of calls in flight at judges when these went away. Such calls are repeated, and
+    are billed twice.
     """
     violations: list[str] = []
-    again = results = made_again = 0
+    retried = results = repeated_calls = 0
     lines: list[dict[str, Any]] = []
     with psycopg.connect(database) as connection:
         attempts = {
@@ -75,39 +76,41 @@ def operations(
             )
         }
         unfinished = _one(connection, "SELECT count(*) FROM operations WHERE state <> 'done'")
-    for submitted, operation, found in ended:
+    for submitted, operation, own_results in ended:
         name, subjects = operation.id, submitted.subjects
         if operation.state != "done":
             violations.append(f"{name} is {operation.state}: {operation.progress.done} done, {operation.problem}")
-        if sorted(result["index"] for result in found) != list(range(len(subjects))):
-            violations.append(f"{name} has {len(found)} results for {len(subjects)} groups, or some of them twice")
-        lines += [_line(subjects[result["index"]], result) for result in found]
+        if sorted(result["index"] for result in own_results) != list(range(len(subjects))):
+            violations.append(f"{name} has {len(own_results)} results for {len(subjects)} groups, or duplicates")
+        lines += [_line(subjects[result["index"]], result) for result in own_results]
         seen, broke = submitted.seen, submitted.broke
         if broke or not seen or seen != sorted(set(seen)) or seen[-1] != operation.revision:
-            violations.append(f"{name} was followed through {seen} to {operation.revision}: {broke}")
+            violations.append(
+                f"the events of {name} showed the revisions {seen}, not up to {operation.revision}: {broke}"
+            )
         inputs, tried = attempts[name]
         usage = operation.usage
         billed = usage.judge_calls + usage.cached + usage.joined
         due = VERDICTS * len(subjects)
-        again += int(tried - inputs)
-        made_again += max(0, billed - VERDICTS * int(tried))
+        retried += int(tried - inputs)
+        repeated_calls += max(0, billed - VERDICTS * int(tried))
         if billed < due - usage.failed:
-            violations.append(f"{name} was billed {billed} verdicts, and {due} are due")
-        results += len(found)
-    if made_again > lost_calls:
+            violations.append(f"{name} was billed {billed} verdicts, but {due} are due")
+        results += len(own_results)
+    if repeated_calls > lost_calls:
         violations.append(
-            f"{made_again} verdicts were billed beyond those tried; judges that went away had {lost_calls}"
+            f"{repeated_calls} verdicts were billed beyond the attempts, but judges lost at most {lost_calls} calls"
         )
-    about: AnswerComparison = compare_answers(lines, known)
+    comparison: AnswerComparison = compare_answers(lines, known)
     figures = {
         "operations": len(ended),
         "results": results,
         "results with a failure": sum(bool(line["failures"]) for line in lines),
-        "groups tried again": again,
-        "calls billed that a judge took along": made_again,
+        "groups retried": retried,
+        "billed calls lost with a judge": repeated_calls,
         "operations not done": unfinished,
     }
-    return InvariantReport(figures, violations + about.violations)
+    return InvariantReport(figures, violations + comparison.violations)
 
 
 def _line(subject: int, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,9 +119,9 @@ def _line(subject: int, result: Mapping[str, Any]) -> dict[str, Any]:
     return {"subject": subject, "failures": {kind: failed.count(kind) for kind in failed}, **right(group)._asdict()}
 
 
-def _kept(connection: psycopg.Connection[Any]) -> dict[str, list[tuple[int, list[float | None]]]]:
-    """By request id: how many uses each time, and the rewards."""
-    found: dict[str, list[tuple[int, list[float | None]]]] = {}
+def _recorded_requests(connection: psycopg.Connection[Any]) -> dict[str, list[tuple[int, list[float | None]]]]:
+    """Return, for each request id, the number of uses and the rewards of each record."""
+    recorded: dict[str, list[tuple[int, list[float | None]]]] = {}
     rows = connection.execute(
         "SELECT request_id, (SELECT count(*) FROM ledger_uses u WHERE (u.project_id, u.run, u.request) = "
         "(q.project_id, q.run, q.request)), (SELECT array_agg(reward ORDER BY place) FROM ledger_responses r "
@@ -126,8 +129,8 @@ def _kept(connection: psycopg.Connection[Any]) -> dict[str, list[tuple[int, list
         "WHERE run <> 'bulk'"
     )
     for request_id, uses, rewards in rows:
-        found.setdefault(request_id, []).append((uses, rewards))
-    return found
+        recorded.setdefault(request_id, []).append((uses, rewards))
+    return recorded
 
 
 def _one(connection: psycopg.Connection[Any], query: str) -> int:

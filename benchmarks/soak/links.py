@@ -1,8 +1,8 @@
-"""Links between hosts: TCP on loopback that can be cut, frozen, slowed and healed.
+"""Links between hosts: TCP proxies on loopback that can be cut, frozen, slowed and healed.
 
-Cut, connections are reset and new ones refused. Frozen, connections stay, new ones are accepted, and no byte passes: a
-partition in which nobody is told anything; what was held is handed over when it heals. One that forgets carries nothing
-more on the connections it had, and nobody is ever told, as when a firewall between has lost them. Knows no protocol.
+A cut link resets its connections and refuses new ones. A frozen link keeps its connections and accepts new ones but
+forwards no bytes, like a silent network partition; it delivers the held bytes when it is healed. A link that forgets
+never forwards anything again on its old connections, without closing them, like a firewall that has lost their state.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ State = Literal["open", "cut", "frozen"]
 
 _RESET = struct.pack("ii", 1, 0)
 _PORTS = range(21_000, 32_000)
-"""Below those that the system gives to connections: a port that is given up for a while is there again afterwards."""
+"""Ports below the ephemeral range, so that a port that is released for a while is still free afterwards."""
 
 _given: set[int] = set()
 
 
 def port_to_keep() -> int:
-    """A loopback port at which nobody listens, and which nobody is given who does not ask for it."""
+    """Reserve a free loopback port that the system does not assign to other connections."""
     while True:
         port = random.choice(_PORTS)
         with socket.socket() as probe, suppress(OSError):
@@ -36,7 +36,7 @@ def port_to_keep() -> int:
 
 
 class Link:
-    """What listens at `port` and hands each connection to one of the targets, by turns; one that refuses is skipped."""
+    """A proxy that listens at `port` and forwards each connection to one of the targets in turn, skipping dead ones."""
 
     def __init__(self, name: str, targets: Sequence[int]) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Link:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self) -> None:
-        """Take connections."""
+        """Start to accept connections."""
         while self._server is None:
             try:
                 self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
@@ -60,7 +60,7 @@ class Link:
                 await asyncio.sleep(0.05)
 
     async def become(self, state: State, delay_s: float = 0.0, *, forget: bool = False) -> None:
-        """Change what happens to connections, or to those alone that come from now on."""
+        """Change the link's state. With `forget`, the existing connections never forward anything again."""
         self.state, self.delay_s = state, delay_s
         if state == "cut":
             await self.close()
@@ -68,14 +68,14 @@ class Link:
             await self.listen()
         if forget:
             self._passing.clear()
-            self._passing = asyncio.Event()  # what waits for the one before waits for good
+            self._passing = asyncio.Event()  # old connections wait on the previous event forever
         if state == "frozen":
             self._passing.clear()
         else:
             self._passing.set()
 
     async def close(self) -> None:
-        """Take no connections, and reset those there are."""
+        """Stop accepting connections and reset the existing ones."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -123,7 +123,7 @@ class Link:
                 writer.write(data)
                 await writer.drain()
         except OSError:
-            await self._passed(passing)  # that an end is gone is not told through a partition either
+            await self._passed(passing)  # a partition also hides that the peer has closed
             raise
         await self._passed(passing)
         with suppress(OSError):
@@ -144,7 +144,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 class Network:
-    """Links on an event loop in a thread of its own; every method may be called from any other thread."""
+    """A set of links on an event loop in a separate thread. All methods may be called from any other thread."""
 
     def __init__(self) -> None:
         self.links: dict[str, Link] = {}
@@ -153,13 +153,13 @@ class Network:
         self._thread.start()
 
     def link(self, name: str, *targets: int) -> int:
-        """Lay a link to these ports; the port that it is reached at."""
+        """Create a link to these ports and return the port at which it listens."""
         link = self.links[name] = Link(name, targets)
         asyncio.run_coroutine_threadsafe(link.listen(), self._loop).result()
         return link.port
 
     def become(self, name: str, state: State, delay_s: float = 0.0, *, forget: bool = False) -> None:
-        """Change a link."""
+        """Change the state of a link; see `Link.become`."""
         change = self.links[name].become(state, delay_s, forget=forget)
         asyncio.run_coroutine_threadsafe(change, self._loop).result()
 
@@ -170,7 +170,7 @@ class Network:
                 self.become(name, "open")
 
     def close(self) -> None:
-        """Take all links down."""
+        """Close all links and stop the event loop."""
         for link in self.links.values():
             asyncio.run_coroutine_threadsafe(link.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

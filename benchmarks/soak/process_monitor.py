@@ -1,4 +1,4 @@
-"""Memory and open files of the hosts, looked at every other second in a thread, and whether they stay flat."""
+"""Sample the memory and open files of the hosts in a thread, and summarise their growth."""
 
 import statistics
 import threading
@@ -11,13 +11,13 @@ import psutil
 
 from benchmarks.soak.hosts import AdjudgeProcess
 
-EVERY_S = 2.0
-GROWN_UP_S = 30.0
-"""How old a process is before it is compared: a start fills what stays full."""
+SAMPLE_INTERVAL_S = 2.0
+WARM_UP_S = 30.0
+"""Minimum age of a process to be compared; caches and pools fill up after the start."""
 
 
 class ProcessSample(NamedTuple):
-    """What a host's process had at a moment; `age_s` since it was started."""
+    """Resources of a host's process at a time; `age_s` is the time since its start."""
 
     host: str
     at: float
@@ -28,28 +28,28 @@ class ProcessSample(NamedTuple):
 
 
 class ProcessMonitor:
-    """Looks at hosts until it is stopped."""
+    """Samples hosts until it is stopped."""
 
     def __init__(self, hosts: Sequence[AdjudgeProcess]) -> None:
         self.samples: list[ProcessSample] = []
         self._hosts = hosts
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="process-monitor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._stopped.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopped.wait(EVERY_S):
+        while not self._stopped.wait(SAMPLE_INTERVAL_S):
             for host in self._hosts:
                 pid = host.pid
                 if pid is not None:
-                    self._look(host.name, pid)
+                    self._sample(host.name, pid)
 
-    def _look(self, name: str, pid: int) -> None:
+    def _sample(self, name: str, pid: int) -> None:
         try:
             process = psutil.Process(pid)
             with process.oneshot():
@@ -62,26 +62,26 @@ class ProcessMonitor:
 
 
 def growth_rows(samples: Sequence[ProcessSample]) -> list[dict[str, Any]]:
-    """For each host, its figures in the first and the last quarter of the time: medians over grown-up processes."""
-    grown: defaultdict[str, list[ProcessSample]] = defaultdict(list)
-    for look in samples:
-        if look.age_s >= GROWN_UP_S:
-            grown[look.host].append(look)
+    """Return a row per host: medians over the first and the last quarter of the time, without warm-up."""
+    warm: defaultdict[str, list[ProcessSample]] = defaultdict(list)
+    for sample in samples:
+        if sample.age_s >= WARM_UP_S:
+            warm[sample.host].append(sample)
     rows = []
-    for host, seen in sorted(grown.items()):
+    for host, seen in sorted(warm.items()):
         begin, end = seen[0].at, seen[-1].at
-        first = [look for look in seen if look.at <= begin + (end - begin) / 4]
-        last = [look for look in seen if look.at >= end - (end - begin) / 4]
+        first = [sample for sample in seen if sample.at <= begin + (end - begin) / 4]
+        last = [sample for sample in seen if sample.at >= end - (end - begin) / 4]
         rows.append(
             {
                 "host": host,
-                "MB, first quarter": statistics.median(look.resident_mb for look in first),
-                "MB, last quarter": statistics.median(look.resident_mb for look in last),
-                "MB, most": max(look.resident_mb for look in seen),
-                "files, first quarter": int(statistics.median(look.descriptors for look in first)),
-                "files, last quarter": int(statistics.median(look.descriptors for look in last)),
-                "files, most": max(look.descriptors for look in seen),
-                "threads, most": max(look.threads for look in seen),
+                "MB, first quarter": statistics.median(sample.resident_mb for sample in first),
+                "MB, last quarter": statistics.median(sample.resident_mb for sample in last),
+                "MB, most": max(sample.resident_mb for sample in seen),
+                "files, first quarter": int(statistics.median(sample.descriptors for sample in first)),
+                "files, last quarter": int(statistics.median(sample.descriptors for sample in last)),
+                "files, most": max(sample.descriptors for sample in seen),
+                "threads, most": max(sample.threads for sample in seen),
             }
         )
     return rows

@@ -1,4 +1,4 @@
-"""A soak from start to end: capacity, a calm time, faults, and what there is to check when all has been answered."""
+"""Run a soak from start to end: measure the capacity, run a calm phase, inject faults, and collect the results."""
 
 import json
 import os
@@ -31,9 +31,10 @@ Lines = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Plan:
-    """How a soak goes; times in seconds. `share` of the capacity is asked for, `bulk_share` of it by operations.
+    """Parameters of a soak; times in seconds.
 
-    A fault begins every `every_s`, but never sooner than `rest_s` after the end of the one before.
+    The load is `share` of the measured capacity; operations make up `bulk_share` of the capacity. A fault begins every
+    `interval_s`, but not sooner than `rest_s` after the end of the previous one.
     """
 
     faults: int
@@ -54,7 +55,11 @@ class Plan:
 
 @dataclass
 class SoakResult:
-    """What came of it. `lines` are what trainers were told, but for the capacity's; times in seconds since 1970."""
+    """Results of a soak; times in seconds since 1970.
+
+    `lines` are the trainers' logs, without the capacity measurement. `unwritten` lists problems of the ledgers that
+    were not written completely.
+    """
 
     capacity: float
     calm: tuple[float, float]
@@ -70,7 +75,7 @@ class SoakResult:
 
 
 def soak(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[SoakResult], None]) -> SoakResult:
-    """Do it; `say` is told how it goes on, and `check` is called at the end, while the stores are still there."""
+    """Run a soak. `say` receives progress messages; `check` is called at the end, while the stores still run."""
     with ExitStack() as closing:
         say("starting two apis, two judges, two workers, PostgreSQL and Redis")
         cluster = closing.enter_context(running_cluster(folder, plan.engine, **plan.settings))
@@ -80,19 +85,19 @@ def soak(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[
         capacity = _capacity(cluster, plan)
         groups = max(1, round(plan.bulk_share * capacity * plan.bulk_interval_s / VERDICTS))
         period = plan.senders * len(RUNS) * VERDICTS / (capacity * (plan.share - plan.bulk_share))
-        say(f"capacity {capacity:,.0f} verdicts/s; a calm time of {plan.calm_s:g} s at {plan.share:.0%} of it")
+        say(f"capacity {capacity:,.0f} verdicts/s; calm phase of {plan.calm_s:g} s at {plan.share:.0%} of it")
         bulk = closing.enter_context(_bulk(cluster, groups, plan.bulk_interval_s))
         with _trainers(cluster, plan.senders, period, 0) as logs:
             time.sleep(min(5.0, plan.calm_s / 2))
-            watch = ProcessMonitor(cluster.hosts)
+            monitor = ProcessMonitor(cluster.hosts)
             begin = time.time()
             time.sleep(plan.calm_s)
             calm = (begin, time.time())
             faults = list(_faults(cluster, plan, say))
             end = time.time()
             bulk.stop()
-            say("the last requests")
-        watch.stop()
+            say("waiting for the last requests")
+        monitor.stop()
         lines = [line for log in logs for line in read_lines(log)]
         say("waiting for operations and the ledger")
         result = SoakResult(
@@ -103,8 +108,8 @@ def soak(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[
             lines=lines,
             operations=bulk.ended(_ANSWERED_WITHIN_S),
             refused=bulk.refused,
-            samples=watch.samples,
-            unwritten=_written(cluster),
+            samples=monitor.samples,
+            unwritten=_ledger_problems(cluster),
             database=cluster.database,
             kills=[kill for api in cluster.apis.values() for kill in api.kills],
         )
@@ -122,7 +127,7 @@ def _faults(cluster: Cluster, plan: Plan, say: Callable[[str], None]) -> Iterato
 
 
 def _capacity(cluster: Cluster, plan: Plan) -> float:
-    """Verdicts a second that trainers get who ask as fast as they can; the first seconds do not count."""
+    """Measure the verdicts per second of trainers that send as fast as they can; leave out the first seconds."""
     with _trainers(cluster, plan.senders, 0.0, 500_000) as logs:
         time.sleep(plan.capacity_s)
         end = time.time()
@@ -137,7 +142,7 @@ def _capacity(cluster: Cluster, plan: Plan) -> float:
 
 @contextmanager
 def _trainers(cluster: Cluster, senders: int, period_s: float, first: int) -> Iterator[list[Path]]:
-    """Training runs that score in the block, and until what is on its way has been answered; where they write."""
+    """Run training runs on the cluster within the block; see `training_runs`."""
     with training_runs(cluster.url, cluster.folder, senders, period_s, first) as logs:
         yield logs
 
@@ -146,26 +151,27 @@ def _trainers(cluster: Cluster, senders: int, period_s: float, first: int) -> It
 def training_runs(
     url: str, folder: Path, senders: int, period_s: float, first: int, keys: Mapping[int, str] | None = None
 ) -> Iterator[list[Path]]:
-    """Score at a service in the block, by one process for each run; yields the logs of the runs.
+    """Score on a service within the block, with one process per run; yield the log files of the runs.
 
-    `keys` are the runs' API keys, where the service needs any.
+    At the end of the block, wait until requests in flight are answered. `keys` are the runs' API keys, if the service
+    requires keys.
     """
     logs = [folder / f"run-{run}-{first}.jsonl" for run in RUNS]
     processes = []
     try:
         for run, log in zip(RUNS, logs, strict=True):
-            given = ["--number", run, "--first", first + 1, "--senders", senders, "--period", period_s]
-            command = [sys.executable, "-m", "benchmarks.soak.trainer", url, str(log), *map(str, given)]
-            known = {} if keys is None else {"ADJUDGE_API_KEY": keys[run]}
+            options = ["--number", run, "--first", first + 1, "--senders", senders, "--period", period_s]
+            command = [sys.executable, "-m", "benchmarks.soak.trainer", url, str(log), *map(str, options)]
+            key = {} if keys is None else {"ADJUDGE_API_KEY": keys[run]}
             processes.append(
-                subprocess.Popen([*command, *(["--inline"] if run == 1 else [])], env={**os.environ, **known})
+                subprocess.Popen([*command, *(["--inline"] if run == 1 else [])], env={**os.environ, **key})
             )
         yield logs
         for process in processes:
             process.send_signal(signal.SIGTERM)
         for process in processes:
             if process.wait(_ANSWERED_WITHIN_S):
-                raise RuntimeError(f"a training run ended with {process.returncode}")
+                raise RuntimeError(f"a training run ended with exit status {process.returncode}")
     finally:
         for process in processes:
             if process.poll() is None:
@@ -182,8 +188,8 @@ def _bulk(cluster: Cluster, groups: int, interval_s: float) -> Iterator[Bulk]:
         bulk.close()
 
 
-def _written(cluster: Cluster) -> list[str]:
-    """Wait until every api has written its ledger; what is wrong with those that have not, or lost some."""
+def _ledger_problems(cluster: Cluster) -> list[str]:
+    """Wait until every api has written its ledger; report apis that did not finish or lost entries."""
     violations = []
     for api in cluster.apis.values():
         until = time.monotonic() + _WRITTEN_WITHIN_S

@@ -1,6 +1,6 @@
-"""A real PostgreSQL and a real Redis on fixed ports of loopback, killed with all their processes and started again.
+"""A real PostgreSQL and a real Valkey (Redis) on fixed loopback ports, which can be killed and started again.
 
-PostgreSQL keeps its data over a kill. Redis keeps nothing: a cache and a queue that forget are what Adjudge allows for.
+PostgreSQL keeps its data over a kill. Valkey keeps nothing: Adjudge tolerates the loss of the cache and the queue.
 """
 
 import os
@@ -22,7 +22,7 @@ _START_S = 60.0
 
 
 class Store(ABC):
-    """A server's process; `start` and `kill` by turns."""
+    """The process of a server; call `start` and `kill` alternately."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class Store(ABC):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it answers."""
         folder = self._folder
         folder.mkdir(exist_ok=True)
         command, user = self._command()
@@ -40,13 +40,13 @@ class Store(ABC):
         until = time.monotonic() + _START_S
         while not self._answers():
             if self._process.poll() is not None:
-                raise RuntimeError(f"{self.name} ended with {self._process.returncode}; see {folder}.log")
+                raise RuntimeError(f"{self.name} exited with status {self._process.returncode}; see {folder}.log")
             if time.monotonic() > until:
                 raise RuntimeError(f"{self.name} did not answer in {_START_S:g} s; see {folder}.log")
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """Kill it and all its processes at once."""
+        """Kill the server and all its child processes at once."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -58,27 +58,27 @@ class Store(ABC):
 
     @property
     def runs(self) -> bool:
-        """Whether it was started and not killed."""
+        """Whether the server was started and not killed."""
         return self._process is not None
 
     @abstractmethod
     def _command(self) -> tuple[list[str], str | None]:
-        """The command, and as whom it is to run."""
+        """Return the command and the user to run it as."""
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Whether it does."""
+        """Whether the server answers."""
 
 
 class PostgreSQL(Store):
-    """A PostgreSQL with its data in a folder, and a database `adjudge`."""
+    """A PostgreSQL server with its data in a folder, and a database `adjudge`."""
 
     def url(self, port: int, driver: str = "postgresql+psycopg", database: str = "adjudge") -> str:
-        """The URL of its database through a port."""
+        """Return the URL of a database through a port."""
         return f"{driver}://postgres@127.0.0.1:{port}/{database}"
 
     def start(self) -> None:
-        """Start it, the first time with an empty database; after a kill it recovers first."""
+        """Start the server; create an empty database at the first start, recover after a kill."""
         new = not (self._folder / "PG_VERSION").exists()
         super().start()
         if new:
@@ -92,7 +92,7 @@ class PostgreSQL(Store):
         server = get_server(self._folder, start=False)
         server.ensure_pgdata_inited()
         lock = self._folder / "postmaster.pid"
-        lock.unlink(missing_ok=True)  # of the one that was killed
+        lock.unlink(missing_ok=True)  # left by the killed server
         at = ["-h", "127.0.0.1", "-p", str(self.port), "-c", "unix_socket_directories="]
         return [str(server.bin_path / "postgres"), "-D", str(self._folder), *at], server.system_user
 
@@ -105,10 +105,10 @@ class PostgreSQL(Store):
 
 
 class Valkey(Store):
-    """A Valkey that keeps nothing on disk."""
+    """A Valkey server that stores nothing on disk."""
 
     def url(self, port: int, database: int) -> str:
-        """The URL of one of its databases through a port."""
+        """Return the URL of one of the databases through a port."""
         return f"redis://127.0.0.1:{port}/{database}"
 
     def _command(self) -> tuple[list[str], str | None]:

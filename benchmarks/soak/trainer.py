@@ -1,7 +1,7 @@
-"""A training run of a soak, in a process of its own: scores group after group, and writes down what it was told.
+"""A training run of a soak, in a separate process: scores one group after another and logs the answers.
 
-Every sender asks for a group every `period_s`, and leaves out the times at which it still waits for an answer. SIGTERM
-ends it when what is on its way has been answered.
+Each sender sends a group every `period_s`, skipping the times at which it still waits for an answer. On SIGTERM, the
+process ends when the requests in flight are answered.
 """
 
 import argparse
@@ -25,7 +25,7 @@ RETRY_BUDGET_S = 90.0
 
 
 def answer_record(answer: RewardAnswer) -> dict[str, Any]:
-    """Of an answer: rewards, and verdicts as a text for each response, with a 1, a 0 or a - for each criterion."""
+    """Return an answer's fields to log. Verdicts are a text per response, with a `sign` per criterion."""
     responses = answer.groups[0].responses
     verdicts = [verdict for response in responses for verdict in response.verdicts]
     return {
@@ -39,17 +39,17 @@ def answer_record(answer: RewardAnswer) -> dict[str, Any]:
 
 
 def sign(score: object) -> str:
-    """A verdict's score in one character: 1, 0, - for none, and ? for what no yes or no is."""
+    """Encode a verdict's score as one character: 1, 0, - for a failed verdict, ? for any other score."""
     return "-" if score is None else {1.0: "1", 0.0: "0"}.get(score, "?") if isinstance(score, float) else "?"
 
 
 def next_beat(beat: float, period: float, now: float) -> float:
-    """The first of the beats after one that is not over; now, where there is no period. All in seconds."""
+    """Return the next time after `beat`, in steps of `period`, that is not past; `now` if the period is 0 (seconds)."""
     return beat + period * max(1, ceil((now - beat) / period)) if period else now
 
 
 class Run:
-    """A training run; `number` tells its requests from another run's."""
+    """A training run; `number` distinguishes its requests from those of another run."""
 
     def __init__(self, client: AsyncClient, number: int, rubric: Any, period_s: float, log: TextIO) -> None:
         self._client = client
@@ -60,19 +60,22 @@ class Run:
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Begin no further request."""
+        """Start no further requests."""
         self._stopped.set()
 
     async def score(self, senders: int, first: int) -> None:
-        """Score until it is stopped."""
+        """Score until stopped."""
         numbers = count(first)
         async with asyncio.TaskGroup() as tasks:
             for place in range(senders):
                 tasks.create_task(self._send(numbers, self._period_s * place / senders))
 
     async def _send(self, numbers: Iterator[int], after_s: float) -> None:
-        """Send on a beat of its own. One that is late waits for its next beat: else all that a fault holds up would be
-        let go together, and keep step with each other from then on."""
+        """Send at the sender's own regular times.
+
+        A late sender waits for its next time; otherwise all senders that a fault delays would send together afterwards,
+        and stay synchronised from then on.
+        """
         beat = time.time() + after_s
         await self._rest(after_s)
         while not self._stopped.is_set():
@@ -85,10 +88,10 @@ class Run:
         group, step = group_of(subject), request // 10
         try:
             answer = await self._client.rewards([group], self._rubric, deadline_s=DEADLINE_S, step=step)
-            what: dict[str, Any] = answer_record(answer)
+            outcome: dict[str, Any] = answer_record(answer)
         except AdjudgeError as error:
-            what = {"error": f"{type(error).__name__}: {error}"}
-        line = {"subject": subject, "began": began, "ended": time.time(), **what}
+            outcome = {"error": f"{type(error).__name__}: {error}"}
+        line = {"subject": subject, "began": began, "ended": time.time(), **outcome}
         self._log.write(json.dumps(line) + "\n")
 
     async def _rest(self, seconds: float) -> None:
@@ -107,7 +110,7 @@ async def score(given: argparse.Namespace, log: TextIO) -> None:
 
 
 def main() -> None:
-    """Be a training run."""
+    """Run a training run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
     parser.add_argument("log")

@@ -1,4 +1,4 @@
-"""What is judged in a soak: groups of eight answers, each the same whenever it is asked for by its number."""
+"""The workload of a soak: groups of eight responses, generated deterministically from their number."""
 
 import random
 from typing import Any
@@ -11,27 +11,27 @@ RULES: list[dict[str, Any]] = [
     {"id": f"c{n}", "description": f"The answer does what part {n} of the question asks.", "weight": 2**n}
     for n in range(CRITERIA)
 ]
-"""Weights of which every sum is another one: a reward says which verdicts it was made of."""
+"""Criteria whose weights have distinct sums, so that a reward identifies the verdicts it was computed from."""
 
 AT_A_JUDGE = 6 * CRITERIA
-"""Calls that a judge has at its engine at a time: the six responses that it is given at once."""
+"""Concurrent calls of a judge to its engine: six responses with all their criteria."""
 
 _WORDS = ("both", "sides", "sum", "divide", "by", "so", "three", "holds", "then", "therefore", "answer", "is", "even")
 _BULK = 10_000_000
 
 
 def subject_of(run: int, request: int) -> int:
-    """Which group a run's request is about: now and then one that it asked about shortly before."""
+    """Return the group of a run's request; every fifth request repeats a recent one."""
     return run * 1_000_000 + (request - REPEATED_AFTER if request % REPEATED_EVERY == 0 else request)
 
 
 def bulk_subjects(operation: int, groups: int) -> list[int]:
-    """Which groups an operation is about: none that is asked about elsewhere."""
+    """Return the groups of an operation, which no other operation or run uses."""
     return [_BULK + operation * 1000 + n for n in range(groups)]
 
 
 def group_of(subject: int) -> dict[str, Any]:
-    """The group of a number."""
+    """Generate the group with this number."""
     draw = random.Random(subject)
     prompt = f"Question {subject}: " + " ".join(draw.choices(_WORDS, k=60))
     texts = [f"Answer {n} to {subject}: " + " ".join(draw.choices(_WORDS, k=80)) for n in range(RESPONSES)]

@@ -473,7 +473,7 @@ def test_the_command_says_what_is_wrong_with_its_arguments(
     for words, reason in (
         ([str(folder), "--contenders", "fancy"], "there is no contender 'fancy'"),
         ([str(folder), "--contenders", f"adjudge:{tmp_path / 'none'}"], "none"),
-        ([str(folder), "--half", "fit", "--tasks", "healthbench"], "nothing may be fitted on healthbench"),
+        ([str(folder), "--half", "fit", "--tasks", "healthbench"], "healthbench must not be used for fitting"),
         ([str(tmp_path / "nothing")], "nothing"),
         ([str(folder), "--longest", "1"], "no item is left"),
     ):
@@ -565,7 +565,7 @@ def test_a_refit_is_recorded_on_top_of_what_stays() -> None:
 
 def test_labels_that_fall_with_the_probability_have_no_map() -> None:
     items, verdicts = pitfalls([0.2, 0.8] * 4)
-    with pytest.raises(ValueError, match="labels do not rise"):
+    with pytest.raises(ValueError, match="labels do not increase"):
         fit_map(items, verdicts)
 
 

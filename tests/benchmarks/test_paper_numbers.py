@@ -58,7 +58,7 @@ def test_counts_are_exact_and_what_has_decimals_a_percent_sign_or_a_k_was_rounde
 
 
 def test_what_is_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="no number as papers print them"):
+    with pytest.raises(ValueError, match="is not a printed number"):
         printed("12 apples")
 
 

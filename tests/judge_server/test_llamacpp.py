@@ -391,7 +391,7 @@ async def test_a_file_that_is_no_model_is_refused_with_what_is_wrong_and_the_way
 
 async def test_a_file_of_another_kind_or_none_is_refused_without_a_child(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("no model " * 500)
-    for name, says in (("text.gguf", r"text\.gguf is no GGUF model"), ("missing.gguf", r"missing\.gguf")):
+    for name, says in (("text.gguf", r"text\.gguf is not a GGUF model"), ("missing.gguf", r"missing\.gguf")):
         engine = LlamaCppEngine(str(tmp_path / name))
         with pytest.raises(EngineStartError, match=says):
             await engine.start()

@@ -19,7 +19,7 @@ def test_the_default_is_the_largest_model_and_leads_down_to_the_plumbing_model()
 
 def test_only_the_smallest_model_is_plumbing_and_says_that_it_is_no_judge() -> None:
     assert [model.name for model in CATALOGUE if model.test_only] == ["smollm2-135m"]
-    assert "as a judge it is noise" in BY_NAME["smollm2-135m"].note
+    assert "its verdicts are noise" in BY_NAME["smollm2-135m"].note
 
 
 def test_every_model_is_pinned_by_a_sha256_and_the_size_of_its_mirror_parts() -> None:

@@ -34,7 +34,7 @@ def test_pull_takes_a_local_file_as_it_is(site: Site, tmp_path: Path) -> None:
     ("reference", "complaint"),
     [
         ("missing.gguf", "does not exist"),
-        (__file__, "is no GGUF model"),
+        (__file__, "is not a GGUF model"),
         ("gpt-9", "No model is called 'gpt-9'"),
         (ADDRESS, "has no such file"),
     ],
@@ -59,7 +59,7 @@ def test_list_tells_present_partial_corrupt_and_absent_models_apart(site: Site, 
         (
             ("qwen2.5-coder-1.5b", "1.12 GB", "partial 50 %", "the default judge"),
             ("qwen2.5-coder-0.5b", "491 MB", "corrupt"),
-            ("smollm2-135m", "98 MB", "absent", "as a judge it is noise"),
+            ("smollm2-135m", "98 MB", "absent", "its verdicts are noise"),
             (ADDRESS, "present", "unverified"),
         ),
         strict=True,

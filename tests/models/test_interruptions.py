@@ -141,7 +141,7 @@ def test_a_forced_pull_that_broke_off_is_resumed_too(site: Site, cache: Path) ->
 def test_a_full_disk_is_noticed_before_the_download(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.files[HUB_PATH] = CONTENT
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(ModelError, match="Make room, or set XDG_CACHE_HOME"):
+    with pytest.raises(ModelError, match="Free some space, or set XDG_CACHE_HOME"):
         pull(cache)
     assert site.asked == []
 

@@ -80,7 +80,7 @@ def test_a_run_becomes_rows_for_a_trainer_in_one_command(
     assert all(found(row["rubric"]) is not None and row["prompt"] for row in rows)
     refused = RUN.invoke(app, ["rows", str(tmp_path), "--out", str(tmp_path / "more")])
     assert refused.exit_code == 1
-    assert "there is no" in refused.stderr
+    assert "does not exist" in refused.stderr
 
 
 def test_a_set_of_templates_that_cannot_be_used_is_refused(
@@ -143,7 +143,7 @@ def test_what_cannot_be_read_is_said_by_line_and_makes_the_command_fail(
     result = generate(model, file, out)
     assert result.exit_code == 1
     assert "line 2, refused: not JSON" in result.stderr
-    assert "line 3, repeated: it has the content of line 1" in result.stderr
+    assert "line 3, repeated: it has the same content as line 1" in result.stderr
     assert "1 rubric from 1 input" in result.stdout
 
 

@@ -117,7 +117,7 @@ def test_a_line_without_embeddings_is_named_and_keeps_its_other_figures(tmp_path
     assert found["figures"]["semantic_distance"]["problems"] == 1
     assert found["figures"]["diversity"]["problems"] == 2
     wrong, _ = measure(tmp_path, lines, "--embeddings", "http://127.0.0.1/v1")
-    assert "--embeddings: the scheme of embeddings is 'http'" in wrong.stderr
+    assert "--embeddings: the URL of the embeddings has the scheme 'http'" in wrong.stderr
 
 
 class Failing:

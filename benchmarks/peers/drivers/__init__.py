@@ -1,4 +1,4 @@
-"""One module for each contender, run as a process of its own in the environment that has its packages.
+"""One module per contender, which runs in a separate process in the environment with its packages.
 
-Those of the peers import nothing of Adjudge.
+The peers' modules import nothing from Adjudge.
 """

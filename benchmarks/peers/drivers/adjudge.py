@@ -1,4 +1,4 @@
-"""Adjudge: its client, and behind it a running `adjudge serve`, whose seconds count as the client's side too."""
+"""Adjudge: its client with a running `adjudge serve`, whose processor time counts as the contender's."""
 
 from collections.abc import Sequence
 
@@ -9,19 +9,19 @@ from trainer_client.wire import Group, RubricContent, Verdict
 
 
 class Judging:
-    """All responses of a set in one request."""
+    """Judges all responses of a set in one request."""
 
     def __init__(self, setting: DriverConfig) -> None:
         self._client = AsyncClient(setting.options["service"], run="peers")
         self._deadline_s: float = setting.options["deadline_s"]
         texts = criteria(setting.criteria)
-        asked = [
+        rubric_criteria = [
             {"id": f"c{n}", "description": text, "verification": {"method": "judge"}} for n, text in enumerate(texts)
         ]
-        self._rubric = RubricContent.model_validate({"criteria": asked})
+        self._rubric = RubricContent.model_validate({"criteria": rubric_criteria})
 
     async def judge(self, set_number: int, numbers: Sequence[int]) -> list[list[Score]]:
-        """The verdicts of each response; one that failed says of what kind its failure is."""
+        """Return the verdicts of each response, with the kind of failure for a failed one."""
         group = Group(
             id=str(set_number),
             prompt=question(set_number),
@@ -38,7 +38,7 @@ def _score(verdict: Verdict) -> Score:
 
 
 def make(setting: DriverConfig) -> WorksheetJudge:
-    """The client."""
+    """Create the judge."""
     return Judging(setting)
 
 

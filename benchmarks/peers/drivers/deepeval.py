@@ -1,6 +1,6 @@
-"""deepeval: its `GEval` in strict mode, whose score is 0 or 1, with a criterion as the evaluation step: one call each.
+"""deepeval: its `GEval` in strict mode, with scores of 0 or 1 and the criterion as the evaluation step, one call each.
 
-The model is its `LocalModel`, for servers of the OpenAI API. It opens a client for each call and tries twice.
+The model is its `LocalModel`, for servers of the OpenAI API. It opens a client for each call and makes two attempts.
 """
 
 import os
@@ -13,7 +13,7 @@ from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, EachCall, Scor
 
 
 def make(setting: DriverConfig) -> WorksheetJudge:
-    """One model; a metric for each judgement, since a metric holds its score."""
+    """Create the judge: one model, and a metric per judgement, since a metric stores its score."""
     os.environ["DEEPEVAL_PER_ATTEMPT_TIMEOUT_SECONDS_OVERRIDE"] = str(setting.timeout_s)
     model = LocalModel(
         model=setting.model,
@@ -36,7 +36,7 @@ def make(setting: DriverConfig) -> WorksheetJudge:
             return float(
                 await metric.a_measure(LLMTestCase(input=question, actual_output=response), _show_indicator=False)
             )
-        except Exception as error:  # noqa: BLE001 - any error is the metric's word that there is no score
+        except Exception as error:  # noqa: BLE001 - any error means that there is no score
             return failed(error)
 
     return EachCall(setting, ask)

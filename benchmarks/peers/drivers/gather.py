@@ -1,7 +1,7 @@
-"""What many trainers write by hand: openai calls under a semaphore, gathered, and a yes looked for in each reply.
+"""The loop that many trainers write by hand: gathered openai calls under a semaphore, with a search for yes.
 
-`shape` is `plain`, where anything but a yes is a no and an error ends the run, or `careful`, where neither is a score.
-`order` is where the criterion stands: `last`, so that an engine can reuse all that comes before it, or `first`.
+With `shape` `plain`, any reply other than yes is a no, and an error ends the run; with `careful`, neither gives a
+score. `order` is the position of the criterion: `last`, so that an engine can reuse the text before it, or `first`.
 """
 
 from openai import AsyncOpenAI, OpenAIError
@@ -12,15 +12,15 @@ SYSTEM = "You grade responses. Answer with one word: yes or no."
 
 
 def make(setting: DriverConfig) -> WorksheetJudge:
-    """One client for all calls, with the timeout and the two retries that the SDK makes unless told otherwise."""
+    """Create the judge: one client for all calls, with the timeout and the SDK's default of two retries."""
     client = AsyncOpenAI(base_url=setting.url, api_key="none", timeout=setting.timeout_s)
     careful = setting.options["shape"] == "careful"
     last = setting.options["order"] == "last"
 
     async def ask(question: str, response: str, criterion: str) -> Score:
         texts = f"Task:\n{question}\n\nResponse:\n{response}"
-        asked = f"Criterion: {criterion}"
-        content = f"{texts}\n\n{asked}" if last else f"{asked}\n\n{texts}"
+        criterion_text = f"Criterion: {criterion}"
+        content = f"{texts}\n\n{criterion_text}" if last else f"{criterion_text}\n\n{texts}"
         try:
             completion = await client.chat.completions.create(
                 model=setting.model,
@@ -35,10 +35,10 @@ def make(setting: DriverConfig) -> WorksheetJudge:
             if careful:
                 return failed(error)
             raise
-        said = (completion.choices[0].message.content or "").strip().lower()
-        if careful and not said.startswith(("yes", "no")):
+        reply = (completion.choices[0].message.content or "").strip().lower()
+        if careful and not reply.startswith(("yes", "no")):
             return "unreadable"
-        return float(said.startswith("yes"))
+        return float(reply.startswith("yes"))
 
     return EachCall(setting, ask)
 

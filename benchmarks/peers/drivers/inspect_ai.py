@@ -1,7 +1,7 @@
-"""inspect_ai: its scorer `model_graded_qa` with its own prompt, called for each criterion as the target.
+"""inspect_ai: its scorer `model_graded_qa` with its own prompt, called with each criterion as the target.
 
-It asks for reasons before the grade. A grade that it cannot find leaves a sample unscored, which it says. Its retries
-are without end unless limited: here two, as the openai SDK makes.
+It asks for reasons before the grade. It marks a sample as unscored if it cannot find a grade. Its retries are unlimited
+by default; here there are two, as in the openai SDK.
 """
 
 import math
@@ -16,7 +16,7 @@ RETRIES = 2
 
 
 def make(setting: DriverConfig) -> WorksheetJudge:
-    """One scorer over one model, with the timeout for each attempt."""
+    """Create the judge: one scorer with one model, and a timeout per attempt."""
     model = get_model(
         f"openai-api/local/{setting.model}",
         base_url=setting.url,

@@ -1,6 +1,6 @@
-"""verifiers: its `RubricJudge` with one criterion a call, as it comes, on the last reply of a trace.
+"""verifiers: its unmodified `RubricJudge` with one criterion per call, on the last reply of a trace.
 
-It opens a client for each call, makes no retries, and raises for a whole response where one of its calls fails.
+It opens a client for each call, does not retry, and raises for the whole response if one of its calls fails.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from benchmarks.peers.worksheets import criteria, question, response
 
 
 class Judging:
-    """As many responses at a time as have the allowed number of calls between them."""
+    """Judges as many responses at a time as the allowed number of calls permits."""
 
     def __init__(self, setting: DriverConfig) -> None:
         self._names = [f"c{n}" for n in range(setting.criteria)]
@@ -55,13 +55,13 @@ class Judging:
         async with self._slots:
             try:
                 await self._judge.score(task, trace)
-            except Exception as error:  # noqa: BLE001 - any error is the judge's word that there is no score
+            except Exception as error:  # noqa: BLE001 - any error means that there is no score
                 return [failed(error)] * len(self._names)
         return [trace.metrics[f"{self._judge.reward_name}/{name}"] for name in self._names]
 
 
 def make(setting: DriverConfig) -> WorksheetJudge:
-    """The judge."""
+    """Create the judge."""
     return Judging(setting)
 
 

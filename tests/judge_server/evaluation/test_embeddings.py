@@ -69,7 +69,7 @@ async def test_distances_are_of_the_texts_of_each_problem_alone() -> None:
 @pytest.mark.parametrize(
     ("status", "said", "why"),
     [
-        (200, {"data": [{"index": 0, "embedding": [1.0]}]}, "1 embeddings to 2 texts"),
+        (200, {"data": [{"index": 0, "embedding": [1.0]}]}, "1 embeddings for 2 texts"),
         (200, {"choices": []}, "no embeddings .*data"),
         (200, [], "not a JSON object"),
         (401, {}, "requires a key .* ADJUDGE_ENGINE_API_KEY"),

@@ -58,5 +58,5 @@ def test_there_are_no_records_where_there_is_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [b"{broken}\n", b"[1]\n", b"\xff\n"])
 def test_a_whole_line_that_is_no_record_is_named(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "j").write_bytes(b'{"a": 1}\n' + line + b'{"b": 2}\n')
-    with pytest.raises(ValueError, match=r"j:2 is no record"):
+    with pytest.raises(ValueError, match=r"j:2 is not a JSON record"):
         list(read_journal(tmp_path / "j"))

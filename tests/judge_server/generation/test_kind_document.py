@@ -189,5 +189,5 @@ def test_a_file_that_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, co
 
 
 def test_no_file_is_read_where_there_is_no_folder() -> None:
-    with pytest.raises(ValueError, match="no files are read here"):
+    with pytest.raises(ValueError, match="files cannot be read here"):
         DocumentRow(path="/etc/hostname").loaded(None)

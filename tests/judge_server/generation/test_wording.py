@@ -85,9 +85,9 @@ def test_a_set_of_ones_own_replaces_what_it_holds_and_changes_the_digest(tmp_pat
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("answers.j2", b"x", "not a template of the generators; there are agreement.j2"),
+        ("answers.j2", b"x", "not the name of a generator template; use one of agreement.j2"),
         ("answer.j2", b"Solve it.", "does not show 'question'"),
-        ("answer.j2", b"{{ question }} {{ ground_truth }}", "uses 'ground_truth', which it is not given"),
+        ("answer.j2", b"{{ question }} {{ ground_truth }}", "uses the unknown variable 'ground_truth'"),
         ("answer.j2", b"{{ question ", "answer.j2:1: unexpected end"),
         ("answer.j2", b"{{ question | shouted }}", "answer.j2:1: No filter named 'shouted'"),
         ("answer.j2", b"\xff", "not UTF-8"),
@@ -110,7 +110,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_template_that_cannot_be_filled_in_ends_the_job_with_its_name() -> None:
     prompt_templates = GeneratorTemplates("answer", overrides={"answer.j2": "{{ question.words.first }}"})
-    with pytest.raises(JobFailed, match=r"answer.j2 cannot be filled in"):
+    with pytest.raises(JobFailed, match=r"answer.j2 cannot be rendered"):
         prompt_templates("answer", question="Why?")
 
 

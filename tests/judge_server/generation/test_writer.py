@@ -94,7 +94,7 @@ async def test_json_of_the_shape_is_found_however_it_is_written(text: str) -> No
         ("", False, "unreadable", "nothing"),
         (TEXT[:30], True, "cut_short", "limit"),
         (TEXT[:30], False, "unreadable", "in the middle"),
-        ('{"parts": [{"name" "a"}]}', False, "unreadable", "stops being JSON"),
+        ('{"parts": [{"name" "a"}]}', False, "unreadable", "contains invalid JSON"),
         ('{"parts": [{"weight": 1}]}', False, "wrong_shape", "parts.0.name"),
         ('{"parts": [{"name": "a", "weight": "heavy"}]}', False, "wrong_shape", "parts.0.weight"),
         ('{"parts": [{"name": "a", "weight": 1.5}]}', False, "wrong_shape", "parts.0.weight"),
@@ -102,7 +102,7 @@ async def test_json_of_the_shape_is_found_however_it_is_written(text: str) -> No
         (json.dumps({"parts": [{"name": str(n)} for n in range(40)]}), False, "too_many", "parts"),
         ('{"parts": [{"name": "a"}], "parts": [{"name": "b"}]}', False, "wrong_shape", "parts"),
         ('"a"', False, "unreadable", "no JSON"),
-        ("[" * 100, False, "unreadable", "stops being JSON"),
+        ("[" * 100, False, "unreadable", "contains invalid JSON"),
         (" " * 300_000, False, "unreadable", "300000 characters"),
     ],
 )

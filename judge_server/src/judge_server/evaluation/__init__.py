@@ -1,4 +1,4 @@
-"""Whether a rubric, or a judge, is any good: measurements on judged responses whose worth is known."""
+"""Measures of rubrics, judges and policies, computed from judged responses."""
 
 from judge_server.evaluation.separation import CriterionSeparation, LabelledPrompt, Separation, separation
 

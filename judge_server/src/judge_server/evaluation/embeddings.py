@@ -1,6 +1,6 @@
 """Semantic distance of responses, from the embeddings of an OpenAI-compatible endpoint (RuscaRL, appendix D.4).
 
-Knows an endpoint and texts. What a distance is stands in `trainer_client.measures`.
+The distance itself is defined in `trainer_client.measures`.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from judge_server.engines.openai.wire import shape_error
 from trainer_client.measures import semantic_distance
 
 TEXTS_PER_REQUEST = 16
-"""Servers bound what one request may hold, and the paper has 16 responses to a prompt."""
+"""Servers limit the size of a request; the paper has 16 responses per prompt."""
 
 
 class _Embedding(BaseModel):
@@ -28,9 +28,9 @@ class _Embeddings(BaseModel):
 
 
 class EmbeddingEndpoint:
-    """A server of `POST /v1/embeddings`, such as vLLM, llama.cpp's server or a hosted one.
+    """A client of `POST /v1/embeddings`, which vLLM, llama.cpp's server and hosted services offer.
 
-    `base_url` ends before `/embeddings`. Without a `model` the request names none, which servers of one model accept.
+    `base_url` ends before `/embeddings`. `model` may be omitted for servers with a single model.
     """
 
     def __init__(
@@ -44,30 +44,30 @@ class EmbeddingEndpoint:
         """Read `openai+http://HOST:PORT/v1` or `openai+https://…`. Options: `?model=`, `?timeout_s=120`.
 
         Raises:
-            ValueError: the URL is of another form; the message says what to write.
+            ValueError: the URL has another form; the message says what to write.
         """
         parts = urlsplit(url)
         if parts.scheme not in ("openai+http", "openai+https"):
             raise ValueError(
-                f"the scheme of embeddings is {parts.scheme!r}; write openai+http://HOST:PORT/v1?model=NAME or "
-                "openai+https://…"
+                f"the URL of the embeddings has the scheme {parts.scheme!r}; write "
+                "openai+http://HOST:PORT/v1?model=NAME or openai+https://…"
             )
-        base_url = base_url_of(parts)  # before options, which show the whole URL where one is wrong
+        base_url = base_url_of(parts)  # before the options, whose error messages show the whole URL
         options = UrlOptions(parts)
         model, timeout_s = options.text("model"), options.number("timeout_s", 120.0)
         options.reject_unknown()
         return cls(base_url, model=model, api_key=api_key, timeout_s=timeout_s)
 
     async def embeddings(self, texts: Sequence[str]) -> list[list[float]]:
-        """Embed N texts that are not empty: N vectors, in order.
+        """Embed N non-empty texts and return N vectors, in order.
 
         Raises:
-            EndpointError: the endpoint cannot be reached, refuses a text, or answers with something else.
+            EndpointError: the endpoint cannot be reached, refuses a text, or gives an invalid answer.
         """
-        found: list[list[float]] = []
+        vectors: list[list[float]] = []
         for first in range(0, len(texts), TEXTS_PER_REQUEST):
-            found += await self._embed_batch(texts[first : first + TEXTS_PER_REQUEST])
-        return found
+            vectors += await self._embed_batch(texts[first : first + TEXTS_PER_REQUEST])
+        return vectors
 
     async def close(self) -> None:
         """Close every connection."""
@@ -79,25 +79,25 @@ class EmbeddingEndpoint:
         try:
             data = sorted(_Embeddings.model_validate(answer).data, key=lambda each: each.index)
         except ValidationError as error:
-            raise self._http.make_error(f"the answer holds no embeddings ({shape_error(error)})") from error
+            raise self._http.make_error(f"the answer contains no embeddings ({shape_error(error)})") from error
         if [each.index for each in data] != list(range(len(texts))):
-            raise self._http.make_error(f"the endpoint answered {len(data)} embeddings to {len(texts)} texts")
+            raise self._http.make_error(f"the endpoint returned {len(data)} embeddings for {len(texts)} texts")
         return [each.embedding for each in data]
 
 
 async def semantic_distances(
     endpoint: EmbeddingEndpoint, problems: Sequence[Sequence[str]], *, concurrency: int
 ) -> list[float | str | None]:
-    """Measure how far apart the responses to each problem are in meaning.
+    """Compute the semantic distance of the responses to each problem.
 
     Args:
-        endpoint: of the embeddings.
-        problems: the responses to each problem. Those without any text have no embedding and are left out.
-        concurrency: problems in work at a time.
+        endpoint: the embedding endpoint.
+        problems: the responses to each problem. Blank responses have no embedding and are left out.
+        concurrency: maximum number of problems in work at a time.
 
     Returns:
-        For each problem the mean cosine distance over its pairs, in [0, 2]; None with fewer than two texts; the reason
-        where the endpoint failed.
+        For each problem, the mean cosine distance over its pairs, in [0, 2]; None with fewer than two texts; the
+        reason, as text, if the endpoint failed.
     """
     slots = asyncio.Semaphore(concurrency)
 

@@ -1,6 +1,6 @@
-"""How well a rubric tells good responses from bad ones, from their rewards and verdicts.
+"""How well a rubric separates good responses from bad ones, by their rewards and verdicts.
 
-Pure functions of what was judged. Knows neither who judged nor how the responses were found to be good or bad.
+Pure functions of judged responses whose quality is known.
 """
 
 import math
@@ -18,9 +18,9 @@ _TAILS = (0.025, 0.975)
 
 @dataclass(frozen=True, slots=True)
 class LabelledPrompt:
-    """A prompt's judged responses: those known to be good, those known to be bad, and the rubric they were judged by.
+    """The judged good and bad responses to a prompt, and the rubric's criteria.
 
-    `rubric` names the rubric in a report; responses under the same name and criterion id are counted together.
+    `rubric` names the rubric in a report; verdicts with the same rubric name and criterion id are counted together.
     """
 
     rubric: str
@@ -31,14 +31,14 @@ class LabelledPrompt:
 
 @dataclass(frozen=True, slots=True)
 class CriterionSeparation:
-    """What one criterion says of good and of bad responses.
+    """How one criterion separates good from bad responses.
 
     Attributes:
-        rubric, criterion: which one.
-        good, bad: mean score, 0 to 1, of the good and of the bad responses with a verdict; None without any.
-        difference: how much better good responses do by it, -1 to 1: `good - bad`, or `bad - good` where a satisfied
-            criterion is bad news (a negative weight, or the kind `pitfall`). None where either mean is missing.
-        verdicts, failed: verdicts it rests on, and those that failed.
+        rubric, criterion: the rubric's name and the criterion's id.
+        good, bad: mean score in [0, 1] of the good and of the bad responses with a verdict; None if there are none.
+        difference: the advantage of good responses, in [-1, 1]: `good - bad`, or `bad - good` for a criterion with a
+            negative weight or of kind `pitfall`, which good responses do not satisfy. None if either mean is None.
+        verdicts, failed: number of verdicts with a score, and of failed ones.
     """
 
     rubric: str
@@ -52,18 +52,20 @@ class CriterionSeparation:
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """What a rubric says of good and of bad responses to the same prompts.
+    """How a rubric separates good from bad responses to the same prompts.
 
     Attributes:
-        prompts: prompts with a good and a bad response that have a reward; the figures of rewards rest on them alone.
-        good, bad: their responses with a reward.
-        unscored: responses without a reward, of all prompts.
-        mean_good, mean_bad: mean reward of each, every prompt weighing the same.
-        ordered: how often a good response has the higher reward than a bad one to the same prompt, ties counting
+        prompts: number of prompts with at least one good and one bad response that have a reward. All figures of
+            rewards are computed over these prompts.
+        good, bad: number of their responses with a reward.
+        unscored: number of responses without a reward, over all prompts.
+        mean_good, mean_bad: mean rewards, with equal weight for each prompt.
+        ordered: how often a good response has a higher reward than a bad one to the same prompt, with ties counted as
             half, averaged over prompts: 1 is perfect, 0.5 is chance (the area under the ROC curve, within prompts).
-        interval: 95% interval of `ordered` by resampling prompts (percentiles, 1,000 resamples); None for one prompt.
-        tied: share of the pairs whose rewards are equal.
-        criteria: each criterion by itself, over all verdicts there are, the least useful first.
+        interval: 95% interval of `ordered` by resampling prompts (percentiles, 1,000 resamples); None with fewer than
+            two prompts.
+        tied: share of pairs with equal rewards.
+        criteria: each criterion separately, over all verdicts, least useful first.
     """
 
     prompts: int
@@ -82,8 +84,8 @@ def separation(labelled: Sequence[LabelledPrompt], *, seed: int = 0) -> Separati
     """Measure how rewards and verdicts separate good from bad responses.
 
     Args:
-        labelled: judged responses, a prompt each.
-        seed: of the resampling behind `interval`.
+        labelled: the judged responses of each prompt.
+        seed: seed of the resampling for `interval`.
     """
     rewards = [(_rewards(one.good), _rewards(one.bad)) for one in labelled]
     both = [(good, bad) for good, bad in rewards if good and bad]
@@ -114,7 +116,7 @@ def _order(good: float, bad: float) -> float:
 def _interval(values: Sequence[float], seed: int) -> tuple[float, float] | None:
     if len(values) < 2:
         return None
-    draw = random.Random(seed)  # noqa: S311 (statistics, no secret)
+    draw = random.Random(seed)  # noqa: S311 (statistics, not a secret)
     means = sorted(fmean(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
     low, high = (means[min(int(tail * _RESAMPLES), _RESAMPLES - 1)] for tail in _TAILS)
     return low, high

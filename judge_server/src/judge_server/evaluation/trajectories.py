@@ -1,15 +1,11 @@
-"""What a policy's responses are worth: accuracy, faithfulness of steps, looping, win rates.
+"""Measures of a policy's responses: accuracy, faithfulness of steps, looping, diversity, best of n, win rates.
 
-What a policy's responses are worth as a whole: accuracy, faithfulness of steps, looping, diversity, best of n.
+These are pure functions of judged responses; `trainer_client.measures` defines the measures for plain numbers. The
+intervals resample whole problems, since the responses to one problem are not independent of each other.
 
-Pure functions of what was judged; the measures themselves are those of `trainer_client.measures`. Intervals resample
-problems, since the samples of one are not independent of each other.
-
-Is each step of a solution correct, given the problem, its answer and the steps before? (SRaR, appendix 7.5)
-
-The question is put to a judge as a binary criterion about one step: the steps before stand in the conversation.
-
-How often one policy's responses beat another's, from comparisons in both orders (DRO, pairwise win rate).
+`step_groups` prepares the judging of steps: is each step of a solution correct, given the problem, its answer and the
+steps before (SRaR, appendix 7.5)? Each step becomes a response to a binary criterion, with the steps before it in the
+conversation. `win_rates` compares two policies from comparisons in both orders (DRO, pairwise win rate).
 """
 
 import math
@@ -38,14 +34,14 @@ class Trajectory:
     """A judged response.
 
     Attributes:
-        loops: the signs of looping in its text; None where the text is not known.
-        correct: 1 if its final answer is right, else 0; None where that is not known.
-        steps: 1 or 0 for each parsed step, None where the judge failed; None where steps were not judged.
-        reward: by the rubric; None without one.
-        satisfied: how far it does what its criteria ask for, in [0, 1], as `satisfied` computes it; None without any.
-        by_kind: the same for the criteria of each kind, as `by_kind` computes it.
-        likelihoods: mean log-likelihoods per token, in nats, under the trained policy and under the one before
-            training; None where they are not known.
+        loops: signs of looping in the text; None if the text is unknown.
+        correct: 1 if the final answer is right, 0 if not; None if unknown.
+        steps: 1 or 0 for each parsed step, or None for a step on which the judge failed; None if steps were not judged.
+        reward: the reward by the rubric; None without a rubric.
+        satisfied: mean satisfaction of the criteria in [0, 1], as computed by `satisfied`; None without criteria.
+        by_kind: mean score per kind of criterion, as computed by `by_kind`.
+        likelihoods: mean log-likelihoods per token, in nats, under the trained policy and under the policy before
+            training; None if unknown.
     """
 
     loops: LoopSigns | None
@@ -63,8 +59,8 @@ class ProblemResponses:
 
     Attributes:
         trajectories: the judged responses.
-        self_bleu: of their texts; None where there are not two.
-        semantic_distance: their mean cosine distance in [0, 2]; None where there are not two, or none was measured.
+        self_bleu: self-BLEU of the texts; None with fewer than two.
+        semantic_distance: mean cosine distance in [0, 2]; None with fewer than two texts or if it was not measured.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -73,7 +69,7 @@ class ProblemResponses:
 
 
 class LoopLimits(NamedTuple):
-    """From where a text counts as looping; the parameters of `trainer_client.measures.loops`."""
+    """Limits beyond which a text counts as looping; the parameters of `trainer_client.measures.loops`."""
 
     max_corrections: int = 20
     max_duplicate_share: float = 0.1
@@ -81,9 +77,9 @@ class LoopLimits(NamedTuple):
 
 
 class MeasureEstimate(NamedTuple):
-    """A measure, its 95% interval over problems, and of how many problems it was taken.
+    """The value of a measure, its 95% interval over problems, and the number of problems.
 
-    `low` and `high` are None where the problems are too few to tell: see `interval`.
+    `low` and `high` are None if there are too few problems for an interval: see `interval`.
     """
 
     value: float
@@ -96,41 +92,41 @@ Measure = Callable[[Sequence[ProblemResponses]], float | None]
 
 
 def satisfied(scores: Sequence[tuple[str, float, float | None]]) -> float | None:
-    """Compute the mean score of a response's criteria in [0, 1], each so that higher is better.
+    """Compute the mean score of a response's criteria in [0, 1], oriented so that higher is better.
 
-    A criterion of kind `pitfall` or of negative weight counts 1 less its score. One of kind `answer` is left out: it is
-    what the others are correlated with.
+    A criterion of kind `pitfall` or with a negative weight counts as 1 - score. Criteria of kind `answer` are left out,
+    since the result is correlated with the answer's correctness.
 
     Args:
         scores: kind, weight and score of each criterion; a score of None is a failed verdict.
 
     Returns:
-        None without criteria, and where a verdict failed.
+        The mean; None without criteria, or if a verdict failed.
     """
-    good = [(kind == "pitfall" or weight < 0, score) for kind, weight, score in scores if kind != "answer"]
-    known = [1.0 - score if bad else score for bad, score in good if score is not None]
-    return fmean(known) if known and len(known) == len(good) else None
+    signed = [(kind == "pitfall" or weight < 0, score) for kind, weight, score in scores if kind != "answer"]
+    known = [1.0 - score if inverted else score for inverted, score in signed if score is not None]
+    return fmean(known) if known and len(known) == len(signed) else None
 
 
 def by_kind(scores: Sequence[tuple[str, float, float | None]]) -> dict[str, float]:
-    """Compute the mean score of a response's criteria of each kind, in [0, 1] (SRaR, Table 7).
+    """Compute the mean score of a response's criteria per kind, in [0, 1] (SRaR, Table 7).
 
-    That of a `pitfall` is how often the mistake was made; any other criterion of negative weight counts 1 less its
-    score. Kinds of which a verdict failed are left out, and so is `answer`. Arguments are those of `satisfied`.
+    For `pitfall`, this is how often the mistake was made. Any other criterion with a negative weight counts as
+    1 - score. The kind `answer` and kinds with a failed verdict are left out. The argument is that of `satisfied`.
     """
     kinds: dict[str, list[float | None]] = {}
     for kind, weight, score in scores:
-        bad = kind != "pitfall" and weight < 0
-        kinds.setdefault(kind, []).append(1.0 - score if bad and score is not None else score)
-    known = {kind: [one for one in found if one is not None] for kind, found in kinds.items() if kind != "answer"}
-    return {kind: fmean(found) for kind, found in known.items() if len(found) == len(kinds[kind])}
+        inverted = kind != "pitfall" and weight < 0
+        kinds.setdefault(kind, []).append(1.0 - score if inverted and score is not None else score)
+    known = {kind: [one for one in values if one is not None] for kind, values in kinds.items() if kind != "answer"}
+    return {kind: fmean(values) for kind, values in known.items() if len(values) == len(kinds[kind])}
 
 
 def count_alignment(problems: Sequence[ProblemResponses]) -> dict[str, int]:
-    """Count trajectories by answer and steps, as SRaR's Table 2 and Figure 2 (b) do.
+    """Count trajectories by the correctness of answer and steps, as in SRaR's Table 2 and Figure 2 (b).
 
-    `without_steps` has no parsed step. `undecided` is one where a missing verdict, or an unknown answer, leaves open
-    which it is.
+    `without_steps` counts trajectories without a parsed step, `undecided` those that a missing verdict or an unknown
+    answer leaves unclassified.
     """
     names = ["right_faithful", "right_unfaithful", "wrong_faithful", "wrong_unfaithful", "without_steps", "undecided"]
     counts = Counter(
@@ -151,20 +147,20 @@ def _alignment_class(one: Trajectory) -> str:
 def estimate_measures(
     problems: Sequence[ProblemResponses], *, ks: Sequence[int] = (1, 2, 4, 8), seed: int = 0, resamples: int = RESAMPLES
 ) -> dict[str, MeasureEstimate]:
-    """Take every measure that there is something to take of.
+    """Compute every measure for which there is data.
 
     Args:
-        problems: with their judged responses.
-        ks: of pass@k and best of k; a k that no problem has samples for is left out.
-        seed: of the bootstrap.
-        resamples: how many the intervals rest on; 0 takes none.
+        problems: the judged responses to each problem.
+        ks: the values of k for pass@k and best of k; a k for which no problem has enough samples is left out.
+        seed: seed of the bootstrap.
+        resamples: number of resamples for the intervals; 0 computes no intervals.
 
     Raises:
         ValueError: a k is below 1.
     """
     if any(k < 1 for k in ks):
-        raise ValueError(f"k is {min(ks)}; of a problem at least one sample is drawn")
-    found: dict[str, MeasureEstimate] = {}
+        raise ValueError(f"k is {min(ks)}; it must be at least 1")
+    estimates: dict[str, MeasureEstimate] = {}
     kinds = dict.fromkeys(kind for p in problems for one in p.trajectories for kind in one.by_kind)
     correlations = _correlations(list(kinds) if len(kinds) > 1 else [])
     shares = _share_measures(ks)
@@ -173,38 +169,38 @@ def estimate_measures(
         value = measure(used)
         if value is not None and math.isfinite(value):
             low, high = interval(used, measure, value, share=name in shares, seed=seed, resamples=resamples)
-            found[name] = MeasureEstimate(value, low, high, len(used))
-    if "accuracy_looping" not in found:  # nothing loops: those that do not loop are all there are
-        found.pop("accuracy_not_looping", None)
-    return found
+            estimates[name] = MeasureEstimate(value, low, high, len(used))
+    if "accuracy_looping" not in estimates:  # nothing loops, so this would repeat the overall accuracy
+        estimates.pop("accuracy_not_looping", None)
+    return estimates
 
 
 def measure_values(problems: Sequence[ProblemResponses], *, ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:
-    """Take every measure that there is something to take of, without intervals; arguments and errors as `figures`."""
+    """Compute every measure for which there is data, without intervals. Arguments and errors as `estimate_measures`."""
     return {name: one.value for name, one in estimate_measures(problems, ks=ks, resamples=0).items()}
 
 
 def _correlations(kinds: Sequence[str]) -> dict[str, Measure]:
-    """Correlations of a right answer, which one problem alone cannot give."""
+    """Return the correlations with a right answer, which need more than one problem."""
 
-    def correlation(given: Sequence[ProblemResponses], of: Callable[[Trajectory], float | None]) -> float | None:
-        every = [one for problem in given for one in problem.trajectories]
-        return point_biserial([one.correct for one in every], [of(one) for one in every])
+    def correlation(problems: Sequence[ProblemResponses], score: Callable[[Trajectory], float | None]) -> float | None:
+        every = [one for problem in problems for one in problem.trajectories]
+        return point_biserial([one.correct for one in every], [score(one) for one in every])
 
-    of_kinds = {f"correlation_with_{kind}": partial(_of_kind, kind=kind) for kind in kinds}
-    measures: dict[str, Callable[[Trajectory], float | None]] = {
+    kind_scores = {f"correlation_with_{kind}": partial(_kind_score, kind=kind) for kind in kinds}
+    scores: dict[str, Callable[[Trajectory], float | None]] = {
         "correlation_with_satisfaction": lambda one: one.satisfied,
-        **of_kinds,
+        **kind_scores,
     }
-    return {name: partial(correlation, of=of) for name, of in measures.items()}
+    return {name: partial(correlation, score=score) for name, score in scores.items()}
 
 
-def _of_kind(one: Trajectory, kind: str) -> float | None:
+def _kind_score(one: Trajectory, kind: str) -> float | None:
     return one.by_kind.get(kind)
 
 
 def _share_measures(ks: Sequence[int]) -> dict[str, Measure]:
-    """Measures that are means of values in [0, 1]."""
+    """Return the measures that are means of values in [0, 1]."""
     steps = ("faithful_reasoning_rate", "misaligned_trajectory_rate", "step_accuracy")
     loops = {
         "loop_rate": "loop_rate",
@@ -212,11 +208,11 @@ def _share_measures(ks: Sequence[int]) -> dict[str, Measure]:
         "accuracy_not_looping": "accuracy_other",
     }
     return {
-        "answer_accuracy": lambda given: average_at_k([[one.correct for one in p.trajectories] for p in given]),
+        "answer_accuracy": lambda problems: average_at_k([[one.correct for one in p.trajectories] for p in problems]),
         **{f"pass_at_{k}": partial(_pass_at_k, k=k) for k in ks},
         **{name: partial(_faithfulness_rate, name=name) for name in steps},
-        **{name: partial(_loop_rate, name=found) for name, found in loops.items()},
-        "zero_reward_share": lambda given: _mean([float(r <= 0) for p in given for r in _rewards(p)]),
+        **{name: partial(_loop_rate, name=statistic) for name, statistic in loops.items()},
+        "zero_reward_share": lambda problems: _mean([float(r <= 0) for p in problems for r in _rewards(p)]),
         **{f"novelty_above_{limit}": partial(_novel_share, limit=limit) for limit in _NOVEL_ABOVE},
     }
 
@@ -224,52 +220,52 @@ def _share_measures(ks: Sequence[int]) -> dict[str, Measure]:
 def _unbounded_measures(ks: Sequence[int]) -> dict[str, Measure]:
     return {
         "mean_self_corrections": partial(_loop_rate, name="mean_self_corrections"),
-        "diversity": lambda given: _mean([1.0 - p.self_bleu for p in given if p.self_bleu is not None]),
-        "semantic_distance": lambda given: _mean([d for p in given if (d := p.semantic_distance) is not None]),
+        "diversity": lambda problems: _mean([1.0 - p.self_bleu for p in problems if p.self_bleu is not None]),
+        "semantic_distance": lambda problems: _mean([d for p in problems if (d := p.semantic_distance) is not None]),
         **{f"best_of_{k}": partial(_best_of_k, k=k) for k in ks},
-        "novelty_mean": lambda given: (found := _novelty(given)) and found.mean,
-        "novelty_median": lambda given: (found := _novelty(given)) and found.median,
+        "novelty_mean": lambda problems: (ratios := _novelty(problems)) and ratios.mean,
+        "novelty_median": lambda problems: (ratios := _novelty(problems)) and ratios.median,
     }
 
 
 _NOVEL_ABOVE = (2, 10, 100)
-"""Importance ratios above which responses are counted (RuscaRL, appendix D.4)."""
+"""Thresholds of the importance ratio above which responses count as novel (RuscaRL, appendix D.4)."""
 
 
-def _novelty(given: Sequence[ProblemResponses]) -> Novelty | None:
-    known = [one.likelihoods for p in given for one in p.trajectories if one.likelihoods is not None]
+def _novelty(problems: Sequence[ProblemResponses]) -> Novelty | None:
+    known = [one.likelihoods for p in problems for one in p.trajectories if one.likelihoods is not None]
     return novelty([new for new, _ in known], [old for _, old in known], thresholds=_NOVEL_ABOVE) if known else None
 
 
-def _novel_share(given: Sequence[ProblemResponses], limit: int) -> float | None:
-    found = _novelty(given)
-    known = sum(one.likelihoods is not None for p in given for one in p.trajectories)
-    return None if found is None else found.counts[limit] / known
+def _novel_share(problems: Sequence[ProblemResponses], limit: int) -> float | None:
+    ratios = _novelty(problems)
+    known = sum(one.likelihoods is not None for p in problems for one in p.trajectories)
+    return None if ratios is None else ratios.counts[limit] / known
 
 
-def _pass_at_k(given: Sequence[ProblemResponses], k: int) -> float | None:
-    known = [[one.correct for one in p.trajectories if one.correct is not None] for p in given]
+def _pass_at_k(problems: Sequence[ProblemResponses], k: int) -> float | None:
+    known = [[one.correct for one in p.trajectories if one.correct is not None] for p in problems]
     return _mean([pass_at_k(len(row), sum(score == 1.0 for score in row), k) for row in known if len(row) >= k])
 
 
-def _best_of_k(given: Sequence[ProblemResponses], k: int) -> float | None:
-    return _mean([best for p in given if (best := best_of_n(_rewards(p), k)) is not None])
+def _best_of_k(problems: Sequence[ProblemResponses], k: int) -> float | None:
+    return _mean([best for p in problems if (best := best_of_n(_rewards(p), k)) is not None])
 
 
 def _rewards(problem: ProblemResponses) -> list[float]:
     return [one.reward for one in problem.trajectories if one.reward is not None]
 
 
-def _faithfulness_rate(given: Sequence[ProblemResponses], name: str) -> float | None:
-    judged = [(one.correct, one.steps) for p in given for one in p.trajectories if one.steps is not None]
+def _faithfulness_rate(problems: Sequence[ProblemResponses], name: str) -> float | None:
+    judged = [(one.correct, one.steps) for p in problems for one in p.trajectories if one.steps is not None]
     rate: float | None = faithfulness([a for a, _ in judged], [s for _, s in judged])[name]  # type: ignore[literal-required]
     return rate
 
 
-def _loop_rate(given: Sequence[ProblemResponses], name: str) -> float | None:
-    known = [(one.loops, one.correct) for p in given for one in p.trajectories if one.loops is not None]
-    loop_figures = loop_statistics([found for found, _ in known], [correct for _, correct in known])
-    value: float | None = loop_figures[name]  # type: ignore[literal-required]
+def _loop_rate(problems: Sequence[ProblemResponses], name: str) -> float | None:
+    known = [(one.loops, one.correct) for p in problems for one in p.trajectories if one.loops is not None]
+    statistics = loop_statistics([loops for loops, _ in known], [correct for _, correct in known])
+    value: float | None = statistics[name]  # type: ignore[literal-required]
     return value
 
 
@@ -282,33 +278,34 @@ def interval(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> tuple[float, float] | tuple[None, None]:
-    """Compute the 95% interval of a measure over items, by resampling them with replacement.
+    """Compute the 95% interval of a measure by resampling items with replacement.
 
-    A share p gets Wilson's interval with n = p (1 - p) / v, v being the variance of the resampled shares: how many
-    independent answers would vary as much. Where they do not vary, n is the number of items, so ten problems that are
-    all right give 0.72 to 1. Any other measure gets the percentiles of the resampled values.
+    For a share p, this is Wilson's interval with n = p (1 - p) / v, where v is the variance of the resampled shares: n
+    is the number of independent answers that would vary as much. If the shares do not vary, n is the number of items,
+    so ten problems that are all right give 0.72 to 1. For any other measure, it is the percentiles of the resampled
+    values.
 
     Args:
         items: the problems.
-        measure: of any of them; None where there is nothing to take it of.
-        value: of all of them.
+        measure: computes the measure of any items; None if there is no data.
+        value: the measure of all items.
         share: whether the measure is a mean of values in [0, 1].
-        seed: of the resampling.
-        resamples: how many; 0 takes no interval.
+        seed: seed of the resampling.
+        resamples: number of resamples; 0 computes no interval.
 
     Returns:
-        (None, None) without resamples, and for a measure that is not a share where the resampled values are all equal:
-        the items are too few, or too alike, to tell how far it would vary.
+        The bounds; (None, None) without resamples, and for a measure other than a share if all resampled values are
+        equal, since the items are then too few or too similar to estimate how much it varies.
     """
     if not resamples:
         return None, None
-    draw = random.Random(seed)  # noqa: S311 - resamples, no secret
-    drawn = [measure(draw.choices(items, k=len(items))) for _ in range(resamples)]
-    known = sorted(one for one in drawn if one is not None and math.isfinite(one))
+    draw = random.Random(seed)  # noqa: S311 - statistics, not a secret
+    resampled = [measure(draw.choices(items, k=len(items))) for _ in range(resamples)]
+    known = sorted(one for one in resampled if one is not None and math.isfinite(one))
     spread = pvariance(known) if known and known[0] < known[-1] else 0.0
     if share:
-        vary = value * (1.0 - value)
-        return wilson(value, vary / spread if spread and vary > 0 else len(items))
+        variance = value * (1.0 - value)
+        return wilson(value, variance / spread if spread and variance > 0 else len(items))
     if not spread:
         return None, None
     low, high = (known[min(int(tail * len(known)), len(known) - 1)] for tail in _TAILS)
@@ -320,7 +317,7 @@ def wilson(share: float, count: float) -> tuple[float, float]:
     weight = _Z * _Z / count
     middle = (share + weight / 2) / (1 + weight)
     half = _Z / (1 + weight) * math.sqrt(share * (1 - share) / count + weight / (4 * count))
-    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # rounding keeps it inside
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # against rounding errors
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -334,45 +331,45 @@ STEP_CRITERION = {
         "before it are taken as correct, and it need not reach the final answer."
     ),
 }
-"""What is asked of a step: the paper's three questions, in our words."""
+"""The criterion by which each step is judged: the paper's three questions, in our words."""
 
 
 def step_groups(
     prompt: str | Sequence[Any], text: str, *, ground_truth: str | None, reference_answer: str | None = None
 ) -> list[dict[str, Any]]:
-    """Give a group of one response for each parsed step of a solution, in order; none where it has no step headers.
+    """Build a group of one response for each parsed step of a solution, in order; none if it has no step headers.
 
     Args:
-        prompt: the problem, a text or messages.
+        prompt: the problem, as text or messages.
         text: the solution.
-        ground_truth, reference_answer: shown to the judge, where they are known.
+        ground_truth, reference_answer: shown to the judge if known.
     """
-    asked: list[Any] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    messages: list[Any] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     known = {"ground_truth": ground_truth, "reference_answer": reference_answer}
     shown = {name: value for name, value in known.items() if value is not None}
     groups = []
     before = ""
     for step in split_steps(text):
-        done = [{"role": "assistant", "content": before.strip()}] if before.strip() else []
+        earlier = [{"role": "assistant", "content": before.strip()}] if before.strip() else []
         current = text[step.start : step.end].strip()
-        groups.append({"id": f"step-{step.number}", "prompt": [*asked, *done], "responses": [current], **shown})
+        groups.append({"id": f"step-{step.number}", "prompt": [*messages, *earlier], "responses": [current], **shown})
         before += f"{current}\n"
     return groups
 
 
 def win_rates(problems: Sequence[Sequence[Comparison]], *, seed: int = 0) -> dict[str, MeasureEstimate]:
-    """Measure wins of `a` over `b`; every problem weighs the same.
+    """Measure the wins of `a` over `b`, with equal weight for each problem.
 
-    `win_rate` is the mean score of `a` in [0, 1]: each order of a pair is a win (1), a loss (0) or a tie (one half),
-    and a pair's score is the mean of its two. `tie_rate` is the share of pairs of score one half, `order_agreement` the
-    share whose two orders say the same: what is missing to 1 went by the place where a response stood.
+    `win_rate` is the mean score of `a` in [0, 1]: each order of a pair is a win (1), a loss (0) or a tie (0.5), and a
+    pair's score is the mean of its two orders. `tie_rate` is the share of tied pairs. `order_agreement` is the share of
+    pairs whose two orders agree; the rest were decided by the position of the responses.
 
     Args:
-        problems: the comparisons of each problem; those that failed are left out.
-        seed: of the bootstrap behind the intervals.
+        problems: the comparisons of each problem; failed ones are left out.
+        seed: seed of the bootstrap for the intervals.
 
     Returns:
-        The measures; none where no comparison succeeded.
+        The measures; empty if no comparison succeeded.
     """
     judged = [[pair for pair in pairs if pair.score is not None] for pairs in problems]
     rows = [
@@ -386,9 +383,9 @@ def win_rates(problems: Sequence[Sequence[Comparison]], *, seed: int = 0) -> dic
     ]
     if not rows:
         return {}
-    found = {}
+    estimates = {}
     for name, column in zip(("win_rate", "tie_rate", "order_agreement"), zip(*rows, strict=True), strict=True):
         value = fmean(column)
         low, high = interval(column, fmean, value, share=True, seed=seed)
-        found[name] = MeasureEstimate(value, low, high, len(rows))
-    return found
+        estimates[name] = MeasureEstimate(value, low, high, len(rows))
+    return estimates

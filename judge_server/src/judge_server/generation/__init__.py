@@ -1,1 +1,1 @@
-"""Rubrics that a model writes: generators, and runs of them over thousands of inputs."""
+"""Generate rubrics with a model: the generators, and resumable runs of one over thousands of inputs."""

@@ -1,6 +1,6 @@
-"""What a generator is: a pipeline of named steps that makes one rubric of one input, over a writer.
+"""The interface of a generator: a pipeline of named steps that makes one rubric from one input, with a `Writer`.
 
-Knows nothing of files, of runs over many inputs, or of the store.
+This module does not deal with files, with runs over many inputs, or with the rubric store.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from trainer_client.wire import RubricContent, RubricName, RubricVersion
 
 
 class InputRow(BaseModel):
-    """One input, a line of the JSONL; white space around texts is dropped, fields it does not know are passed over.
+    """One input, a line of the JSONL file. Texts are stripped of surrounding white space; unknown fields are ignored.
 
     Attributes:
-        id: what the line calls itself; it names the line in reports and does not change what is made.
-        name: the name the rubric is to have.
+        id: the line's own identifier. It appears in reports and does not affect the rubric.
+        name: the name to give the rubric.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
@@ -31,23 +31,26 @@ class InputRow(BaseModel):
     name: RubricName | None = None
 
     def loaded(self, folder: Path | None) -> Self:
-        """The row with what its paths name read into it; `folder` is where the JSONL lies, None where there is none.
+        """Return the row with the contents of the files it refers to.
+
+        Args:
+            folder: the folder of the JSONL file, to which paths are relative; None if files cannot be read.
 
         Raises:
-            OSError: a path cannot be read.
-            ValueError: it holds no text, or may not be read here; the message says so.
+            OSError: a file cannot be read.
+            ValueError: a file is not text, or files cannot be read here; the message says which.
         """
         return self
 
     @property
     def canonical(self) -> str:
-        """All that can change what is made of it, as canonical JSON: two rows alike in this are one input."""
+        """Everything that affects the rubric, as canonical JSON. Rows with the same value are one input."""
         content = self.model_dump(mode="json", exclude={"id", "name"}, exclude_none=True)
         return json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 class Parameters(BaseModel):
-    """What a generator may be told, each with a default; unknown ones are refused."""
+    """Parameters of a generator. Each has a default; unknown ones are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -57,13 +60,13 @@ class GeneratedRubric:
     """A rubric that a generator made.
 
     Attributes:
-        content: what is published.
-        metadata: what is kept with the version.
-        tags: under what it is found.
-        record: all else worth keeping in the results: the question, the reference answer, analyses, …
-        flags: what a reader should know of it, for example that all samples were right.
-        name: the name it is to have; None leaves it to the row, or to the digest of the source.
-        parent_reference: the version it revises, where it revises one.
+        content: the content to publish.
+        metadata: metadata to store with the version.
+        tags: tags to find the rubric by.
+        record: further data for the results: the question, the reference answer, analyses, …
+        flags: notes for a reader of the results, for example that all samples were right.
+        name: the name to give the rubric; None uses the row's name, or the digest of its content.
+        parent_reference: the version that this one revises, if any.
     """
 
     content: RubricContent
@@ -76,22 +79,22 @@ class GeneratedRubric:
 
 
 RubricLookup = Callable[[str], Awaitable[RubricVersion | None]]
-"""The rubric a reference stands for; None if there is none."""
+"""Resolves a reference to a rubric version; None if it does not exist."""
 
 RowT = TypeVar("RowT", bound=InputRow)
 ParametersT = TypeVar("ParametersT", bound=Parameters)
 
 
 class Generator(ABC, Generic[RowT, ParametersT]):
-    """Makes rubrics of one kind. It keeps nothing between inputs, and may work on several at a time.
+    """Makes rubrics of one kind. It keeps no state between inputs and may work on several at a time.
 
     Attributes:
-        kind: its name.
-        summary: what it does, in a line.
-        Input: what its inputs hold.
-        Parameters: what it may be told.
-        steps: the names of its pipeline's steps, in order.
-        revises: whether several inputs may publish under one name, each a version after the other.
+        kind: the generator's name.
+        summary: one line that describes it.
+        Input: the type of its inputs.
+        Parameters: the type of its parameters.
+        steps: the names of the pipeline's steps, in order.
+        revises: whether several inputs may publish under one name, each as a further version.
     """
 
     kind: ClassVar[str]
@@ -104,7 +107,7 @@ class Generator(ABC, Generic[RowT, ParametersT]):
     def __init__(
         self, parameters: ParametersT, *, find: RubricLookup | None = None, templates: Mapping[str, str] | None = None
     ) -> None:
-        """`templates` take the place of the generator's own, by file name; see `wording.read_templates`."""
+        """Set up the generator. `templates` override the default ones by file name; see `wording.read_templates`."""
         self.parameters = parameters
         self.find = find
         self.templates = templates or {}
@@ -112,14 +115,14 @@ class Generator(ABC, Generic[RowT, ParametersT]):
     @property
     @abstractmethod
     def template_digest(self) -> str:
-        """`sha256:…` of all templates it uses."""
+        """`sha256:…` of all templates that the generator uses."""
 
     @abstractmethod
     def source_of(self, row: RowT) -> str:
-        """The text that the rubric is made from, a document or a question: inputs that share it share a split."""
+        """Return the source text of the rubric, a document or a question. Inputs with the same source share a split."""
 
     def inputs_of(self, row: RowT) -> Sequence[RowT]:
-        """The inputs that a line stands for; each gives one rubric."""
+        """Expand a line into inputs; each gives one rubric."""
         return (row,)
 
     @abstractmethod
@@ -127,19 +130,19 @@ class Generator(ABC, Generic[RowT, ParametersT]):
         """Make one rubric.
 
         Raises:
-            Discarded: what was written is no rubric of this kind.
+            RubricDiscarded: the model's output is not a valid rubric of this kind.
             WriterFailed: the engine gave no answer.
         """
 
     async def close(self) -> None:
-        """Release what it holds, processes for example; whoever made it calls this once."""
+        """Release resources such as processes. Call it once when done."""
 
     def name_of(self, row: RowT) -> str | None:
-        """The name the rubric of this row is to have; None leaves it to the digest of the source."""
+        """Return the name to give the row's rubric; None names it by the digest of the row's content."""
         return row.name
 
 
 def source_digest(source: str) -> str:
-    """`sha256:…` of a source's text: the lines without the white space at their ends, and none around the whole."""
+    """Compute `sha256:…` of a source text, ignoring trailing white space on lines and white space around the text."""
     lines = "\n".join(line.rstrip() for line in source.strip().splitlines())
     return "sha256:" + hashlib.sha256(lines.encode("utf-8", "surrogatepass")).hexdigest()

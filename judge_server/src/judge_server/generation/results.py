@@ -1,21 +1,10 @@
-"""What a run leaves behind: statistics, plots, and rows for trainers.
+"""Results of a run: statistics of the rubrics, a plot, one file per split, and rows for trainers.
 
-What a run leaves behind when it ends: statistics, a plot of them, and the rubrics of each split in a file.
+Each file is rebuilt from the journals and replaced atomically. The plot needs matplotlib, an optional dependency;
+without it, only the plot is missing.
 
-All of it is made anew from the journals each time, whole or not at all.
-
-What a corpus of generated rubrics looks like: how many criteria, what weights, how long, of what kinds.
-
-Counts only what it is given; where the rubrics are kept, and how the numbers are shown, is for others.
-
-Corpus statistics as a picture: criteria per rubric, weights, lengths, kinds, and why inputs gave no rubric.
-
-Needs matplotlib, which is an extra: without it the numbers are there all the same.
-
-From a run's rubrics to the rows that trainers read: what the policy answers, and what the judge judges it by.
-
-Every row has the same columns, so that all of a file make one table. What the policy must not see, the grounding, the
-ground truth and the reference answer, stands in columns of its own, which trainers show to the judge alone.
+All trainer rows have the same columns, so that a file can be loaded as one table. The grounding, the ground truth and
+the reference answer, which the policy must not see, have separate columns that trainers show only to the judge.
 """
 
 import json
@@ -32,7 +21,7 @@ from trainer_client.wire.base import AnswerModel
 
 
 class Distribution(AnswerModel):
-    """Numbers in short: how many, the least, the quartiles, the most, mean and population deviation; zeros for none."""
+    """Count, minimum, quartiles, maximum, mean and population standard deviation; all 0 if there are no values."""
 
     count: int = 0
     least: float = 0.0
@@ -45,7 +34,7 @@ class Distribution(AnswerModel):
 
     @classmethod
     def of(cls, counts: Mapping[float, int]) -> "Distribution":
-        """The distribution of values, each with how often it came. Quartiles are values that came."""
+        """Summarise values, given with their counts. Quartiles are values that occur, without interpolation."""
         number = sum(counts.values())
         if not number:
             return cls()
@@ -74,19 +63,20 @@ class Distribution(AnswerModel):
 
 
 class CorpusStatistics(AnswerModel):
-    """A corpus of rubrics in numbers.
+    """Statistics of a corpus of rubrics.
 
     Attributes:
-        inputs: how many inputs there were, and `rubrics` how many of them gave one.
-        criteria_per_rubric, weights, description_characters: of the rubrics, and of all their criteria.
-        criteria_counts, weight_counts, length_counts: how often each came; a length is rounded down to a multiple of
-            `LENGTH_STEP` characters. Values are written as text.
-        kinds: criteria of each kind.
-        tags: criteria of each tag, the commonest first.
-        splits: rubrics of each split.
-        flags: rubrics with each flag.
-        discarded: inputs that gave none, by reason; the commonest first.
-        validity: of the criteria whose validity was judged, how many are valid, by kind (`rates_by_kind`).
+        inputs: number of inputs.
+        rubrics: number of inputs that gave a rubric.
+        criteria_per_rubric, weights, description_characters: distributions over rubrics, and over all their criteria.
+        criteria_counts, weight_counts, length_counts: how often each value occurs, keyed by the value as text; lengths
+            are rounded down to a multiple of `LENGTH_STEP` characters.
+        kinds: number of criteria of each kind.
+        tags: number of criteria with each of the `MOST_TAGS` most common tags, most common first.
+        splits: number of rubrics in each split.
+        flags: number of rubrics with each flag.
+        discarded: number of inputs without a rubric, by reason, most common first.
+        validity: counts and rates of valid criteria by kind (`rates_by_kind`), for criteria whose validity was judged.
     """
 
     inputs: int
@@ -106,14 +96,14 @@ class CorpusStatistics(AnswerModel):
 
 
 LENGTH_STEP = 20
-"""Characters."""
+"""Width of a bin of description lengths, in characters."""
 
 MOST_TAGS = 20
-"""Tags that are counted by name; a corpus may have as many as criteria."""
+"""Number of tags to count; a corpus may have as many tags as criteria."""
 
 
 def corpus_statistics(records: Iterable[Mapping[str, Any]], reasons: Sequence[str]) -> CorpusStatistics:
-    """Count records of `rubrics.jsonl`, and the reasons why the other inputs gave no rubric."""
+    """Compute statistics from the records of `rubrics.jsonl` and from the reasons of the discarded inputs."""
     sizes: Counter[float] = Counter()
     weights: Counter[float] = Counter()
     lengths: Counter[float] = Counter()
@@ -166,14 +156,14 @@ _MAX_LABELS = 6
 
 
 class MatplotlibMissing(Exception):
-    """matplotlib is not installed; the message says what to run."""
+    """matplotlib is not installed; the message says how to install it."""
 
 
 def plot_statistics(statistics: CorpusStatistics, file: Path, *, title: str) -> None:
-    """Draw the statistics into a file, SVG or PNG by its ending.
+    """Plot the statistics into a file, SVG or PNG by its extension.
 
     Raises:
-        PlotsMissing: matplotlib is not installed.
+        MatplotlibMissing: matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
@@ -192,7 +182,7 @@ def plot_statistics(statistics: CorpusStatistics, file: Path, *, title: str) -> 
 
 
 def _columns(at: Any, name: str, counts: Mapping[str, int]) -> None:
-    """One column a number, side by side in order; only some are labelled where there are many."""
+    """Draw one column per number, in order; label at most about `_MAX_LABELS` of them."""
     if not _set_title(at, name, counts):
         return
     at.bar(range(len(counts)), list(counts.values()), color=_COLOUR)
@@ -202,7 +192,7 @@ def _columns(at: Any, name: str, counts: Mapping[str, int]) -> None:
 
 
 def _bars(at: Any, name: str, counts: Mapping[str, int]) -> None:
-    """One bar a word, the first on top."""
+    """Draw one horizontal bar per word, the first on top."""
     if not _set_title(at, name, counts):
         return
     at.barh(list(counts)[::-1], list(counts.values())[::-1], color=_COLOUR)
@@ -211,7 +201,7 @@ def _bars(at: Any, name: str, counts: Mapping[str, int]) -> None:
 
 
 def _set_title(at: Any, name: str, counts: Mapping[str, int]) -> bool:
-    """Whether there is anything to draw."""
+    """Set the title; write "none" and return False if there is nothing to draw."""
     at.set_title(name, fontsize=10)
     at.spines[["top", "right"]].set_visible(False)
     if not counts:
@@ -224,7 +214,7 @@ STATISTICS, PLOT, SPLITS = "statistics.json", "statistics.svg", "splits"
 
 
 def write_results(folder: RunFolder, keys: Set[str], *, title: str) -> CorpusStatistics:
-    """Write the results of a run over the inputs of these keys; no plot where matplotlib is not installed."""
+    """Write the results of a run over the inputs with these keys; without matplotlib, leave out the plot."""
     statistics = corpus_statistics(
         (record for record in folder.rubrics() if record["key"] in keys),
         [reason for key, reason in folder.discarded.items() if key in keys],
@@ -240,7 +230,7 @@ def write_results(folder: RunFolder, keys: Set[str], *, title: str) -> CorpusSta
 
 
 def read_statistics(path: Path) -> CorpusStatistics | None:
-    """The statistics of the last run that ended in a folder; None if none did."""
+    """Read the statistics of the last completed run in a folder; None if there is none."""
     file = path / STATISTICS
     return CorpusStatistics.model_validate_json(file.read_bytes()) if file.exists() else None
 
@@ -250,26 +240,25 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _replace(file: Path, lines: Iterable[str]) -> None:
-    made = file.with_name(f"{file.name}.new")
-    with made.open("w", encoding="utf-8", errors="backslashreplace") as out:
+    scratch = file.with_name(f"{file.name}.new")
+    with scratch.open("w", encoding="utf-8", errors="backslashreplace") as out:
         out.writelines(f"{line}\n" for line in lines)
-    made.replace(file)
+    scratch.replace(file)
 
 
 def trainer_rows(
     folder: Path, split: Split, *, inline: bool = False, messages: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """The rows of one split of a run, in the order of its file.
+    """Yield the trainer rows of one split of a run, in the order of its file.
 
-    A row has `prompt`, `rubric`, `grounding`, `ground_truth` and `reference_answer`, the last three None where the run
-    knows none. `rubric` is the reference of the published version, or JSON text of the criteria where none was
-    published.
+    A row has `prompt`, `rubric`, `grounding`, `ground_truth` and `reference_answer`; the last three may be None.
+    `rubric` is the reference of the published version, or the criteria as JSON text if none was published.
 
     Args:
-        folder: the run's `--out`, after the run ended.
-        split: which file of `splits/`.
-        inline: write the criteria though a version was published.
-        messages: write prompts as chat messages rather than text.
+        folder: the run's `--out` folder, after the run has ended.
+        split: the file of `splits/` to read.
+        inline: write the criteria even if a version was published.
+        messages: write prompts as chat messages instead of text.
 
     Raises:
         ValueError: the folder does not belong to a run, or a record has no question; the message says which.
@@ -277,13 +266,13 @@ def trainer_rows(
     file = folder / SPLITS / f"{split}.jsonl"
     if not file.is_file():
         raise ValueError(
-            f"there is no {file}; give the --out folder of an `adjudge generate` that ended, with {RUBRICS_FILE} in it"
+            f"{file} does not exist; give the --out folder of a completed `adjudge generate`, which has {RUBRICS_FILE}"
         )
     references = {} if inline else {one["key"]: one["reference"] for one in read_journal(folder / PUBLISHED_FILE)}
     for number, record in enumerate(read_journal(file), 1):
         question = record["metadata"].get("question")
         if not isinstance(question, str) or not question.strip():
-            raise ValueError(f"{file}:{number}: the record has no question to ask; leave its line out")
+            raise ValueError(f"{file}:{number}: the record has no question; remove the line")
         kept = record["record"]
         yield {
             "prompt": [{"role": "user", "content": question}] if messages else question,
@@ -295,17 +284,19 @@ def trainer_rows(
 
 
 def write_rows(folder: Path, out: Path, *, inline: bool = False, messages: bool = False) -> dict[Split, int]:
-    """Write `train.jsonl`, `validation.jsonl` and `test.jsonl` of a run into a folder; returns how many rows each has.
+    """Write a run's `train.jsonl`, `validation.jsonl` and `test.jsonl` into a folder; return the rows in each.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: a file cannot be written.
         ValueError: as `trainer_rows`, before anything is written.
     """
     if out.resolve() == (folder / SPLITS).resolve():
-        raise ValueError(f"{out} holds the rubrics themselves; write the rows into another folder")
-    made = {split: list(trainer_rows(folder, split, inline=inline, messages=messages)) for split in get_args(Split)}
+        raise ValueError(f"{out} contains the run's rubrics; write the rows into another folder")
+    rows_by_split = {
+        split: list(trainer_rows(folder, split, inline=inline, messages=messages)) for split in get_args(Split)
+    }
     out.mkdir(parents=True, exist_ok=True)
-    for split, rows in made.items():
+    for split, rows in rows_by_split.items():
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         (out / f"{split}.jsonl").write_text(lines, encoding="utf-8", errors="backslashreplace")
-    return {split: len(rows) for split, rows in made.items()}
+    return {split: len(rows) for split, rows in rows_by_split.items()}

@@ -1,16 +1,11 @@
 """Run a generator over many inputs, resumably.
 
-A run of a generator over many inputs: some at a time, each kept and published as soon as it is made.
+Inputs are the lines of a JSONL file; a line that cannot be used is reported and skipped. Several inputs are in work at
+a time, and each rubric is stored and published as soon as it is made.
 
-A run can be killed at any moment and started again: it goes on with what is left, asks the model nothing twice and
-publishes nothing twice. Knows nothing of what a generator does, nor of where the rubrics are kept.
-
-Reading what a run makes rubrics of: JSONL, a bad line costing only itself, and what makes two inputs the same.
-
-An input's key is a hash of all that could change what is made of it, the generator and the model included. What was
-done under a key is never done again.
-
-What became of a run's inputs so far, what it cost, and how long the rest will take.
+A run can be killed at any moment and started again. An input's key is a hash of everything that affects its rubric,
+including the generator and the model; work that is done under a key is not repeated, and publishing it again changes
+nothing.
 """
 
 import asyncio
@@ -34,12 +29,18 @@ from trainer_client.wire.operations import OperationProgress
 from trainer_client.wire.problems import field_errors
 
 SHORT_DIGEST = 12
-"""Digits of a digest that make a rubric's name."""
+"""Number of digits of a digest in a rubric's default name."""
+
+MAX_CONSECUTIVE_FAILURES = 8
+"""How many inputs in a row, besides those in work, the engine may fail on before the run stops."""
+
+REPORT_INTERVAL_S = 1.0
+"""How often progress is reported while no input finishes; the token counts change meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no input, and why."""
+    """A line that is not a valid input, and the reason."""
 
     line: int
     reason: str
@@ -50,12 +51,12 @@ class RunInput:
     """One input of a run.
 
     Attributes:
-        line: the number of its line, from 1.
-        row: what stands there, with what its paths name.
-        key: 64 hex digits; equal for what need not be done twice.
-        source: `sha256:…` of the text the rubric is made from.
-        split: where everything that is made from that text goes.
-        name: what the rubric is called where the generator gives it no name.
+        line: its line number, from 1.
+        row: the parsed line, with the contents of the files it refers to.
+        key: 64 hex digits; inputs with the same key give the same rubric.
+        source: `sha256:…` of the text that the rubric is made from.
+        split: the split of that text, and of every rubric made from it.
+        name: the rubric's name if the generator does not set one.
     """
 
     line: int
@@ -67,7 +68,7 @@ class RunInput:
 
 
 class Inputs:
-    """The inputs of a file for one generator and one model: read anew, in order, each time they are gone through."""
+    """The inputs of a file for one generator and one model. Each iteration reads the file again, in order."""
 
     def __init__(
         self, file: Path, generator: Generator[Any, Any], identity: EngineIdentity, *, limit: int | None = None
@@ -78,7 +79,7 @@ class Inputs:
         self._fingerprint = _fingerprint(generator, identity)
 
     def __iter__(self) -> Iterator[RunInput | BadLine]:
-        """Each line's inputs, in order; blank lines are passed over. Raises `OSError` where the file cannot be read."""
+        """Yield each line's inputs, in order, skipping blank lines. Raises `OSError` if the file cannot be read."""
         with self._file.open("rb") as lines:
             numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
             for number, line in islice(numbered, self._limit):
@@ -88,22 +89,22 @@ class Inputs:
         try:
             text = line.decode("utf-8-sig")
         except UnicodeDecodeError:
-            return [BadLine(number, "this is not UTF-8 text; save the file as UTF-8")]
+            return [BadLine(number, "the line is not UTF-8 text; save the file as UTF-8")]
         try:
             row = json.loads(text)
             if not isinstance(row, dict):
-                return [BadLine(number, f"this is not an input; write an object with {self._fields()}")]
+                return [BadLine(number, f"the line is not a JSON object; write an object with {self._fields()}")]
             loaded = self._generator.Input.model_validate(row).loaded(self._file.parent)
             return [self._input(number, one) for one in self._generator.inputs_of(loaded)]
         except UnicodeDecodeError:
-            reason = "a file that it names is not UTF-8 text; save that as UTF-8"
+            reason = "a file that the line refers to is not UTF-8 text; save it as UTF-8"
         except ValidationError as error:
             first = field_errors(error.errors())[0]
             reason = f"{first.field}: {first.message}"
         except json.JSONDecodeError as error:
             reason = f"not JSON: {error}"
         except RecursionError:
-            reason = "it nests too deep to be read"
+            reason = "the JSON is nested too deeply"
         except (ValueError, OSError) as error:
             reason = str(error)
         return [BadLine(number, reason)]
@@ -121,7 +122,7 @@ class Inputs:
 
 
 def _fingerprint(generator: Generator[Any, Any], identity: EngineIdentity) -> str:
-    """All but the input that could change what is made, as canonical JSON."""
+    """Return everything that affects a rubric besides the input, as canonical JSON."""
     parts = [
         generator.kind,
         generator.template_digest,
@@ -138,17 +139,17 @@ class RunCounts:
     """Counts of a run.
 
     Attributes:
-        total: the distinct inputs of the run.
-        known: those that an earlier run had done.
-        made: rubrics of this run and of earlier ones, for this run's inputs.
-        added: versions that were added to the store by this run.
-        unpublished: rubrics that the store does not take.
-        discarded: why inputs gave no rubric, this run's and earlier ones'.
-        failed: inputs that an engine's failure left undone.
-        refused: lines that are no input.
-        repeated: lines with the content of an earlier line.
-        usage: what the writer used in this run.
-        seconds: how long this run has been at it.
+        total: distinct inputs of the run.
+        known: inputs that an earlier run finished.
+        made: rubrics for this run's inputs, from this run and earlier ones.
+        added: versions that this run added to the store.
+        unpublished: rubrics that the store rejected.
+        discarded: inputs without a rubric, by reason, from this run and earlier ones.
+        failed: inputs that are not done because the engine failed.
+        refused: lines that are not valid inputs.
+        repeated: lines with the same content as an earlier line.
+        usage: the writer's usage in this run.
+        seconds: elapsed time of this run.
     """
 
     total: int = 0
@@ -169,9 +170,9 @@ class RunCounts:
         return self.made + self.discarded.total() + self.failed
 
     def progress(self) -> OperationProgress:
-        """The same for whoever waits."""
-        worked = self.done - self.known
-        rate = worked / self.seconds if worked and self.seconds > 0 else None
+        """Return the counts as the progress of an operation, with the rate and the estimated time left."""
+        finished = self.done - self.known
+        rate = finished / self.seconds if finished and self.seconds > 0 else None
         return OperationProgress(
             done=self.done,
             total=self.total,
@@ -193,35 +194,28 @@ class RunCounts:
         )
 
 
-MAX_CONSECUTIVE_FAILURES = 8
-"""Inputs in a row that the engine may leave undone, over those in flight, before the run ends."""
-
-REPORT_INTERVAL_S = 1.0
-"""How often progress is told while no input is done: tokens are written all the while."""
-
-
 class RunStopped(JobFailed):
-    """A run that ended before its last input; the message says why, and that it can go on."""
+    """The run ended before its last input; the message says why. A further run continues from there."""
 
 
 class Publisher(Protocol):
-    """Puts a rubric into the store; the same one again changes nothing."""
+    """Publishes a rubric to the store; publishing the same rubric again changes nothing."""
 
     def __call__(self, record: dict[str, Any]) -> Awaitable[tuple[str, bool]]:
-        """The reference of the version that holds a record of `rubrics.jsonl`, and whether it was added.
+        """Publish a record of `rubrics.jsonl`; return the version's reference and whether it is new.
 
-        Raises `ValueError` where the store takes no such rubric; the run goes on.
+        Raises `ValueError` if the store rejects the rubric; the run continues.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorRunSettings:
-    """How a run goes.
+    """Settings of a run.
 
     Attributes:
-        concurrency: inputs in work at a time; None for as many batches as the engine takes.
-        limit: how many lines of the file, from the first; None for all.
-        prefix: what the names of rubrics begin with.
+        concurrency: inputs in work at a time; None for as many as the engine has concurrent batches.
+        limit: number of lines to read from the start of the file; None for all.
+        prefix: prefix of the names of rubrics.
     """
 
     concurrency: int | None = None
@@ -230,7 +224,7 @@ class GeneratorRunSettings:
 
 
 class GeneratorRun:
-    """One run: make it, then `await run()` once. `tally` says at any time how far it is."""
+    """One run: create it, then `await run()` once. `run_counts` shows its progress at any time."""
 
     def __init__(
         self,
@@ -254,11 +248,11 @@ class GeneratorRun:
         self._failures_in_a_row = 0
 
     async def run(self) -> set[str]:
-        """Work through the inputs; returns the keys of all of them.
+        """Process the inputs and return the keys of all of them.
 
         Raises:
             RunStopped: the engine keeps failing.
-            OSError: the file cannot be read, or the folder cannot be written to.
+            OSError: the file cannot be read, or the folder cannot be written.
         """
         self._clock = asyncio.get_running_loop().time
         self._started_at = self._clock()
@@ -283,7 +277,7 @@ class GeneratorRun:
         return keys
 
     def _scan_inputs(self) -> tuple[set[tuple[int, str]], set[str]]:
-        """The lines and keys of what is to be done, and the keys of all inputs; reports lines that are no inputs."""
+        """Return the lines and keys of the inputs left to do, and the keys of all inputs; report invalid lines."""
         todo: set[tuple[int, str]] = set()
         lines: dict[str, int] = {}
         names: dict[str, int] = {}
@@ -293,12 +287,12 @@ class GeneratorRun:
             elif run_input.key in lines:
                 self.run_counts.repeated += 1
                 self._folder.fail(
-                    _problem(run_input.line, "repeated", f"it has the content of line {lines[run_input.key]}")
+                    _problem(run_input.line, "repeated", f"it has the same content as line {lines[run_input.key]}")
                 )
             elif run_input.name in names and not self._generator.revises:
                 self._refuse(
                     run_input.line,
-                    f"its rubric would be called {run_input.name}, as that of line {names[run_input.name]} is",
+                    f"its rubric would have the same name as that of line {names[run_input.name]}: {run_input.name}",
                 )
             else:
                 lines[run_input.key] = names[run_input.name] = run_input.line
@@ -320,7 +314,7 @@ class GeneratorRun:
         self._folder.fail(_problem(line, "refused", reason))
 
     async def _publish_rest(self, keys: set[str]) -> None:
-        """Publish what earlier runs made and did not."""
+        """Publish the rubrics that earlier runs made but did not publish."""
         if self._publish is None:
             return
         for record in self._folder.rubrics():
@@ -343,11 +337,11 @@ class GeneratorRun:
             self._failures_in_a_row += 1
             if self._failures_in_a_row >= most_failures:
                 raise RunStopped(
-                    f"the engine gave no answer for {self._failures_in_a_row} inputs in a row, the last time: {failed}"
+                    f"the engine gave no answer for {self._failures_in_a_row} inputs in a row; the last error: {failed}"
                 ) from failed
             return
-        except (RubricDiscarded, ValidationError) as wrong:
-            discarded = wrong if isinstance(wrong, RubricDiscarded) else _invalid(wrong)
+        except (RubricDiscarded, ValidationError) as error:
+            discarded = error if isinstance(error, RubricDiscarded) else _invalid(error)
             cost = {"usage": asdict(writer.usage)}
             self._folder.discard(
                 run_input.key, line_fields | {"reason": discarded.reason, "detail": discarded.detail} | cost

@@ -1,18 +1,12 @@
-"""The folder of a run: append-only files that survive a kill, and dataset splits.
+"""The folder of a run: append-only journals that survive a kill, and the split of each source.
 
-The folder of a run: what was made, discarded and published, each in a file that a killed run can go on from.
+`rubrics.jsonl` and `discarded.jsonl` hold the outcome of each input under its key; an input with an outcome is not
+processed again. `published.jsonl` lists the rubrics that are in the store. A rubric is written to the folder before it
+is published, so that none is lost in between, and publishing it again changes nothing. `failed.jsonl` covers only the
+last run.
 
-`rubrics.jsonl` and `discarded.jsonl` hold what became of each input, under its key: what stands there is never done
-again. `published.jsonl` says which of the rubrics are in the store: a rubric is kept here before it is published, so
-that none is lost between the two, and publishing it again changes nothing. `failed.jsonl` is of the last run alone.
-
-A file of JSON lines that is only ever appended to, and outlives a kill at any moment.
-
-A line is on the disk when `append` returns. What a kill left half-written is cut off when the file is opened again.
-
-Training, validation and test splits by the digest of a source: the same one every time, on every machine.
-
-A document never crosses splits, whatever is made of it, however often, and whatever else is in the corpus.
+A split (training, validation or test) depends only on the digest of the source: it is the same every time and on every
+machine, so all rubrics of a document are in one split, whatever else is in the corpus.
 """
 
 import hashlib
@@ -30,13 +24,16 @@ from judge_server.ports.operations import JobFailed
 
 
 class Journal:
-    """Appends to one file, which belongs to one process at a time; open it with `with`."""
+    """An append-only file of JSON lines, for one process at a time. Use it as a context manager.
+
+    A record is on disk when `append` returns. Opening the file truncates a line that a kill left incomplete.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __enter__(self) -> Self:
-        """Open the file; what the last process left half-written goes."""
+        """Open the file and truncate an incomplete last line."""
         self._file = self.path.open("a+b")
         self._file.truncate(_whole_lines(self.path))
         return self
@@ -46,17 +43,17 @@ class Journal:
         self._file.close()
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record, and wait until the disk has it."""
+        """Write one record and flush it to disk."""
         self._file.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole records of a journal, in order; none where there is no file.
+    """Yield the complete records of a journal, in order; nothing if the file does not exist.
 
     Raises:
-        ValueError: a whole line is no record, so something else wrote to the file; the message names the line.
+        ValueError: a complete line is not a record, so another program wrote to the file; the message names the line.
     """
     if not path.exists():
         return
@@ -69,12 +66,12 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
             except ValueError:
                 record = None
             if not isinstance(record, dict):
-                raise ValueError(f"{path}:{number} is no record; mend or remove the line, or use another folder")
+                raise ValueError(f"{path}:{number} is not a JSON record; correct or remove it, or use another folder")
             yield record
 
 
 def _whole_lines(path: Path) -> int:
-    """How many bytes of a file are whole lines."""
+    """Return the length in bytes of the complete lines of a file."""
     block = 1 << 16
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
@@ -98,15 +95,15 @@ _LOCK_FILE = ".lock"
 
 
 class FolderInUse(JobFailed):
-    """Another run works in the folder; the message says what to do."""
+    """Another run is using the folder; the message says what to do."""
 
 
 class RunFolder:
-    """A run's files, open for one run at a time: use it with `with`.
+    """The files of a run, locked for one run at a time. Use it as a context manager.
 
     Attributes:
-        made: the keys of the inputs that gave a rubric.
-        discarded: the keys of those that gave none, with the reason.
+        made: the keys of the inputs that have a rubric.
+        discarded: the keys of discarded inputs, with the reason.
         published: the keys of the rubrics that are in the store.
     """
 
@@ -117,18 +114,18 @@ class RunFolder:
         self.published: set[str] = set()
 
     def __enter__(self) -> Self:
-        """Make the folder if need be, and read what an earlier run did.
+        """Create the folder if necessary and load the outcomes of earlier runs.
 
         Raises:
-            FolderInUse: another run is at it.
-            ValueError: a file in it is not ours, or was altered.
+            FolderInUse: another run is using the folder.
+            ValueError: a file in the folder was altered or does not belong to a run.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             try:
                 stack.enter_context(FileLock(self.path / _LOCK_FILE, timeout=0))
             except Timeout:
-                raise FolderInUse(f"another run works in {self.path}; wait for it, or use another folder") from None
+                raise FolderInUse(f"another run is using {self.path}; wait for it, or use another folder") from None
             self._rubrics, self._discarded, self._published = (
                 stack.enter_context(Journal(self.path / name))
                 for name in (RUBRICS_FILE, DISCARDED_FILE, PUBLISHED_FILE)
@@ -146,58 +143,58 @@ class RunFolder:
         self._open.close()
 
     def is_done(self, key: str) -> bool:
-        """Whether the input of this key needs no model any more."""
+        """Whether the input with this key has an outcome: a rubric or a discard."""
         return key in self.made or key in self.discarded
 
     def rubrics(self) -> Iterator[dict[str, Any]]:
-        """The rubrics made, in the order in which they were."""
+        """Yield the records of the rubrics, in the order in which they were made."""
         return read_journal(self.path / RUBRICS_FILE)
 
     def keep(self, key: str, record: Mapping[str, Any]) -> None:
-        """Keep a rubric that was made."""
+        """Record a new rubric."""
         self._rubrics.append({"key": key, **record})
         self.made.add(key)
 
     def discard(self, key: str, record: Mapping[str, Any]) -> None:
-        """Keep why an input gave none; `record` has the `reason`."""
+        """Record why an input has no rubric; `record` contains the `reason`."""
         self._discarded.append({"key": key, **record})
         self.discarded[key] = record["reason"]
 
     def mark_published(self, key: str, record: Mapping[str, Any]) -> None:
-        """Keep where in the store a rubric is."""
+        """Record a rubric's reference in the store."""
         self._published.append({"key": key, **record})
         self.published.add(key)
 
     def fail(self, record: Mapping[str, Any]) -> None:
-        """Report a line that could not be read, repeats another, or was left undone by an engine's failure."""
+        """Record a line that is invalid, repeats another, could not be published, or failed in the engine."""
         self._failed.append(record)
 
 
 def read_failures(path: Path) -> Iterator[dict[str, Any]]:
-    """What the last run in a folder reported of lines: `line`, `kind` and `detail`."""
+    """Yield the problems that the last run in a folder recorded: `line`, `kind` and `detail`."""
     return read_journal(path / FAILED_FILE)
 
 
 def first_discards(path: Path, reasons: Collection[str]) -> dict[str, tuple[int, str]]:
-    """Of each of these reasons, one discard in a folder: its line, and what was wrong."""
-    found: dict[str, tuple[int, str]] = {}
+    """Return the first discard in a folder for each of these reasons: its line and detail."""
+    first: dict[str, tuple[int, str]] = {}
     for record in read_journal(path / DISCARDED_FILE):
         if record["reason"] in reasons:
-            found.setdefault(record["reason"], (record["line"], record["detail"]))
-    return found
+            first.setdefault(record["reason"], (record["line"], record["detail"]))
+    return first
 
 
 Split = Literal["train", "validation", "test"]
 
 SHARES: dict[Split, float] = {"train": 0.70, "validation": 0.15, "test": 0.15}
-"""The share of the sources that each split gets (Rubric-Grounded RL's 70/15/15)."""
+"""The share of sources in each split (Rubric-Grounded RL: 70/15/15)."""
 
 _RANGE = 2**64
 
 
 def split_of(source_digest: str) -> Split:
-    """The split of a source, by its digest: a number in [0, 1) that is hashed from it, laid along `SHARES`."""
-    place = int.from_bytes(hashlib.sha256(source_digest.encode()).digest()[:8], "big") / _RANGE
-    if place < SHARES["train"]:
+    """Assign a source to a split: hash its digest to a number in [0, 1) and cut that range by `SHARES`."""
+    position = int.from_bytes(hashlib.sha256(source_digest.encode()).digest()[:8], "big") / _RANGE
+    if position < SHARES["train"]:
         return "train"
-    return "validation" if place < SHARES["train"] + SHARES["validation"] else "test"
+    return "validation" if position < SHARES["train"] + SHARES["validation"] else "test"

@@ -1,6 +1,6 @@
-"""The structural checks that generated rubrics pass: counts, weights, kinds, repetition, leaks, self-containment.
+"""Structural checks of generated rubrics: counts, weights, kinds, repetition, leaks, self-containment.
 
-They read texts and numbers only; whether a criterion is any good is asked of a judge (`validity`).
+The checks look at texts and numbers only. Whether a criterion is any good is for a judge to decide (`validity`).
 """
 
 import re
@@ -11,10 +11,10 @@ from judge_server.generation.writer import RubricDiscarded
 from trainer_client.wire import Criterion
 
 MAX_QUOTED_WORDS = 20
-"""Words in a row that a criterion may not share with a reference answer; a shorter answer not as a whole."""
+"""A criterion may not share this many consecutive words with a reference answer, or all words of a shorter answer."""
 
 MIN_REFERENCE_WORDS = 6
-"""A reference answer of fewer words is a result, which criteria must be able to name."""
+"""A reference answer of fewer words is a bare result, which criteria may name."""
 
 _EDGE_PUNCTUATION = ".,;:!?\"'`“”‘’()[]*_"
 _SOURCE_MENTION = re.compile(
@@ -27,17 +27,17 @@ _SOURCE_MENTION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RubricRules:
-    """What the rubrics of a kind must keep to.
+    """The rules for the rubrics of a generator.
 
     Attributes:
-        fewest: the least number of criteria.
-        most: the greatest number of criteria.
-        kinds: the kinds a criterion may have.
-        lowest: the least weight.
-        highest: the greatest weight; 0 is never one where `integer_weights` is set.
-        integer_weights: weights are whole numbers.
-        positive: some weight must be above 0.
-        least_total: the least sum of the weights.
+        fewest: minimum number of criteria.
+        most: maximum number of criteria.
+        kinds: allowed kinds of criteria.
+        lowest: minimum weight.
+        highest: maximum weight.
+        integer_weights: weights must be integers other than 0.
+        positive: at least one weight must be above 0.
+        least_total: minimum sum of the weights.
     """
 
     fewest: int
@@ -52,7 +52,7 @@ class RubricRules:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A criterion as a model wrote it: nothing of it is believed."""
+    """A criterion as a model wrote it, not yet checked."""
 
     description: str
     kind: str = "point"
@@ -60,17 +60,17 @@ class Draft:
 
 
 def check_drafts(drafts: Sequence[Draft], rules: RubricRules, *, references: Iterable[str] = ()) -> None:
-    """Check all that a rubric of a kind must keep to.
+    """Check drafts against the rules, for duplicates, and for leaks of the reference answers.
 
     Raises:
-        Discarded: `too_few`, `too_many`, `unknown_kind`, `empty_criterion`, `bad_weight`, `duplicate_criteria` or
-            `leaks_reference`, looked for in this order.
+        RubricDiscarded: `too_few`, `too_many`, `unknown_kind`, `empty_criterion`, `bad_weight`, `duplicate_criteria`
+            or `leaks_reference`, checked in this order.
     """
     _check_count(len(drafts), rules)
     for number, draft in enumerate(drafts, 1):
         if draft.kind not in rules.kinds:
             known = ", ".join(rules.kinds)
-            raise RubricDiscarded("unknown_kind", f"criterion {number} is of kind {draft.kind!r}; there are {known}")
+            raise RubricDiscarded("unknown_kind", f"criterion {number} is of kind {draft.kind!r}; use one of {known}")
         if len(words(draft.description)) < 2:
             raise RubricDiscarded(
                 "empty_criterion", f"criterion {number} says {draft.description!r}, which checks nothing"
@@ -81,14 +81,14 @@ def check_drafts(drafts: Sequence[Draft], rules: RubricRules, *, references: Ite
     total = sum(draft.weight for draft in drafts)
     if rules.least_total > 0 and total < rules.least_total:
         raise RubricDiscarded(
-            "bad_weight", f"the weights add up to {total:g}, and at least {rules.least_total:g} are needed"
+            "bad_weight", f"the weights add up to {total:g}; at least {rules.least_total:g} is required"
         )
     check_distinct([draft.description for draft in drafts])
     check_leaks([draft.description for draft in drafts], references)
 
 
 def check_distinct(descriptions: Sequence[str]) -> None:
-    """Raise `duplicate_criteria` where two say the same but for letter case, white space and punctuation at words."""
+    """Discard as `duplicate_criteria` if two differ only in letter case, white space or punctuation around words."""
     first: dict[str, int] = {}
     for number, description in enumerate(descriptions, 1):
         earlier = first.setdefault(" ".join(words(description)), number)
@@ -97,7 +97,7 @@ def check_distinct(descriptions: Sequence[str]) -> None:
 
 
 def check_leaks(descriptions: Sequence[str], references: Iterable[str]) -> None:
-    """Raise `leaks_reference` where a criterion repeats a reference answer word for word."""
+    """Discard as `leaks_reference` if a criterion repeats a reference answer word for word."""
     for reference in references:
         reference_words = words(reference)
         if len(reference_words) < MIN_REFERENCE_WORDS:
@@ -116,45 +116,46 @@ def check_leaks(descriptions: Sequence[str], references: Iterable[str]) -> None:
 
 
 def check_self_contained(what: str, text: str) -> None:
-    """Raise `not_self_contained` where a text names a document that its reader does not have."""
+    """Discard as `not_self_contained` if a text refers to a document that its reader does not have."""
     if named := _SOURCE_MENTION.search(text):
-        raise RubricDiscarded("not_self_contained", f"{what} speaks of {named[0]!r}, which its reader does not have")
+        raise RubricDiscarded("not_self_contained", f"{what} mentions {named[0]!r}, which its reader does not have")
 
 
 def contains_result(text: str, result: str) -> bool:
-    """Whether a text has a result in it, and not only as a part of another: 7 is not in 57, nor in 7.5."""
+    """Whether a text contains a result by itself, not as a part of another: 7 is neither in 57 nor in 7.5."""
     alone = rf"(?<![\w.,-]){re.escape(result)}(?!\w|[.,]\d)"
     return re.search(alone, text, re.IGNORECASE) is not None
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case, without the punctuation around them; signs such as + stay."""
+    """Split a text into lower-case words without surrounding punctuation; signs such as + are kept."""
     return [word for part in text.casefold().split() if (word := part.strip(_EDGE_PUNCTUATION))]
 
 
 def criteria_from_drafts(drafts: Iterable[Draft]) -> tuple[Criterion, ...]:
-    """The criteria of drafts that were checked, called by their kinds: `factual-1`, `process-1`, `factual-2`, …"""
+    """Turn checked drafts into criteria with ids by kind: `factual-1`, `process-1`, `factual-2`, …"""
     seen: dict[str, int] = {}
-    made = []
+    criteria = []
     for draft in drafts:
         seen[draft.kind] = seen.get(draft.kind, 0) + 1
         fields = {"kind": draft.kind, "description": draft.description, "weight": draft.weight}
-        made.append(Criterion.model_validate({"id": f"{draft.kind}-{seen[draft.kind]}", **fields}))
-    return tuple(made)
+        criteria.append(Criterion.model_validate({"id": f"{draft.kind}-{seen[draft.kind]}", **fields}))
+    return tuple(criteria)
 
 
 def _check_count(count: int, rules: RubricRules) -> None:
     if count < rules.fewest:
-        raise RubricDiscarded("too_few", f"{count} criteria, and at least {rules.fewest} are needed")
+        raise RubricDiscarded("too_few", f"there are {count} criteria; at least {rules.fewest} are required")
     if count > rules.most:
-        raise RubricDiscarded("too_many", f"{count} criteria, and at most {rules.most} are taken")
+        raise RubricDiscarded("too_many", f"there are {count} criteria; the limit is {rules.most}")
 
 
 def _check_weight(number: int, weight: float, rules: RubricRules) -> None:
     within = rules.lowest <= weight <= rules.highest
     if not within or (rules.integer_weights and (weight != int(weight) or weight == 0)):
+        what = "an integer" if rules.integer_weights else "a number"
+        nonzero = " other than 0" if rules.integer_weights and rules.lowest < 0 else ""
         raise RubricDiscarded(
             "bad_weight",
-            f"criterion {number} weighs {weight:g}, and {'whole numbers ' if rules.integer_weights else ''}from {rules.lowest:g} "
-            f"to {rules.highest:g}{' but 0' if rules.integer_weights and rules.lowest < 0 else ''} are taken",
+            f"criterion {number} has weight {weight:g}; use {what} from {rules.lowest:g} to {rules.highest:g}{nonzero}",
         )

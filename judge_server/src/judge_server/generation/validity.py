@@ -1,6 +1,6 @@
-"""The validity judge: of each criterion of a rubric, whether it is true, about this question and of its kind (SRaR).
+"""The validity judge: is each criterion of a rubric true, about this question, and of its kind (SRaR)?
 
-It judges rubrics, never responses. A criterion it gave no readable verdict on is neither valid nor invalid.
+It judges rubrics, not responses. A criterion without a readable verdict counts as neither valid nor invalid.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ MAX_VERDICT_TOKENS = 120
 
 
 class ValidityVerdict(BaseModel):
-    """What the judge writes of one criterion."""
+    """The judge's output about one criterion."""
 
     valid: bool
     reason: Annotated[str, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 240})]
@@ -27,7 +27,7 @@ class ValidityVerdict(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ItemValidity:
-    """Whether a criterion is valid; None where the judge gave no verdict, and then `reason` says why not."""
+    """Whether a criterion is valid; None if the judge gave no verdict, and then `reason` says why."""
 
     id: str
     kind: str
@@ -46,7 +46,7 @@ async def judge_items(
     correct: str | None,
     prompt_templates: GeneratorTemplates = VALIDITY_PROMPTS,
 ) -> list[ItemValidity]:
-    """Judge each criterion by itself, in order; `correct` is the known answer, if there is one.
+    """Judge each criterion on its own, in order; `correct` is the known answer, if there is one.
 
     Raises:
         WriterFailed: the engine gave no answer.
@@ -74,14 +74,14 @@ async def _judge_item(
 
 
 def kind_of(criterion: Criterion) -> str:
-    """What rates are counted by: the kind, and of a `point` its sign."""
+    """Return the category that rates are counted by: the kind, with negative points apart."""
     return "negative point" if criterion.kind == "point" and criterion.weight < 0 else criterion.kind
 
 
 def validity_metadata(
     items: Sequence[ItemValidity], model: str, prompt_templates: GeneratorTemplates = VALIDITY_PROMPTS
 ) -> dict[str, JsonValue]:
-    """What is kept with a version: a verdict and a reason a criterion, and who said so in which words."""
+    """Build the metadata of a version: verdict and reason per criterion, the judging model and the template digest."""
     return {
         "items": [asdict(item) for item in items],
         "model": model,
@@ -90,9 +90,9 @@ def validity_metadata(
 
 
 def published_validity(version: RubricVersion) -> tuple[str, list[ItemValidity]] | None:
-    """The judge's model and the verdicts that a version was published with; None where there are none.
+    """Return the judging model and the verdicts that a version was published with; None if it has none.
 
-    They may be of some of its criteria only: a generator that revises a rubric judges what it adds.
+    They may cover only some of its criteria: a generator that revises a rubric judges only the criteria it adds.
     """
     kept = version.metadata.get("validity")
     if not isinstance(kept, dict):
@@ -107,21 +107,21 @@ def published_validity(version: RubricVersion) -> tuple[str, list[ItemValidity]]
 
 
 def question_of(version: RubricVersion) -> str:
-    """What a version's criteria are about; raises `ValueError` where its metadata has no `question`."""
+    """Return the question that a version's criteria are about. Raises `ValueError` if its metadata has none."""
     question = version.metadata.get("question")
     if not isinstance(question, str) or not question.strip():
         raise ValueError(
-            f"the metadata of {version.reference} has no question, so nothing says what its criteria are about; "
-            "metadata stays as it was published, so publish the criteria under another name with a question"
+            f"the metadata of {version.reference} has no question, so its criteria cannot be judged; published "
+            "metadata cannot be changed, so publish the criteria under another name, with a question"
         )
     return question
 
 
 async def judge_version(writer: Writer, version: RubricVersion) -> list[ItemValidity]:
-    """Judge the criteria of a version that was published, for the question its metadata names.
+    """Judge the criteria of a published version against the question in its metadata.
 
     Raises:
-        ValueError: its metadata has no `question`.
+        ValueError: the metadata has no `question`.
         WriterFailed: the engine gave no answer.
     """
     question, correct = question_of(version), version.metadata.get("ground_truth")
@@ -131,7 +131,7 @@ async def judge_version(writer: Writer, version: RubricVersion) -> list[ItemVali
 
 
 def rates_by_kind(items: Iterable[Mapping[str, Any] | ItemValidity]) -> dict[str, dict[str, float | int | None]]:
-    """Of each kind: `items`, `valid`, `invalid`, `unjudged`, and `rate`, the valid of those judged (None of none)."""
+    """Count per kind: `items`, `valid`, `invalid`, `unjudged`, and `rate` = valid / judged (None if none is judged)."""
     counts: dict[str, Counter[bool | None]] = {}
     for item in items:
         fields = asdict(item) if isinstance(item, ItemValidity) else item

@@ -1,10 +1,10 @@
-"""The words generators ask with: versioned templates of our own, one file a step, each kind's under one digest.
+"""The prompts of generators: versioned templates, one file per step, under one digest per generator.
 
-A set of the user's own, a folder of files under the names of ours, replaces some of them. A set is checked before
-anything is asked with it: a template may show what ours shows, and must show the material that ours shows.
+A user's folder of templates with the same file names overrides the defaults. It is checked before use: an override may
+use only the variables of the default template, and must use all those that are not in `OPTIONAL_VARIABLES`.
 
-Whatever a template shows was written by somebody else: control tokens in it are broken, and longer texts stand between
-markers made from a hash of the text, which nobody can write inside it. What is asked of whom is not known here.
+The values of variables are untrusted text. Control tokens in them are broken up, and longer texts are fenced between
+markers derived from a hash of the text, so that no text can contain its own marker.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ TEMPLATE_VERSION = "1"
 OPTIONAL_VARIABLES = frozenset(
     {"fewest", "most", "scale", "known", "analysis", "name", "negative", "kind", "correct", "focus"}
 )
-"""What a template may leave out of what ours shows: bounds, which are checked in any case, and hints."""
+"""Variables that an override need not use: hints, and bounds, which are checked in any case."""
 
 NO_TEMPLATES: Mapping[str, str] = MappingProxyType({})
 
@@ -37,36 +37,36 @@ _fence = Fence(b"no secret: the marker hangs on the text alone")
 
 
 class GeneratorTemplates:
-    """The templates of one purpose, by their names without `.j2`; those in `replaced`, by file name, for ours."""
+    """The templates of one purpose, by names without `.j2`; `overrides` replace default templates by file name."""
 
     def __init__(self, *names: str, overrides: Mapping[str, str] = NO_TEMPLATES) -> None:
         self.names = tuple(sorted(set(names)))
         self.overrides = overrides
 
     def with_overrides(self, overrides: Mapping[str, str]) -> Self:
-        """The same with these templates in place of ours."""
+        """Return the same templates with these overrides."""
         return type(self)(*self.names, overrides=overrides)
 
     @property
     def digest(self) -> str:
-        """`sha256:…` of all of them, their names included."""
+        """`sha256:…` of all the templates and their names."""
         templates = {**default_templates(), **self.overrides}
         content = "\0".join(f"{name}\0{templates[name + '.j2']}" for name in self.names)
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
     def __call__(self, name: str, /, **values: Any) -> str:
-        """One of them, filled in.
+        """Render one of the templates.
 
         Raises:
-            KeyError: it is not among those named.
-            JobFailed: a template of the user's own cannot be filled in.
+            KeyError: `name` is not one of these templates.
+            JobFailed: a user's template cannot be rendered.
         """
         if name not in self.names:
             raise KeyError(name)
         try:
             return self._rendering_environment.get_template(f"{name}.j2").render(**values)
         except (TemplateError, TypeError, ValueError) as error:
-            raise JobFailed(f"the template {name}.j2 cannot be filled in: {error}; mend it") from error
+            raise JobFailed(f"the template {name}.j2 cannot be rendered: {error}; correct it") from error
 
     @cached_property
     def _rendering_environment(self) -> Environment:
@@ -74,11 +74,11 @@ class GeneratorTemplates:
 
 
 def read_templates(folder: Path) -> dict[str, str]:
-    """A user's templates by file name, each checked.
+    """Read a user's templates, keyed by file name, and check each.
 
     Raises:
-        TemplateRefused: there is no such folder or no template in it; or one has no name of ours, is no text of at most
-            20,000 bytes, does not parse, uses what it is not given, or leaves out what ours shows.
+        InvalidTemplate: the folder does not exist or has no templates; or a template's name is unknown, it is not text
+            of at most 20,000 bytes, does not parse, uses an unknown variable, or leaves out a required one.
     """
     defaults = default_templates()
     try:
@@ -93,7 +93,7 @@ def read_templates(folder: Path) -> dict[str, str]:
 def _read(path: Path, defaults: Mapping[str, str]) -> str:
     where = f"{path.parent.name}/{path.name}"
     if path.name not in defaults:
-        raise InvalidTemplate(f"{where} is not a template of the generators; there are {', '.join(defaults)}")
+        raise InvalidTemplate(f"{where} is not the name of a generator template; use one of {', '.join(defaults)}")
     text = read_source(path, where=where)
     given = _variables(defaults[path.name])
     try:
@@ -101,10 +101,10 @@ def _read(path: Path, defaults: Mapping[str, str]) -> str:
     except TemplateSyntaxError as error:
         raise InvalidTemplate(f"{where}:{error.lineno}: {error.message}") from error
     except (TemplateError, RecursionError, MemoryError, ValueError) as error:
-        raise InvalidTemplate(f"{where} is too much to be compiled; make it simpler") from error
+        raise InvalidTemplate(f"{where} is too complex to compile; make it simpler") from error
     if unknown := used - given:
         has = ", ".join(sorted(given)) or "nothing"
-        raise InvalidTemplate(f"{where} uses {min(unknown)!r}, which it is not given; it is given {has}")
+        raise InvalidTemplate(f"{where} uses the unknown variable {min(unknown)!r}; it may use {has}")
     if hidden := given - used - OPTIONAL_VARIABLES:
         name = min(hidden)
         raise InvalidTemplate(f"{where} does not show {name!r}; write {{{{ {name} | fenced }}}} where it belongs")
@@ -113,16 +113,16 @@ def _read(path: Path, defaults: Mapping[str, str]) -> str:
 
 def _variables(text: str) -> set[str]:
     environment = _environment()
-    environment.from_string(text)  # filters that there are not are found here
+    environment.from_string(text)  # raises for unknown filters
     return find_undeclared_variables(environment.parse(text))
 
 
 @cache
 def default_templates() -> Mapping[str, str]:
-    """The package's templates of generation by file name."""
+    """Return the package's generator templates, keyed by file name."""
     folder = files("judge_server.generation") / "templates" / f"v{TEMPLATE_VERSION}"
-    found = (file for file in folder.iterdir() if file.name.endswith(".j2"))
-    return {file.name: file.read_text(encoding="utf-8") for file in sorted(found, key=lambda file: file.name)}
+    templates = (file for file in folder.iterdir() if file.name.endswith(".j2"))
+    return {file.name: file.read_text(encoding="utf-8") for file in sorted(templates, key=lambda file: file.name)}
 
 
 @cache
@@ -131,7 +131,7 @@ def _environment() -> Environment:
 
 
 def _environment_of(templates: Mapping[str, str]) -> Environment:
-    made = ImmutableSandboxedEnvironment(
+    environment = ImmutableSandboxedEnvironment(
         loader=DictLoader(templates),
         undefined=StrictUndefined,
         autoescape=False,  # plain text for a model: HTML escaping would corrupt it
@@ -139,5 +139,5 @@ def _environment_of(templates: Mapping[str, str]) -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: neutralise(value) if isinstance(value, str) else value,
     )
-    made.filters["fenced"] = _fence
-    return made
+    environment.filters["fenced"] = _fence
+    return environment

@@ -1,18 +1,9 @@
-"""A model that writes for a generator, and why what it wrote may be discarded.
+"""The writing model of a generator, over any engine, and the reasons for which its output is discarded.
 
-A model that writes for a generator: words, JSON of a shape, or one of some labels, over any engine.
-
-What it wrote and cannot be used is `RubricDiscarded`. An engine that gave no answer is asked again a few times and then is
-`WriterFailed`, which says nothing about the input: whoever runs the generator leaves that input for another time.
-
-What a model wrote, read as the shape it was asked for: believed where it is that, thrown away where it is not.
-
-Why something a model made is thrown away: a closed list of reasons, so that they can be counted.
-
-A discard is a finding about what was written, and stands: the same input is not tried again. An engine that gave no
-answer is no discard (`judge_server.generation.writer.WriterFailed`).
-
-The JSON Schema of a pydantic model, as engines take it: whole in itself, without what only people read.
+A `Writer` asks for text, for JSON of a shape (a pydantic model), or for one of several labels. Output that cannot be
+used raises `RubricDiscarded` with a reason from a closed list, so that reasons can be counted. A discard is final: a
+run does not try the same input again. An engine that gives no answer is retried a few times and then raises
+`WriterFailed`, which says nothing about the input: a later run may try that input again.
 """
 
 import asyncio
@@ -61,26 +52,28 @@ DiscardReason = Literal[
     "no_contrast",
     "invalid_rubric",
 ]
-"""
-- `unreadable`: no JSON in what was written, or no answer on offer; `wrong_shape`: JSON that is not what was asked for;
-  `cut_short`: the text ended at its limit of tokens.
-- `too_long`: the prompt does not fit the model's context; `empty_source`: there is nothing to make a rubric from.
-- `too_few`, `too_many`: the number of criteria; `duplicate_criteria`: two of them say the same.
-- `empty_criterion`: one of them says nothing; `unknown_kind`: one is of a kind that the method has not.
-- `bad_weight`: a weight outside the method's range, or none above zero.
+"""Why the model's output gave no rubric.
+
+- `unreadable`: the output contains no JSON, or none of the offered labels; `wrong_shape`: the JSON does not have the
+  requested shape; `cut_short`: the output reached its token limit.
+- `too_long`: the prompt does not fit the model's context, or the reference answer is too long; `empty_source`: there is
+  nothing to make a rubric from.
+- `too_few`, `too_many`: the number of criteria is out of bounds; `duplicate_criteria`: two criteria say the same.
+- `empty_criterion`: a criterion says nothing; `unknown_kind`: a criterion is of a kind that the method does not have.
+- `bad_weight`: a weight is outside the method's range, no weight is positive, or their sum is too small.
 - `leaks_reference`: a criterion gives away the reference answer.
-- `wrong_reference_answer`: the reference answer that was written does not agree with the ground truth.
-- `not_satisfied_by_reference`: the reference answer does not satisfy what is left.
+- `wrong_reference_answer`: the reference answer does not agree with the ground truth.
+- `not_satisfied_by_reference`: the reference answer satisfies too few of the criteria.
 - `not_self_contained`: a question or a criterion needs a text that its reader does not have.
-- `no_contrast`: there is nothing to tell good from bad by.
-- `invalid_rubric`: no rubric that could be published, for another reason.
+- `no_contrast`: nothing distinguishes good responses from bad ones.
+- `invalid_rubric`: the rubric cannot be published for another reason.
 """
 
 DISCARD_REASONS: tuple[DiscardReason, ...] = get_args(DiscardReason)
 
 
 class RubricDiscarded(Exception):
-    """What was made of an input is no rubric. `detail` says in a sentence what was wrong with it."""
+    """The model's output for an input is not a usable rubric. `detail` says in a sentence what is wrong with it."""
 
     def __init__(self, reason: DiscardReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -93,7 +86,9 @@ _ANNOTATION_KEYS = frozenset({"title", "description", "default", "examples"})
 
 @cache
 def schema_of(shape: type[BaseModel]) -> str:
-    """Compact JSON text. References are put in place, and every field is required, in the model's order.
+    """Return the JSON Schema of a pydantic model as compact text, in the form that engines take.
+
+    References are inlined, annotations for human readers removed, and every field is required, in the model's order.
 
     Raises:
         ValueError: the model contains itself.
@@ -107,7 +102,7 @@ def _inline_references(schema: dict[str, Any], definitions: dict[str, Any], path
     if (reference := schema.get("$ref")) is not None:
         name = reference.rpartition("/")[2]
         if name in path:
-            raise ValueError(f"{name} contains itself, so no model can be held to it; give it a depth")
+            raise ValueError(f"{name} contains itself, which engines cannot enforce; unroll it to a fixed depth")
         return _inline_references(definitions[name], definitions, (*path, name))
     inlined: dict[str, Any] = {}
     for key, value in schema.items():
@@ -127,43 +122,49 @@ def _inline_references(schema: dict[str, Any], definitions: dict[str, Any], path
 Shape = TypeVar("Shape", bound=BaseModel)
 
 _LENGTH_ERRORS: dict[str, DiscardReason] = {"too_long": "too_many", "too_short": "too_few"}
-"""pydantic's words for lists of the wrong length, and ours."""
+"""pydantic's error types for lists of the wrong length, and the reasons they map to."""
 
 
 def read_shape(shape: type[Shape], text: str, *, cut: bool) -> Shape:
-    """The last whole JSON value of a text that has the shape; a bare list fills a shape whose only field is one.
+    """Parse the last complete JSON value in a text that has the shape.
 
-    Words around it, code fences, comments and other dialects of JSON are passed over. Nothing is mended.
+    A bare list is accepted for a shape whose only field is a list. Surrounding words, code fences, comments and other
+    dialects of JSON are tolerated; incomplete values are not repaired.
+
+    Args:
+        shape: the pydantic model to parse.
+        text: the model's output.
+        cut: whether the output reached its token limit.
 
     Raises:
-        Discarded: `unreadable`, `cut_short`, `wrong_shape`, or `too_few` and `too_many` where a list of the shape has
+        RubricDiscarded: `unreadable`, `cut_short` or `wrong_shape`; `too_few` or `too_many` if a list of the shape has
             the wrong length.
     """
-    beginning_text = excerpt(text)
+    beginning = excerpt(text)
     if len(text) > MAX_JSON_TEXT_CHARACTERS:
         raise RubricDiscarded(
-            "unreadable", f"it wrote {len(text)} characters, and at most {MAX_JSON_TEXT_CHARACTERS} are read"
+            "unreadable", f"the output has {len(text)} characters; the limit is {MAX_JSON_TEXT_CHARACTERS}"
         )
-    found = list(find_values(text))
-    complete = [one for one in found if one.ended == "whole"]
+    values = list(find_values(text))
+    complete = [one for one in values if one.ended == "whole"]
     discard: RubricDiscarded | None = None
     for one in reversed(complete):
         try:
             return shape.model_validate(_as_object(shape, one))
         except ValidationError as error:
             discard = discard or _to_discard(error)
-    if cut and (not complete or found[-1].ended != "whole"):
-        raise RubricDiscarded("cut_short", f"it ended at its limit of tokens; it began {beginning_text!r}")
+    if cut and (not complete or values[-1].ended != "whole"):
+        raise RubricDiscarded("cut_short", f"the output reached its token limit; it began {beginning!r}")
     if discard is not None:
         raise discard
-    raise RubricDiscarded("unreadable", _why_unreadable(found, beginning_text))
+    raise RubricDiscarded("unreadable", _why_unreadable(values, beginning))
 
 
-def _as_object(shape: type[BaseModel], found: ParsedValue) -> object:
+def _as_object(shape: type[BaseModel], parsed: ParsedValue) -> object:
     fields = list(shape.model_fields)
-    if isinstance(found.value, list) and len(fields) == 1:
-        return {fields[0]: found.value}
-    return found.value
+    if isinstance(parsed.value, list) and len(fields) == 1:
+        return {fields[0]: parsed.value}
+    return parsed.value
 
 
 def _to_discard(error: ValidationError) -> RubricDiscarded:
@@ -173,28 +174,28 @@ def _to_discard(error: ValidationError) -> RubricDiscarded:
     return RubricDiscarded(_LENGTH_ERRORS.get(first["type"], "wrong_shape"), detail)
 
 
-def _why_unreadable(found: Sequence[ParsedValue], beginning_text: str) -> str:
-    if not beginning_text:
-        return "it wrote nothing"
-    if not found:
-        return f"no JSON in what it wrote, which began {beginning_text!r}"
-    how = "ends in the middle" if found[-1].ended == "cut" else "stops being JSON"
-    return f"what it wrote {how}; it began {beginning_text!r}"
+def _why_unreadable(values: Sequence[ParsedValue], beginning: str) -> str:
+    if not beginning:
+        return "the model wrote nothing"
+    if not values:
+        return f"the output contains no JSON; it began {beginning!r}"
+    fault = "ends in the middle of a JSON value" if values[-1].ended == "cut" else "contains invalid JSON"
+    return f"the output {fault}; it began {beginning!r}"
 
 
 MAX_CALL_ATTEMPTS = 4
-"""How often an engine that gives no answer is asked."""
+"""Attempts at a call, the first included, before `WriterFailed`."""
 
 RETRY_DELAY_S, MAX_RETRY_DELAY_S = 0.2, 30.0
 
 
 class WriterFailed(Exception):
-    """The engine gave no answer, however often it was asked."""
+    """The engine gave no answer in any of `MAX_CALL_ATTEMPTS` attempts."""
 
 
 @dataclass(slots=True)
 class WriterUsage:
-    """What writing took: calls that were answered, and their tokens (`Reply` says what each kind of token is)."""
+    """Usage of a writer: answered calls and their tokens (`Reply` defines each kind of token)."""
 
     calls: int = 0
     tokens_computed: int = 0
@@ -210,9 +211,9 @@ class WriterUsage:
 
 
 class Writer:
-    """Asks one engine, at most `concurrency` calls at a time: as many as the engine takes, unless told otherwise.
+    """Sends writing tasks to one engine, at most `concurrency` calls at a time (default: as many as the engine takes).
 
-    The engine must have been started; `identity` is what it said it is. `usage` counts what was used.
+    The engine must have been started, and `identity` is the identity it returned. `usage` counts calls and tokens.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class Writer:
         self._totals: tuple[WriterUsage, ...] = (self.usage,)
 
     def with_own_usage(self) -> "Writer":
-        """The same writer with a `usage` of its own, which enters this one's as well."""
+        """Return the same writer with a separate `usage`, which is added to this writer's as well."""
         other = Writer.__new__(Writer)
         other.__dict__.update(self.__dict__)
         other.usage = WriterUsage()
@@ -241,19 +242,19 @@ class Writer:
     async def write_text(
         self, prompt: str, *, system: str = "", max_tokens: int, temperature: float = 0.0, seed: int = 0
     ) -> str:
-        """Words, without the white space around them.
+        """Ask for text, which is returned without surrounding white space.
 
         Raises:
-            Discarded: `cut_short` at `max_tokens`, `too_long` where the prompt does not fit the model's context,
-                `unreadable` where nothing was written.
+            RubricDiscarded: `cut_short` at `max_tokens`, `too_long` if the prompt does not fit the model's context, or
+                `unreadable` if the output is empty.
             WriterFailed: the engine gave no answer.
         """
         reply = await self._ask(system, prompt, TextOutput(max_tokens), temperature, seed)
         text = (reply.text or "").strip()
         if reply.cut:
-            raise RubricDiscarded("cut_short", f"it was not done after {max_tokens} tokens; allow more of them")
+            raise RubricDiscarded("cut_short", f"the text was not complete after {max_tokens} tokens; raise the limit")
         if not text:
-            raise RubricDiscarded("unreadable", "it wrote nothing")
+            raise RubricDiscarded("unreadable", "the model wrote nothing")
         return text
 
     async def written(
@@ -266,10 +267,10 @@ class Writer:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Shape:
-        """JSON of a shape, to which the engine is held where it can be; `read_shape` says how it is read.
+        """Ask for JSON of a shape. Engines that can constrain their output do so; `read_shape` parses the answer.
 
         Raises:
-            Discarded: as `read_shape`, or `too_long`.
+            RubricDiscarded: as `read_shape`, or `too_long`.
             WriterFailed: the engine gave no answer.
         """
         reply = await self._ask(system, prompt, JsonOutput(schema_of(shape), max_tokens), temperature, seed)
@@ -284,10 +285,12 @@ class Writer:
         lead: str = "",
         reasoning: Reasoning | None = None,
     ) -> str:
-        """One of the labels; `lead` is written for the model before it picks, reasons come before both.
+        """Ask for one of the labels.
+
+        `lead` is text that the answer starts with, before the label; reasoning comes before both.
 
         Raises:
-            Discarded: `unreadable` where it named none of them, or `too_long`.
+            RubricDiscarded: `unreadable` if the answer names none of the labels, or `too_long`.
             WriterFailed: the engine gave no answer.
         """
         choice = LabelChoice(tuple(labels), lead)
@@ -322,7 +325,7 @@ class Writer:
             if outcome.kind == "truncated_input":
                 raise RubricDiscarded("too_long", outcome.detail)
             if attempt == MAX_CALL_ATTEMPTS:
-                raise WriterFailed(f"{outcome.kind}: {outcome.detail} (asked {MAX_CALL_ATTEMPTS} times)")
+                raise WriterFailed(f"{outcome.kind}: {outcome.detail} ({MAX_CALL_ATTEMPTS} attempts)")
             await asyncio.sleep(max(pause, outcome.retry_after_s or 0.0))
             pause, attempt = min(4 * pause, MAX_RETRY_DELAY_S), attempt + 1
 

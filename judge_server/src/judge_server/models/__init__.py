@@ -1,7 +1,7 @@
-"""Judge models as files: which are known, where they live, how they come here whole.
+"""Judge model files: the catalogue, the local cache, and downloads that are checked and can be resumed.
 
-A model is one GGUF file. This package fetches it, checks it and says where it is; it loads nothing, and knows
-neither engines nor terminals. `fetch` turns any reference an engine URL or a user may give into a path.
+A model is one GGUF file. This package downloads, checks and locates it but does not load it; it depends neither on
+engines nor on the CLI. `fetch` resolves any model reference, from an engine URL or a user, to a path.
 """
 
 from judge_server.models.catalogue import (

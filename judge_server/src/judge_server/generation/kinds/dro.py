@@ -1,8 +1,7 @@
-"""`gate` and `graded`: DRO's yes/no criteria, and the graded rubrics that DRO compares with.
+"""`gate` and `graded`: DRO's yes/no criteria, and the graded rubrics that DRO compares itself with.
 
-`gate` (DRO): yes/no criteria, of which those stay that the reference answer satisfies.
-
-`graded` (the graded rubrics DRO compares itself with): positive and negative criteria for graded judging.
+`gate` keeps only those yes/no criteria that the reference answer satisfies. `graded` writes positive and negative
+criteria for graded judging.
 """
 
 from functools import cache
@@ -36,7 +35,7 @@ class GateRow(QuestionRow):
 
 
 class GateParameters(WritingParameters):
-    """`fewest` and `most` criteria that are written, and how many of them must be `kept`."""
+    """How many criteria are written, from `fewest` to `most`, and how many of them must remain: `kept`."""
 
     fewest: int = Field(default=3, ge=1, le=16)
     most: int = Field(default=8, ge=1, le=16)
@@ -44,7 +43,7 @@ class GateParameters(WritingParameters):
 
 
 class GateRubric(BaseModel):
-    """What the model writes."""
+    """The model's output."""
 
     criteria: list[Sentence]
 
@@ -58,13 +57,13 @@ class GateVerdict(BaseModel):
 
 
 class GateVerdicts(BaseModel):
-    """One call's verdicts on all criteria."""
+    """The verdicts of one call on all criteria."""
 
     criteria: list[GateVerdict]
 
 
 class GateGenerator(TemplateGenerator[GateRow, GateParameters]):
-    """Yes/no questions about a response; those on which the reference answer does not earn a yes are dropped."""
+    """Writes yes/no questions about a response and drops those that the reference answer does not satisfy."""
 
     kind = "gate"
     summary = "yes/no criteria that the reference answer satisfies (DRO)"
@@ -74,7 +73,7 @@ class GateGenerator(TemplateGenerator[GateRow, GateParameters]):
     prompt_templates = GeneratorTemplates("author.system", "checker.system", "gate.rubric", "gate.check")
 
     def source_of(self, row: GateRow) -> str:
-        """The question."""
+        """Return the question."""
         return row.question
 
     async def make(self, row: GateRow, writer: Writer) -> GeneratedRubric:
@@ -85,10 +84,13 @@ class GateGenerator(TemplateGenerator[GateRow, GateParameters]):
         if len(kept) < self.parameters.kept:
             raise RubricDiscarded(
                 "not_satisfied_by_reference",
-                f"the reference answer satisfies {len(kept)} of {len(drafts)} criteria, not {self.parameters.kept}",
+                f"the reference answer satisfies {len(kept)} of {len(drafts)} criteria; "
+                f"at least {self.parameters.kept} are required",
             )
         criteria = criteria_from_drafts(kept)
-        parameters, flags = await self.validity(writer, criteria, question=row.question, correct=row.reference_answer)
+        kept_metadata, flags = await self.validity(
+            writer, criteria, question=row.question, correct=row.reference_answer
+        )
         dropped: list[JsonValue] = [
             {"criterion": draft.description, "justification": verdict.justification}
             for draft, verdict in zip(drafts, verdicts, strict=True)
@@ -96,7 +98,7 @@ class GateGenerator(TemplateGenerator[GateRow, GateParameters]):
         ]
         return GeneratedRubric(
             content=RubricContent(criteria=criteria),
-            metadata={"question": row.question, **parameters},
+            metadata={"question": row.question, **kept_metadata},
             record={"reference_answer": row.reference_answer, "dropped": dropped},
             flags=flags,
         )
@@ -118,7 +120,10 @@ class GateGenerator(TemplateGenerator[GateRow, GateParameters]):
         return drafts
 
     async def _judge_drafts(self, row: GateRow, drafts: list[Draft], writer: Writer) -> list[GateVerdict]:
-        """A verdict a criterion, in order, from one call; one that names a criterion twice or not at all is refused."""
+        """Judge all criteria in one call and return the verdicts in order.
+
+        Discards the rubric if the output repeats or omits a criterion.
+        """
         prompt = self.prompt_templates(
             "gate.check",
             question=row.question,
@@ -132,7 +137,8 @@ class GateGenerator(TemplateGenerator[GateRow, GateParameters]):
         by_number = {verdict.id: verdict for verdict in verdicts.criteria}
         if sorted(by_number) != list(range(1, len(drafts) + 1)):
             raise RubricDiscarded(
-                "wrong_shape", f"the verdicts are on criteria {[one.id for one in verdicts.criteria]}"
+                "wrong_shape",
+                f"the verdicts are on criteria {[one.id for one in verdicts.criteria]}, not on 1 to {len(drafts)}",
             )
         return [by_number[number] for number in range(1, len(drafts) + 1)]
 
@@ -144,7 +150,7 @@ class GradedRow(QuestionRow):
 
 
 class GradedParameters(WritingParameters):
-    """`fewest` positive criteria, at most `most` of either sign, and the highest grade, `scale`."""
+    """At least `fewest` positive criteria, at most `most` of each sign, and the highest grade, `scale`."""
 
     fewest: int = Field(default=2, ge=1, le=8)
     most: int = Field(default=5, ge=1, le=8)
@@ -152,7 +158,7 @@ class GradedParameters(WritingParameters):
 
 
 class GradedRubric(BaseModel):
-    """What the model writes."""
+    """The model's output."""
 
     positive: list[Sentence]
     negative: list[Sentence]
@@ -160,14 +166,17 @@ class GradedRubric(BaseModel):
 
 @cache
 def graded_rubric(fewest: int, most: int) -> type[GradedRubric]:
-    """The shape with its bounds."""
+    """Derive the shape with `fewest` to `most` positive and 1 to `most` negative criteria."""
     positive: Any = (Annotated[list[Sentence], list_schema(Sentence, fewest, most)], ...)
     negative: Any = (Annotated[list[Sentence], list_schema(Sentence, 1, most)], ...)
     return create_model(f"GradedRubricOf{fewest}To{most}", __base__=GradedRubric, positive=positive, negative=negative)
 
 
 class GradedGenerator(TemplateGenerator[GradedRow, GradedParameters]):
-    """Positive criteria weigh 1, negative ones -1: the reward mode `graded_mean` counts those inversely."""
+    """Writes positive criteria of weight 1 and negative ones of weight -1.
+
+    The reward mode `graded_mean` inverts the grades of negative criteria.
+    """
 
     kind = "graded"
     summary = "positive and negative criteria for graded judging, from a good answer (RaR, RLER)"
@@ -177,7 +186,7 @@ class GradedGenerator(TemplateGenerator[GradedRow, GradedParameters]):
     prompt_templates = GeneratorTemplates("author.system", "graded.rubric")
 
     def source_of(self, row: GradedRow) -> str:
-        """The question."""
+        """Return the question."""
         return row.question
 
     async def make(self, row: GradedRow, writer: Writer) -> GeneratedRubric:
@@ -212,20 +221,20 @@ class GradedGenerator(TemplateGenerator[GradedRow, GradedParameters]):
 def _check_counts(written: GradedRubric, parameters: GradedParameters) -> None:
     if len(written.positive) < parameters.fewest:
         raise RubricDiscarded(
-            "too_few", f"{len(written.positive)} positive criteria; at least {parameters.fewest} are needed"
+            "too_few", f"there are {len(written.positive)} positive criteria; at least {parameters.fewest} are required"
         )
     for sign, texts in (("positive", written.positive), ("negative", written.negative)):
         if len(texts) > parameters.most:
-            raise RubricDiscarded("too_many", f"{len(texts)} {sign} criteria, and at most {parameters.most} are taken")
+            raise RubricDiscarded("too_many", f"there are {len(texts)} {sign} criteria; the limit is {parameters.most}")
 
 
 def _criteria(drafts: list[Draft], scale: int) -> tuple[Criterion, ...]:
-    """Criteria of drafts that were checked, called `positive-1`, `negative-1`, …"""
+    """Turn checked drafts into criteria with the ids `positive-1`, `negative-1`, …"""
     seen = {"positive": 0, "negative": 0}
-    made = []
+    criteria = []
     for draft in drafts:
         sign = "positive" if draft.weight > 0 else "negative"
         seen[sign] += 1
         fields = {"description": draft.description, "weight": draft.weight, "scale": scale}
-        made.append(Criterion.model_validate({"id": f"{sign}-{seen[sign]}", **fields}))
-    return tuple(made)
+        criteria.append(Criterion.model_validate({"id": f"{sign}-{seen[sign]}", **fields}))
+    return tuple(criteria)

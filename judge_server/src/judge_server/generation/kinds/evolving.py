@@ -1,4 +1,4 @@
-"""`evolving` (RLER): new criteria that tell a query's current responses apart, as a new version of its rubric."""
+"""`evolving` (RLER): new criteria that discriminate between current responses, as a new version of the rubric."""
 
 import hashlib
 import re
@@ -29,17 +29,17 @@ def _is_reference(text: str) -> str:
 
 
 EVOLVED_TAG = "evolved"
-"""The tag of criteria that this generator wrote; all others are never dropped."""
+"""The tag of criteria that this generator wrote; criteria without it are never dropped."""
 
 _OTHER_RESPONSE = re.compile(
     r"\bresponses?\s+(?:#|no\.?\s*)?\d|\b(?:better|worse|best|worst|first|second|other)\s+(?:response|answer|one)s?\b",
     re.IGNORECASE,
 )
-"""Words about one response among several, which whoever judges by the criterion does not see."""
+"""Phrases that refer to one response among several; a judge sees only one response."""
 
 
 class EvolvingRow(QuestionRow):
-    """A query, its rubric, and responses to it. A name that no rubric has yet begins one."""
+    """A query, its rubric, and responses to it. A name that does not exist yet starts a new rubric."""
 
     rubric: Annotated[str, AfterValidator(_is_reference)]
     responses: Responses = Field(min_length=2)
@@ -49,15 +49,15 @@ class EvolvingParameters(WritingParameters):
     """How much a rubric may change at a time.
 
     Attributes:
-        fewest: the least number of new criteria that are written.
-        most: the greatest.
+        fewest: minimum number of new criteria to write.
+        most: maximum number of new criteria to write.
         scale: the highest grade.
-        least_spread: what a criterion's highest and lowest grade of the responses must differ by.
-        most_evolved: how many evolved criteria a rubric keeps, the newest.
-        shown: the most responses that are compared.
-        response_characters: what of each is read: its beginning.
-        show_known: whether the model sees the rubric's criteria as it writes. A small model copies them; what repeats
-            one is dropped either way.
+        least_spread: minimum difference between a criterion's highest and lowest grade of the responses.
+        most_evolved: maximum number of evolved criteria in a rubric; the newest are kept.
+        shown: maximum number of responses to compare.
+        response_characters: number of leading characters of each response to read.
+        show_known: show the rubric's criteria to the model that writes new ones. A small model copies them; repeated
+            criteria are dropped either way.
     """
 
     fewest: int = Field(default=1, ge=1, le=8)
@@ -78,13 +78,13 @@ class EvolvingItem(BaseModel):
 
 
 class EvolvingRubric(BaseModel):
-    """What the model writes."""
+    """The model's output."""
 
     criteria: list[EvolvingItem]
 
 
 class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
-    """New criteria from the responses; those that grade all of them alike are dropped, the others join the rubric."""
+    """Writes criteria from the responses, drops those that grade all responses alike, and appends the others."""
 
     kind = "evolving"
     summary = "new criteria that tell current responses apart, as a new version of the query's rubric (RLER)"
@@ -95,11 +95,11 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
     prompt_templates = GeneratorTemplates("author.system", "checker.system", "evolving.rubric", "evolving.grade")
 
     def source_of(self, row: EvolvingRow) -> str:
-        """The query."""
+        """Return the query."""
         return row.question
 
     def name_of(self, row: EvolvingRow) -> str | None:
-        """The rubric's own name, where the reference has one."""
+        """Return the rubric's name, or None for a reference without a name."""
         return parse_reference(row.rubric).name
 
     async def make(self, row: EvolvingRow, writer: Writer) -> GeneratedRubric:
@@ -107,7 +107,7 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
         parameters = self.parameters
         parent = await self.find(row.rubric) if self.find is not None else None
         if parent is None and ("@" in row.rubric or row.rubric.startswith("sha256:")):
-            raise RubricDiscarded("empty_source", f"there is no rubric {row.rubric}")
+            raise RubricDiscarded("empty_source", f"the rubric {row.rubric} does not exist")
         known = parent.criteria if parent is not None else ()
         responses = [one[: parameters.response_characters] for one in row.responses[: parameters.shown]]
         drafts = await self._write_drafts(row, responses, known, writer)
@@ -116,7 +116,7 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
             draft for draft in drafts if max(grades[draft]) - min(grades[draft]) >= parameters.least_spread
         ]
         if not discriminating:
-            raise RubricDiscarded("no_contrast", f"{len(drafts)} new criteria, and each grades all responses alike")
+            raise RubricDiscarded("no_contrast", f"each of the {len(drafts)} new criteria grades all responses alike")
         criteria = self._merge_criteria(known, discriminating)
         kept, flags = await self.validity(writer, criteria[-len(discriminating) :], question=row.question, correct=None)
         table: list[JsonValue] = [{"criterion": draft.description, "grades": [*grades[draft]]} for draft in drafts]
@@ -132,7 +132,7 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
     async def _write_drafts(
         self, row: EvolvingRow, responses: list[str], known: tuple[Criterion, ...], writer: Writer
     ) -> list[Draft]:
-        """New criteria; what the rubric says already is passed over."""
+        """Write new criteria and drop those that repeat one of the rubric's."""
         parameters = self.parameters
         prompt = self.prompt_templates(
             "evolving.rubric",
@@ -151,16 +151,19 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
             RubricRules(parameters.fewest, parameters.most, ("point",), -1, 1, positive=not known),
             references=responses,
         )
-        said = {tuple(words(one.description)) for one in known}
-        new = [draft for draft in drafts if tuple(words(draft.description)) not in said]
+        known_texts = {tuple(words(one.description)) for one in known}
+        new = [draft for draft in drafts if tuple(words(draft.description)) not in known_texts]
         if not new:
-            raise RubricDiscarded("duplicate_criteria", "the rubric says all of the new criteria already")
+            raise RubricDiscarded("duplicate_criteria", "the rubric already has all of the new criteria")
         return new
 
     async def _grades(
         self, row: EvolvingRow, responses: list[str], drafts: list[Draft], writer: Writer
     ) -> dict[Draft, list[int]]:
-        """What each criterion grades the responses; all about one response in a row, as they begin alike."""
+        """Grade every response by every criterion.
+
+        All calls about one response run in a row because their prompts share a prefix.
+        """
         labels = [str(grade) for grade in range(self.parameters.scale + 1)]
         grades: dict[Draft, list[int]] = {draft: [] for draft in drafts}
         for response in responses:
@@ -172,12 +175,12 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
                     description=draft.description,
                     scale=self.parameters.scale,
                 )
-                said = await writer.choose(labels, prompt, system=self.prompt_templates("checker.system"))
-                grades[draft].append(int(said))
+                grade = await writer.choose(labels, prompt, system=self.prompt_templates("checker.system"))
+                grades[draft].append(int(grade))
         return grades
 
     def _merge_criteria(self, known: tuple[Criterion, ...], new: list[Draft]) -> tuple[Criterion, ...]:
-        """The rubric with the new criteria at its end; of older evolved ones the newest stay, ids and all."""
+        """Append the new criteria to the rubric; keep only the newest of the older evolved ones, with their ids."""
         added = [
             Criterion(
                 id="evolved-" + hashlib.sha256(" ".join(words(draft.description)).encode()).hexdigest()[:12],
@@ -189,16 +192,16 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
             for draft in new
         ]
         older = [one for one in known if EVOLVED_TAG in one.tags]
-        room = max(0, self.parameters.most_evolved - len(added))
-        retained = older[len(older) - room :] if room < len(older) else older
+        remaining = max(0, self.parameters.most_evolved - len(added))
+        retained = older[len(older) - remaining :] if remaining < len(older) else older
         return (*(one for one in known if EVOLVED_TAG not in one.tags or one in retained), *added)
 
 
 def _draft(number: int, item: EvolvingItem) -> Draft:
     if item.sign not in ("positive", "negative"):
-        raise RubricDiscarded("unknown_kind", f"criterion {number} is {item.sign!r}; there are positive and negative")
+        raise RubricDiscarded("unknown_kind", f"criterion {number} is {item.sign!r}, not positive or negative")
     if named := _OTHER_RESPONSE.search(item.description):
         raise RubricDiscarded(
-            "not_self_contained", f"criterion {number} speaks of {named[0]!r}, which its reader has not"
+            "not_self_contained", f"criterion {number} mentions {named[0]!r}, which its reader does not see"
         )
     return Draft(item.description, weight=1.0 if item.sign == "positive" else -1.0)

@@ -1,4 +1,4 @@
-"""`points` (RuscaRL): HealthBench-like criteria with points from -10 to 10, from an ideal answer."""
+"""`points` (RuscaRL): criteria in the manner of HealthBench, with points from -10 to 10, from an ideal answer."""
 
 from typing import Annotated, ClassVar
 
@@ -25,13 +25,13 @@ MAX_POINTS = 10
 
 
 class PointsRow(QuestionRow):
-    """A question or a conversation, and an ideal answer, if there is one."""
+    """A question or a conversation and, optionally, an ideal answer."""
 
     ideal_answer: ReferenceAnswer = None
 
 
 class PointsParameters(WritingParameters):
-    """`fewest` and `most` criteria."""
+    """The minimum and maximum number of criteria, `fewest` and `most`."""
 
     fewest: int = Field(default=3, ge=1, le=20)
     most: int = Field(default=10, ge=1, le=20)
@@ -45,13 +45,13 @@ class PointsItem(BaseModel):
 
 
 class PointsRubric(BaseModel):
-    """What the model writes."""
+    """The model's output."""
 
     criteria: list[PointsItem]
 
 
 class PointsGenerator(TemplateGenerator[PointsRow, PointsParameters]):
-    """The ideal answer, written if there is none; then criteria with points, at least one of them positive."""
+    """Writes an ideal answer if the input has none, then criteria with points, at least one of them positive."""
 
     kind = "points"
     summary = "criteria with points from -10 to 10, from an ideal answer that is written where none is given (RuscaRL)"
@@ -61,7 +61,7 @@ class PointsGenerator(TemplateGenerator[PointsRow, PointsParameters]):
     prompt_templates = GeneratorTemplates("author.system", "points.rubric", *ANSWER_PROMPTS.names)
 
     def source_of(self, row: PointsRow) -> str:
-        """The question."""
+        """Return the question."""
         return row.question
 
     async def make(self, row: PointsRow, writer: Writer) -> GeneratedRubric:

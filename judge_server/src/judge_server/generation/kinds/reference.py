@@ -28,14 +28,19 @@ from trainer_client.wire import Criterion, RubricContent
 
 
 class ReferenceRow(QuestionRow):
-    """A question, its known final answer, and an answer worked out, if there is one."""
+    """A question, its known final answer and, optionally, a worked-out answer."""
 
     ground_truth: GroundTruth
     reference_answer: ReferenceAnswer = None
 
 
 class ReferenceParameters(WritingParameters):
-    """`fewest` and `most` criteria, and the most characters of a reference answer (longer ones are dropped)."""
+    """Bounds of a rubric.
+
+    Attributes:
+        fewest, most: minimum and maximum number of criteria.
+        reference_characters: maximum length of a reference answer; an input with a longer one is discarded.
+    """
 
     fewest: int = Field(default=3, ge=1, le=10)
     most: int = Field(default=10, ge=1, le=10)
@@ -51,13 +56,13 @@ class ReferenceItem(BaseModel):
 
 
 class ReferenceRubric(BaseModel):
-    """What the model writes."""
+    """The model's output."""
 
     criteria: list[ReferenceItem]
 
 
 class ReferenceGenerator(TemplateGenerator[ReferenceRow, ReferenceParameters]):
-    """Reference answer, verified; then 3 to 10 factual and process criteria, weighing 1 to 5."""
+    """Verifies a reference answer, then writes factual and process criteria with weights from 1 to 5."""
 
     kind = "reference"
     summary = "factual and process criteria from a reference answer that is verified against the ground truth (RGR)"
@@ -79,15 +84,15 @@ class ReferenceGenerator(TemplateGenerator[ReferenceRow, ReferenceParameters]):
         self._comparer = AnswerComparer(self.prompt_templates)
 
     def source_of(self, row: ReferenceRow) -> str:
-        """The question."""
+        """Return the question."""
         return row.question
 
     async def close(self) -> None:
-        """End the processes that compare answers."""
+        """Stop the processes that compare answers."""
         await self._comparer.close()
 
     async def make(self, row: ReferenceRow, writer: Writer) -> GeneratedRubric:
-        """Make one rubric; see `Generator.make`. Flag: `result_not_named`, by no factual criterion."""
+        """Make one rubric; see `Generator.make`. Flag: `result_not_named`, if no factual criterion names the result."""
         reference = await self._verified_reference(row, writer)
         criteria = await self._criteria(row, reference, writer)
         kept, flags = await self.validity(writer, criteria, question=row.question, correct=row.ground_truth)
@@ -109,14 +114,17 @@ class ReferenceGenerator(TemplateGenerator[ReferenceRow, ReferenceParameters]):
             seed=parameters.seed,
         )
         if len(reference) > parameters.reference_characters:
-            raise RubricDiscarded("too_long", f"the reference answer has {len(reference)} characters")
+            raise RubricDiscarded(
+                "too_long",
+                f"the reference answer has {len(reference)} characters; the limit is {parameters.reference_characters}",
+            )
         agreement = await self._comparer.compare(
             writer, reference, question=row.question, ground_truth=row.ground_truth
         )
         if agreement != "right":
-            found = "is not right" if agreement == "wrong" else "states no final answer that can be compared"
+            fault = "is not right" if agreement == "wrong" else "states no final answer that can be compared"
             raise RubricDiscarded(
-                "wrong_reference_answer", f"the reference answer {found}; it ends {reference[-80:]!r}"
+                "wrong_reference_answer", f"the reference answer {fault}; it ends {reference[-80:]!r}"
             )
         return reference
 
@@ -146,12 +154,12 @@ class ReferenceGenerator(TemplateGenerator[ReferenceRow, ReferenceParameters]):
 
 
 def _names_result(criteria: Sequence[Criterion], ground_truth: str) -> bool:
-    """Whether a factual criterion has the ground truth in it, so that another result does not satisfy it."""
+    """Whether a factual criterion contains the ground truth, so that another result does not satisfy it."""
     return any(one.kind == "factual" and contains_result(one.description, ground_truth) for one in criteria)
 
 
 def _without_prefix(description: str) -> str:
-    """The description without the paper's words before it, which its kind says already."""
+    """Remove the paper's prefix, such as `Factual Criteria:`, which the criterion's kind already states."""
     for prefix in ("Factual Criteria:", "Process Criteria:"):
         if description.strip().casefold().startswith(prefix.casefold()):
             return description.strip()[len(prefix) :].strip()
