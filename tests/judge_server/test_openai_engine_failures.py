@@ -53,11 +53,11 @@ async def test_hardly_any_mass_on_the_choices_is_no_verdict(endpoint: Endpoint) 
 async def test_counts_of_tokens_that_cannot_be_are_clipped_and_cost_no_verdict(endpoint: Endpoint, name: str) -> None:
     reply = await endpoint.reply(name, TRIGGER)
     assert reply.masses == pytest.approx((0.625, 0.25))
-    assert reply.count_clipped_reply
+    assert reply.counts_clipped
     most = len(f"Answer yes or no.7 is prime.\n{TRIGGER}") + TEMPLATE_TOKENS
     assert 0 <= reply.tokens_computed + reply.tokens_reused <= most
     assert 0 <= reply.tokens_written <= 1
-    assert not (await endpoint.reply(name, "Is it?")).count_clipped_reply
+    assert not (await endpoint.reply(name, "Is it?")).counts_clipped
 
 
 @pytest.mark.parametrize(("name", "says"), [("reset", "no answer from http"), ("half", "received 26 of 52 bytes")])

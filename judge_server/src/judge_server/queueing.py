@@ -55,7 +55,7 @@ class FairQueueItem(Generic[T]):
     """A waiting item of work.
 
     Attributes:
-        run: the caller's run key, which includes the project; see `TrainerContext`.
+        run: the caller's run key, which includes the project; see `judge_server.judging.results.Caller`.
         priority: the class of the item.
         cost: in any unit, above 0.
         item: the work.

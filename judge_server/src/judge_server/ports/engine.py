@@ -121,7 +121,7 @@ class Reply:
         tokens_computed: prompt tokens that were computed.
         tokens_reused: prompt tokens whose computation was reused.
         tokens_written: tokens that the model wrote.
-        count_clipped_reply: whether the engine reported impossible token counts, which were clipped to possible ones.
+        counts_clipped: whether the engine reported impossible token counts, which were clipped to possible ones.
     """
 
     masses: tuple[float, ...] | None = None
@@ -132,7 +132,7 @@ class Reply:
     tokens_computed: int = 0
     tokens_reused: int = 0
     tokens_written: int = 0
-    count_clipped_reply: bool = False
+    counts_clipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,7 +264,7 @@ class CallTask:
             billed_to.tokens_computed += outcome.tokens_computed
             billed_to.tokens_reused += outcome.tokens_reused
             billed_to.tokens_written += outcome.tokens_written
-            if outcome.count_clipped_reply:
+            if outcome.counts_clipped:
                 self._runner.metrics.count_clipped_reply()
         elif outcome.kind == "overloaded":
             self._runner.admission.concurrency.record_rejection()

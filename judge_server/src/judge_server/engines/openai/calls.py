@@ -172,7 +172,7 @@ def read_answer(call: Call, completion: ChatCompletion, tokens: TokenCounts) -> 
         tokens_computed=tokens.computed,
         tokens_reused=tokens.reused,
         tokens_written=tokens.written,
-        count_clipped_reply=tokens.clipped,
+        counts_clipped=tokens.clipped,
     )
 
 

@@ -252,5 +252,5 @@ def _add_tokens(reply: Reply, other: TokenCounts) -> Reply:
         tokens_computed=other.computed + reply.tokens_computed,
         tokens_reused=other.reused + reply.tokens_reused,
         tokens_written=other.written + reply.tokens_written,
-        count_clipped_reply=other.clipped or reply.count_clipped_reply,
+        counts_clipped=other.clipped or reply.counts_clipped,
     )
