@@ -50,7 +50,7 @@ class Cluster:
         for n in NUMBERS:
             urls = self._stores(f"worker-{n}", link(f"worker-{n} to redis", self.redis.port))
             urls["ADJUDGE_URL"] = f"http://127.0.0.1:{link(f'worker-{n} to apis', *apis)}"
-            ready_message = "Adjudge works on operations"
+            ready_message = "Adjudge worker started"
             self.workers[n] = AdjudgeProcess(
                 f"worker-{n}", folder, ("worker", "--concurrency", "2"), shared | urls, ready_message=ready_message
             )

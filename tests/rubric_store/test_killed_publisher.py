@@ -12,7 +12,8 @@ pytestmark = pytest.mark.faults
 
 PUBLISHER = """
 import asyncio, sys, time
-from rubric_store import RubricStore, queries
+from rubric_store import RubricStore
+from rubric_store.rubrics import queries
 from tests.rubric_store.examples import rubric
 
 url, name, statement = sys.argv[1:]

@@ -78,7 +78,7 @@ def test_steps_are_carried_no_further_than_their_batch():
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_steps_of_another_number_of_rows_are_refused(count):
-    with steps_context([StepTokens({}, {})] * count), pytest.raises(ValueError, match=f"{count} steps for 2 rows"):
+    with steps_context([StepTokens({}, {})] * count), pytest.raises(ValueError, match=f"{count} responses for 2 rows"):
         ESTIMATORS["adjudge_stepwise"](**laid_out([1.0, 0.0], [1, 1], ["u", "u"]))
 
 

@@ -239,7 +239,7 @@ def test_no_process_outlives_a_service_that_is_killed_and_the_time_one_takes_to_
     with subprocess.Popen([sys.executable, "-c", OUTLIVES_ITS_PARENT], stdout=subprocess.PIPE) as parent:
         try:
             assert parent.stdout is not None
-            assert parent.stdout.readline().startswith(b"Finding(score=1.0")
+            assert parent.stdout.readline().startswith(b"JudgeResult(score=1.0")
             assert parent.stdout.readline() == b"hanging\n"
             left = psutil.Process(parent.pid).children(recursive=True)
             assert len(left) >= 3

@@ -224,7 +224,7 @@ async def test_the_error_says_how_many_why_and_what_to_do():
         await rewarding(FakeJudgeTransport(overloaded), max_unscored=0.5, deadline_s=30)(*TWO)
     for part in (
         "2 of 2 responses have no reward from the judge",
-        "max_unscored = 0.5 allows 1: 2 overloaded.",
+        "max_unscored = 0.5 allows only 1: 2 overloaded.",
         "The last error: overloaded happened",
         "http://judge.test/readyz",
         "raise deadline_s (30)",

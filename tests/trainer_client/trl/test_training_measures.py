@@ -16,7 +16,7 @@ ROUND = "### Step 1: 3+4=7\n### Step 1: 3+4=7\n"
 
 
 def generation(rewards=REWARDS, completions=TEXTS, size=4, **more):
-    given = {"functions": {}, "first": 0, "elsewhere": None, "training": True}
+    given = {"functions": {}, "first": 0, "off_policy": None, "training": True}
     return ScoredGeneration(rewards=rewards, completions=completions, group_size=size, **given | more)
 
 
