@@ -40,7 +40,7 @@ def test_a_file_of_the_users_own_is_known_by_its_hash(tmp_path: Path) -> None:
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.gguf"
     path.write_bytes(b"something else")
-    with pytest.raises(EngineStartError, match="no GGUF model"):
+    with pytest.raises(EngineStartError, match="not a GGUF model"):
         locate_weights(str(path))
 
 

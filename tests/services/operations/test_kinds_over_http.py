@@ -107,7 +107,7 @@ async def test_without_a_model_to_write_an_operation_fails_and_says_what_to_set(
 
 async def test_generators_read_no_files_of_the_server(client: AsyncClient) -> None:
     request = {"kind": "generate_rubrics", "generator": "document", "inputs": [{"path": "/etc/hostname"}]}
-    with pytest.raises(InvalidRequest, match="no files are read here"):
+    with pytest.raises(InvalidRequest, match="files cannot be read here"):
         await client.submit(request)
 
 
