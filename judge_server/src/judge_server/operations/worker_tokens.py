@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable
 
-from judge_server.auth.authenticator import WORKER_TOKEN_PREFIX
+from judge_server.auth.authenticator import WORKER_PREFIX
 from judge_server.auth.identity import SCOPE_PERMISSIONS, Identity
 from judge_server.auth.keys import STALE_TTL_S
 from judge_server.errors import NotReady
@@ -31,7 +31,7 @@ _STORE_TIMEOUT_S = 5.0
 
 _WORKER_PERMISSIONS = SCOPE_PERMISSIONS["score"] | SCOPE_PERMISSIONS["rubrics:write"]
 _TOKEN_PATTERN = re.compile(
-    WORKER_TOKEN_PREFIX + r"(?P<until>\d{1,12})_(?P<signature>[0-9a-f]{64})_(?P<project>.{1,200})", re.DOTALL
+    WORKER_PREFIX + r"(?P<until>\d{1,12})_(?P<signature>[0-9a-f]{64})_(?P<project>.{1,200})", re.DOTALL
 )
 
 
@@ -45,7 +45,7 @@ class WorkerTokens:
     def sign(self, project_id: str) -> str:
         """Create a token for a project."""
         expires_at = int(self._clock()) + TOKEN_LIFETIME_S
-        return f"{WORKER_TOKEN_PREFIX}{expires_at}_{self._signature(project_id, expires_at)}_{project_id}"
+        return f"{WORKER_PREFIX}{expires_at}_{self._signature(project_id, expires_at)}_{project_id}"
 
     def verify(self, token: str) -> str | None:
         """The project of a token; None if the token is invalid or has expired."""
