@@ -360,3 +360,8 @@ def test_who_sends_several_requests_at_once_and_leaves_is_answered_none_of_them(
             assert begun.wait(30)
         assert left.wait(30)
     assert asked == ["/0"]
+
+
+def test_the_protocol_has_the_timeouts_that_it_is_given() -> None:
+    protocol = uvicorn_options(7.0, 3.0, 1024)["http"]
+    assert (protocol.timeout_s, protocol.drain_s) == (7.0, 3.0)
