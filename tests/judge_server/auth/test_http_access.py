@@ -8,6 +8,8 @@ import httpx2
 import pytest
 
 from judge_server.api.auth import OPEN_PATHS
+from judge_server.auth import Identity
+from judge_server.auth.authenticator import UsageMeter
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.golden_files import written_api
@@ -187,6 +189,24 @@ async def test_a_budget_that_is_spent_refuses_what_asks_the_judge_and_nothing_el
             await client.post("/v1/rewards/recompute", json={"run": "r", "rubric": RUBRIC}),
         ):
             assert free.json()["type"] != "urn:adjudge:budget-exhausted"
+
+
+async def test_a_request_is_checked_against_its_budget_once(
+    keyed: KeyedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    check = UsageMeter.check_budget
+
+    async def counted(meter: UsageMeter, identity: Identity) -> None:
+        checked.append(identity.project_id)
+        await check(meter, identity)
+
+    monkeypatch.setattr(UsageMeter, "check_budget", counted)
+    await keyed.tenants.create_project("b", Limits())
+    async with keyed.client(await keyed.key("score", project_id="b")) as client:
+        answer = await client.post("/v1/rewards", json={"rubric": RUBRIC, "groups": [GROUP]})
+    assert answer.status_code == 200
+    assert checked == ["b"]
 
 
 async def test_too_many_requests_are_told_when_to_come_back(keyed: KeyedService) -> None:
