@@ -4,7 +4,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,16 @@ def commit() -> str:
     """Return the measured commit, marked if the tree has uncommitted changes."""
     run = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return run.stdout.strip() or "unknown"
+
+
+def progress_log(console: Console) -> Callable[[str], None]:
+    """Return a function that prints a line on the console, with the seconds since this call."""
+    begin = time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"{time.monotonic() - begin:7.1f} s  {text}", highlight=False)
+
+    return say
 
 
 def publish(

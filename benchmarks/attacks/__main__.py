@@ -7,7 +7,6 @@ exit status only with `--assert-latency`, since it also depends on other work on
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +14,7 @@ from rich.console import Console
 from benchmarks.attacks.attacker import ATTACKS
 from benchmarks.attacks.results import meets_aim, promises, ratio, rows_by_attack, rows_of_times, totals
 from benchmarks.attacks.scenario import Attacked, Plan, attack
-from benchmarks.report import publish
+from benchmarks.report import progress_log, publish
 from benchmarks.soak.figures import TIMES_CALM
 from benchmarks.soak.process_monitor import growth_rows
 
@@ -62,13 +61,9 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="keep data and logs in this folder")
     parser.add_argument("--assert-latency", action="store_true", help="fail if the p99 misses its target")
     given = parser.parse_args()
-    console = Console(stderr=True, width=160)
-    begin = time.monotonic()
     failed: list[bool] = []
 
-    def say(text: str) -> None:
-        console.print(f"{time.monotonic() - begin:7.1f} s  {text}", highlight=False)
-
+    say = progress_log(Console(stderr=True, width=160))
     plan = Plan(windows=windows(given.minutes), slot_s=given.slot, seed=given.seed, kinds=given.only)
 
     def check(found: Attacked) -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ import psycopg
 
 from benchmarks.attacks.attacker import ATTACKS, KEYS_VARIABLE, READY
 from benchmarks.server import running_service
+from benchmarks.soak.background import Background
 from benchmarks.soak.cluster import FENCES
 from benchmarks.soak.expected_answers import ExpectedAnswer, ask_for_answers
 from benchmarks.soak.hosts import AdjudgeProcess
@@ -98,20 +98,13 @@ class Attacked:
     known: Callable[[Iterable[int]], dict[int, ExpectedAnswer]]
 
 
-class OtherWork:
+class OtherWork(Background):
     """Measures the processor time of other programs on the machine, every two seconds until it is stopped."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[float, float]] = []
         """Times, in seconds since 1970, with the number of processors busy with other work since the previous one."""
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="other work", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop measuring."""
-        self._stopped.set()
-        self._thread.join()
+        super().__init__("other work")
 
     def _run(self) -> None:
         before, at = _seconds_of_others(), time.time()
@@ -133,20 +126,13 @@ def _seconds_of_others() -> dict[int, float]:
     return seconds
 
 
-class Probe:
+class Probe(Background):
     """Requests `/healthz` ten times a second until it is stopped."""
 
     def __init__(self, url: str) -> None:
         self.probed: list[Probed] = []
         self._url = url
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="probe", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop probing."""
-        self._stopped.set()
-        self._thread.join()
+        super().__init__("probe")
 
     def _run(self) -> None:
         with httpx2.Client(timeout=_PROBE_TIMEOUT_S) as http:

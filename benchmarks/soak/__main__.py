@@ -8,13 +8,12 @@ with those at the start.
 
 import argparse
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.report import publish
+from benchmarks.report import progress_log, publish
 from benchmarks.soak import invariants
 from benchmarks.soak.expected_answers import compare_answers, compute_expected
 from benchmarks.soak.faults import FAULTS, judges_gone
@@ -60,13 +59,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(FAULTS), default=list(FAULTS), metavar="FAULT")
     parser.add_argument("--keep", type=Path, help="keep data and logs in this folder")
     given = parser.parse_args()
-    console = Console(stderr=True, width=160)
-    begin = time.monotonic()
     reports: list[tuple[list[str], list[str]]] = []
 
-    def say(text: str) -> None:
-        console.print(f"{time.monotonic() - begin:7.1f} s  {text}", highlight=False)
-
+    console = Console(stderr=True, width=160)
+    say = progress_log(console)
     plan = Plan(
         faults=round(given.minutes * 60 / given.every),
         rest_s=given.every / 2,

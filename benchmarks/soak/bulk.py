@@ -5,6 +5,7 @@ import threading
 import time
 from typing import Any, NamedTuple
 
+from benchmarks.soak.background import Background
 from benchmarks.soak.workload import RUBRIC, bulk_subjects, group_of
 from trainer_client import AdjudgeError, Client
 from trainer_client.wire.operations import Operation
@@ -30,7 +31,7 @@ class FinishedOperation(NamedTuple):
     results: list[dict[str, Any]]
 
 
-class Bulk:
+class Bulk(Background):
     """Submits an operation with `groups` groups every `interval_s` seconds until it is stopped."""
 
     def __init__(self, url: str, groups: int, interval_s: float) -> None:
@@ -39,15 +40,8 @@ class Bulk:
         self._client = Client(url, run="bulk", retries=30, retry_budget_s=_PATIENCE_S)
         self._groups = groups
         self._interval_s = interval_s
-        self._stopped = threading.Event()
         self._followers: list[threading.Thread] = []
-        self._thread = threading.Thread(target=self._run, name="bulk", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop submitting."""
-        self._stopped.set()
-        self._thread.join()
+        super().__init__("bulk")
 
     def close(self) -> None:
         """Stop submitting and close the connections."""

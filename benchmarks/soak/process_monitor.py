@@ -1,7 +1,6 @@
 """Sample the memory and open files of the hosts in a thread, and summarise their growth."""
 
 import statistics
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from benchmarks.soak.background import Background
 from benchmarks.soak.hosts import AdjudgeProcess
 
 SAMPLE_INTERVAL_S = 2.0
@@ -27,20 +27,13 @@ class ProcessSample(NamedTuple):
     threads: int
 
 
-class ProcessMonitor:
+class ProcessMonitor(Background):
     """Samples hosts until it is stopped."""
 
     def __init__(self, hosts: Sequence[AdjudgeProcess]) -> None:
         self.samples: list[ProcessSample] = []
         self._hosts = hosts
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="process-monitor", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop sampling."""
-        self._stopped.set()
-        self._thread.join()
+        super().__init__("process-monitor")
 
     def _run(self) -> None:
         while not self._stopped.wait(SAMPLE_INTERVAL_S):
