@@ -7,7 +7,6 @@ Markdown file as it is, any other as a code block. A link that leads nowhere sta
 import json
 import posixpath
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,10 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 OPENAPI = ROOT / "tests/judge_server/golden/openapi.json"
 OPENAPI_MARK = "<!-- openapi -->"
-SOURCES = ROOT / ".cache/docs-source"
 
 _CODE = re.compile(r"^(```|~~~).*?^\1[ ]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?P<head>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 _LANGUAGES = {".py": "python", ".json": "json", ".jsonl": "json", ".yaml": "yaml", ".toml": "toml"}
-
-
-def on_startup(**_: object) -> None:
-    """Copy the client's sources with an `__init__.py` in every folder: mkdocstrings skips folders that have none."""
-    shutil.rmtree(SOURCES, ignore_errors=True)
-    shutil.copytree(ROOT / "trainer_client/src", SOURCES, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for module in list(SOURCES.rglob("*.py")):
-        module.with_name("__init__.py").touch()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
