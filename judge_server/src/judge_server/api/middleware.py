@@ -1,7 +1,6 @@
 """The outermost ASGI layer: request ids, security headers, and limits on the size and duration of bodies."""
 
 import asyncio
-import re
 import secrets
 from urllib.parse import unquote_to_bytes
 
@@ -11,13 +10,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from judge_server.api.problems import invalid_request, problem_response
 from judge_server.api.responses import HTML_PAGES, add_headers
 from judge_server.errors import InvalidRequest, TooLarge, TooSlow
-from judge_server.observability.logs import bind_log_context
+from judge_server.observability.logs import bind_log_context, safe_id
 from trainer_client.wire import FieldError
 
 MIN_BYTES_PER_SECOND = 64 * 1024
 """The minimum average rate of a body, after the one-time allowance of `body_timeout_s`."""
-
-_CALLER_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class BoundedBody:
@@ -91,8 +88,7 @@ class BoundaryMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        caller_id = headers.get("x-request-id", "")
-        request_id = caller_id if _CALLER_REQUEST_ID.fullmatch(caller_id) else f"req_{secrets.token_hex(8)}"
+        request_id = safe_id(headers.get("x-request-id")) or f"req_{secrets.token_hex(8)}"
         scope.setdefault("state", {})["request_id"] = request_id
         bind_log_context(request_id=request_id)
         body = BoundedBody(receive, max_bytes=self._max_body_bytes, body_timeout_s=self._body_timeout_s)

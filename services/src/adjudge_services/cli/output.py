@@ -34,3 +34,8 @@ def exit_with_error(message: str, *, code: int = 1) -> NoReturn:
     """Print an error on standard error and exit."""
     err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     raise typer.Exit(code)
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a duration: milliseconds below a second, seconds from there on."""
+    return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"

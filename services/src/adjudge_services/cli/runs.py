@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adjudge_services.cli.output import exit_with_error, out
+from adjudge_services.cli.output import exit_with_error, format_seconds, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
@@ -80,7 +80,7 @@ def heading(report: RunReport, width: int) -> Group:
     table.add_row(
         "cost",
         f"{_pluralize(run.judge_calls, 'judge call')}, {_pluralize(tokens, 'prompt token')} of which "
-        f"{_share(run.prompt_tokens_reused, tokens)} reused; {_seconds(run.mean_seconds)} a request",
+        f"{_share(run.prompt_tokens_reused, tokens)} reused; {format_seconds(run.mean_seconds)} a request",
     )
     return Group(Text(run.run or NO_RUN, style="bold"), table)
 
@@ -103,7 +103,7 @@ def steps_table(steps: Sequence[RunStep], most: int) -> Table:
             _share(step.cached, step.verdicts),
             _share(step.prompt_tokens_reused, step.prompt_tokens_computed + step.prompt_tokens_reused),
             f"{step.judge_calls:,}",
-            _seconds(step.mean_seconds),
+            format_seconds(step.mean_seconds),
         )
     return table
 
@@ -202,10 +202,6 @@ def _share(part: int, whole: int) -> str:
     if not whole:
         return "–"
     return "<1%" if part and part / whole < 0.005 else f"{part / whole:.0%}"
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s"
 
 
 def _pluralize(number: int, what: str) -> str:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.output import exit_with_error, out
+from adjudge_services.cli.output import exit_with_error, format_seconds, out
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -107,7 +107,7 @@ def _service(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None
     for name, shown in (("queue", "waited"), ("engine", "at the engine"), ("cache", "cache")):
         half, most = (delta.quantile(f"adjudge_{name}_seconds", share) for share in (0.5, 0.99))
         if half is not None and most is not None:
-            table.add_row(shown, f"p50 {_seconds(half)}, p99 {_seconds(most)}")
+            table.add_row(shown, f"p50 {format_seconds(half)}, p99 {format_seconds(most)}")
     hits, misses = (delta.sum("adjudge_cache_lookups_total", result=result) for result in ("hit", "miss"))
     table.add_row("cache hits", _share(hits, hits + misses))
     computed = delta.sum("adjudge_prompt_tokens_total", source="computed")
@@ -155,10 +155,6 @@ def _rate(count: float, seconds: float | None) -> str:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:.0%}" if whole else "–"
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s"
 
 
 _TIMEOUT_S = 5.0
