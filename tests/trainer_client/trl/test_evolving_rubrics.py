@@ -18,9 +18,11 @@ from trainer_client.trl import EvolvingFailed, EvolvingRubrics, GenerationCallba
 pytestmark = pytest.mark.trl
 
 SETTINGS = {
-    "method": "rubric", "num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 8,
+    "method": "rubric", "num_generations": 8, "per_device_train_batch_size": 8, "max_completion_length": 8,
     "optim": "adamw_torch", "learning_rate": 1e-2,
 }  # fmt: skip
+"""Eight responses, since the judge's hashes of fewer may all agree, and then a new criterion tells nothing apart."""
+
 PARAMETERS = {"validity": False}
 
 
