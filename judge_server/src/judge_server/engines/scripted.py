@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import lru_cache
 from itertools import count
 from typing import Any
 from urllib.parse import SplitResult
@@ -49,28 +50,28 @@ def by_hash(batch: Batch, call: Call) -> Reply:
 
     Sampled text also depends on the seed. An option's mass does not depend on the other options.
     """
-    prompt = "\0".join((batch.system, batch.shared, call.question))
+    asked = call.question
     seed = f"\0{call.sample.seed}" if call.sample is not None and call.sample.temperature else ""
     reason = ""
     if call.reasoning is not None:
-        reason = f"Reason number {drawing(prompt + seed)(10_000)}."
-        prompt += f"\0{reason}"
-    draw = drawing(prompt + seed)
+        reason = f"Reason number {drawing(batch, asked + seed)(10_000)}."
+        asked += f"\0{reason}"
+    draw = drawing(batch, asked + seed)
 
     def masses(labels: Sequence[str]) -> tuple[float, ...]:
         if labels == _YES_NO:
-            yes = fraction(prompt)
+            yes = fraction(batch, asked)
             return yes * 0.9, (1 - yes) * 0.9
-        return tuple(_mass(prompt, label) for label in labels)
+        return tuple([_mass(batch, asked, label) for label in labels])
 
     return _reply(batch, call, masses, value=draw, label=draw, reason=reason)
 
 
-def _mass(prompt: str, label: str) -> float:
+def _mass(batch: Batch, asked: str, label: str) -> float:
     if label in _YES_NO:
-        yes = fraction(prompt)
+        yes = fraction(batch, asked)
         return (yes if label == "yes" else 1 - yes) * 0.9
-    return fraction(f"{prompt}\0{label}") / _WIDEST_SCALE
+    return fraction(batch, f"{asked}\0{label}") / _WIDEST_SCALE
 
 
 def always(satisfied: bool) -> Script:
@@ -212,27 +213,33 @@ def _reply(
 ) -> Reply:
     """Answer in the form asked for: masses for token choices, `label` for label choices, both draws for text."""
     given = reason[: 4 * call.reasoning.max_tokens] if call.reasoning is not None else None
-    reply = Reply(
-        reasoning=given,
-        tokens_computed=_tokens(call.question),
-        tokens_reused=_tokens(batch.system + batch.shared),
-        tokens_written=_tokens(given) if given is not None else 0,
-    )
-    match call.answer:
-        case TokenChoice(options, then):
-            chosen = then.labels[label(len(then.labels))] if then is not None else None
-            return replace(reply, masses=masses([option.label for option in options]), chosen=chosen)
-        case LabelChoice(labels):
-            return replace(reply, chosen=labels[label(len(labels))])
-        case (JsonOutput() | TextOutput()) as form:
+    form, chosen, shown, cut, option_masses = call.answer, None, None, False, None
+    match form:
+        case TokenChoice():
+            option_masses = masses([option.label for option in form.options])
+            chosen = form.then.labels[label(len(form.then.labels))] if form.then is not None else None
+        case LabelChoice():
+            chosen = form.labels[label(len(form.labels))]
+        case JsonOutput() | TextOutput():
             text = fill(form.schema, value, label) if isinstance(form, JsonOutput) else say(label)
             shown = text[: 4 * form.max_tokens]
-            written = reply.tokens_written + _tokens(shown)
-            return replace(reply, text=shown, cut=shown != text, tokens_written=written)
+            cut = shown != text
+    return Reply(
+        option_masses,
+        chosen,
+        shown,
+        cut,
+        given,
+        tokens_computed=_tokens(call.question),
+        tokens_reused=_tokens(batch.system, batch.shared),
+        tokens_written=_tokens(given or "") + _tokens(shown or ""),
+    )
 
 
 def _shown(form: AnswerForm, reply: Reply, capabilities: Capabilities) -> Reply:
     """Return the reply as an engine with these capabilities would give it."""
+    if capabilities.logprobs and capabilities.token_menus and capabilities.json_schema:
+        return reply
     match form:
         case TokenChoice(options, then) if reply.masses is not None and not (
             capabilities.logprobs and capabilities.token_menus
@@ -250,27 +257,36 @@ def _shown(form: AnswerForm, reply: Reply, capabilities: Capabilities) -> Reply:
 
 
 def _room(batch: Batch, call: Call) -> int:
-    asked = _tokens(batch.system + batch.shared + call.question) + call.think_tokens
+    asked = _tokens(batch.system, batch.shared, call.question) + call.think_tokens
     if call.reasoning is not None:
         asked += call.reasoning.max_tokens + _tokens(call.reasoning.ask)
     return asked + (call.answer.max_tokens if isinstance(call.answer, JsonOutput | TextOutput) else 1)
 
 
-def _tokens(text: str) -> int:
-    return len(text) // 4
+def _tokens(*texts: str) -> int:
+    """Count the tokens of the joined texts, each of four characters."""
+    return sum(map(len, texts)) // 4
 
 
-def fraction(text: str) -> float:
-    """Return a number in [0, 1] from a hash of the text."""
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()[0] / 255
+def fraction(batch: Batch, asked: str) -> float:
+    """Return a number in [0, 1] from a hash of a prompt of the batch. What its prompts share is hashed once."""
+    digest = _shared_hash(batch.system, batch.shared).copy()
+    digest.update(asked.encode())
+    return digest.digest()[0] / 255
 
 
-def drawing(text: str) -> Draw:
-    """Return a function that draws from a hash of the text, always the same sequence."""
+@lru_cache(maxsize=64)
+def _shared_hash(system: str, shared: str) -> "hashlib.blake2b":
+    return hashlib.blake2b(f"{system}\0{shared}\0".encode(), digest_size=8)
+
+
+def drawing(batch: Batch, asked: str) -> Draw:
+    """Return a function that draws from a hash of a prompt of the batch, always the same sequence."""
     calls = count()
 
     def draw(n: int) -> int:
-        digest = hashlib.blake2b(f"{next(calls)}\0{text}".encode(), digest_size=8).digest()
+        text = f"{next(calls)}\0{batch.system}\0{batch.shared}\0{asked}"
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") % n
 
     return draw
