@@ -30,9 +30,9 @@ THINK_TAGS = (
 
 _OPENING = "|".join(sorted({re.escape(opening) for opening, _ in THINK_TAGS}))
 _CLOSING = "|".join(re.escape(closing) for _, closing in THINK_TAGS)
-_FIRST = "".join(sorted({re.escape(tag[0]) for tags in THINK_TAGS for tag in tags}))
+_FIRST_CHARACTERS = "".join(sorted({tag[0] for tags in THINK_TAGS for tag in tags}))
 _TAG = re.compile(
-    f"(?=[{_FIRST}])"  # skips most characters quickly
+    f"(?=[{re.escape(_FIRST_CHARACTERS)}])"  # skips most characters quickly
     rf"(?:(?P<opening>{_OPENING})|(?:(?:<\|end\|>)?<\|start\|>assistant)?(?P<closing>{_CLOSING}))"
 )
 _QUOTES = frozenset(["``", '""', "''", "“”", "‘’", "«»"])
@@ -74,6 +74,8 @@ def split_thinking(text: str) -> ThinkingSplit:
     A tag directly between a pair of backticks or quotation marks is a quotation and is ignored. Tags in code fences
     count: otherwise, thinking that leaves a fence open would hide the end of its block.
     """
+    if not any(first in text for first in _FIRST_CHARACTERS):  # much faster than the pattern
+        return ThinkingSplit("", 0)
     tags = [tag for tag in _TAG.finditer(text) if not _is_quoted(text, tag)]
     if not tags:
         return ThinkingSplit("", 0)

@@ -36,6 +36,7 @@ _CHAT_TOKEN = re.compile(
 )
 _MARKED_UP = re.compile(r"<[^\s<>]{1,62}>|\[[^\s\[\]]{1,62}\]|\{[^\s{}]{1,62}\}")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_ASCII_UNPRINTABLE = {code: "\N{REPLACEMENT CHARACTER}" for code in range(128) if _UNPRINTABLE.match(chr(code))}
 
 
 def control_token_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
@@ -50,7 +51,11 @@ def control_token_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
 
 def neutralise(text: str) -> str:
     """Break chat-template tokens with a space and replace control characters by U+FFFD; keep everything else."""
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", _CHAT_TOKEN.sub(r"\g<0> ", text))
+    if "<" in text or "[" in text or "]" in text:  # every match of the pattern begins with one of them
+        text = _CHAT_TOKEN.sub(r"\g<0> ", text)
+    if text.isascii():  # then a table is four times as fast
+        return text.translate(_ASCII_UNPRINTABLE)
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 class Fence:
