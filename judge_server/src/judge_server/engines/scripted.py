@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -230,9 +229,9 @@ def _reply(
         shown,
         cut,
         given,
-        tokens_computed=_tokens(call.question),
-        tokens_reused=_tokens(batch.system, batch.shared),
-        tokens_written=_tokens(given or "") + _tokens(shown or ""),
+        tokens_computed=_tokens(len(call.question)),
+        tokens_reused=_tokens(len(batch.system) + len(batch.shared)),
+        tokens_written=_tokens(len(given or "")) + _tokens(len(shown or "")),
     )
 
 
@@ -247,25 +246,24 @@ def _shown(form: AnswerForm, reply: Reply, capabilities: Capabilities) -> Reply:
             text = options[reply.masses.index(max(reply.masses))].label
             if then is not None:
                 text += f"{then.lead}{reply.chosen}"
-            return replace(reply, masses=reply.masses if capabilities.logprobs else None, chosen=None, text=text)
+            return reply._replace(masses=reply.masses if capabilities.logprobs else None, chosen=None, text=text)
         case LabelChoice() if not capabilities.token_menus:
-            return replace(reply, chosen=None, text=reply.chosen)
+            return reply._replace(chosen=None, text=reply.chosen)
         case JsonOutput() if not capabilities.json_schema and reply.text is not None:
             end = "" if reply.cut else "\n```\n"
-            return replace(reply, text=f"These are my verdicts:\n```json\n{reply.text}{end}")
+            return reply._replace(text=f"These are my verdicts:\n```json\n{reply.text}{end}")
     return reply
 
 
 def _room(batch: Batch, call: Call) -> int:
-    asked = _tokens(batch.system, batch.shared, call.question) + call.think_tokens
+    asked = _tokens(len(batch.system) + len(batch.shared) + len(call.question)) + call.think_tokens
     if call.reasoning is not None:
-        asked += call.reasoning.max_tokens + _tokens(call.reasoning.ask)
+        asked += call.reasoning.max_tokens + _tokens(len(call.reasoning.ask))
     return asked + (call.answer.max_tokens if isinstance(call.answer, JsonOutput | TextOutput) else 1)
 
 
-def _tokens(*texts: str) -> int:
-    """Count the tokens of the joined texts, each of four characters."""
-    return sum(map(len, texts)) // 4
+def _tokens(characters: int) -> int:
+    return characters // 4
 
 
 def fraction(batch: Batch, asked: str) -> float:

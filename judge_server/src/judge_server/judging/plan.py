@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest
 from judge_server.judging.fingerprint import CallDigests, ending_of
@@ -40,8 +41,7 @@ class GroupContext:
         return GroupContext(self.prompt, *[None if name in withheld else getattr(self, name) for name in MATERIAL])
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictSlot:
+class VerdictSlot(NamedTuple):
     """A place for one verdict: its criterion's id, how it is decided, and the digest of each vote (one by default).
 
     `step` is used for a verdict that names no step, such as that of a program that searches no steps.
@@ -53,8 +53,7 @@ class VerdictSlot:
     step: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCall:
+class PlannedCall(NamedTuple):
     """One call of a plan's batch, with the digest of each verdict in its reply."""
 
     question: Question

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from trainer_client.wire import FailureKind
 
@@ -105,8 +105,7 @@ MASS_TOLERANCE = 1e-3
 """How far the probabilities of one token may exceed a sum of 1, because servers round their logarithms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """The model's reply to one call.
 
     Attributes:

@@ -196,7 +196,7 @@ class Conversation:
         reasons = first.answer_text(thinking=bool(call.think_tokens))
         messages = with_reasons(messages, call, reasons)
         reply = await self._answered(call, messages)
-        return reply if isinstance(reply, CallFailure) else replace(_add_tokens(reply, tokens), reasoning=reasons)
+        return reply if isinstance(reply, CallFailure) else _add_tokens(reply, tokens)._replace(reasoning=reasons)
 
     async def _answered(self, call: Call, messages: list[ChatMessage]) -> Reply | CallFailure:
         """Ask for the answer. A label choice after a token choice gets a turn of its own if it can be constrained."""
@@ -215,7 +215,7 @@ class Conversation:
         turns = with_choice(messages, label, choice)
         second, tokens = await self._constrained(answer_body(choice_call, turns, dialect, capabilities))
         chosen = chosen_label(second.answer_text(thinking=False), choice)
-        return replace(_add_tokens(reply, tokens), chosen=chosen, text=None if chosen else second.content)
+        return _add_tokens(reply, tokens)._replace(chosen=chosen, text=None if chosen else second.content)
 
     async def _constrained(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
         try:
@@ -247,8 +247,7 @@ class Conversation:
 
 def _add_tokens(reply: Reply, other: TokenCounts) -> Reply:
     """Return the reply with the tokens of another of its turns added."""
-    return replace(
-        reply,
+    return reply._replace(
         tokens_computed=other.computed + reply.tokens_computed,
         tokens_reused=other.reused + reply.tokens_reused,
         tokens_written=other.written + reply.tokens_written,
