@@ -181,7 +181,9 @@ def reward_outcome(
     else:
         formula = _formula(mode, format_ok, format_weight, gate_fraction)
     status: Literal["scored", "partial"] = "partial" if None in values else "scored"
-    worst, best = (formula([(t, _completed_score(t, s, mode, good)) for t, s, _ in counted]) for good in (False, True))
+    worst = best = formula([(t, _completed_score(t, s, mode, good=False)) for t, s, _ in counted])
+    if None in values:
+        best = formula([(t, _completed_score(t, s, mode, good=True)) for t, s, _ in counted])
     if worst == best:
         return RewardOutcome(worst, status)
     missing = [(term, kind) for term, score, kind in counted if score is None]

@@ -28,9 +28,9 @@ def invalid_masses(masses: Sequence[float], choices: int) -> str:
     """Return why these cannot be the probabilities of `choices` choices, in words; empty if they can."""
     if len(masses) != choices:
         return f"{len(masses)} probabilities for {choices} choices"
-    wrong = next((mass for mass in masses if not 0.0 <= mass <= 1.0 + MASS_TOLERANCE), None)
-    if wrong is not None:
-        return f"a probability of {wrong:g}"
+    for mass in masses:
+        if not 0.0 <= mass <= 1.0 + MASS_TOLERANCE:
+            return f"a probability of {mass:g}"
     total = math.fsum(masses)
     return f"probabilities that add up to {total:.6g}" if total > 1.0 + MASS_TOLERANCE else ""
 

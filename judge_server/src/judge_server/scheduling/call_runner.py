@@ -163,7 +163,10 @@ class CallTask:
                 elif outcome.text is not None:
                     unread.extend((one, n) for n in missing if _unreadable(verdicts[n]))
 
-            return CallRound(replace(self._plan.batch, calls=tuple([one.question.call for one in wanted])), on_outcome)
+            batch = self._plan.batch
+            if len(wanted) < len(batch.calls):
+                batch = replace(batch, calls=tuple([one.question.call for one in wanted]))
+            return CallRound(batch, on_outcome)
 
         await self._run_round(make_round)
         return unread
