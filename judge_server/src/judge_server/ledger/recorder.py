@@ -1,10 +1,10 @@
 """The recorder: takes judged requests and writes them to the ledger in the background.
 
 A request never waits for the recorder. One thread converts requests to rows and adds them to the spool, five times a
-second. Another writes the spool to the ledger: the rows of half a second in one transaction, since a transaction costs
-more than its rows; it retries while the ledger cannot be reached. A third restarts the other two if they crash. All are
-daemon threads, so that a hanging database does not keep the process from stopping; the next process writes what is left
-in the spool.
+second. Another writes the spool to the ledger: the rows of half a second in one transaction, or of two seconds under
+load, since a transaction costs more than its rows; it retries while the ledger cannot be reached. A third restarts the
+other two if they crash. All are daemon threads, so that a hanging database does not keep the process from stopping; the
+next process writes what is left in the spool.
 
 For operations, `AttemptRecorder` records only the attempt at a chunk whose response the operation keeps, so the ledger
 has each group once, as in its result. docs/ledger.md lists the exceptions.
@@ -39,6 +39,9 @@ log = logging.getLogger("adjudge")
 
 _SPOOL_INTERVAL_S = 0.2
 _BATCH_WINDOW_S = 0.5
+_BUSY_WINDOW_S, _BUSY_USES = 2.0, 2_000
+"""The window of a batch that has this many uses already. Digests come in random order, so a transaction rewrites a page
+of the database for almost every verdict; fewer and larger ones rewrite fewer pages."""
 _MAX_BATCH_USES = 20_000
 _RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)
 _CLOSE_TIMEOUT_S = 10.0
@@ -324,13 +327,18 @@ class Recorder:
                 if self._spooler.done.is_set():
                     return []
                 self._state.wait(_SPOOL_INTERVAL_S)
-            until = time.monotonic() + (0.0 if one_by_one else _BATCH_WINDOW_S)
-            while sum(file.uses or _MAX_BATCH_USES for file in self._spool.oldest(_MAX_BATCH_USES)) < _MAX_BATCH_USES:
-                left = until - time.monotonic()
-                if self._closing.is_set() or left <= 0:
+            began = time.monotonic()
+            while (uses := self._uses_to_write()) < _MAX_BATCH_USES:
+                window = _BATCH_WINDOW_S if uses < _BUSY_USES else max(_BATCH_WINDOW_S, _BUSY_WINDOW_S)
+                left = began + window - time.monotonic()
+                if one_by_one or self._closing.is_set() or left <= 0:
                     break
                 self._state.wait(left)
             return [] if self._stop.is_set() else self._spool.oldest(1 if one_by_one else _MAX_BATCH_USES)
+
+    def _uses_to_write(self) -> int:
+        """The uses of the next batch as it is now."""
+        return sum(file.uses or _MAX_BATCH_USES for file in self._spool.oldest(_MAX_BATCH_USES))
 
     def _finish_files(self, files: list[SpoolEntry], written: int, refused: int, lost: int) -> None:
         for file in files:

@@ -308,7 +308,11 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 def _columns_of(rows: Sequence[tuple[Any, ...]]) -> tuple[int, list[tuple[Any, ...]]]:
     """The number of rows, and their columns; a column with equal values is reduced to one value."""
     columns = zip(*rows, strict=True)
-    return len(rows), [column[:1] if column.count(column[0]) == len(column) else column for column in columns]
+    return len(rows), [column[:1] if _is_constant(column) else column for column in columns]
+
+
+def _is_constant(column: tuple[Any, ...]) -> bool:
+    return bool(column[0] == column[-1]) and column.count(column[0]) == len(column)
 
 
 def _rows_of(row_type: Any, count: int, columns: list[list[Any]]) -> list[Any]:
