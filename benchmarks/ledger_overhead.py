@@ -8,14 +8,12 @@ processor time of a turn is that of the service until its ledger has caught up, 
 import argparse
 import asyncio
 import statistics
-import time
 from contextlib import ExitStack
 from typing import Any
 
-import httpx2
 from tests.fixtures.postgres import running_postgres, scratch_database
 
-from benchmarks.http_overhead import PER_REQUEST, drive
+from benchmarks.http_overhead import PER_REQUEST, caught_up, drive
 from benchmarks.report import publish
 from benchmarks.server import running_service
 from rubric_store import migrations
@@ -35,16 +33,6 @@ def settings(stack: ExitStack) -> dict[str, dict[str, str]]:
         "SQLite, no texts": {"ADJUDGE_LEDGER": "verdicts"},
         "PostgreSQL": {"ADJUDGE_LEDGER": "all", "ADJUDGE_DATABASE_URL": database},
     }
-
-
-def caught_up(url: str) -> float:
-    """Wait until a service's ledger has caught up; return the seconds that this took."""
-    started = time.perf_counter()
-    while (state := httpx2.get(f"{url}/v1/ledger").json())["waiting"]:
-        time.sleep(0.02)
-    if state["lost"]:
-        raise RuntimeError(f"the ledger lost {state['lost']} verdicts")
-    return time.perf_counter() - started
 
 
 def main() -> None:
