@@ -11,7 +11,7 @@ from pebble import ProcessPool
 
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.verifiers import Checker
+from judge_server.worker_pool import WorkerPool
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server import support
@@ -23,18 +23,18 @@ Serve = Callable[..., Awaitable[httpx2.AsyncClient]]
 
 
 @pytest.fixture(autouse=True)
-def _no_checker_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_worker_pool_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whoever does not close a judge leaves processes behind, and Python would wait for them at its end."""
-    used: set[Checker] = set()
-    started = Checker._get_pool
+    used: set[WorkerPool] = set()
+    started = WorkerPool._get_pool
 
-    async def noted(self: Checker) -> ProcessPool:
+    async def noted(self: WorkerPool) -> ProcessPool:
         used.add(self)
         return await started(self)
 
-    monkeypatch.setattr(Checker, "_get_pool", noted)
+    monkeypatch.setattr(WorkerPool, "_get_pool", noted)
     yield
-    for pool in [checker._pool for checker in used if checker._pool is not None]:
+    for pool in [one._pool for one in used if one._pool is not None]:
         pool.stop()  # type: ignore[no-untyped-call]
         pool.join()  # type: ignore[no-untyped-call]
 

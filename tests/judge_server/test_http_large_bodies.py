@@ -2,24 +2,29 @@
 
 import json
 import threading
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, get_args
 
 import httpx2
 import pytest
+from fastapi import Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server.api import requests as reading
+from judge_server import bodies
+from judge_server.api import body_reader
+from judge_server.bodies import MessageType, assemble, parse_strict_json, read_in_worker, validated
+from judge_server.errors import Overloaded
 from tests.hypothesis_examples import examples
 from tests.judge_server.support import request
 from tests.judge_server.test_http_bad_input import fields, refused
 from tests.judge_server.test_http_rewards import rewards
-from trainer_client.wire import strict_json
 from trainer_client.wire.base import MAX_ERRORS
 from trainer_client.wire.ledger import RecomputeRequest
 from trainer_client.wire.operations import OperationRequest
 from trainer_client.wire.rewards import RewardRequest
+from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
 
 GROUP = {"id": "g", "prompt": "p", "responses": ["r"]}
 WRONG_GROUPS = [GROUP | {"responses": [7] * 4096} for _ in range(50)]
@@ -58,77 +63,119 @@ async def test_the_first_errors_of_many_are_told_each_with_its_place(http: httpx
     assert len(told) == MAX_ERRORS
 
 
-async def test_a_large_body_is_read_and_validated_off_the_event_loop(
+async def test_a_body_above_32_kib_is_read_in_a_thread(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, validated = [], []
-    read_strictly, validate = reading.parse_strict_json, reading._parse_and_validate
+    threads = []
 
-    def reads(body: bytes) -> Any:
-        read.append(threading.current_thread())
-        return read_strictly(body)
+    def noted(body: bytes) -> Any:
+        threads.append(threading.current_thread())
+        return parse_strict_json(body)
 
-    def validates(*given: Any) -> Any:
-        validated.append(threading.current_thread())
-        return validate(*given)
-
-    monkeypatch.setattr(reading, "parse_strict_json", reads)
-    monkeypatch.setattr(reading, "_parse_and_validate", validates)
-    large = request("r" * (reading.INLINE_PARSE_MAX_BYTES + 1))
+    monkeypatch.setattr(body_reader, "parse_strict_json", noted)
+    large = request("r" * (body_reader.INLINE_PARSE_MAX_BYTES + 1))
     assert len((await rewards(http, large)).groups) == 1
-    assert read == validated
-    assert read[0] is not threading.current_thread()
-    large["groups"][0]["responses"] = [7] * 100_000
-    assert fields(await refused(http, json.dumps(large)))
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+
+
+async def test_a_body_above_256_kib_is_read_in_another_process(
+    http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("parse_strict_json", "validated"):  # this process does neither
+        monkeypatch.setattr(body_reader, name, None)
+    large = request("é" * body_reader.WORKER_PARSE_MIN_BYTES, {"text": "r", "tokens": 7})
+    answer = await rewards(http, large)
+    assert [response.status for response in answer.groups[0].responses] == ["scored", "scored"]
+    wrong = large | {"groups": [*large["groups"], {"id": "h", "prompt": "p", "responses": [7]}]}
+    assert fields(await refused(http, json.dumps(wrong))) == {
+        "groups.1.responses.0": "expected text, a list of messages, or an object with its text"
+    }
+    assert "not JSON" in (await refused(http, json.dumps(large)[:-1]))["detail"]
+
+
+async def test_a_body_that_is_deeply_nested_is_refused_whatever_its_size(http: httpx2.AsyncClient) -> None:
+    for depth in (2_000, body_reader.WORKER_PARSE_MIN_BYTES):
+        assert "nested too deeply" in (await refused(http, '{"metadata":' * depth))["detail"]
+
+
+async def test_large_bodies_beyond_the_limit_are_refused_until_others_are_done() -> None:
+    reader = body_reader.BodyReader(3 * SIZE)
+    first = [await reader.receive(sending(SIZE), "a") for _ in range(2)]
+    with pytest.raises(Overloaded, match="large request bodies"):
+        await reader.receive(sending(2 * SIZE), "a")
+    fair = await reader.receive(sending(SIZE + 1), "b")  # less than an equal share
+    small = await reader.receive(sending(10), "a")
+    for received in (*first, fair, small):
+        received.release()
+    await reader.receive(sending(3 * SIZE), "a")
+
+
+SIZE = 300_000
+
+
+def sending(size: int) -> Request:
+    """A request whose body arrives in two parts."""
+    messages = [
+        {"type": "http.request", "body": b"x" * (size // 2), "more_body": True},
+        {"type": "http.request", "body": b"x" * (size - size // 2)},
+    ]
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    return Request({"type": "http"}, receive)
+
+
+@given(
+    st.lists(
+        st.builds(
+            dict,
+            id=st.just("g"),
+            prompt=st.text(max_size=5) | st.just([{"role": "user", "content": "é"}]),
+            responses=st.lists(st.text(max_size=5) | st.just({"text": "r", "tokens": 3}), min_size=1, max_size=3),
+        ),
+        max_size=4,
+    )
+)
+@settings(max_examples=examples(100))
+def test_a_message_arrives_from_a_worker_as_it_was_sent(groups: list[dict[str, Any]]) -> None:
+    body = json.dumps({"kind": "score"} | request(groups=groups)).encode()
+    kind = MessageType(*get_args(OperationRequest)[:1], "kind")
+    read = read_in_worker(body, kind)
+    if read.refusal is not None:
+        error, _, errors = read.refusal
+        with pytest.raises(error) as refusal:
+            validated(parse_strict_json(body), kind)
+        assert refusal.value.errors == errors  # type: ignore[attr-defined]
+        return
+    message, expected = assemble(read.pieces), TypeAdapter(OperationRequest).validate_json(body)
+    assert message == expected
+    assert message.model_dump_json() == expected.model_dump_json()
+    assert message.model_fields_set == expected.model_fields_set
 
 
 async def test_a_body_of_too_many_values_is_refused_before_they_are_made(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "strict_json", None)
-    body = b'{"groups": [' + b"1.5," * (reading.MAX_VALUES + 1) + b"1.5]}"
+    monkeypatch.setattr(bodies, "strict_json", None)  # also in the workers, which are not asked here
+    monkeypatch.setattr(body_reader, "WORKER_PARSE_MIN_BYTES", 2**30)
+    body = b'{"groups": [' + b"1.5," * (bodies.MAX_VALUES + 1) + b"1.5]}"
     problem = await refused(http, body, 413)
     assert problem["type"] == "urn:adjudge:too-large"
     assert "more than 1,000,000 values" in problem["detail"]
 
 
 async def test_commas_within_texts_are_no_values(http: httpx2.AsyncClient) -> None:
-    commas = '\\\\", "' + "," * reading.MAX_VALUES
+    commas = '\\\\", "' + "," * bodies.MAX_VALUES
     assert len((await rewards(http, request(commas, commas))).groups) == 1
 
 
-texts = st.text(alphabet=st.sampled_from(["a", '"', "\\", "\n", "\U0001f600", "é", "0", "f", "u", " ", ",", "\x01"]))
-
-
-@given(
-    st.recursive(texts | st.integers() | st.booleans(), lambda inner: st.lists(inner) | st.dictionaries(texts, inner))
-)
-@settings(max_examples=examples(200))
-def test_what_is_read_in_pieces_is_what_is_read_at_once(value: Any) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer_client.wire.strict_json._CHUNK_CHARACTERS", 5)
-        patch.setattr("trainer_client.wire.strict_json._PAIRS", 2)
-        for written in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
-            assert strict_json.strict_json(written, incremental=True) == value
-            assert said_of(written[:-1], incremental=True) == said_of(written[:-1], incremental=False)
-
-
-def said_of(written: str, *, incremental: bool) -> str:
-    """Why a text is not JSON; empty where it is."""
-    try:
-        strict_json.strict_json(written, incremental=incremental)
-    except strict_json.NotStrictJsonError as error:
-        return str(error)
-    return ""
-
-
 @given(st.lists(st.sampled_from("abcdef"), max_size=12))
-def test_a_name_that_comes_twice_is_found_wherever_it_stands(names: list[str]) -> None:
+def test_a_name_that_comes_twice_is_refused(names: list[str]) -> None:
     written = "{" + ", ".join(f'"{name}": {n}' for n, name in enumerate(names)) + "}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer_client.wire.strict_json._PAIRS", 2)
-        assert said_of(written, incremental=True) == said_of(written, incremental=False)
-    assert bool(said_of(written, incremental=True)) == (len(set(names)) < len(names))
+    with pytest.raises(NotStrictJsonError) if len(set(names)) < len(names) else nullcontext():
+        assert len(strict_json(written)) == len(names)
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain"])

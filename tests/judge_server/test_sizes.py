@@ -150,7 +150,7 @@ def checked(answer: httpx2.Response) -> None:
 
 def _strictly(text: str) -> None:
     with suppress(NotStrictJsonError):
-        strict_json(text, incremental=True)
+        strict_json(text)
 
 
 READERS: dict[str, Callable[[str], object]] = {

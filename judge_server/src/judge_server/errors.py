@@ -32,6 +32,13 @@ class InvalidRequest(ServiceError):
     status = 422
 
 
+def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:
+    """Create an `InvalidRequest` whose detail names the first field and the number of further errors."""
+    first = errors[0]
+    more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
+    return InvalidRequest(f"{first.field or 'body'}: {first.message}{more}", errors=errors)
+
+
 class UnknownRubric(ServiceError):
     """No rubric matches the reference."""
 

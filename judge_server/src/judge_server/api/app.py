@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from threading import Lock
 from typing import Any
 
@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from judge_server.api import ledger, operations, probes, problems, rubrics, scoring
 from judge_server.api.auth import AccessMiddleware
+from judge_server.api.body_reader import MAX_BODIES, BodyReader
 from judge_server.api.middleware import BoundaryMiddleware
 from judge_server.api.problems import problem_responses
 from judge_server.api.service import Service
@@ -53,15 +54,25 @@ def create_app(
 
     A body larger than `max_body_bytes`, or one that arrives too slowly, is rejected: see `BoundedBody`.
     """
+    reader = BodyReader(MAX_BODIES * max_body_bytes)
+
+    @asynccontextmanager
+    async def with_reader(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            async with lifespan(app) if lifespan is not None else nullcontext():
+                yield
+        finally:
+            await reader.close()
+
     app = FastAPIOffline(
         title="Adjudge",
         version=__version__,
         summary="Rubric verdicts and rewards for RL of language models.",
-        lifespan=lifespan,
+        lifespan=with_reader,
         generate_unique_id_function=_operation_id,
         telemetry=FASTAPI_TELEMETRY_OFF,
     )
-    app.state.service = service
+    app.state.service, app.state.body_reader = service, reader
     for router in _AUTHENTICATED_ROUTERS:
         app.include_router(router, responses=problem_responses(*_COMMON_PROBLEM_STATUSES))
     app.include_router(probes.health_router)

@@ -15,9 +15,8 @@ from typing import Annotated
 from fastapi import Header, Request, Response
 
 from judge_server.api.auth import identity_of, project_of
-from judge_server.api.problems import invalid_request
 from judge_server.api.service import service_of
-from judge_server.errors import InProgress
+from judge_server.errors import InProgress, invalid_request
 from judge_server.ledger.recorder import AttemptRecorder
 from judge_server.operations.worker_tokens import WORKER_ACTOR
 from judge_server.scoring.planner import RecordSink

@@ -15,11 +15,11 @@ from fastapi.responses import StreamingResponse
 
 from judge_server.api.auth import RequiredScope, identity_of, project_of
 from judge_server.api.idempotency import IdempotencyKey, run_idempotent
-from judge_server.api.problems import invalid_request, problem_responses
+from judge_server.api.problems import problem_responses
 from judge_server.api.requests import StrictRoute, refuse_unusable_patterns
 from judge_server.api.service import service_of
 from judge_server.auth.authenticator import require_scope
-from judge_server.errors import NotReady, ServiceError
+from judge_server.errors import NotReady, ServiceError, invalid_request
 from judge_server.observability.logs import bind_log_context
 from judge_server.ports import Operations, UnknownOperation
 from trainer_client.wire import FieldError

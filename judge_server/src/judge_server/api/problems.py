@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from judge_server.api.responses import ClientDisconnected, add_headers, client_closed_response
-from judge_server.errors import InvalidRequest, NotReady, ServiceError
+from judge_server.errors import NotReady, ServiceError, invalid_request
 from trainer_client.wire import FieldError, Problem, ProblemType
 from trainer_client.wire.problems import field_errors
 
@@ -106,13 +106,6 @@ def _methods_of(request: Request) -> list[str]:
     matching_paths = [path for path in paths if re.fullmatch(_PARAMETER.sub(".+", path), request.url.path)]
     closest = max(matching_paths, key=lambda path: len(_PARAMETER.sub("", path)), default="")
     return sorted(method.upper() for method in paths.get(closest, ()))
-
-
-def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:
-    """Create an `InvalidRequest` whose detail names the first field and the number of further errors."""
-    first = errors[0]
-    more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
-    return InvalidRequest(f"{first.field or 'body'}: {first.message}{more}", errors=errors)
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:

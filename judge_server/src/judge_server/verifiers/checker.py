@@ -6,23 +6,19 @@ workers. So quick checks wait only for quick ones, whatever others send.
 """
 
 import asyncio
-import multiprocessing
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, NamedTuple, assert_never
-
-from pebble import ProcessExpired, ProcessPool
+from typing import NamedTuple, assert_never
 
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.queueing import FairQueue, FairQueueItem, QueueLimits
 from judge_server.verifiers.check import Check
-from judge_server.verifiers.worker import PRELOADED_MODULES, compile_within, decide, decide_within, init_worker, warm
+from judge_server.verifiers.worker import compile_within, decide, decide_within, init_worker
+from judge_server.worker_pool import WorkerExited, WorkerPool
 from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import Priority
 from trainer_client.wire.criteria import (
@@ -69,31 +65,7 @@ COMPILE_S = 0.5
 MAX_PATTERN_CHARACTERS = 1_000_000
 """The most characters of all distinct regular expressions of a request."""
 
-STUCK_TIMEOUT_S = 15.0
-"""How long after its time limit a check may be unanswered before its pool is replaced; starting takes less."""
-
-JOIN_TIMEOUT_S = 5.0
-"""How long a discarded pool may take to end."""
-
 _REMEMBERED_BYTES = 4 * 2**20
-
-
-class _WorkerTask(NamedTuple):
-    """Work for a worker: a function, its arguments, the seconds until it is killed, and a name for messages."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    seconds: float
-    name: str
-
-
-class _WorkerExited(Exception):
-    """The worker exited before it finished its work."""
-
-    def __init__(self, failure: CallFailure, *, timed_out: bool) -> None:
-        super().__init__(failure.detail)
-        self.failure = failure
-        self.timed_out = timed_out
 
 
 class Checker:
@@ -107,12 +79,8 @@ class Checker:
         """Use `workers` processes of at most `memory_mb` each, and at most `seconds` for each check."""
         self._seconds = seconds
         self._memory_mb = memory_mb
-        self._workers = workers
         self._scheduler = CheckScheduler(workers)
-        self._starting = asyncio.Lock()
-        self._pool: ProcessPool | None = None
-        self._running: set[Future[Any]] = set()
-        self._closed = False
+        self._pool = WorkerPool(workers, init_worker, (memory_mb,))
         self._slow_checks: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
         self._compiled: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
         self.limits = QueueLimits(MAX_QUEUED_CHECKS, None, time.monotonic)
@@ -163,11 +131,11 @@ class Checker:
             return None
         if sum(map(len, places)) > MAX_PATTERN_CHARACTERS:
             return 0, f"the regular expressions have more than {MAX_PATTERN_CHARACTERS:,} characters together"
-        work = _WorkerTask(compile_within, (tuple(places), self._seconds, COMPILE_S), self._seconds, "regex")
+        args = tuple(places), self._seconds, COMPILE_S
         try:
             async with asyncio.timeout_at(deadline), self._scheduler.acquire(owner, long=False):
-                outcome = await self._execute(work) or await self._execute(work)
-        except _WorkerExited:
+                outcome = await self._pool.execute(compile_within, args, self._seconds)
+        except WorkerExited:
             return 0, "the regular expressions take too long to compile; write simpler ones"
         if outcome is None:
             return 0, self._pool_failure("regex").detail
@@ -187,93 +155,30 @@ class Checker:
         if check.program.of == "final_answer":
             check = replace(check, text="", steps=())  # not read, and possibly long
         args = (check, self._seconds, self._memory_mb, first_try_s)
-        work = _WorkerTask(decide_within, args, seconds, check.program.method)
+        method = check.program.method
         async with self._scheduler.acquire(owner, long=first_try_s is None):
             try:
-                outcome = await self._execute(work) or await self._execute(work)
-            except _WorkerExited as ended:
-                return None if ended.timed_out and first_try_s is not None else ended.failure
+                outcome = await self._pool.execute(decide_within, args, seconds)
+            except WorkerExited as exited:
+                timed_out = exited.timed_out or exited.exit_code == -signal.SIGALRM
+                return None if timed_out and first_try_s is not None else self._exit_failure(method, timed_out)
         if outcome is None:
-            return self._pool_failure(work.name)
+            return self._pool_failure(method)
         (decided,) = outcome
         return decided  # type: ignore[no-any-return]
 
     async def close(self) -> None:
         """End every worker; running checks fail."""
-        self._closed = True
-        for future in list(self._running):
-            future.cancel()
-        await self._discard(self._pool)
+        await self._pool.close()
 
-    async def _execute(self, work: _WorkerTask) -> tuple[Any] | None:
-        """Run work in a worker; None if the whole pool broke down, which may not be caused by this work.
-
-        Raises:
-            _WorkerExited: the worker exceeded its time or died, perhaps of its memory limit.
-        """
-        if self._closed:
-            return None
-        pool = await self._get_pool()
-        try:
-            future = pool.schedule(work.function, args=work.args, timeout=work.seconds)
-        except RuntimeError:
-            await self._discard(pool)
-            return None
-        self._running.add(future)
-        answer = asyncio.wrap_future(future)
-        try:
-            done, _ = await asyncio.wait({answer}, timeout=work.seconds + STUCK_TIMEOUT_S)
-            if not done:  # no process took it although one is free: the pool is stuck
-                await self._discard(pool)
-                return None
-            return (await answer,)
-        except BrokenProcessPool:
-            await self._discard(pool)
-            return None
-        except (TimeoutError, ProcessExpired) as error:
-            raise self._exit_failure(work.name, error) from None
-        except asyncio.CancelledError:
-            if self._closed and not _cancelled():
-                return None
-            raise
-        finally:
-            answer.cancel()
-            self._running.discard(future)
-
-    async def _get_pool(self) -> ProcessPool:
-        """Return the pool with running processes. They are started in a thread, because that takes seconds."""
-        async with self._starting:
-            if self._pool is None:
-                context = multiprocessing.get_context("forkserver")
-                context.set_forkserver_preload(list(PRELOADED_MODULES))
-                self._pool = ProcessPool(
-                    max_workers=self._workers,
-                    initializer=init_worker,
-                    initargs=(self._memory_mb,),
-                    context=context,
-                )
-                with suppress(RuntimeError):  # closed meanwhile; the caller notices
-                    await asyncio.to_thread(self._pool.schedule, warm)
-            return self._pool
-
-    async def _discard(self, pool: ProcessPool | None) -> None:
-        """End a pool's processes, unless that has been started already."""
-        if pool is None or pool is not self._pool:
-            return
-        self._pool = None
-        pool.stop()  # type: ignore[no-untyped-call]
-        with suppress(TimeoutError):
-            await asyncio.to_thread(pool.join, JOIN_TIMEOUT_S)
-
-    def _exit_failure(self, method: str, error: Exception) -> _WorkerExited:
-        if isinstance(error, TimeoutError) or getattr(error, "exitcode", None) == -signal.SIGALRM:
-            detail = f"the {method} check took longer than its limit of {self._seconds:g} s"
-            return _WorkerExited(CallFailure("timeout", detail), timed_out=True)
+    def _exit_failure(self, method: str, timed_out: bool) -> CallFailure:
+        if timed_out:
+            return CallFailure("timeout", f"the {method} check took longer than its limit of {self._seconds:g} s")
         detail = f"the process of the {method} check died, perhaps from its memory limit of {self._memory_mb} MB"
-        return _WorkerExited(CallFailure("engine", detail), timed_out=False)
+        return CallFailure("engine", detail)
 
     def _pool_failure(self, method: str) -> CallFailure:
-        if self._closed:
+        if self._pool.closed:
             return CallFailure("engine", f"the {method} check was not done: the service is stopping")
         return CallFailure(
             "engine",
@@ -299,11 +204,6 @@ def is_inline_check(check: Check) -> bool:
             return False
         case unknown:
             assert_never(unknown)
-
-
-def _cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 class _CheckQueue:

@@ -144,9 +144,6 @@ def _unreadable(expected: str, wanted: MathVerification | NumericVerification, w
     )
 
 
-PRELOADED_MODULES = ("__main__", "judge_server.verifiers.formulas", "judge_server.verifiers.schemas", __name__)
-"""Modules that the fork server imports, so that the replacement of a killed worker is ready at once."""
-
 ALARM_GRACE_S = 2.0
 """How long after its time limit a check may run if the parent no longer exists to stop it."""
 
@@ -164,10 +161,6 @@ def init_worker(memory_mb: int) -> None:
     signal.signal(signal.SIGVTALRM, _interrupt)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb * 2**20, memory_mb * 2**20))
-
-
-def warm() -> None:
-    """Do nothing. A pool runs this first, so that its processes start."""
 
 
 class TryTimeExceeded(BaseException):

@@ -1,0 +1,156 @@
+"""Read the bodies of requests: small ones here, large ones in worker processes, and not too many bytes at once.
+
+Parsing and validating hold the interpreter lock, also in a thread. A body of up to `INLINE_PARSE_MAX_BYTES` takes a
+few milliseconds; one of up to `WORKER_PARSE_MIN_BYTES` at most some tens, in a thread. Anything larger is read by a
+worker process (`judge_server.bodies`), by turns of projects, and bodies above `LONG_READ_MIN_BYTES` never have all
+workers, so that smaller ones do not wait for them.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from fastapi import Request
+
+from judge_server.bodies import (
+    MessageType,
+    ReadBody,
+    assemble,
+    init_worker,
+    parse_strict_json,
+    read_in_worker,
+    validated,
+)
+from judge_server.errors import NotReady, Overloaded, TooLarge
+from judge_server.verifiers.checker import CheckOwner, CheckScheduler
+from judge_server.worker_pool import WorkerExited, WorkerPool
+
+INLINE_PARSE_MAX_BYTES = 32 * 1024
+"""A body of up to this size is parsed on the event loop; that takes a few milliseconds, whatever it contains."""
+
+WORKER_PARSE_MIN_BYTES = 256 * 1024
+"""A body above this size is parsed and validated in a worker process."""
+
+LONG_READ_MIN_BYTES = 4 * 2**20
+"""Bodies above this size leave one worker to the others."""
+
+READ_TIMEOUT_S = 60.0
+"""The maximum time in seconds that a worker may take to read a body."""
+
+MAX_BODIES = 8
+"""Large bodies in progress may have this many times the maximum size of one body together."""
+
+_WORKERS = 2
+_WORKER_MEMORY_MB = 2048
+_BODIES_PER_WORKER = 32
+_RETRY_AFTER_S = 2
+
+
+class BodyReader:
+    """Reads bodies. Its worker processes start with the first large body.
+
+    Args:
+        max_bytes: how many bytes the large bodies of all requests in progress may have together. A project
+            that holds less than its equal share may exceed it, up to twice the limit in all.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held: Counter[str] = Counter()
+        self._pool = WorkerPool(_WORKERS, init_worker, (_WORKER_MEMORY_MB,), tasks_per_worker=_BODIES_PER_WORKER)
+        self._scheduler = CheckScheduler(_WORKERS)
+
+    async def close(self) -> None:
+        """End the worker processes."""
+        await self._pool.close()
+
+    async def receive(self, request: Request, project_id: str) -> "ReceivedBody":
+        """Receive a body; the caller releases it when the request is done.
+
+        Raises:
+            ClientDisconnect: the caller disconnected before the body was complete.
+            Overloaded: too many bytes of large bodies are in progress.
+        """
+        received = ReceivedBody(self._held, project_id)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for part in request.stream():
+                parts.append(part)
+                size += len(part)
+                if size > WORKER_PARSE_MIN_BYTES:
+                    self._hold(received, size)
+            large = size > WORKER_PARSE_MIN_BYTES
+            received.content = await asyncio.to_thread(b"".join, parts) if large else b"".join(parts)
+        except BaseException:
+            received.release()
+            raise
+        return received
+
+    async def read(self, body: bytes, kind: MessageType, project_id: str) -> Any:
+        """Parse and validate a body that is too large for the event loop.
+
+        Raises:
+            InvalidRequest: the body is not JSON, or not the message.
+            TooLarge: the body has too many values, or takes too long or too much memory to read.
+            NotReady: the worker processes could not be started.
+        """
+        if len(body) <= WORKER_PARSE_MIN_BYTES:
+            return await asyncio.to_thread(lambda: validated(parse_strict_json(body), kind))
+        try:
+            async with self._scheduler.acquire(CheckOwner(project_id), long=len(body) > LONG_READ_MIN_BYTES):
+                result = await self._pool.execute(read_in_worker, (body, kind), READ_TIMEOUT_S)
+        except WorkerExited as exited:
+            limit = f"{READ_TIMEOUT_S:g} s" if exited.timed_out else f"{_WORKER_MEMORY_MB} MB of memory"
+            raise TooLarge(f"the body takes more than {limit} to read; send fewer groups at once") from None
+        if result is None:
+            raise NotReady(
+                "Large bodies cannot be read now: the worker processes ended before they could begin. See the "
+                "service's log.",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        return await asyncio.to_thread(_message_of, result[0])
+
+    def _hold(self, received: "ReceivedBody", size: int) -> None:
+        own, more = self._held[received.project_id], size - received.size
+        total = self._held.total()
+        if total + more > self._max_bytes:
+            projects = len(self._held) + (not own)
+            if (own + more) * projects > self._max_bytes or total + more > 2 * self._max_bytes:
+                raise Overloaded(
+                    f"the large request bodies in progress have {total:,} bytes, and this one exceeds the limit of "
+                    f"{self._max_bytes:,}; try again later, or send fewer groups at once",
+                    retry_after_s=_RETRY_AFTER_S,
+                )
+        self._held[received.project_id] += more
+        received.size = size
+
+
+class ReceivedBody:
+    """A body whose bytes are counted until it is released. `size` is 0 unless it is large."""
+
+    def __init__(self, held: Counter[str], project_id: str) -> None:
+        self.content = b""
+        self.size = 0
+        self.project_id = project_id
+        self._held = held
+
+    def release(self) -> None:
+        """Stop counting the body."""
+        self._held[self.project_id] -= self.size
+        self.size = 0
+        if not self._held[self.project_id]:
+            del self._held[self.project_id]
+
+
+def body_reader_of(request: Request) -> BodyReader:
+    """The application's body reader."""
+    reader: BodyReader = request.app.state.body_reader
+    return reader
+
+
+def _message_of(read: ReadBody) -> Any:
+    if read.refusal is not None:
+        error, detail, fields = read.refusal
+        raise error(detail, errors=fields)
+    return assemble(read.pieces)
