@@ -10,13 +10,15 @@ import asyncio
 import logging
 import re
 from base64 import b64encode
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from hashlib import sha256
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
+
+from judge_server.scoring.planner import TimeSlicer
 
 log = logging.getLogger("adjudge")
 
@@ -30,6 +32,9 @@ STATIC_FOLDER = "/static-offline-docs/"
 
 CLIENT_CLOSED_REQUEST = 499
 """The status that the log shows for a request whose caller disconnected; the caller does not receive it."""
+
+_RESPONSES_AT_ONCE = 64
+"""A message with at most so many responses is encoded at once."""
 
 _SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
 _DENY_ALL_POLICY = "default-src 'none'; frame-ancestors 'none'"
@@ -86,8 +91,43 @@ async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) ->
 
 async def respond_while_connected(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Response:
     """Respond with the message that the work returns; raises `ClientDisconnected` as `run_while_connected` does."""
-    answer = await run_while_connected(request, work)
-    return Response(answer.model_dump_json(), media_type="application/json")
+
+    async def encoded() -> bytes:
+        return await encode_json(await work)
+
+    return Response(await run_while_connected(request, encoded()), media_type="application/json")
+
+
+async def encode_json(message: BaseModel, *, exclude_unset: bool = False) -> bytes:
+    """Encode a message as `model_dump_json` does; one with many responses in slices, so that other requests run."""
+
+    def encode(part: BaseModel) -> bytes:
+        return part.model_dump_json(exclude_unset=exclude_unset).encode()
+
+    groups = (message,) if hasattr(message, "responses") else getattr(message, "groups", ())
+    if sum([len(group.responses) for group in groups]) <= _RESPONSES_AT_ONCE:
+        return encode(message)
+    parts: list[bytes] = []
+    await _encode_lists(message, encode, TimeSlicer(), parts)
+    return await asyncio.to_thread(b"".join, parts)
+
+
+async def _encode_lists(
+    message: BaseModel, encode: Callable[[BaseModel], bytes], slicer: TimeSlicer, parts: list[bytes]
+) -> None:
+    name = next((name for name in ("groups", "responses") if name in type(message).model_fields), None)
+    if name is None:
+        await slicer.yield_if_due()
+        parts.append(encode(message))
+        return
+    empty = f'"{name}":['.encode()
+    before, _, after = encode(message.model_copy(update={name: ()})).partition(empty)
+    parts.append(before + empty)
+    for place, item in enumerate(getattr(message, name)):
+        if place:
+            parts.append(b",")
+        await _encode_lists(item, encode, slicer, parts)
+    parts.append(after)
 
 
 def client_closed_response() -> Response:

@@ -19,7 +19,7 @@ from judge_server.api.auth import RequiredScope, project_of
 from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorder_of
 from judge_server.api.problems import INTERNAL_ERROR_DETAIL, problem_of, problem_responses
 from judge_server.api.requests import StrictRoute, refuse_unusable_patterns
-from judge_server.api.responses import respond_while_connected, run_while_connected
+from judge_server.api.responses import encode_json, respond_while_connected, run_while_connected
 from judge_server.api.service import service_of
 from judge_server.errors import JudgingFailed, NotReady, ServiceError
 from judge_server.observability.logs import bind_log_context
@@ -138,10 +138,10 @@ async def _reward_lines(
     request_id: str,
 ) -> AsyncIterator[bytes]:
     async with aclosing(stream):
-        yield _reward_line(first)
+        yield await _reward_line(first)
         try:
             async for part in stream:
-                yield _reward_line(part)
+                yield await _reward_line(part)
         except ServiceError as error:
             yield _encoded_line(RewardEvent(problem=problem_of(error, request_id)))
         except Exception:
@@ -149,9 +149,9 @@ async def _reward_lines(
             yield _encoded_line(RewardEvent(problem=problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id)))
 
 
-def _reward_line(part: GroupRewards | RewardSummary) -> bytes:
+async def _reward_line(part: GroupRewards | RewardSummary) -> bytes:
     if isinstance(part, GroupRewards):
-        return _encoded_line(RewardEvent.model_construct(group=part))
+        return b'{"group":' + await encode_json(part, exclude_unset=True) + b"}\n"
     return _encoded_line(RewardEvent.model_construct(summary=part))
 
 

@@ -273,8 +273,12 @@ class Spool:
 
 
 def encode(rows: LedgerRows) -> bytes:
-    """Encode rows as the content of a spool file."""
-    return to_json(as_columns(rows), bytes_mode="base64")
+    """Encode rows as the content of a spool file, column by column, so that other threads run in between."""
+    tables = []
+    for count, columns in as_columns(rows):
+        encoded = [to_json(column, bytes_mode="base64") for column in columns]
+        tables.append(b"[%d,[%b]]" % (count, b",".join(encoded)))
+    return b"[%b]" % b",".join(tables)
 
 
 def as_columns(rows: LedgerRows) -> list[Any]:

@@ -12,7 +12,7 @@ from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.prompts import points
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.scoring.judge import Judge
-from judge_server.scoring.planner import JudgedRequest, PlannedGroup, RecordSink, plan_groups
+from judge_server.scoring.planner import JudgedRequest, PlannedGroup, RecordSink, TimeSlicer, plan_groups
 from trainer_client import wire
 
 
@@ -56,6 +56,8 @@ async def judge_responses(
                 record_id=record_id,
             )
         )
+    slicer = TimeSlicer()
+    answered = tuple([await _group(group, outcomes, slicer) for group in groups])
     return wire.VerdictAnswer(
         request_id=request_id,
         run=request.run,
@@ -63,24 +65,21 @@ async def judge_responses(
         judge=judge_of(judge, prepared),
         rubrics=pinned(resolved),
         usage=usage_of(outcomes, groups if request.protocol == "checklist" else ()),
-        groups=tuple([_group(group, outcomes) for group in groups]),
+        groups=answered,
     )
 
 
-def _group(group: PlannedGroup, outcomes: JudgementResults) -> wire.GroupVerdicts:
+async def _group(group: PlannedGroup, outcomes: JudgementResults, slicer: TimeSlicer) -> wire.GroupVerdicts:
+    responses = []
+    for response in group.responses:
+        await slicer.yield_if_due()
+        verdicts = tuple(read_verdicts(response.plan, outcomes))
+        responses.append(wire.ResponseVerdicts(verdicts=verdicts, characters_omitted=response.plan.characters_omitted))
     return wire.GroupVerdicts(
         id=group.group.id,
         rubric=group.rubric.digest,
         grounding_characters_omitted=group.grounding_omitted,
-        responses=tuple(
-            [
-                wire.ResponseVerdicts(
-                    verdicts=tuple(read_verdicts(response.plan, outcomes)),
-                    characters_omitted=response.plan.characters_omitted,
-                )
-                for response in group.responses
-            ]
-        ),
+        responses=tuple(responses),
     )
 
 
