@@ -222,6 +222,17 @@ def a_group(**response: Any) -> list[dict[str, Any]]:
     return [{"id": "g", "prompt": "p", "responses": [{"text": "r"} | response]}]
 
 
+async def test_the_coefficient_of_a_penalty_may_be_close_to_0(http: httpx2.AsyncClient) -> None:
+    for coefficient in (5e-324, 1e-12, 1e6):
+        penalty = {"length_penalty": {"coefficient": coefficient, "target_tokens": 0}}
+        answer = await http.post("/v1/rewards", json=request(reward=penalty, groups=a_group(tokens=2)))
+        assert answer.status_code == 200, answer.text
+        scored = answer.json()["groups"][0]["responses"][0]
+        assert scored["reward"] == scored["unpenalised"] - 2 * coefficient
+    penalty = {"length_penalty": {"coefficient": 1.1e6}}
+    await refused(http, json.dumps(request(reward=penalty, groups=a_group(tokens=2))))
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -29,6 +29,7 @@ from tests.judge_server.support import (
     request,
 )
 from tests.judge_server.test_fencing import texts
+from trainer_client.final_answer import extract_final_answer
 from trainer_client.thinking import JudgedContent, judged_content
 from trainer_client.wire import Criterion, Group, JudgingOptions, as_response
 
@@ -393,3 +394,18 @@ async def test_a_long_response_is_planned_in_a_thread(monkeypatch: pytest.Monkey
     await plan_groups(made, made.prepared(PLAIN), [both], rubrics, JudgingOptions(), await deadline_after())
     assert where[1] is threading.current_thread()
     assert where[long] is not threading.current_thread()
+
+
+def test_the_answer_that_a_ground_truth_states_is_looked_for_once_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def noted(text: str) -> str | None:
+        read.append(text)
+        return extract_final_answer(text)
+
+    monkeypatch.setattr("judge_server.verifiers.check.extract_final_answer", noted)
+    of = [Criterion(id=id_, description="d", kind="answer") for id_ in "ab"]
+    planner = GroupPlanner(prepared(), GroupContext("p", ground_truth="So \\boxed{7}"), of)
+    plans = [planner.plan(judged_content(as_response(f"\\boxed{{{n}}}"), "strip")) for n in range(5)]
+    assert {check.expected for one in plans for _, check in one.checks} == {"7"}
+    assert len(read) == 1

@@ -80,6 +80,14 @@ async def test_projects_and_keys_are_apart(keys: SQLIdempotencyKeys) -> None:
     assert await keys.claim("p", "K", OTHER) == KeyClaim(NOW)
 
 
+async def test_a_claim_ends_even_if_the_clock_is_set_back(keys: SQLIdempotencyKeys, clock: Clock) -> None:
+    await keys.claim("p", "k", ASKED, hold_s=10)
+    clock.pass_(days=-2)
+    assert (await keys.claim("p", "k", ASKED, hold_s=10)).wait_s == 0
+    clock.pass_(seconds=4)
+    assert (await keys.claim("p", "k", ASKED, hold_s=10)).wait_s == 6.0
+
+
 async def test_while_one_does_it_others_are_told_how_long_that_may_take(keys: SQLIdempotencyKeys, clock: Clock) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     clock.pass_(seconds=4)

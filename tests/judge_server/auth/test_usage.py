@@ -191,3 +191,19 @@ async def test_a_run_goes_on_while_the_store_is_away(caplog: pytest.LogCaptureFi
     assert "limits of projects cannot be read" in caplog.text
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_count_that_the_store_refuses_stops_no_other_projects_counts() -> None:
+    class Refusing(InMemoryApiKeyStore):
+        async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
+            if any(tokens > 100 for _, tokens in used.values()):
+                raise ValueError("integer out of range")
+            await super().add_usage(day, used)
+
+    key_store = Refusing()
+    usage = key_store.authenticator().usage
+    for project, tokens in (("a", 10), ("b", 101), ("default", 5)):
+        usage.count(project, tokens)
+    for _ in range(2):
+        await usage.flush()
+    assert key_store.used == {("a", TODAY): (1, 10), ("default", TODAY): (1, 5)}

@@ -13,7 +13,7 @@ import datetime as dt
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from math import ceil
 from typing import Literal
@@ -116,7 +116,10 @@ class UsageMeter:
         return TokenUsage(stored.on_day + self._tokens[project_id, today], stored.total + total)
 
     async def flush(self) -> None:
-        """Write the counts to the store; counts that cannot be written now are kept for the next flush."""
+        """Write the counts to the store; counts that cannot be written now are kept for the next flush.
+
+        If the store refuses the counts of a day, they are written project by project, so that one stops no other.
+        """
         keys, self._used_keys = self._used_keys, {}
         counted = [(*place, requests, self._tokens[place]) for place, requests in self._requests.items()]
         try:
@@ -125,12 +128,25 @@ class UsageMeter:
                 keys = {}
             for day in {day for _, day, _, _ in counted}:
                 used = {project: (requests, tokens) for project, at, requests, tokens in counted if at == day}
-                await self._key_store.add_usage(day, used)
-                for project_id, (requests, tokens) in used.items():
-                    self._subtract_flushed(project_id, day, requests, tokens)
+                await self._store_usage(day, used)
         except Exception as error:  # noqa: BLE001 - an unexpected error must not end the flushing task
             self._used_keys = keys | self._used_keys
             log.warning("the usage of projects cannot be stored now (%s)", describe_error(error))
+
+    async def _store_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
+        try:
+            await self._key_store.add_usage(day, used)
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the database says about a row
+            if len(used) > 1:
+                for project_id, counts in used.items():
+                    await self._store_usage(day, {project_id: counts})
+                return
+            log.warning("the usage of project %s cannot be stored (%s)", next(iter(used)), describe_error(error))
+            return
+        for project_id, (requests, tokens) in used.items():
+            self._subtract_flushed(project_id, day, requests, tokens)
 
     def _subtract_flushed(self, project_id: str, day: date, requests: int, tokens: int) -> None:
         place = (project_id, day)

@@ -11,7 +11,7 @@ from judge_server.judging.shortening import shorten_messages, without_middle
 from judge_server.ports import Batch, SamplingOptions
 from judge_server.prompts.fencing import render_conversation
 from judge_server.prompts.library import MATERIAL
-from judge_server.verifiers import Check, step_to_search
+from judge_server.verifiers import Check, stated_answer, step_to_search
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step, split_steps
 from trainer_client.thinking import JudgedContent
@@ -116,6 +116,8 @@ class GroupPlanner:
         self.verified = [
             (c, program) for c, program in zip(criteria, self._programs, strict=True) if program is not None
         ]
+        truth = context.ground_truth if self.verified else None
+        self._true_answer = None if truth is None else stated_answer(truth)
         self._to_ask = tuple([c for c, program in zip(criteria, self._programs, strict=True) if program is None])
         self._templates = (
             prepared.single_templates if prepared.asks_individually(len(self._to_ask)) else prepared.multi_templates
@@ -150,7 +152,13 @@ class GroupPlanner:
                 votes_of.setdefault(criterion, []).append(digest)
         checks = {
             criterion.id: Check(
-                program, judged.text, final_answer, self._context.ground_truth, parts, names_step=self._stepwise
+                program,
+                judged.text,
+                final_answer,
+                self._context.ground_truth,
+                parts,
+                names_step=self._stepwise,
+                true_answer=self._true_answer,
             )
             for criterion, program in self.verified
         }
@@ -241,9 +249,9 @@ def check_required(where: str, prepared: PreparedConfig, given: GroupContext) ->
         raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
-def plan_outcome(judged: JudgedContent, ground_truth: str, group: int = 0) -> ResponsePlan:
-    """Plan the check of a response's final answer against the ground truth; no judge is asked."""
-    check = Check(BY_MATH, judged.text, extract_final_answer(judged.text), ground_truth)
+def plan_outcome(judged: JudgedContent, ground_truth: str, true_answer: str, group: int = 0) -> ResponsePlan:
+    """Plan the check of a response's final answer against the one that the ground truth states; no judge is asked."""
+    check = Check(BY_MATH, judged.text, extract_final_answer(judged.text), ground_truth, true_answer=true_answer)
     digest = check.digest
     return ResponsePlan(
         (VerdictSlot(OUTCOME, "math", (digest,)),), Batch("", "", ()), (), ((digest, check),), group=group

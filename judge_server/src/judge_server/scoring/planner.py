@@ -29,7 +29,7 @@ from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, Call, JsonOutput, TextOutput
 from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.judge import Judge
-from judge_server.verifiers import missing_field
+from judge_server.verifiers import missing_field, stated_answer
 from trainer_client.thinking import JudgedContent, judged_content
 from trainer_client.wire import FieldError, Group, JudgingOptions, Response, RewardRequest, VerdictRequest, as_response
 from trainer_client.wire.groups import ResponseLike
@@ -164,10 +164,12 @@ async def plan_groups(
             budget, large = options.grounding_characters, len(group.grounding) > LARGE_CHARACTERS
             grounding, omitted = await run_inline_or_in_thread(large, fit_grounding, group.grounding, budget)
         context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
-        planner = None
-        if prepared is not None:
+        planner, truth, true_answer = None, group.ground_truth or "", ""
+        if prepared is None:  # `outcome`, which RewardRequest refuses without a ground truth
+            true_answer = await run_inline_or_in_thread(len(truth) > LARGE_CHARACTERS, stated_answer, truth)
+        else:
             check_required(f"groups.{index}", prepared, context)
-            large = prompt_characters(group.prompt) > LARGE_CHARACTERS
+            large = prompt_characters(group.prompt) + len(group.ground_truth or "") > LARGE_CHARACTERS
             planner = await run_inline_or_in_thread(
                 large, GroupPlanner, prepared, context, rubric.criteria, votes=options.votes, group=index
             )
@@ -181,8 +183,7 @@ async def plan_groups(
             large = shared + prompt_characters(response.text) > LARGE_CHARACTERS
             material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning)
             if planner is None:
-                assert group.ground_truth is not None  # RewardRequest refuses `outcome` without one
-                plan = await run_inline_or_in_thread(large, plan_outcome, material, group.ground_truth, index)
+                plan = await run_inline_or_in_thread(large, plan_outcome, material, truth, true_answer, index)
             else:
                 plan = await _plan(judge, planner, material, options.truncate, large)
             responses.append(PlannedResponse(response, material, plan))

@@ -45,6 +45,7 @@ class Check:
         text: the judged response.
         final_answer: what `trainer_client.final_answer.extract_final_answer` found in `text`.
         ground_truth: the group's ground truth, used if the verification has no expected answer of its own.
+        true_answer: what `stated_answer` returns for it, given by callers with many checks on one ground truth.
         steps: the steps of `text`.
         names_step: whether the result names the step that the verdict belongs to.
     """
@@ -55,6 +56,7 @@ class Check:
     ground_truth: str | None
     steps: tuple[Step, ...] = ()
     names_step: bool = False
+    true_answer: str | None = None
 
     @property
     def program(self) -> Program:
@@ -86,7 +88,7 @@ class Check:
             return program.expected
         if program.of == "response" and isinstance(program, ExactVerification):
             return self.ground_truth
-        return extract_final_answer(self.ground_truth) or self.ground_truth
+        return stated_answer(self.ground_truth) if self.true_answer is None else self.true_answer
 
     @property
     def digest(self) -> bytes:
@@ -110,6 +112,11 @@ class Check:
         if subject not in subjects:
             subjects[subject] = sha256(subject.encode("utf-8", "surrogatepass")).digest()
         return sha256(program_digest + subjects[subject]).digest()
+
+
+def stated_answer(ground_truth: str) -> str:
+    """Return the final answer that a ground truth states, or all of it if it states none."""
+    return extract_final_answer(ground_truth) or ground_truth
 
 
 def step_to_search(verification: Verification) -> int | None:

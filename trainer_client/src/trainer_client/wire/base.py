@@ -143,6 +143,9 @@ STRICT_NUMBER = BeforeValidator(_validate_safe_int)
 BoundedFloat = Annotated[float, AfterValidator(check_magnitude), STRICT_NUMBER]
 """A number in a request: 0, or from 1e-9 to 1e6 in magnitude, so that no reward and no square of a reward overflows."""
 
+Coefficient = Annotated[float, Field(ge=0, le=MAX_MAGNITUDE), STRICT_NUMBER]
+"""A factor in a request, from 0 to 1e6. It may be close to 0, since nothing is divided by it."""
+
 SafeInt = Annotated[int, STRICT_NUMBER]
 """An integer in a request, at most 2**53 - 1 in magnitude."""
 

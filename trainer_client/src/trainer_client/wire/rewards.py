@@ -13,6 +13,7 @@ from trainer_client.wire.base import (
     STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
+    Coefficient,
     Flag,
     RequestList,
     RequestModel,
@@ -68,7 +69,7 @@ class LengthPenalty(RequestModel):
     shorter response stays unchanged.
     """
 
-    coefficient: BoundedFloat = Field(default=1e-4, ge=0)
+    coefficient: Coefficient = 1e-4
     target_tokens: SafeInt = Field(default=2000, ge=0)
     excess_only: Flag = False
 
