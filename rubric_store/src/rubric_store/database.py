@@ -123,6 +123,9 @@ SESSION_SETTINGS = {
 """Session settings. Our transactions wait for nothing but the database, so an idle one belongs to a lost client."""
 
 
+_READ_ONLY = "25006"
+
+
 class DatabaseURLError(ValueError):
     """A database URL that the store cannot use; the message says what to write instead."""
 
@@ -214,15 +217,20 @@ def _on_sqlite_begin(connection: Connection) -> None:
 
 @contextmanager
 def translate_connection_errors() -> Iterator[None]:
-    """Raise `ConnectionError` with a one-line reason if the database cannot be reached in the block."""
+    """Raise `ConnectionError` with a one-line reason if the database cannot be reached, or written, in the block."""
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
         raise ConnectionError(_describe_error(error)) from error
     except DBAPIError as error:
-        if error.connection_invalidated:
+        if error.connection_invalidated or is_read_only(error.orig):
             raise ConnectionError(_describe_error(error)) from error
         raise
+
+
+def is_read_only(error: BaseException | None) -> bool:
+    """Whether PostgreSQL refused to write because the transaction is read-only, as on a standby."""
+    return getattr(error, "sqlstate", None) == _READ_ONLY
 
 
 def _describe_error(error: Exception) -> str:

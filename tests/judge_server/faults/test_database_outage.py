@@ -9,10 +9,11 @@ from pathlib import Path
 import httpx2
 import psycopg
 import pytest
+from psycopg import sql
 from sqlalchemy import URL
 
 from rubric_store import migrations
-from tests.fixtures.postgres import scratch_database
+from tests.fixtures.postgres import THROW_OUT_OTHERS, execute, scratch_database
 from tests.fixtures.postgres_process import PostgresProcess, running_postgres_process
 from tests.judge_server.faults.stores import (
     PARTS,
@@ -46,7 +47,7 @@ class Run:
         self.checker = checker
         self.client = client
         self.service = service
-        self._database = database
+        self.database = database
         self._rubrics: list[object] = [NAMED, RUBRIC]
         self._asked = 0
 
@@ -77,7 +78,7 @@ class Run:
         uses = self._asked * 2 * PARTS
         await until_written(self.service, uses)
         with psycopg.connect(
-            self._database.set(drivername="postgresql").render_as_string(hide_password=False)
+            self.database.set(drivername="postgresql").render_as_string(hide_password=False)
         ) as connection:
             assert connection.execute(
                 "SELECT count(*), count(DISTINCT (request, place, slot)) FROM ledger_uses"
@@ -137,3 +138,34 @@ async def test_a_database_that_hangs_holds_up_no_request_that_needs_nothing_new_
     await run.step()
     postgres.send(signal.SIGCONT)
     await run.all_written()
+
+
+async def test_a_database_that_becomes_read_only_costs_no_reward_and_no_row(
+    postgres: PostgresProcess, run: Run
+) -> None:
+    database, server = run.database, postgres.url
+    of = sql.Identifier(database.database or "")
+    execute(server, sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(of))
+    execute(database, THROW_OUT_OTHERS)
+    for _ in range(6):
+        await run.step()
+    criteria = {"criteria": [{"id": "a", "description": "d"}]}
+    async with httpx2.AsyncClient(base_url=run.service.url, timeout=60.0) as http:
+        refused = [
+            await http.post("/v1/rubrics/team/other/versions", json=criteria),
+            await http.post("/v1/rubrics/team/other/versions", json=criteria, headers={"Idempotency-Key": "a"}),
+            await http.put("/v1/rubrics/team/parts/tags", json={"tags": ["a"]}),
+            await http.get("/readyz"),
+        ]
+        for answer in refused:
+            assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+        assert "store" in refused[-1].json()["detail"]
+        assert (await http.get("/readyz", params={"only": "replica"})).status_code == 200
+        assert (await http.get("/v1/rubrics/team/parts")).status_code == 200
+    state = get(run.service, "/v1/ledger").json()
+    assert state["refused"] == state["lost"] == 0
+    execute(server, sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(of))
+    execute(database, THROW_OUT_OTHERS)
+    await run.all_written()
+    assert get(run.service, "/readyz").status_code == 200
+    assert get(run.service, "/v1/ledger").json()["refused"] == 0

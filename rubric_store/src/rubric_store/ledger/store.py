@@ -50,8 +50,8 @@ _READY_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0
 _WRITE_TIMEOUT_S = 60.0
 _READERS = 8
-_RETRYABLE_SQLSTATE_CLASSES = frozenset({"08", "40", "42", "53", "55", "57", "58"})
-"""Classes of PostgreSQL's error codes about the connection, the server, its locks or its schema."""
+_RETRYABLE_SQLSTATE_CLASSES = frozenset({"08", "25", "40", "42", "53", "55", "57", "58"})
+"""Classes of PostgreSQL's error codes about the connection, the transaction, the server, its locks or its schema."""
 
 T = TypeVar("T")
 

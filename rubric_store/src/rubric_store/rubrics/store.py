@@ -8,6 +8,7 @@ name@version and a digest. Whether such a version was retired in the meantime is
 
 import asyncio
 import difflib
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from time import monotonic
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -452,9 +454,13 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
             )
 
     async def ready(self) -> bool:
-        """Whether the store can be read: the database answers within five seconds and has the tables."""
+        """Whether the store can be used: the database answers within five seconds, has the tables and is writable."""
         try:
-            await self._read(queries.page("", self._engine.dialect.name, limit=1))
+            async with self._connect() as connection:
+                await connection.execute(queries.page("", self._engine.dialect.name, limit=1))
+                if self._engine.dialect.name == "postgresql":
+                    read_only = await connection.scalar(text("SELECT current_setting('transaction_read_only')"))
+                    return bool(read_only == "off")
         except (SQLAlchemyError, OSError):
             return False
-        return True
+        return os.access(self._engine.url.database or "", os.W_OK)
