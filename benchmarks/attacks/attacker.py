@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 import httpx2
 
+from benchmarks.attacks.burners import NICE
 from benchmarks.attacks.cases import CASES
 from benchmarks.attacks.connections import CONNECTIONS
 from benchmarks.attacks.fuzzing import FUZZING
@@ -26,7 +27,6 @@ ATTACKS: dict[str, Attack] = CASES | CONNECTIONS | FUZZING
 KEYS_VARIABLE = "ATTACKER_KEYS"
 READY = "ready"
 MOST_AT_A_TIME = 3
-_NICE = 5
 _PAUSE_S = 0.05
 
 
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--spool", type=Path)
     parser.add_argument("--small-disk", action="store_true")
     given = parser.parse_args()
-    os.nice(_NICE)  # real attackers have their own machines; here they share one with the service
+    os.nice(NICE)  # real attackers have their own machines; here they share one with the service
     with open(given.log, "a", encoding="utf-8", buffering=1) as log:
         asyncio.run(attack(given, json.loads(os.environ[KEYS_VARIABLE]), log))
 

@@ -80,8 +80,8 @@ def times(found: Attacked, windows: Sequence[Window]) -> Times:
 
 
 def rows_of_times(found: Attacked) -> list[dict[str, Any]]:
-    """Return a row for the calm windows, one for the attacked ones, and one for their ratio."""
-    calm, attacked = times(found, found.calm), times(found, found.attacked)
+    """Return a row for each kind of window, and one for the attacked times divided by each of the others."""
+    calm, loaded, attacked = (times(found, one) for one in (found.calm, found.loaded, found.attacked))
     rows: list[dict[str, Any]] = [
         {
             "windows": name,
@@ -92,21 +92,23 @@ def rows_of_times(found: Attacked) -> list[dict[str, Any]]:
             "largest lag of /healthz s": measured.largest_lag,
             "processors busy with other work": measured.others,
         }
-        for name, measured in (("calm", calm), ("attacked", attacked))
+        for name, measured in (("calm", calm), ("calm, beside burners", loaded), ("attacked", attacked))
     ]
-    ratios = [b / a for a, b in zip(calm[1:], attacked[1:], strict=True)]
-    rows.append(dict(zip(rows[0], ("times calm", "", *ratios), strict=True)))
+    for name, divisor in (("times calm", calm), ("times calm, beside burners", loaded)):
+        ratios = [b / a for a, b in zip(divisor[1:], attacked[1:], strict=True)]
+        rows.append(dict(zip(rows[0], (name, "", *ratios), strict=True)))
     return rows
 
 
-def ratio(found: Attacked) -> float:
-    """Return the attacked 99th percentile divided by the calm one; the target is below `TIMES_CALM`."""
-    return times(found, found.attacked).p99 / times(found, found.calm).p99
+def ratios(found: Attacked) -> tuple[float, float]:
+    """Return the attacked 99th percentile divided by the calm one, and by the one beside burners."""
+    attacked = times(found, found.attacked).p99
+    return attacked / times(found, found.calm).p99, attacked / times(found, found.loaded).p99
 
 
 def meets_aim(found: Attacked) -> bool:
-    """Whether the ratio meets its target."""
-    return ratio(found) < TIMES_CALM
+    """Whether honest requests take less than `TIMES_CALM` times as long as beside burners."""
+    return ratios(found)[1] < TIMES_CALM
 
 
 def rows_by_attack(found: Attacked) -> list[dict[str, Any]]:

@@ -1,6 +1,8 @@
 """The attack scenario: PostgreSQL, Redis, one `adjudge serve` with keys, two honest runs, and the attackers.
 
-Calm and attacked windows alternate. A probe requests `/healthz` throughout, from a thread of an otherwise idle process.
+Each cycle has a calm window, an attacked one, and one as long as the calm one beside burners, which use as much of the
+processors as everything but the service did under attack. A probe requests `/healthz` throughout, from a thread of an
+otherwise idle process.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ import psutil
 import psycopg
 
 from benchmarks.attacks.attacker import ATTACKS, KEYS_VARIABLE, READY
+from benchmarks.attacks.burners import burning, seconds_beside
 from benchmarks.server import running_service
 from benchmarks.soak.background import Background
 from benchmarks.soak.cluster import FENCES
@@ -56,7 +59,7 @@ class Plan:
     Attributes:
         windows: pairs of (calm, attacked) seconds, in order.
         slot_s: duration of one attack before the next ones start.
-        settle_s: time after an attacked window that counts neither as calm nor as attacked.
+        settle_s: time after an attacked window, and after one beside burners, that counts as neither.
         senders, period_s: number of senders of each run; each sends a group of 32 verdicts per period.
     """
 
@@ -81,10 +84,15 @@ class Probed(NamedTuple):
 
 @dataclass
 class Attacked:
-    """Results of an attack: the logs of trainers and attackers, the windows, and the service's state at the end."""
+    """Results of an attack: the logs of trainers and attackers, the windows, and the service's state at the end.
+
+    `burned` holds the number of processors that the burners of each window used.
+    """
 
     calm: list[Window]
     attacked: list[Window]
+    loaded: list[Window]
+    burned: list[float]
     lines: Lines
     attacks: Lines
     probed: list[Probed]
@@ -292,6 +300,18 @@ class _Attackers:
             self._process.wait()
 
 
+def _sleep_until(at: float) -> None:
+    time.sleep(max(0.0, at - time.time()))
+
+
+def _processors_beside(service_pid: int | None, window: Window) -> float:
+    """Wait until a window is over; return how many processors all but the service used in it."""
+    _sleep_until(window[0])
+    before, began = seconds_beside(service_pid), time.time()
+    _sleep_until(window[1])
+    return (seconds_beside(service_pid) - before) / max(1e-3, time.time() - began)
+
+
 def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[Attacked], None]) -> None:
     """Run an attack. `say` receives progress messages; `check` is called at the end, while the stores still run."""
     with ExitStack() as closing:
@@ -302,21 +322,27 @@ def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable
         service.start()
         attackers = _Attackers(service, plan, small_disk=small_disk)
         closing.callback(attackers.close)
-        calm, attacked, at = [], [], time.time() + plan.settle_s
+        calm, attacked, loaded, at = [], [], [], time.time() + plan.settle_s
         for calm_s, attacked_s in plan.windows:
             calm.append((at, at + calm_s))
             attacked.append((at + calm_s, at + calm_s + attacked_s))
             at += calm_s + attacked_s + plan.settle_s
+            loaded.append((at, at + calm_s))
+            at += calm_s + plan.settle_s
         probe, monitor, others = Probe(service.host.url), ProcessMonitor([service.host]), OtherWork()
         honest = {run: service.keys[project] for run, project in HONEST.items()}
         runs = training_runs(service.host.url, folder, plan.senders, plan.period_s, 0, honest)
+        burned: list[float] = []
         attackers.begin(attacked)
         with runs as logs:
-            for (_, begin), (_, end) in zip(calm, attacked, strict=True):
-                time.sleep(max(0.0, begin - time.time()))
+            for of_calm, of_attack, of_load in zip(calm, attacked, loaded, strict=True):
+                calm_rate = _processors_beside(service.host.pid, of_calm)
                 say("attackers begin")
-                time.sleep(max(0.0, end - time.time()))
-                say("attackers end")
+                burned.append(max(0.0, _processors_beside(service.host.pid, of_attack) - calm_rate))
+                say(f"attackers end; burners will use {burned[-1]:.2f} processors")
+                _sleep_until(of_load[0])
+                with burning(burned[-1]):
+                    _sleep_until(of_load[1])
             attackers.wait()
         probe.stop()
         monitor.stop()
@@ -327,6 +353,8 @@ def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable
             Attacked(
                 calm=calm,
                 attacked=attacked,
+                loaded=loaded,
+                burned=burned,
                 lines=[line for log in logs for line in read_lines(log)],
                 attacks=read_lines(attackers.log),
                 probed=probe.probed,

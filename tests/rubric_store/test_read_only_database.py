@@ -46,7 +46,7 @@ async def test_a_file_that_is_read_only_refuses_changes_until_it_can_be_written(
         ledger.salvage(rows)
     remount(folder, "rw")
     assert await store.ready()
-    published, created = await store.publish("p", "team/a", CONTENT)
+    _, created = await store.publish("p", "team/a", CONTENT)
     assert created
     ledger.write(rows)
     await store.close()

@@ -37,7 +37,13 @@ def assert_promises_are_kept(found: Attacked) -> None:
     assert held.honest > 0
     assert {line["attack"] for line in found.attacks} <= ATTACKS.keys()
     assert any(line["answers"] for line in found.attacks)
-    assert [row["windows"] for row in rows_of_times(found)] == ["calm", "attacked", "times calm"]
+    assert [row["windows"] for row in rows_of_times(found)] == [
+        "calm",
+        "calm, beside burners",
+        "attacked",
+        "times calm",
+        "times calm, beside burners",
+    ]
     assert rows_by_attack(found)
     assert_what_is_missing_is_found(found)
 
