@@ -17,6 +17,7 @@ import statistics
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from tests.fixtures.virtual_time import run_in_virtual_time
@@ -27,6 +28,7 @@ from benchmarks.peers.scripted_server import Faults, Server
 from benchmarks.report import publish
 from benchmarks.server import unused_port
 from judge_server.engines.openai.engine import OpenAIEngine
+from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ports import Batch, Call, Reply, TokenChoice
 from judge_server.scheduling.admission import QueueRules
@@ -82,6 +84,12 @@ async def judge_of(name: str, calls: int = CALLS, call_s: float = CALL_S) -> Asy
         await judge.close()
         return
     engine = ScriptedEngine(left_out, delay_s=call_s, concurrent_batches=calls)
+    if "pool" in name:
+        half = partial(ScriptedEngine, left_out, delay_s=call_s, concurrent_batches=calls // 2)
+        judge = await support.judge(EnginePool({"a": half, "b": half}), rules=QueueRules(calls=QUEUE_CALLS))  # type: ignore[arg-type]
+        yield judge
+        await judge.close()
+        return
     if "api" in name:
         async with judges(engine, queue_calls=QUEUE_CALLS) as served, api_of(*served) as api:
             yield api
@@ -149,7 +157,10 @@ def main() -> None:
     cases += [("serve", 2), ("api and judge", 2)]
     rows = [run_in_virtual_time(measure(name, load, per_call)) for name, per_call in cases for load in LOADS]
     publish("deadline_order", f"A run under a deadline that allows {POSSIBLE * CRITERIA} calls, in virtual time", rows)
-    rows = [run_in_virtual_time(beside_a_flood(name)) for name in ("serve", "OpenAI API, vLLM", "OpenAI API, another")]
+    rows = [
+        run_in_virtual_time(beside_a_flood(name))
+        for name in ("serve", "pool of two", "OpenAI API, vLLM", "OpenAI API, another")
+    ]
     publish("deadline_order_neighbours", "A light run alone and beside a flood, in virtual time", rows)
 
 

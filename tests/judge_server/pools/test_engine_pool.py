@@ -5,11 +5,13 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from benchmarks.deadline_order import beside_a_flood
 
 from judge_server.engines import ScriptedEngine
 from judge_server.engines.scripted import by_hash
 from judge_server.errors import EngineUnavailable
 from judge_server.ports import CallFailure, Reply
+from tests.fixtures.virtual_time import run_in_virtual_time
 from tests.judge_server.engines import answers, asked, failures, replies
 from tests.judge_server.pools.faulty import QUESTIONS, PoolHarness, trial
 from tests.judge_server.pools.test_breaker import Clock
@@ -155,3 +157,8 @@ async def test_tokens_are_counted_by_one_that_can(trial: PoolHarness) -> None:
     trial[second].counts = trial[third].counts = False
     with pytest.raises(EngineUnavailable, match="it cannot count"):
         await trial.pool.count_tokens(asked("Is it?"))
+
+
+def test_beside_a_flood_a_light_run_waits_no_longer_at_a_pool_than_the_calls_under_way_explain() -> None:
+    """Its half of the pool makes 2, the calls that wait at the members for their turn the rest."""
+    assert run_in_virtual_time(beside_a_flood("pool of two"))["beside to alone"] <= 3.0 + 1e-6

@@ -7,6 +7,7 @@ down is created anew and must prove to be the same judge as the others before it
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
@@ -21,6 +22,13 @@ log = logging.getLogger("adjudge")
 
 STRAGGLER_TIMEOUT_S = 30.0
 """How long the other members may take once one has started. A slower one joins when it is up."""
+
+_HEADROOM = 1.5
+_CALLS_WAITING = 8
+"""How many calls a pool takes: this factor times what its members work on, and at least this many more for each.
+
+Without any headroom, members idle while another has more than its part; with too much, a run waits behind all of it.
+"""
 
 _RETRIED_KINDS = frozenset({"engine", "overloaded"})
 _BREAKER_KINDS = frozenset({"engine", "timeout"})
@@ -125,7 +133,6 @@ class EnginePool:
     """
 
     fatal_error = ""
-    concurrent_calls = None  # each member has places of its own, which batches of other members do not take
 
     def __init__(
         self,
@@ -147,6 +154,16 @@ class EnginePool:
     def members(self) -> list[MemberView]:
         """Return each member's name, state and number of calls in flight."""
         return [member.view for member in self._pool.members]
+
+    @property
+    def concurrent_calls(self) -> int | None:
+        """How many calls the members take, with enough waiting that none idles; None if one limits only batches."""
+        calls = [member.target.engine.concurrent_calls for member in self._pool.members]
+        numbers = [number for number in calls if number is not None]
+        if len(numbers) < len(calls):
+            return None
+        together = sum(numbers)
+        return max(math.ceil(_HEADROOM * together), together + _CALLS_WAITING * len(numbers))
 
     @property
     def capacity(self) -> int:
