@@ -1,6 +1,6 @@
-"""The service behind nginx, which keeps connections to it: what goes wrong in one request costs no other.
+"""The service behind nginx and haproxy, which keep connections to it: what goes wrong in one request costs no other.
 
-Skipped where nginx is not installed; `.ci/run` installs it.
+Skipped where a proxy is not installed; `.ci/run` installs both.
 """
 
 import contextlib
@@ -18,19 +18,14 @@ import pytest
 from tests.fixtures.ports import unused_port
 from tests.services.processes import listening
 
-NGINX = shutil.which("nginx")
-
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(NGINX is None, reason="needs nginx: apt-get install nginx-light"),
-]
+pytestmark = pytest.mark.processes
 
 MOST_BYTES = 65536
 REQUEST: dict[str, Any] = {
     "rubric": {"criteria": [{"id": "a", "description": "Is it?"}, {"id": "b", "description": "Is it not?"}]},
     "groups": [{"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No.", "Perhaps."]}],
 }
-CONFIGURATION = """
+NGINX = """
 daemon off;
 master_process off;
 pid {folder}/pid;
@@ -59,21 +54,43 @@ http {{
 """
 
 
-@pytest.fixture(scope="module", params=["on", "off"])
+HAPROXY = """
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 30s
+  timeout server 30s
+  http-reuse always
+  {buffering}
+frontend all
+  bind 127.0.0.1:{port}
+  default_backend adjudge
+backend adjudge
+  server one {upstream}
+"""
+PROXIES = {
+    "nginx, whole bodies": ("nginx", NGINX, "on"),
+    "nginx, as they come": ("nginx", NGINX, "off"),
+    "haproxy": ("haproxy", HAPROXY, "option http-buffer-request"),
+}
+
+
+@pytest.fixture(scope="module", params=list(PROXIES))
 def proxied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of nginx in front of a service; it sends on bodies when they are whole, or as they come."""
-    folder: Path = tmp_path_factory.mktemp("nginx")
+    """The address of a proxy in front of a service; it sends on bodies when they are whole, or as they come."""
+    name, configuration, buffering = PROXIES[request.param]
+    program = shutil.which(name)
+    if program is None:
+        pytest.skip(f"needs {name}: apt-get install {name}")
+    folder: Path = tmp_path_factory.mktemp(name)
     options = {"ADJUDGE_DATA_DIR": str(folder / "data"), "ADJUDGE_MAX_BODY_BYTES": str(MOST_BYTES)}
     with listening("serve", "--port", "0", "--engine", "scripted://hash", **options) as service:
         port = unused_port()
-        file = folder / "nginx.conf"
-        file.write_text(
-            CONFIGURATION.format(
-                folder=folder, upstream=service.url.removeprefix("http://"), port=port, buffering=request.param
-            )
-        )
-        assert NGINX is not None
-        process = subprocess.Popen([NGINX, "-p", str(folder), "-e", str(folder / "errors"), "-c", str(file)])
+        file = folder / f"{name}.conf"
+        upstream = service.url.removeprefix("http://")
+        file.write_text(configuration.format(folder=folder, upstream=upstream, port=port, buffering=buffering))
+        arguments = ["-f", file, "-db"] if name == "haproxy" else ["-p", folder, "-e", folder / "errors", "-c", file]
+        process = subprocess.Popen([program, *arguments])
         try:
             url = f"http://127.0.0.1:{port}"
             transport = httpx2.HTTPTransport(retries=20)
@@ -125,7 +142,7 @@ HEAD = b"POST /v1/rewards HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: applicati
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Request-Id: trailer\r\n\r\n", {422}),
         (
             HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n",
-            {400},
+            {400, 422},
         ),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", {400}),
         (HEAD.replace(b"/v1/rewards", b"/v1/rubrics/a%00b") + b"Content-Length: 0\r\n\r\n", {400, 422}),
@@ -133,7 +150,7 @@ HEAD = b"POST /v1/rewards HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: applicati
     ],
     ids=["too large", "too many chunks", "trailer", "two lengths", "no chunk", "nul", "cut short"],
 )
-def test_a_request_that_is_refused_costs_no_other_on_the_connection_that_nginx_keeps(
+def test_a_request_that_is_refused_costs_no_other_on_the_connection_that_the_proxy_keeps(
     proxied: str, sent: bytes, statuses: set[int]
 ) -> None:
     expected = rewards(proxied)
