@@ -19,13 +19,12 @@ from adjudge_services.settings import Settings
 from judge_server.observability.logs import JsonFormatter, TextFormatter
 from trainer_client import __version__
 
-_YOUNG, _MIDDLE, _OLD = 20_000, 4, 500
+_YOUNG, _MIDDLE, _OLD = 20_000, 10, 200
 """Thresholds of the garbage collector's three generations.
 
 With Python's defaults (700, 10, 10) every request triggers several collections, and while 80,000 calls wait in the
 queue a collection of the oldest generation stops the process for 0.4 s, so that deadlines pass. Judging creates no
-reference cycles and its objects are freed without the collector, so it need run only rarely. A collection of the middle
-generation looks at up to 80,000 objects, which takes some 25 ms; with 200,000 it took 70.
+reference cycles and its objects are freed without the collector, so it need run only rarely.
 """
 
 _SWITCH_S = 0.001
