@@ -18,7 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from judge_server.api.auth import RequiredScope, project_of
-from judge_server.api.body_reader import INLINE_PARSE_MAX_BYTES, body_reader_of
+from judge_server.api.body_reader import INLINE_PARSE_MAX_BYTES, WORKER_PARSE_MIN_BYTES, body_reader_of
 from judge_server.api.responses import ClientDisconnected, run_while_connected
 from judge_server.bodies import MessageType, parse_strict_json
 from judge_server.errors import Overloaded, invalid_request
@@ -59,7 +59,9 @@ class StrictRoute(APIRoute):
                 strict = _StrictRequest(request.scope, request.receive)
                 strict._body = content
                 if len(content) > INLINE_PARSE_MAX_BYTES:
-                    strict._json = await run_while_connected(strict, reader.read(content, kind, project_id))
+                    reading = reader.read(content, kind, project_id)
+                    waits = len(content) > WORKER_PARSE_MIN_BYTES
+                    strict._json = await (run_while_connected(strict, reading) if waits else reading)
                 return await handle(strict)
             finally:
                 received.release()
