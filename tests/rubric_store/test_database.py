@@ -1,13 +1,14 @@
 """Which URLs the store takes, what it says to the others, and how its connections behave."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from rubric_store import DatabaseURLError, RubricStore, SQLLedger, migrations, open_engine
-from rubric_store.database import SESSION_SETTINGS
+from rubric_store import DatabaseURLError, RubricStore, SQLLedger, database, migrations, open_engine
+from rubric_store.database import SESSION_SETTINGS, WRITES
 from tests.rubric_store.examples import rubric
 
 
@@ -37,6 +38,31 @@ async def test_sqlite_connections_log_ahead_and_keep_foreign_keys(tmp_path: Path
         values = [(await connection.execute(text(f"PRAGMA {name}"))).scalar_one() for name in pragmas]
     await engine.dispose()
     assert values == ["wal", 1, 30_000]
+
+
+async def test_a_cancelled_transaction_gives_up_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_BUSY_TIMEOUT_MS", 2_000)
+    engine = open_engine(f"sqlite+aiosqlite:///{tmp_path / 'x.db'}").execution_options(**{WRITES: True})
+    long = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT count(*) FROM n"
+    reading = asyncio.Event()
+
+    async def transaction() -> None:
+        async with engine.begin() as connection:
+            await connection.execute(text("CREATE TABLE written (it integer)"))
+            asyncio.get_running_loop().call_later(0.05, reading.set)
+            await connection.execute(text(long))
+
+    try:
+        for _ in range(3):
+            task = asyncio.create_task(transaction())
+            await reading.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            reading.clear()
+        async with engine.begin() as connection:
+            await connection.execute(text("CREATE TABLE written (it integer)"))
+    finally:
+        await engine.dispose()
 
 
 @pytest.mark.postgres

@@ -9,8 +9,9 @@ A database that cannot be reached raises `ConnectionError`, whatever the driver 
 """
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from time import monotonic
@@ -20,7 +21,7 @@ import psycopg
 from psycopg import waiting
 from psycopg.abc import PQGen
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -174,6 +175,7 @@ def configure_engine(engine: Engine) -> None:
     if engine.dialect.name == "sqlite" and not event.contains(engine, "connect", _on_sqlite_connect):
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", _on_sqlite_begin)
+        event.listen(engine, "invalidate", _on_sqlite_invalidate)
     if engine.dialect.name == "postgresql" and not event.contains(engine, "connect", _on_postgresql_connect):
         event.listen(engine, "connect", _on_postgresql_connect)
 
@@ -213,6 +215,15 @@ def _on_postgresql_connect(connection: Any, _record: object) -> None:
 def _on_sqlite_begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get(WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _on_sqlite_invalidate(connection: Any, _record: object, _error: object) -> None:
+    """Roll back before a connection is closed whose task was cancelled.
+
+    SQLite keeps a connection that is closed with an open statement, together with its lock on the database.
+    """
+    with suppress(sqlite3.Error, SQLAlchemyError, ValueError):
+        connection.rollback()
 
 
 @contextmanager
