@@ -16,6 +16,7 @@ def test_every_reason_for_a_discard_is_explained() -> None:
 
 def test_every_file_of_a_run_is_explained() -> None:
     files = {
+        run_folder.DATABASE_FILE,
         run_folder.RUBRICS_FILE,
         run_folder.PUBLISHED_FILE,
         run_folder.DISCARDED_FILE,

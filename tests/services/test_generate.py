@@ -3,13 +3,16 @@
 import asyncio
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -56,6 +59,14 @@ def out(tmp_path: Path) -> Path:
 
 def generate(model: WritingModel, file: Path, out: Path, *options: str) -> Result:
     return RUN.invoke(app, ["generate", "toy", str(file), "--out", str(out), "--engine", model.url, *options])
+
+
+def stored_results(out: Path) -> list[dict[str, Any]]:
+    """The results in the database of a folder."""
+    database = sqlite3.connect(out / "operations.db")
+    rows = database.execute("SELECT body FROM operation_results").fetchall()
+    database.close()
+    return [json.loads(zlib.decompress(body)) for (body,) in rows]
 
 
 def found(reference: str) -> RubricVersion | None:
@@ -212,7 +223,7 @@ def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, o
         def pause() -> None:
             if len(model.questions) > 6:
                 halfway.set()
-                go.wait(30)
+                go.wait(300)
 
         model.pause = pause
         command = [sys.executable, "-m", "tests.services.toy_cli", "generate", "toy", str(file), "--out", str(out)]
@@ -227,16 +238,16 @@ def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, o
         while not halfway.wait(0.1):
             assert first.poll() is None, first.communicate()[1]
         first.send_signal(end)
-        _, said = first.communicate(timeout=30)
+        _, said = first.communicate(timeout=300)
         assert first.returncode == (-signal.SIGKILL if end == signal.SIGKILL else 130), said
         if end == signal.SIGINT:
             assert b"Run the same command again to continue" in said
         model.pause = lambda: None
         go.set()
-        kept = {record["metadata"]["question"] for record in read_lines(out / "rubrics.jsonl")}
+        kept = {record["metadata"]["question"] for record in stored_results(out)}
         assert 1 <= len(kept) < 12
         asked = list(model.questions)
-        second = subprocess.run([*command, "--engine", model.url], capture_output=True, timeout=60, check=False)
+        second = subprocess.run([*command, "--engine", model.url], capture_output=True, timeout=300, check=False)
         assert second.returncode == 0, second.stderr
         assert not kept & set(model.questions[len(asked) :]), "what was done is not asked again"
     records = read_lines(out / "rubrics.jsonl")
@@ -246,5 +257,6 @@ def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, o
     references = [line["reference"] for line in read_lines(out / "published.jsonl")]
     assert len(references) == len(set(references)) == 12
     assert all(reference.endswith("@1") for reference in references)
-    operations = [json.loads(path.read_text()) for path in out.glob(".operations/*/operation.json")]
-    assert [operation["state"] for operation in operations] == ["done"], "the operation went on, none was added"
+    database = sqlite3.connect(out / "operations.db")
+    assert database.execute("SELECT state FROM operations").fetchall() == [("done",)], "the operation went on"
+    database.close()

@@ -8,10 +8,12 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
+from pathlib import Path
 
 import httpx2
 from fastapi import FastAPI
 from pydantic import JsonValue
+from sqlalchemy.exc import SQLAlchemyError
 
 from adjudge_services.judges import build_engine
 from adjudge_services.settings import Settings
@@ -21,12 +23,12 @@ from judge_server.operations.handlers import EvaluateHandler, GenerateHandler, S
 from judge_server.operations.handlers.base import OperationHandler
 from judge_server.operations.handlers.generate import WriterProvider
 from judge_server.operations.handlers.judging import ClientFactory
-from judge_server.operations.queues import CeleryQueue, LocalQueue, celery_app
-from judge_server.operations.runner import ChunkRunner
-from judge_server.operations.service import ChunkedOperations, Dispatcher
+from judge_server.operations.local import dispatch_to, work_on
+from judge_server.operations.queues import CeleryQueue, celery_app
 from judge_server.operations.worker_tokens import WorkerTokens
-from judge_server.ports import ChunkQueue, OperationKind, Operations
-from rubric_store import RubricStore, SQLOperations
+from judge_server.ports import OperationKind, Operations
+from rubric_store import RubricStore, SQLOperations, migrations
+from rubric_store.database import SQLITE
 from rubric_store.lint import lint
 from trainer_client import AsyncClient
 from trainer_client.client.connection import transport_options
@@ -51,16 +53,30 @@ async def run_operations(
         closing.push_async_callback(writers.close)
         handlers = build_handlers(make_client, rubrics, store, writers)
         if settings.queue_url.startswith(_REDIS):
-            queue: ChunkQueue = CeleryQueue(celery_app(settings.queue_url))
+            running = dispatch_to(CeleryQueue(celery_app(settings.queue_url)), store, handlers)
         else:
-            runner = ChunkRunner(store, handlers, lease_s=settings.chunk_lease_s, metrics=metrics)
-            queue = local = LocalQueue(runner.run)
-            local.start()
-            closing.push_async_callback(local.close)
-        dispatcher = Dispatcher(store, queue)
-        dispatching = asyncio.create_task(dispatcher.run())
-        closing.push_async_callback(_cancel_and_wait, dispatching)
-        yield ChunkedOperations(store, handlers, dispatcher)
+            running = work_on(store, handlers, lease_s=settings.chunk_lease_s, metrics=metrics)
+        yield await closing.enter_async_context(running)
+
+
+@asynccontextmanager
+async def command_store(database: Path) -> AsyncIterator[SQLOperations]:
+    """Open the store of a command's own operations: a SQLite file, on which no service works.
+
+    Raises:
+        ValueError: the file is not a database that this release can use.
+    """
+    url = f"{SQLITE}:///{database}"
+    try:
+        await asyncio.to_thread(migrations.upgrade, url)
+    except (migrations.UnknownRevisionError, SQLAlchemyError) as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise ValueError(f"{database} cannot be used: {reason}; use another folder") from error
+    store = SQLOperations(url)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def check_queue(settings: Settings) -> None:
@@ -87,8 +103,8 @@ def build_handlers(
     return {
         "score": ScoreHandler(client_factory, rubrics),
         "evaluate_judge": EvaluateHandler(client_factory, rubrics, store),
-        "generate_rubrics": GenerateHandler(writers, rubrics, lint_findings),
-        "validate_rubrics": ValidateHandler(writers, rubrics, rubrics),
+        "generate_rubrics": GenerateHandler(writers.writer, rubrics, lint_findings),
+        "validate_rubrics": ValidateHandler(writers.writer, rubrics, rubrics),
     }
 
 
@@ -113,8 +129,3 @@ def client_factory(
         )
 
     return make_client
-
-
-async def _cancel_and_wait(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -1,54 +1,84 @@
-"""Running the toy generator over rows, with a scripted model and a store in memory."""
+"""Running the toy generator over rows, with a scripted model, in a folder of its own."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from judge_server.generation.generator import Generator
-from judge_server.generation.run import GeneratorRun, GeneratorRunSettings, Publisher, RunCounts
 from judge_server.generation.run_folder import RunFolder
 from judge_server.generation.writer import Writer
+from judge_server.operations.generation_run import GenerationRun, GenerationSettings
+from judge_server.ports import OperationProgress, RubricSource
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import RubricStore, SQLOperations
+from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.generation.toy import ToyGenerator, ToyParameters, ToyScript
 
-
-class Store:
-    """A `Publisher` that keeps what it is given; a name's versions are those with different digests."""
-
-    def __init__(self) -> None:
-        self.versions: dict[str, list[str]] = {}
-        self.calls = 0
-
-    async def __call__(self, record: dict[str, Any]) -> tuple[str, bool]:
-        self.calls += 1
-        digests = self.versions.setdefault(record["name"], [])
-        added = record["digest"] not in digests
-        if added:
-            digests.append(record["digest"])
-        return f"{record['name']}@{digests.index(record['digest']) + 1}", added
+POLL_INTERVAL_S = 0.01
 
 
-async def run_toy(
-    folder: Path,
-    file: Path,
-    script: ToyScript,
-    *,
-    publish: Publisher | None = None,
-    settings: GeneratorRunSettings | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    generator: type[Generator[Any, Any]] = ToyGenerator,
-    report: Callable[[RunCounts], None] = lambda run_counts: None,
-    engine_options: Mapping[str, Any] | None = None,
-) -> RunCounts:
-    """One run; the tally when it has ended."""
-    engine = script.engine(**(engine_options or {}))
-    writer = Writer(engine, await engine.start(), retry_delay_s=0.0)
-    made = generator(ToyParameters(**(parameters or {})))
-    with RunFolder(folder) as opened:
-        run = GeneratorRun(
-            made, writer, opened, file, settings=settings or GeneratorRunSettings(), publish=publish, report=report
-        )
-        await run.run()
-    return run.run_counts
+class ToyRuns:
+    """Runs into a folder, over a store of rubrics. `problem` is why the last run stopped early, if it did."""
+
+    def __init__(self, folder: Path, new_sqlite: NewSQLite, rubrics: RubricStore) -> None:
+        self.folder = folder
+        self.rubrics: RubricSource = rubrics
+        self.problem: str | None = None
+        self._new_sqlite = new_sqlite
+
+    async def run(
+        self,
+        file: Path,
+        script: ToyScript,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        generator: type[Generator[Any, Any]] = ToyGenerator,
+        report: Callable[[OperationProgress], None] = lambda progress: None,
+        model: str | None = None,
+        engine_options: Mapping[str, Any] | None = None,
+        publish: bool = False,
+        **settings: Any,
+    ) -> OperationProgress:
+        """One run; its progress when it has ended."""
+        engine = script.engine(**(engine_options or {}))
+        identity = await engine.start()
+        if model is not None:
+            identity = replace(identity, model=model)
+        writer = Writer(engine, identity, retry_delay_s=0.0)
+
+        async def find(reference: str) -> Any:
+            return await self.rubrics.find(PROJECT_ID, reference)
+
+        made = generator(ToyParameters(**(parameters or {})), find=find)
+        wanted = GenerationSettings(made.kind, file, dict(parameters or {}), publish=publish, **settings)
+        with RunFolder(self.folder) as folder:
+            if not folder.database.exists():
+                self._new_sqlite(folder.database)
+            store = SQLOperations(f"sqlite+aiosqlite:///{folder.database}")
+            try:
+                run = GenerationRun(
+                    wanted,
+                    made,
+                    writer,
+                    folder,
+                    store,
+                    self.rubrics,
+                    report=report,
+                    poll_interval_s=POLL_INTERVAL_S,
+                )
+                progress, self.problem = await run.run()
+            finally:
+                await store.close()
+        return progress
+
+    async def operations(self) -> list[tuple[str, str]]:
+        """The id and state of the operations in the folder, newest first."""
+        store = SQLOperations(f"sqlite+aiosqlite:///{self.folder / 'operations.db'}")
+        try:
+            return [(one.id, one.state) for one in await store.list(PROJECT_ID, 100)]
+        finally:
+            await store.close()
 
 
 def write(file: Path, content: bytes) -> Path:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from judge_server.generation.kinds import ALL_GENERATORS, GENERATORS, generator_of
 from judge_server.generation.wording import GeneratorTemplates, default_templates, read_templates
-from judge_server.ports.operations import JobFailed
 from judge_server.prompts import InvalidTemplate
 from judge_server.prompts.sources import MAX_TEMPLATE_BYTES
 from tests.judge_server.generation.golden_wording import COMMAND, GOLDEN, prompts
@@ -110,7 +109,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_template_that_cannot_be_filled_in_ends_the_job_with_its_name() -> None:
     prompt_templates = GeneratorTemplates("answer", overrides={"answer.j2": "{{ question.words.first }}"})
-    with pytest.raises(JobFailed, match=r"answer.j2 cannot be rendered"):
+    with pytest.raises(InvalidTemplate, match=r"answer.j2 cannot be rendered"):
         prompt_templates("answer", question="Why?")
 
 

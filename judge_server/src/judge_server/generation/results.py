@@ -1,6 +1,6 @@
 """Results of a run: statistics of the rubrics, a plot, one file per split, and rows for trainers.
 
-Each file is rebuilt from the journals and replaced atomically. The plot needs matplotlib, an optional dependency;
+Each file is rebuilt from `rubrics.jsonl` and replaced atomically. The plot needs matplotlib, an optional dependency;
 without it, only the plot is missing.
 
 All trainer rows have the same columns, so that a file can be loaded as one table. The grounding, the ground truth and
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
-from judge_server.generation.run_folder import PUBLISHED_FILE, RUBRICS_FILE, RunFolder, Split, read_journal
+from judge_server.generation.run_folder import PUBLISHED_FILE, RUBRICS_FILE, RunFolder, Split, read_records
 from judge_server.generation.validity import rates_by_kind
 from trainer_client.wire.base import AnswerModel
 
@@ -268,8 +268,8 @@ def trainer_rows(
         raise ValueError(
             f"{file} does not exist; give the --out folder of a completed `adjudge generate`, which has {RUBRICS_FILE}"
         )
-    references = {} if inline else {one["key"]: one["reference"] for one in read_journal(folder / PUBLISHED_FILE)}
-    for number, record in enumerate(read_journal(file), 1):
+    references = {} if inline else {one["key"]: one["reference"] for one in read_records(folder / PUBLISHED_FILE)}
+    for number, record in enumerate(read_records(file), 1):
         question = record["metadata"].get("question")
         if not isinstance(question, str) or not question.strip():
             raise ValueError(f"{file}:{number}: the record has no question; remove the line")

@@ -19,7 +19,6 @@ from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError, Temp
 from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from judge_server.ports.operations import JobFailed
 from judge_server.prompts import InvalidTemplate
 from judge_server.prompts.fencing import Fence, neutralise
 from judge_server.prompts.sources import read_source
@@ -59,14 +58,14 @@ class GeneratorTemplates:
 
         Raises:
             KeyError: `name` is not one of these templates.
-            JobFailed: a user's template cannot be rendered.
+            InvalidTemplate: a user's template cannot be rendered.
         """
         if name not in self.names:
             raise KeyError(name)
         try:
             return self._rendering_environment.get_template(f"{name}.j2").render(**values)
         except (TemplateError, TypeError, ValueError) as error:
-            raise JobFailed(f"the template {name}.j2 cannot be rendered: {error}; correct it") from error
+            raise InvalidTemplate(f"the template {name}.j2 cannot be rendered: {error}; correct it") from error
 
     @cached_property
     def _rendering_environment(self) -> Environment:

@@ -60,6 +60,8 @@ each change."""
 
 T = TypeVar("T")
 
+OperationHandlers = Mapping[OperationKind, OperationHandler]
+
 _REQUEST: TypeAdapter[Any] = TypeAdapter(OperationRequest)
 
 
@@ -137,7 +139,7 @@ class ChunkedOperations:
     def __init__(
         self,
         store: OperationStore,
-        handlers: Mapping[OperationKind, OperationHandler],
+        handlers: OperationHandlers,
         dispatcher: Dispatcher,
         *,
         poll_interval_s: float = POLL_INTERVAL_S,

@@ -1,15 +1,13 @@
 """Operations: work that takes longer than a request, such as scoring jobs and rubric generation.
 
 An operation can be submitted, followed, read page by page, cancelled and retried. `Operations` is the port for callers,
-`OperationStore` and `ChunkQueue` are what its implementation needs, and a `Job` is a kind of operation. Finished work
-is kept, so an operation whose process dies continues in the next one.
+`OperationStore` and `ChunkQueue` are what its implementation needs. Finished work is kept, so an operation whose
+process dies continues in the next one.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import JsonValue
 
@@ -169,41 +167,3 @@ class ChunkQueue(Protocol):
 
     async def waiting(self) -> int:
         """Count the waiting messages. Raises `ConnectionError` if the queue cannot be reached."""
-
-
-class JobFailed(Exception):
-    """A job cannot continue; the message gives the reason to the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobContext:
-    """One attempt at an operation.
-
-    Attributes:
-        request: the request, as accepted by `Job.check`.
-        folder: the operation's folder, the same in every attempt.
-        report: reports progress.
-    """
-
-    operation_id: str
-    project_id: str
-    request: dict[str, Any]
-    folder: Path
-    report: Callable[[OperationProgress], None]
-
-
-class Job(Protocol):
-    """A kind of operation, which resumes from where an earlier attempt stopped."""
-
-    def check(self, request: dict[str, Any]) -> None:
-        """Check a request. Raises `ValueError` if it cannot be run."""
-
-    def results_file(self, request: dict[str, Any], folder: Path) -> Path:
-        """Return the file to which results are appended, one line of JSON each."""
-
-    async def run(self, context: JobContext) -> None:
-        """Do the work. It may be cancelled or killed at any moment, and must be able to continue in another attempt.
-
-        An exception fails the operation. The messages of `JobFailed`, `OSError` and `ValueError` are for the user; any
-        other exception is treated as a bug.
-        """

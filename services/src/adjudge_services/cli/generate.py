@@ -1,16 +1,15 @@
 """`adjudge generate` and `adjudge rows`: have a model write rubrics, and turn them into training rows.
 
 The output folder of a run has operations of its own, so that a stopped run is continued from the folder of its results.
-The progress display follows an operation with a bar, or with occasional lines if standard error is not a terminal.
+The progress display is a bar, or occasional lines if standard error is not a terminal.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -21,20 +20,17 @@ from rich.table import Table
 
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.judges import build_engine
+from adjudge_services.operations import command_store
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, command_line_user, prepare_store
 from judge_server.errors import EngineStartError
 from judge_server.generation.kinds import GENERATORS
 from judge_server.generation.results import CorpusStatistics, Distribution, read_statistics, write_rows
-from judge_server.generation.run_folder import DISCARDED_FILE, FAILED_FILE, first_discards, read_failures
+from judge_server.generation.run_folder import DISCARDED_FILE, FAILED_FILE, RunFolder, first_discards, read_failures
 from judge_server.generation.writer import Writer
-from judge_server.operations import InProcessOperations
-from judge_server.operations.handlers.generate import GenerateJob
-from judge_server.ports import Engine
-from judge_server.ports.operations import Operations
-from judge_server.rubrics import PROJECT_ID
+from judge_server.operations.generation_run import GenerationRun, GenerationSettings, open_generator
 from rubric_store import RubricStore
-from trainer_client.wire.operations import Operation, OperationProgress
+from trainer_client.wire.operations import OperationProgress
 
 _LINE_INTERVAL_S = 30.0
 
@@ -42,42 +38,31 @@ _LINE_INTERVAL_S = 30.0
 class ProgressDisplay:
     """Shows the progress of an operation."""
 
-    def __init__(self, operations: Operations, activity: str, made: str, bar: Progress, task: TaskID) -> None:
-        self._operations = operations
+    def __init__(self, activity: str, made: str, bar: Progress, task: TaskID) -> None:
         self._activity = activity
         self._made = made
         self._bar = bar
         self._task = task
         self._last_line_at = time.monotonic()
 
-    async def follow(self, submitted: Operation) -> Operation:
-        """Follow an operation and return it when it has ended."""
-        operation = submitted
-        async for operation in self._operations.events(PROJECT_ID, submitted.id):
-            progress = operation.progress
-            self._bar.update(
-                self._task,
-                description=self._activity,
-                completed=progress.done,
-                total=progress.total,
-                about=_about(progress, self._made),
-            )
-            if self._bar.disable and time.monotonic() - self._last_line_at > _LINE_INTERVAL_S:
-                self._last_line_at = time.monotonic()
-                about = _about(progress, self._made)
-                err.print(f"{progress.done} of {progress.total}  {about}", highlight=False, soft_wrap=True)
-        return operation
+    def show(self, progress: OperationProgress) -> None:
+        """Update the bar, or print a line if the last one is old."""
+        about = _about(progress, self._made)
+        self._bar.update(
+            self._task, description=self._activity, completed=progress.done, total=progress.total, about=about
+        )
+        if self._bar.disable and time.monotonic() - self._last_line_at > _LINE_INTERVAL_S:
+            self._last_line_at = time.monotonic()
+            err.print(f"{progress.done} of {progress.total}  {about}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def show_progress(
-    operations: Operations, activity: str = "generating", made: str = "made"
-) -> Iterator[ProgressDisplay]:
+def show_progress(activity: str = "generating", made: str = "made") -> Iterator[ProgressDisplay]:
     """Show progress in the block: a bar, or lines if standard error is not a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None, about="")
-        yield ProgressDisplay(operations, activity, made, bar, task)
+        yield ProgressDisplay(activity, made, bar, task)
 
 
 def _about(progress: OperationProgress, made: str) -> str:
@@ -161,13 +146,11 @@ def statistics_table(statistics: CorpusStatistics) -> Table:
     return table
 
 
-def report(operation: Operation, output: Path) -> bool:
+def report(progress: OperationProgress, problem: str | None, output: Path) -> bool:
     """Report a run on standard error; return whether every line was read and every input processed."""
-    progress = operation.progress
-    if operation.state != "done":
-        why = operation.problem or f"the run was {operation.state}"
+    if problem is not None:
         err.print(
-            f"[bold red]error:[/] {escape(why)}. Results so far are kept; run the same command again to continue",
+            f"[bold red]error:[/] {escape(problem)}. Results so far are kept; run the same command again to continue",
             highlight=False,
             soft_wrap=True,
         )
@@ -190,9 +173,9 @@ def report(operation: Operation, output: Path) -> bool:
         soft_wrap=True,
     )
     problems = [*read_failures(output)]
-    for problem in problems[:_MAX_PROBLEMS]:
-        where = f"line {problem['line']}, {problem['kind']}"
-        err.print(f"[red]{where}:[/] {escape(problem['detail'])}", highlight=False, soft_wrap=True)
+    for failure in problems[:_MAX_PROBLEMS]:
+        where = f"line {failure['line']}, {failure['kind']}"
+        err.print(f"[red]{where}:[/] {escape(failure['detail'])}", highlight=False, soft_wrap=True)
     if len(problems) > _MAX_PROBLEMS:
         err.print(
             f"… and {len(problems) - _MAX_PROBLEMS} more in {output / FAILED_FILE}", highlight=False, soft_wrap=True
@@ -219,59 +202,6 @@ def _distribution(distribution: Distribution) -> str:
 
 def _counts(counts: Mapping[str, int]) -> str:
     return escape(", ".join(f"{number} {name}" for name, number in counts.items()))
-
-
-_OPERATIONS = ".operations"
-
-
-@dataclass(slots=True)
-class GenerationRun:
-    """The operations of one folder, and the engine that writes for them."""
-
-    engine: Engine
-    operations: InProcessOperations
-    writer: Writer | None = None
-
-    async def start_engine(self) -> None:
-        """Load the model; raises `EngineStartError`."""
-        self.writer = Writer(self.engine, await self.engine.start())
-
-    async def begin(self, request: dict[str, Any]) -> Operation:
-        """Continue an unfinished operation with the same request, or cancel unfinished ones and submit a new one."""
-        await self.operations.start()
-        for unfinished in await self.operations.list(PROJECT_ID):
-            if unfinished.ended:
-                continue
-            if unfinished.request == request:
-                return unfinished
-            await self.operations.cancel(PROJECT_ID, unfinished.id)
-        return await self.operations.submit(PROJECT_ID, "generate_rubrics", request)
-
-
-@asynccontextmanager
-async def open_generation_run(settings: Settings, output: Path) -> AsyncIterator[GenerationRun]:
-    """Open store, engine and operations for the results in `output`; the model is not loaded yet.
-
-    Raises:
-        StartError: the store cannot be opened.
-        ValueError: the engine is unknown.
-    """
-    await prepare_store(settings)
-    engine = build_engine(settings)
-    store = RubricStore(settings.store_url, actor=command_line_user)
-
-    async def writer() -> Writer:
-        assert generation.writer is not None
-        return generation.writer
-
-    job = GenerateJob(writer, store)
-    generation = GenerationRun(engine, InProcessOperations(output / _OPERATIONS, {"generate_rubrics": job}))
-    try:
-        yield generation
-    finally:
-        await generation.operations.close()
-        await engine.close()
-        await store.close()
 
 
 _JSON: TypeAdapter[Json] = TypeAdapter(Json)
@@ -318,18 +248,10 @@ def generate(
         )
     settings = Settings(engine_url=engine) if engine else Settings()
     try:
-        request = {
-            "generator": kind,
-            "input": str(file.resolve()),
-            "out": str(output.resolve()),
-            "parameters": _parameters(assignments or []),
-            "publish": publish,
-            "prefix": prefix,
-            "limit": limit,
-            "concurrency": concurrency,
-            **({} if templates is None else {"templates": str(templates.resolve())}),
-        }
-        operation = asyncio.run(_generate(settings, request, output))
+        request = GenerationSettings(
+            kind, file, _parameters(assignments or []), publish, prefix, limit, concurrency, templates
+        )
+        progress, problem = asyncio.run(_generate(settings, request, output))
     except KeyboardInterrupt:
         err.print(
             f"[yellow]stopped;[/] results so far are in {escape(str(output))}. Run the same command again to continue",
@@ -339,28 +261,34 @@ def generate(
         raise typer.Exit(INTERRUPTED) from None
     except (StartError, EngineStartError, OSError, ValueError) as error:
         exit_with_error(str(error))
-    _report_and_exit(operation, output)
+    _report_and_exit(progress, problem, output)
 
 
-async def _generate(settings: Settings, request: dict[str, Any], output: Path) -> Operation:
-    async with open_generation_run(settings, output) as generation:
-        with show_progress(generation.operations) as shown:
-            operation = await _begin_operation(generation, request)
-            return await shown.follow(operation)
+async def _generate(
+    settings: Settings, request: GenerationSettings, output: Path
+) -> tuple[OperationProgress, str | None]:
+    """Run to the end; return the progress, and why the run stopped early, if it did."""
+    await prepare_store(settings)
+    async with AsyncExitStack() as closing:
+        rubrics = RubricStore(settings.store_url, actor=command_line_user)
+        closing.push_async_callback(rubrics.close)
+        engine = build_engine(settings)
+        closing.push_async_callback(engine.close)
+        folder = closing.enter_context(RunFolder(output))
+        generator = await closing.enter_async_context(open_generator(request, rubrics))
+        store = await closing.enter_async_context(command_store(folder.database))
+        shown = closing.enter_context(show_progress())
+        writer = Writer(engine, await engine.start())
+        run = GenerationRun(request, generator, writer, folder, store, rubrics, report=shown.show)
+        return await run.run()
 
 
-async def _begin_operation(generation: GenerationRun, request: dict[str, Any]) -> Operation:
-    """Load the model, then continue or submit the operation for a request."""
-    await generation.start_engine()
-    return await generation.begin(request)
-
-
-def _report_and_exit(operation: Operation, output: Path) -> None:
-    statistics = read_statistics(output) if operation.state == "done" else None
+def _report_and_exit(progress: OperationProgress, problem: str | None, output: Path) -> None:
+    statistics = read_statistics(output) if problem is None else None
     if statistics is not None and statistics.inputs:
         out.print(statistics_table(statistics))
-    complete = report(operation, output)
-    if operation.state != "done" or not complete:
+    complete = report(progress, problem, output)
+    if problem is not None or not complete:
         raise typer.Exit(1)
 
 

@@ -1,49 +1,34 @@
-"""Generation of rubrics as an operation: in chunks by a worker, or in a folder by a command.
+"""Generation of rubrics in chunks of one input each, since an input takes many model calls.
 
-`GenerateHandler` makes a chunk of each input, since each takes many model calls, and publishes each rubric as soon as
-it is done. `GenerateJob` runs the whole operation in a folder, where it can be resumed.
-
-A chunk publishes its rubric once, even if it runs twice because a worker died between publishing and storing the
-result. The next attempt finds the version by its lineage: the operation, and the source or, if several inputs revise
-one rubric, the chunk.
+A chunk publishes its rubric as soon as it is made, and only once, even if it runs twice because a worker died between
+publishing and storing the result. The next attempt finds the version by its lineage: the operation, and the source or,
+if several inputs revise one rubric, the chunk.
 """
 
 import asyncio
-import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
-from json import dumps
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel, Field, JsonValue, PositiveInt, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from judge_server.errors import EngineStartError
 from judge_server.generation.generator import Generator, InputRow
+from judge_server.generation.inputs import make_record, run_input
 from judge_server.generation.kinds import check_parameters, generator_of
-from judge_server.generation.results import write_results
-from judge_server.generation.run import GeneratorRun, GeneratorRunSettings, Publisher, RunCounts
-from judge_server.generation.run_folder import (
-    DISCARDED_FILE,
-    RUBRICS_FILE,
-    RunFolder,
-    read_failures,
-    read_journal,
-    split_of,
-)
-from judge_server.generation.wording import read_templates
-from judge_server.generation.writer import Writer, WriterUsage
+from judge_server.generation.run_folder import split_of
+from judge_server.generation.writer import RubricDiscarded, Writer, WriterFailed, WriterUsage
 from judge_server.operations.handlers.base import (
     FatalChunkError,
     InvalidOperationError,
     RetryableChunkError,
     ServiceUnavailableError,
 )
-from judge_server.ports import Engine, OperationProgress, RubricSource
-from judge_server.ports.operations import JobContext
+from judge_server.ports import Engine, RubricSource
+from judge_server.prompts import InvalidTemplate
 from trainer_client.wire import Criterion, Lineage, RubricContent, RubricVersion
-from trainer_client.wire.base import RequestModel
 from trainer_client.wire.operations import ChunkOutcome, ChunkRef, GenerateOperation, LeasedChunk, NewChunk
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rewards import Usage
@@ -57,128 +42,8 @@ MAX_VERSIONS_SEARCHED = 500
 LintFunction = Callable[[Sequence[Criterion]], list[dict[str, JsonValue]]]
 """Returns the lint findings about a rubric, each with `code`, `severity`, `criterion`, `problem` and `advice`."""
 
-
-class GenerateRequest(RequestModel):
-    """A request to generate rubrics.
-
-    Attributes:
-        generator: the kind of generator.
-        templates: a folder with prompt templates that replace the generator's own.
-        input: a JSONL file on the machine that runs the operation.
-        out: the folder for the results; by default that of the operation.
-        parameters: the parameters of the generator.
-        publish: publish the rubrics to the store.
-        prefix: the prefix of their names.
-        limit: the number of lines of the file to use, from the first.
-        concurrency: the number of inputs in progress at a time; by default as many as the engine supports.
-    """
-
-    generator: str
-    input: Path
-    out: Path | None = None
-    parameters: dict[str, JsonValue] = Field(default={})
-    publish: bool = True
-    prefix: str = ""
-    limit: PositiveInt | None = None
-    concurrency: PositiveInt | None = None
-    templates: Path | None = None
-
-
-class GenerateJob:
-    """Generates rubrics with a writer and publishes them to a store. `writer` starts the model when needed."""
-
-    def __init__(self, writer: Callable[[], Awaitable[Writer]], rubrics: RubricSource) -> None:
-        self._writer = writer
-        self._rubrics = rubrics
-
-    def check(self, request: dict[str, Any]) -> None:
-        """Check that a request can be run; raises `ValueError`."""
-        try:
-            parsed = GenerateRequest.model_validate(request)
-            check_parameters(parsed.generator, parsed.parameters)
-        except ValidationError as error:
-            first = field_errors(error.errors())[0]
-            raise ValueError(f"{first.field}: {first.message}") from None
-        if not parsed.input.is_file():
-            raise ValueError(f"there is no file {parsed.input}")
-        _read_templates(parsed)
-
-    def results_file(self, request: dict[str, Any], folder: Path) -> Path:
-        """The file of the results, one per line."""
-        return (GenerateRequest.model_validate(request).out or folder) / RUBRICS_FILE
-
-    async def run(self, context: JobContext) -> None:
-        """Run the operation to its end, resuming from an earlier attempt.
-
-        Raises:
-            RunStopped: the engine keeps failing.
-            EngineStartError: the model cannot be started.
-            FolderInUse: another run works in the folder.
-            OSError, ValueError: the input cannot be read, or the folder cannot be used.
-        """
-        request = GenerateRequest.model_validate(context.request)
-
-        async def find(reference: str) -> RubricVersion | None:
-            return await self._rubrics.find(context.project_id, reference)
-
-        templates = await asyncio.to_thread(_read_templates, request)
-        generator = generator_of(request.generator, request.parameters, find=find, templates=templates)
-        try:
-            await self._run(context, request, generator)
-        finally:
-            await generator.close()
-
-    async def _run(self, context: JobContext, request: GenerateRequest, generator: Generator[Any, Any]) -> None:
-        writer = (await self._writer()).with_own_usage()
-        settings = GeneratorRunSettings(request.concurrency, request.limit, request.prefix)
-        publish: Publisher | None = None
-        if request.publish:
-            model = writer.identity.model
-            publish = publisher(self._rubrics, context.project_id, context.operation_id, generator, model)
-
-        def report(run_counts: RunCounts) -> None:
-            context.report(run_counts.progress())
-
-        with RunFolder(request.out or context.folder) as folder:
-            run = GeneratorRun(
-                generator, writer, folder, request.input, settings=settings, publish=publish, report=report
-            )
-            keys = await run.run()
-            title = f"{request.generator}: {request.input.name}"
-            await asyncio.to_thread(write_results, folder, keys, title=title)
-
-
-def _read_templates(request: GenerateRequest) -> Mapping[str, str] | None:
-    """Read the templates that replace the generator's own; raises `ValueError` for an unusable set."""
-    return None if request.templates is None else read_templates(request.templates)
-
-
-def publisher(
-    rubrics: RubricSource,
-    project_id: str,
-    operation_id: str,
-    generator: Generator[Any, Any],
-    model: str,
-    extra_parameters: Mapping[str, JsonValue] = MappingProxyType({}),
-) -> Publisher:
-    """Create a function that publishes an operation's rubrics with their lineage.
-
-    `extra_parameters` are added to the generator's parameters in the lineage.
-    """
-
-    async def publish(record: dict[str, Any]) -> tuple[str, bool]:
-        version, added = await rubrics.publish(
-            project_id,
-            record["name"],
-            RubricContent.model_validate({"criteria": record["criteria"]}),
-            metadata=record["metadata"],
-            tags=record["tags"],
-            parent=_parent(record),
-            lineage=lineage_of(generator, model, record["source_digest"], operation_id, extra_parameters),
-        )
-        return version.reference, added
-
-    return publish
+WriterFactory = Callable[[], Awaitable[Writer]]
+"""Returns a writer that counts its own usage, over a model that it starts if necessary."""
 
 
 def lineage_of(
@@ -206,10 +71,9 @@ def _parent(record: dict[str, Any]) -> int | None:
 
 
 class IdempotentPublisher:
-    """Publishes the rubric of a chunk once. `published` has the fields of the version for the chunk's result."""
+    """Publishes the rubric of a chunk once, with its lineage."""
 
     def __init__(self, rubrics: RubricSource, ref: ChunkRef, generator: Generator[Any, Any]) -> None:
-        self.published: dict[str, Any] = {}
         self._rubrics = rubrics
         self._ref = ref
         self._generator = generator
@@ -226,7 +90,6 @@ class IdempotentPublisher:
         version = await self._find_published({"name": prefix + name})
         if version is None or version.lineage is None:
             return None
-        self._remember(version)
         source = version.lineage.source_digest or ""
         return {
             "line": 1,
@@ -240,29 +103,30 @@ class IdempotentPublisher:
             "parent": None if version.parent is None else f"{version.name}@{version.parent}",
             "record": {},
             "usage": asdict(WriterUsage()),
+            **_published_fields(version),
         }
 
-    def publisher(self, model: str) -> Publisher:
-        """Create a function that publishes a record, unless an earlier attempt has."""
+    async def publish(self, record: dict[str, Any], model: str) -> tuple[dict[str, Any], bool]:
+        """Publish a record, unless an earlier attempt has.
+
+        Returns the fields of the version that replace the record's, and whether this operation added the version.
+        Raises `ValueError` if the store rejects the rubric.
+        """
+        if (existing := await self._find_published(record)) is not None:
+            return _published_fields(existing), True
         extra_parameters = {CHUNK_PARAMETER: self._ref.chunk} if self._generator.revises else {}
-        publish_version = publisher(
-            self._rubrics, self._ref.project_id, self._ref.operation_id, self._generator, model, extra_parameters
+        version, added = await self._rubrics.publish(
+            self._ref.project_id,
+            record["name"],
+            RubricContent.model_validate({"criteria": record["criteria"]}),
+            metadata=record["metadata"],
+            tags=record["tags"],
+            parent=_parent(record),
+            lineage=lineage_of(
+                self._generator, model, record["source_digest"], self._ref.operation_id, extra_parameters
+            ),
         )
-
-        async def publish(record: dict[str, Any]) -> tuple[str, bool]:
-            existing = await self._find_published(record)
-            if existing is not None:
-                self._remember(existing)
-                return existing.reference, True
-            reference, added = await publish_version(record)
-            self.published["reference"] = reference
-            return reference, added
-
-        return publish
-
-    def _remember(self, version: RubricVersion) -> None:
-        criteria = [criterion.model_dump(mode="json", exclude_none=True) for criterion in version.criteria]
-        self.published.update(reference=version.reference, digest=version.digest, criteria=criteria)
+        return {"reference": version.reference}, added
 
     async def _find_published(self, record: dict[str, Any]) -> RubricVersion | None:
         project_id, name = self._ref.project_id, record["name"]
@@ -282,6 +146,11 @@ class IdempotentPublisher:
     def _is_of_chunk(self, lineage: Lineage | None) -> bool:
         origin = None if lineage is None else (lineage.operation_id, lineage.parameters.get(CHUNK_PARAMETER))
         return origin == (self._ref.operation_id, self._ref.chunk)
+
+
+def _published_fields(version: RubricVersion) -> dict[str, Any]:
+    criteria = [criterion.model_dump(mode="json", exclude_none=True) for criterion in version.criteria]
+    return {"reference": version.reference, "digest": version.digest, "criteria": criteria}
 
 
 class WriterProvider:
@@ -325,7 +194,7 @@ class WriterProvider:
         self._engine = self._writer = None
 
 
-def to_usage(usage: WriterUsage | OperationProgress) -> Usage:
+def to_usage(usage: WriterUsage) -> Usage:
     """Convert the usage of a writer to that of an operation."""
     return Usage(
         judge_calls=usage.calls,
@@ -339,16 +208,30 @@ class GenerateHandler:
     """Generates rubrics with a model.
 
     A result is a rubric in the format of `rubrics.jsonl` of `adjudge generate`, with the `index` of its input. It has
-    the `reference` of its version if it is published, and otherwise the `lineage` to publish it with. With `lint`, it
-    has the findings about the rubric under `lint`. An input without a rubric counts as discarded, with its reason.
+    the `reference` of its version if it is published, the reason under `unpublished` if the store rejected it, and the
+    `lineage` to publish it with if that was not asked. With `lint`, it has the findings about the rubric under `lint`.
+    An input without a rubric counts as discarded, with its reason; with `keep_discards`, that is a result too.
+
+    A body may have the `line` and `key` of its input, and the `record` of a rubric that was made before and is only to
+    be published. `generator` is used for all chunks; without it, each chunk makes its own.
     """
 
     has_final_chunk = False
 
-    def __init__(self, writers: WriterProvider, rubrics: RubricSource, lint: LintFunction | None = None) -> None:
-        self._writers = writers
+    def __init__(
+        self,
+        writer: WriterFactory,
+        rubrics: RubricSource,
+        lint: LintFunction | None = None,
+        *,
+        generator: Generator[Any, Any] | None = None,
+        keep_discards: bool = False,
+    ) -> None:
+        self._writer = writer
         self._rubrics = rubrics
         self._lint = lint
+        self._generator = generator
+        self._keep_discards = keep_discards
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
         """Make a chunk of each input; an input that is invalid or repeats another fails the whole request."""
@@ -370,63 +253,66 @@ class GenerateHandler:
     async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Generate the rubric of one input."""
         request = GenerateOperation.model_validate({**work.request, "inputs": [work.body["input"]]})
-        project_id = work.ref.project_id
+        async with self._open_generator(request, work.ref.project_id) as generator:
+            row = generator.Input.model_validate(work.body["input"]).loaded(None)
+            publisher = IdempotentPublisher(self._rubrics, work.ref, generator)
+            if request.publish and (record := await publisher.find_revision(row, request.prefix)) is not None:
+                return ChunkOutcome([self._result(work, record)], counts={"added": 1})
+            writer = await self._writer()
+            label = run_input(generator, writer.identity, row, line=work.body.get("line", 1))
+            try:
+                record = work.body.get("record") or await make_record(generator, label, writer, prefix=request.prefix)
+            except WriterFailed as failed:
+                raise RetryableChunkError(str(failed), ChunkOutcome(usage=to_usage(writer.usage))) from failed
+            except InvalidTemplate as invalid:
+                raise FatalChunkError(str(invalid)) from invalid
+            except RubricDiscarded as discarded:
+                return self._discard(work, row, discarded, writer)
+            added = False
+            if request.publish:
+                try:
+                    fields, added = await publisher.publish(record, writer.identity.model)
+                except ValueError as refused:
+                    fields = {"unpublished": str(refused)}
+            else:
+                lineage = lineage_of(generator, writer.identity.model, record["source_digest"], work.ref.operation_id)
+                fields = {"lineage": lineage.model_dump(mode="json", exclude_none=True)}
+        counts = {"added": int(added), "unpublished": int("unpublished" in fields)}
+        return ChunkOutcome([self._result(work, {**record, **fields})], to_usage(writer.usage), counts)
+
+    @asynccontextmanager
+    async def _open_generator(self, request: GenerateOperation, project_id: str) -> AsyncIterator[Generator[Any, Any]]:
+        if self._generator is not None:
+            yield self._generator
+            return
 
         async def find(reference: str) -> RubricVersion | None:
             return await self._rubrics.find(project_id, reference)
 
         generator = generator_of(request.generator, request.parameters, find=find)
-        idempotent_publisher = IdempotentPublisher(self._rubrics, work.ref, generator)
         try:
-            row = generator.Input.model_validate(work.body["input"]).loaded(None)
-            if (
-                request.publish
-                and (record := await idempotent_publisher.find_revision(row, request.prefix)) is not None
-            ):
-                result = self._with_lint({"index": work.body["index"], **record, **idempotent_publisher.published})
-                return ChunkOutcome([result], counts={"added": 1})
-            writer = await self._writers.writer()
-            with tempfile.TemporaryDirectory(prefix="adjudge-generate-") as folder:
-                file = _input_file(folder, work.body["input"])
-                publish = idempotent_publisher.publisher(writer.identity.model) if request.publish else None
-                with RunFolder(Path(folder, "run")) as run_folder:
-                    settings = GeneratorRunSettings(concurrency=1, prefix=request.prefix)
-                    run = GeneratorRun(
-                        generator, writer, run_folder, file, settings=settings, publish=publish, report=lambda _: None
-                    )
-                    await run.run()
-                    records = list(run_folder.rubrics())
-                failures = list(read_failures(run_folder.path))
-                reasons = [record["reason"] for record in read_journal(run_folder.path / DISCARDED_FILE)]
+            yield generator
         finally:
             await generator.close()
-        outcome = ChunkOutcome(usage=to_usage(writer.usage), discarded=dict.fromkeys(reasons, 1))
-        if run.run_counts.failed:
-            raise RetryableChunkError(str(failures[-1]["detail"]), outcome)
-        results = [
-            self._with_lint({"index": work.body["index"], **record, **idempotent_publisher.published})
-            for record in records
-        ]
-        if not request.publish:
-            for result in results:
-                source = str(result["source_digest"])
-                lineage = lineage_of(generator, writer.identity.model, source, work.ref.operation_id)
-                result["lineage"] = lineage.model_dump(mode="json", exclude_none=True)
-        counts = {"added": run.run_counts.added, "unpublished": run.run_counts.unpublished}
-        return outcome._replace(results=results, counts=counts)
 
-    def _with_lint(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Add the lint findings about the rubric to a result."""
+    def _discard(self, work: LeasedChunk, row: InputRow, discarded: RubricDiscarded, writer: Writer) -> ChunkOutcome:
+        """The outcome for an input without a rubric."""
+        outcome = ChunkOutcome(usage=to_usage(writer.usage), discarded={discarded.reason: 1})
+        if not self._keep_discards:
+            return outcome
+        record = {"id": row.id, "reason": discarded.reason, "detail": discarded.detail, "usage": asdict(writer.usage)}
+        return outcome._replace(results=[self._label(work, record)], counts={"made": 0})
+
+    def _result(self, work: LeasedChunk, record: dict[str, Any]) -> dict[str, Any]:
+        """A record with the labels of its input, and the lint findings about the rubric."""
+        result = self._label(work, record)
         if self._lint is None:
             return result
         content = RubricContent.model_validate({"criteria": result["criteria"]})
         return {**result, "lint": self._lint(content.criteria)}
 
-
-def _input_file(folder: str, row: Any) -> Path:
-    file = Path(folder, "input.jsonl")
-    file.write_text(dumps(row) + "\n", encoding="utf-8")
-    return file
+    def _label(self, work: LeasedChunk, record: dict[str, Any]) -> dict[str, Any]:
+        return {**record, **{name: work.body[name] for name in ("index", "line", "key") if name in work.body}}
 
 
 def _chunks(generator: Generator[Any, Any], request: GenerateOperation) -> list[NewChunk]:

@@ -16,14 +16,15 @@ from adjudge_services.cli.generate import duration, pluralize, show_progress
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.cli.rubrics.store import summaries
 from adjudge_services.judges import build_engine
+from adjudge_services.operations import command_store
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, command_line_user, prepare_store
 from judge_server.errors import EngineStartError, ServiceError
 from judge_server.generation.validity import ItemValidity, published_validity, question_of, rates_by_kind
 from judge_server.generation.writer import Writer
-from judge_server.operations import InProcessOperations
-from judge_server.operations.handlers.validate import ValidateJob
-from judge_server.ports import Engine, Operation
+from judge_server.operations.handlers.validate import ValidateHandler
+from judge_server.operations.local import SingleAttempts, work_on
+from judge_server.ports import Engine, Operation, Operations
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import RubricStore
 from trainer_client.wire import RubricVersion
@@ -127,8 +128,8 @@ def _why_unjudged(version: RubricVersion) -> str:
 def _totals(operation: Operation, found: int, left: int) -> str:
     progress = operation.progress
     parts = [f"{pluralize(found, 'rubric')} judged"]
-    if progress.known:
-        parts.append(f"{progress.known} of them before")
+    if before := progress.made - progress.added:
+        parts.append(f"{before} of them before")
     if left:
         parts.append(f"{left} not judged")
     read = progress.tokens_computed + progress.tokens_reused
@@ -220,32 +221,35 @@ async def _resolve_references(store: RubricStore, references: Sequence[str], pre
 
 
 async def _run(engine: Engine, store: RubricStore, pinned: Sequence[str]) -> tuple[Operation, dict[str, Any]]:
-    """Judge versions; return the ended operation, and the items by reference.
+    """Judge versions; return the operation at its end, and the items by reference.
 
-    The operation's folder is temporary: the store keeps each version's verdicts at once, so the next run continues from
-    them.
+    The operation's database is temporary: the store keeps each version's verdicts at once, so the next run continues
+    from them.
     """
+    with tempfile.TemporaryDirectory(prefix="adjudge-validate-") as folder, show_progress("judging", "judged") as shown:
+        writer = Writer(engine, await engine.start())
 
-    async def writer() -> Writer:
-        return loaded
+        async def new_writer() -> Writer:
+            return writer.with_own_usage()
 
-    with tempfile.TemporaryDirectory(prefix="adjudge-validate-") as folder:
-        operations = InProcessOperations(Path(folder), {"validate_rubrics": ValidateJob(writer, store, store)})
-        try:
-            with show_progress(operations, "judging", "judged") as shown:
-                loaded = Writer(engine, await engine.start())
-                request: dict[str, Any] = {"references": list(pinned)}
-                operation = await shown.follow(await operations.submit(PROJECT_ID, "validate_rubrics", request))
+        concurrency = writer.identity.concurrent_batches
+        attempts = SingleAttempts(ValidateHandler(new_writer, store, store), concurrency)
+        async with (
+            command_store(Path(folder, "operations.db")) as operation_store,
+            work_on(operation_store, {"validate_rubrics": attempts}, concurrency=concurrency) as operations,
+        ):
+            operation = await operations.submit(PROJECT_ID, "validate_rubrics", {"references": list(pinned)})
+            async for now in attempts.follow(operations, operation):
+                operation = now
+                shown.show(now.progress)
             return operation, await _results(operations, operation.id)
-        finally:
-            await operations.close()
 
 
-async def _results(operations: InProcessOperations, operation_id: str) -> dict[str, Any]:
+async def _results(operations: Operations, operation_id: str) -> dict[str, Any]:
     items: dict[str, Any] = {}
     after: int | None = 0
     while after is not None:
         page = await operations.results(PROJECT_ID, operation_id, after=after, limit=MAX_PAGE_RESULTS)
         items |= {str(result["reference"]): result["items"] for result in page.results}
-        after = page.next_after
+        after = page.next_after if page.results else None
     return items

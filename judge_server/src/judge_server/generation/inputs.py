@@ -1,0 +1,161 @@
+"""The inputs of a generator: read from a JSONL file, identified by a key, and each made into one record.
+
+A line that cannot be used is reported and skipped. An input's key is a hash of everything that affects its rubric,
+including the generator and the model, so work that is done under a key need not be repeated.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from judge_server.generation.generator import Generator, InputRow, source_digest
+from judge_server.generation.run_folder import Split, split_of
+from judge_server.generation.writer import RubricDiscarded, Writer
+from judge_server.ports import EngineIdentity
+from trainer_client.wire.problems import field_errors
+
+SHORT_DIGEST = 12
+"""Number of digits of a digest in a rubric's default name."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is not a valid input, and the reason."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunInput:
+    """One input of a run.
+
+    Attributes:
+        line: its line number, from 1.
+        row: the parsed line, with the contents of the files it refers to.
+        key: 64 hex digits; inputs with the same key give the same rubric.
+        source: `sha256:…` of the text that the rubric is made from.
+        split: the split of that text, and of every rubric made from it.
+        name: the rubric's name if the generator does not set one.
+    """
+
+    line: int
+    row: InputRow
+    key: str
+    source: str
+    split: Split
+    name: str
+
+
+class Inputs:
+    """The inputs of a file for one generator and one model. Each iteration reads the file again, in order."""
+
+    def __init__(
+        self, file: Path, generator: Generator[Any, Any], identity: EngineIdentity, *, limit: int | None = None
+    ) -> None:
+        self._file = file
+        self._generator = generator
+        self._identity = identity
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[RunInput | BadLine]:
+        """Yield each line's inputs, in order, skipping blank lines. Raises `OSError` if the file cannot be read."""
+        with self._file.open("rb") as lines:
+            numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+            for number, line in islice(numbered, self._limit):
+                yield from self._read(number, line)
+
+    def _read(self, number: int, line: bytes) -> Sequence[RunInput | BadLine]:
+        try:
+            text = line.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            return [BadLine(number, "the line is not UTF-8 text; save the file as UTF-8")]
+        try:
+            row = json.loads(text)
+            if not isinstance(row, dict):
+                return [BadLine(number, f"the line is not a JSON object; write an object with {self._fields()}")]
+            loaded = self._generator.Input.model_validate(row).loaded(self._file.parent)
+            rows = self._generator.inputs_of(loaded)
+            return [run_input(self._generator, self._identity, one, line=number) for one in rows]
+        except UnicodeDecodeError:
+            reason = "a file that the line refers to is not UTF-8 text; save it as UTF-8"
+        except ValidationError as error:
+            first = field_errors(error.errors())[0]
+            reason = f"{first.field}: {first.message}"
+        except json.JSONDecodeError as error:
+            reason = f"not JSON: {error}"
+        except RecursionError:
+            reason = "the JSON is nested too deeply"
+        except (ValueError, OSError) as error:
+            reason = str(error)
+        return [BadLine(number, reason)]
+
+    def _fields(self) -> str:
+        needed = [name for name, field in self._generator.Input.model_fields.items() if field.is_required()]
+        return ", ".join(needed) or "the generator's fields"
+
+
+def run_input(generator: Generator[Any, Any], identity: EngineIdentity, row: InputRow, *, line: int = 1) -> RunInput:
+    """Return the input that a row is for a generator and a model; the row's files must be loaded."""
+    content = hashlib.sha256(row.canonical.encode("utf-8", "surrogatepass")).hexdigest()
+    source = source_digest(generator.source_of(row))
+    key = hashlib.sha256(f"{_fingerprint(generator, identity)}\0{content}".encode()).hexdigest()
+    name = generator.name_of(row) or f"{generator.kind}/{content[:SHORT_DIGEST]}"
+    return RunInput(line, row, key, source, split_of(source), name)
+
+
+def _fingerprint(generator: Generator[Any, Any], identity: EngineIdentity) -> str:
+    """Return everything that affects a rubric besides the input, as canonical JSON."""
+    parts = [
+        generator.kind,
+        generator.template_digest,
+        generator.parameters.model_dump(mode="json"),
+        identity.model,
+        identity.weights_digest,
+        identity.chat_template_digest,
+    ]
+    return json.dumps(parts, sort_keys=True, ensure_ascii=False)
+
+
+async def make_record(
+    generator: Generator[Any, Any], made_from: RunInput, writer: Writer, *, prefix: str = ""
+) -> dict[str, Any]:
+    """Make the rubric of an input, and return it as a record of `rubrics.jsonl`.
+
+    Args:
+        generator: makes the rubric.
+        made_from: the input.
+        writer: counts the usage of this input alone.
+        prefix: the prefix of the rubric's name.
+
+    Raises:
+        RubricDiscarded: the model's output is not a valid rubric.
+        WriterFailed: the engine gave no answer.
+    """
+    try:
+        made = await generator.make(made_from.row, writer)
+    except ValidationError as error:
+        first = field_errors(error.errors())[0]
+        raise RubricDiscarded("invalid_rubric", f"{first.field}: {first.message}") from error
+    return {
+        "key": made_from.key,
+        "line": made_from.line,
+        "id": made_from.row.id,
+        "name": prefix + (made.name or made_from.name),
+        "split": made_from.split,
+        "source_digest": made_from.source,
+        "digest": made.content.digest,
+        "criteria": made.content.model_dump(mode="json", exclude_none=True)["criteria"],
+        "metadata": made.metadata,
+        "tags": list(made.tags),
+        "flags": list(made.flags),
+        "parent": made.parent_reference,
+        "record": made.record,
+        "usage": asdict(writer.usage),
+    }
