@@ -25,8 +25,9 @@ from judge_server.operations.handlers.generate import WriterProvider
 from judge_server.operations.handlers.judging import ClientFactory
 from judge_server.operations.local import dispatch_to, work_on
 from judge_server.operations.queues import CeleryQueue, celery_app
+from judge_server.operations.service import Operations
 from judge_server.operations.worker_tokens import WorkerTokens
-from judge_server.ports import OperationKind, Operations
+from judge_server.ports import OperationKind
 from rubric_store import RubricStore, SQLOperations, migrations
 from rubric_store.database import SQLITE
 from rubric_store.lint import lint

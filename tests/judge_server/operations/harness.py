@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from judge_server.operations.queues import TASK, CeleryQueue, LocalQueue, celery_app
 from judge_server.operations.runner import ChunkRunner
-from judge_server.operations.service import ChunkedOperations, Dispatcher
+from judge_server.operations.service import Dispatcher, Operations
 from judge_server.ports import ChunkQueue, Operation
 from rubric_store import SQLOperations
 from trainer_client.wire.operations import (
@@ -99,7 +99,7 @@ class OperationsHarness:
     broker: str | None
     kind: CountingHandler = field(default_factory=CountingHandler)
     ahead: timedelta = timedelta()
-    operations: ChunkedOperations = field(init=False)
+    operations: Operations = field(init=False)
     dispatcher: Dispatcher = field(init=False)
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -120,7 +120,7 @@ class OperationsHarness:
         self.dispatcher = Dispatcher(store, queue, reenqueue_after_s=0.2, now=self._now)
         feeding = asyncio.create_task(self.dispatcher.run(0.05))
         stack.push_async_callback(ended, feeding)
-        self.operations = ChunkedOperations(store, kinds, self.dispatcher, poll_interval_s=0.02, now=self._now)  # type: ignore[arg-type]
+        self.operations = Operations(store, kinds, self.dispatcher, poll_interval_s=0.02, now=self._now)  # type: ignore[arg-type]
 
     def _now(self) -> datetime:
         return datetime.now(UTC) + self.ahead

@@ -1,6 +1,6 @@
 """The routes of `/v1/operations`: submit, follow, read, cancel and retry long-running operations.
 
-The routes use the `Operations` port and do no work themselves. The changes of an operation are sent as server-sent
+The routes use `Operations` and do no work themselves. The changes of an operation are sent as server-sent
 events.
 """
 
@@ -21,7 +21,8 @@ from judge_server.api.service import service_of
 from judge_server.auth.authenticator import require_scope
 from judge_server.errors import NotReady, ServiceError, invalid_request
 from judge_server.observability.logs import bind_log_context
-from judge_server.ports import Operations, UnknownOperation
+from judge_server.operations.service import Operations
+from judge_server.ports import UnknownOperation
 from trainer_client.wire import FieldError
 from trainer_client.wire.operations import (
     MAX_PAGE_RESULTS,

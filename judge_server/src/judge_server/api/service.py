@@ -10,7 +10,8 @@ from judge_server.auth import Authenticator
 from judge_server.errors import InvalidRequest, NotReady
 from judge_server.ledger import Recorder
 from judge_server.observability.metrics import OperationMetrics
-from judge_server.ports import AuditTrail, IdempotencyKeys, LedgerReader, Operations, RubricSource
+from judge_server.operations.service import Operations
+from judge_server.ports import AuditTrail, IdempotencyKeys, LedgerReader, RubricSource
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.planner import RecordSink

@@ -1,1 +1,1 @@
-"""Long-running operations behind the `Operations` port: their handlers, and the processes that run their chunks."""
+"""Long-running operations: their handlers, and the processes that work on their chunks."""

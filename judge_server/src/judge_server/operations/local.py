@@ -19,11 +19,11 @@ from judge_server.operations.runner import LEASE_S, ChunkRunner
 from judge_server.operations.service import (
     DISPATCH_INTERVAL_S,
     POLL_INTERVAL_S,
-    ChunkedOperations,
     Dispatcher,
     OperationHandlers,
+    Operations,
 )
-from judge_server.ports import ChunkQueue, Operation, Operations, OperationStore
+from judge_server.ports import ChunkQueue, Operation, OperationStore
 from trainer_client.wire.operations import ChunkOutcome, LeasedChunk, NewChunk
 
 log = logging.getLogger("adjudge")
@@ -35,12 +35,12 @@ MAX_CONSECUTIVE_FAILURES = 8
 @asynccontextmanager
 async def dispatch_to(
     queue: ChunkQueue, store: OperationStore, handlers: OperationHandlers, *, interval_s: float = DISPATCH_INTERVAL_S
-) -> AsyncIterator[ChunkedOperations]:
+) -> AsyncIterator[Operations]:
     """Dispatch the chunks of a store to a queue for the duration of the block."""
     dispatcher = Dispatcher(store, queue)
     dispatching = asyncio.create_task(dispatcher.run(interval_s))
     try:
-        yield ChunkedOperations(store, handlers, dispatcher)
+        yield Operations(store, handlers, dispatcher)
     finally:
         dispatching.cancel()
         await asyncio.gather(dispatching, return_exceptions=True)
@@ -55,7 +55,7 @@ async def work_on(
     lease_s: float = LEASE_S,
     metrics: OperationMetrics | None = None,
     interval_s: float = DISPATCH_INTERVAL_S,
-) -> AsyncIterator[ChunkedOperations]:
+) -> AsyncIterator[Operations]:
     """Work on the chunks of a store, `concurrency` at a time, for the duration of the block."""
     queue = LocalQueue(ChunkRunner(store, handlers, lease_s=lease_s, metrics=metrics).run, concurrency=concurrency)
     queue.start()

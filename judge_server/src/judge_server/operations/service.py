@@ -1,4 +1,4 @@
-"""The `Operations` port over a store and a queue: submit and follow operations, and dispatch their chunks.
+"""Operations over a store and a queue: submit and follow them, and dispatch their chunks.
 
 An operation is split into chunks, which any process may work on. `Dispatcher` enqueues chunks that are due: those of
 new operations, and those whose worker or message was lost. Any number of processes may dispatch at once, since the
@@ -133,8 +133,11 @@ class Dispatcher:
             log.warning("expired operations cannot be deleted now: %s", error)
 
 
-class ChunkedOperations:
-    """Stores operations and has their chunks dispatched; the consumers of the queue do the work."""
+class Operations:
+    """The operations of each project, isolated from those of other projects; the consumers of the queue do the work.
+
+    Unknown ids raise `UnknownOperation`.
+    """
 
     def __init__(
         self,
@@ -203,11 +206,14 @@ class ChunkedOperations:
         return _require_found(await self._store.get(project_id, operation_id), operation_id)
 
     async def list(self, project_id: str) -> tuple[Operation, ...]:
-        """The project's latest operations, newest first."""
+        """List the project's latest operations, newest first. A large `request` is left empty."""
         return await self._store.list(project_id, MAX_LISTED_OPERATIONS)
 
     async def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
-        """Yield the operation after each observed change, until it has ended."""
+        """Yield the operation each time it has changed, from revision `after + 1` until it has ended.
+
+        Changes that come faster than they are read are merged into one.
+        """
         while True:
             revision, state = _require_found(await self._store.get_state(project_id, operation_id), operation_id)
             if revision > after:
@@ -219,7 +225,7 @@ class ChunkedOperations:
             await self._sleep(self._poll_interval_s)
 
     async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
-        """A page of the results so far."""
+        """Return results from index `after` on: at most `limit`, fewer if they are large."""
         if not 1 <= limit <= MAX_PAGE_RESULTS or after < 0:
             raise ValueError(f"a page holds 1 to {MAX_PAGE_RESULTS} results, after 0 or more")
         return _require_found(

@@ -22,7 +22,7 @@ from judge_server.ports.engine import (
     TextOutput,
     TokenChoice,
 )
-from judge_server.ports.operations import ChunkQueue, Operations, OperationStore, UnknownOperation
+from judge_server.ports.operations import ChunkQueue, OperationStore, UnknownOperation
 from judge_server.ports.stores import (
     ApiKeyStore,
     AuditTrail,
@@ -61,7 +61,6 @@ __all__ = [
     "OperationProgress",
     "OperationState",
     "OperationStore",
-    "Operations",
     "Option",
     "RateLimiter",
     "Reasoning",

@@ -1,15 +1,12 @@
 """Operations: work that takes longer than a request, such as scoring jobs and rubric generation.
 
-An operation can be submitted, followed, read page by page, cancelled and retried. `Operations` is the port for callers,
-`OperationStore` and `ChunkQueue` are what its implementation needs. Finished work is kept, so an operation whose
-process dies continues in the next one.
+`Operations` in `judge_server.operations.service` submits, follows, cancels and retries them; `OperationStore` and
+`ChunkQueue` are what it needs. Finished work is kept, so an operation whose process dies continues in the next one.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
-
-from pydantic import JsonValue
 
 from trainer_client.wire.operations import (
     TERMINAL_STATES,
@@ -34,7 +31,6 @@ __all__ = [
     "OperationProgress",
     "OperationState",
     "OperationStore",
-    "Operations",
     "ResultPage",
     "UnknownOperation",
 ]
@@ -42,39 +38,6 @@ __all__ = [
 
 class UnknownOperation(LookupError):
     """The operation does not exist, or belongs to another project."""
-
-
-class Operations(Protocol):
-    """The operations of each project, isolated from those of other projects. Unknown ids raise `UnknownOperation`."""
-
-    async def submit(
-        self, project_id: str, kind: OperationKind, request: Mapping[str, JsonValue], *, submission: str | None = None
-    ) -> Operation:
-        """Queue an operation. Raises `ValueError` if the request does not fit its kind.
-
-        If an operation was submitted under the same `submission` before, that one is returned.
-        """
-
-    async def get(self, project_id: str, operation_id: str) -> Operation:
-        """Return the current state of the operation."""
-
-    async def list(self, project_id: str) -> tuple[Operation, ...]:
-        """List the project's operations, newest first. A large `request` may be left empty."""
-
-    def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
-        """Yield the operation each time it changes, from revision `after + 1` until it has ended.
-
-        Changes that come faster than they are read are merged into one.
-        """
-
-    async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
-        """Return results from index `after` on: at most `limit`, fewer if they are large."""
-
-    async def cancel(self, project_id: str, operation_id: str) -> Operation:
-        """Stop the operation and keep what is done. An operation that has ended is unchanged."""
-
-    async def retry(self, project_id: str, operation_id: str) -> Operation:
-        """Resume an operation that failed or was cancelled, after what is done. Any other is unchanged."""
 
 
 class OperationStore(Protocol):

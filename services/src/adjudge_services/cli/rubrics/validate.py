@@ -24,7 +24,8 @@ from judge_server.generation.validity import ItemValidity, published_validity, q
 from judge_server.generation.writer import Writer
 from judge_server.operations.handlers.validate import ValidateHandler
 from judge_server.operations.local import SingleAttempts, work_on
-from judge_server.ports import Engine, Operation, Operations
+from judge_server.operations.service import Operations
+from judge_server.ports import Engine, Operation
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import RubricStore
 from trainer_client.wire import RubricVersion
