@@ -23,7 +23,7 @@ WANTED = {
     "build": [*PINNED, "hatchling"],
     "client": [*PINNED, "./trainer_client"],
     "service": [*PINNED, *PACKAGES],
-    "judge-cpu": [*PINNED, *PACKAGES],
+    "judge-cpu": [*PINNED, *PACKAGES, "./judge_server[mirror]"],
 }
 VLLM = ["vllm==0.32.0"]
 VLLM_PYTHON = ["--python-version", "3.12", "--target", "never-written"]

