@@ -21,7 +21,7 @@ from judge_server.observability.metrics import OperationMetrics
 from judge_server.observability.tracing import TracingTransport
 from judge_server.operations.handlers import EvaluateHandler, GenerateHandler, ScoreHandler, ValidateHandler
 from judge_server.operations.handlers.base import OperationHandler
-from judge_server.operations.handlers.generate import WriterProvider
+from judge_server.operations.handlers.generate import WriterFactory, WriterProvider
 from judge_server.operations.handlers.judging import ClientFactory
 from judge_server.operations.local import dispatch_to, work_on
 from judge_server.operations.queues import CeleryQueue, celery_app
@@ -52,7 +52,7 @@ async def run_operations(
         metrics.watch(store.counts)
         writers = writer_source(settings)
         closing.push_async_callback(writers.close)
-        handlers = build_handlers(make_client, rubrics, store, writers)
+        handlers = build_handlers(make_client, rubrics, store, writers.writer)
         if settings.queue_url.startswith(_REDIS):
             running = dispatch_to(CeleryQueue(celery_app(settings.queue_url)), store, handlers)
         else:
@@ -98,14 +98,14 @@ def writer_source(settings: Settings) -> WriterProvider:
 
 
 def build_handlers(
-    client_factory: ClientFactory, rubrics: RubricStore, store: SQLOperations, writers: WriterProvider
+    client_factory: ClientFactory, rubrics: RubricStore, store: SQLOperations, writer: WriterFactory
 ) -> Mapping[OperationKind, OperationHandler]:
     """The handlers of operations, by kind."""
     return {
         "score": ScoreHandler(client_factory, rubrics),
         "evaluate_judge": EvaluateHandler(client_factory, rubrics, store),
-        "generate_rubrics": GenerateHandler(writers.writer, rubrics, lint_findings),
-        "validate_rubrics": ValidateHandler(writers.writer, rubrics, rubrics),
+        "generate_rubrics": GenerateHandler(writer, rubrics, lint_findings),
+        "validate_rubrics": ValidateHandler(writer, rubrics, rubrics),
     }
 
 

@@ -93,7 +93,7 @@ class Worker:
         self._writers = writer_source(settings)
         metrics = OperationMetrics()
         handlers = build_handlers(
-            client_factory(settings.url, settings, retries=2), self._rubrics, self._store, self._writers
+            client_factory(settings.url, settings, retries=2), self._rubrics, self._store, self._writers.writer
         )
         self._runner = ChunkRunner(self._store, handlers, lease_s=settings.chunk_lease_s, metrics=metrics)
         self._queue = BrokerHealth(CeleryQueue(self._app), concurrency)
