@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from judge_server.operations.handlers import agreement as service
+from judge_server.evaluation import metrics
 from trainer_client.measures import agreement_rate, cohen_kappa
 
 
@@ -14,7 +14,7 @@ def agreement(verdicts: Sequence[int], labels: Sequence[int]) -> tuple[float, fl
 
 def auroc(scores: Sequence[float], labels: Sequence[int]) -> float:
     """Return the probability that a random yes scores above a random no, with ties counted as half."""
-    return _or_nan(service.auroc(scores, [bool(label) for label in labels]))
+    return _or_nan(metrics.auroc(scores, [bool(label) for label in labels]))
 
 
 def _or_nan(figure: float | None) -> float:

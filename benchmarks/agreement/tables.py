@@ -5,17 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.agreement.items import LABELLED_BY
-from benchmarks.agreement.metrics import (
-    BINS,
-    FIGURES,
-    LEVEL,
-    RESAMPLES,
-    Agreement,
-    Estimate,
-    Figure,
-    Measurement,
-    Tokens,
-)
+from benchmarks.agreement.metrics import FIGURES, Agreement, Measurement, Tokens
+from judge_server.evaluation.metrics import BINS, LEVEL, RESAMPLES, Estimate, Figure
 
 HEADINGS: dict[Figure, str] = {
     "balanced_accuracy": "balanced accuracy",

@@ -17,7 +17,7 @@ from benchmarks.agreement.attribution import table_rows as step_rows
 from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, PlainContender, UnknownContender
 from benchmarks.agreement.fit import digest_of, entry, fit_map, refit_pitfalls
 from benchmarks.agreement.items import TASKS, Item, balanced, load_items
-from benchmarks.agreement.metrics import FIGURES, RESAMPLES, VerdictArrays, measure
+from benchmarks.agreement.metrics import FIGURES, measure
 from benchmarks.agreement.protocols import PROTOCOLS, ProtocolVerdict, ask_protocols
 from benchmarks.agreement.protocols import table_rows as protocol_rows
 from benchmarks.agreement.store import ReplyStore, StoredEngine, StoredReply
@@ -31,6 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine, always
+from judge_server.evaluation.metrics import RESAMPLES, VerdictArrays
 from judge_server.ports import Batch, Call, CallFailure, JsonOutput, Option, Reasoning, Reply, TokenChoice
 from judge_server.prompts.sources import builtin_templates
 

@@ -1,9 +1,7 @@
 """What the kinds make of answers and errors of the service."""
 
-import itertools
 import json
 import logging
-import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.operations.handlers import EvaluateHandler, ScoreHandler, judging
-from judge_server.operations.handlers.agreement import MAX_SUMMARY_CRITERIA, auroc, summary_of
 from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.handlers.judging import (
     CHUNK_RESPONSES,
@@ -227,28 +224,3 @@ async def test_a_rubric_is_looked_up_once_however_many_groups_name_it() -> None:
     body: Any = chunks[0].body
     assert options["rubric"] == "team/a@1"
     assert [group["rubric"] for group in body["groups"]] == ["team/a@1"] * 3
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=60))
-def test_the_area_under_the_curve_is_the_share_of_pairs_in_order(pairs: list[tuple[int, bool]]) -> None:
-    scores, labels = [score / 5 for score, _ in pairs], [label for _, label in pairs]
-    yes, no = (
-        [score for score, label in zip(scores, labels, strict=True) if label is is_yes] for is_yes in (True, False)
-    )
-    in_order = [(one > other) + 0.5 * (one == other) for one, other in itertools.product(yes, no)]
-    found = auroc(scores, labels)
-    assert (found is None) == (len(set(labels)) < 2)
-    if found is not None:
-        assert found == pytest.approx(statistics.mean(in_order))
-
-
-def test_a_summary_counts_failures_apart_and_leaves_too_many_criteria_out() -> None:
-    def verdict(criterion: str, score: float | None, label: bool) -> dict[str, Any]:
-        return {"criterion": criterion, "score": score, "probability": None, "label": label}
-
-    few = [verdict("a", 1.0, True), verdict("a", 0.0, False), verdict("b", 0.5, False), verdict("b", None, True)]
-    summary: dict[str, Any] = summary_of(few)
-    assert (summary["verdicts"], summary["failed"], summary["accuracy"]) == (3, 1, pytest.approx(2 / 3))
-    assert (summary["kappa"], summary["auroc"]) == (pytest.approx(0.4), 1.0)
-    assert (summary["criteria"]["a"]["accuracy"], summary["criteria"]["b"]["auroc"]) == (1.0, None)
-    assert summary_of([verdict(f"c{n}", 1.0, True) for n in range(MAX_SUMMARY_CRITERIA + 1)])["criteria"] == {}

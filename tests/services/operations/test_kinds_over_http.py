@@ -34,7 +34,7 @@ async def test_an_evaluation_ends_with_how_far_verdicts_agree_with_labels(start:
     done = await end_of(client, (await client.submit(request)).id)
     assert (done.state, done.progress.done) == ("done", 6)
     assert done.summary is not None
-    figures = {name: value for name, value in done.summary.items() if name != "criteria"}
+    figures = {name: value for name, value in done.summary.items() if name not in ("criteria", "report")}
     assert figures == {
         "verdicts": 48,
         "failed": 0,
@@ -45,6 +45,10 @@ async def test_an_evaluation_ends_with_how_far_verdicts_agree_with_labels(start:
         "yes_verdicts": 48,
     }
     assert done.summary["criteria"] == {"right": figures}
+    report: Any = done.summary["report"]
+    assert report["agreement"][0]["rows"] == 6
+    assert report["agreement"][0]["figures"]["balanced_accuracy"]["value"] == 0.5
+    assert sum(one["n"] for one in report["reliability"]) == 48
     first, *_ = await results_of(client, done.id)
     assert (first["id"], len(first["verdicts"]), first["verdicts"][1]["label"]) == ("q0", 8, False)
     one = first["verdicts"][0]

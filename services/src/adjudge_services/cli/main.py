@@ -7,6 +7,7 @@ import typer
 from adjudge_services.cli import (
     database,
     doctor,
+    evaluate,
     filter_easy,
     generate,
     measure,
@@ -36,6 +37,7 @@ app.command("score")(score.score)
 app.command("measure")(measure.measure)
 app.command("generate")(generate.generate)
 app.command("rows")(generate.rows)
+app.command("evaluate")(evaluate.evaluate)
 app.command("filter-easy")(filter_easy.filter_easy)
 app.command("recompute")(recompute.recompute)
 app.command("top")(top.top)

@@ -267,14 +267,24 @@ class EvaluateHandler:
         return ChunkOutcome(results, answer.usage, {"failed": failed})
 
     async def _summary(self, ref: ChunkRef) -> dict[str, JsonValue]:
-        verdicts: list[dict[str, Any]] = []
+        from judge_server.evaluation.report import Measured, summary_of  # imports numpy, 14 MB, only if needed
+
+        measured: list[Measured] = []
         after: int | None = 0
         while after is not None:
             page = await self._store.results(ref.project_id, ref.operation_id, after=after, limit=MAX_PAGE_RESULTS)
             if page is None:
                 break
-            verdicts += [verdict for result in page.results for verdict in result["verdicts"]]  # type: ignore[union-attr,misc]
+            results: Any = page.results
+            measured += [
+                Measured(
+                    str(result["index"]),
+                    verdict["criterion"],
+                    float(verdict["label"]),
+                    *(verdict[name] for name in ("score", "probability", "raw_probability")),
+                )
+                for result in results
+                for verdict in result["verdicts"]
+            ]
             after = page.next_after if page.results else None
-        from judge_server.operations.handlers.agreement import summary_of  # imports numpy, 14 MB, only if needed
-
-        return summary_of(verdicts)
+        return await asyncio.to_thread(summary_of, measured)

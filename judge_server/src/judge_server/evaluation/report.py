@@ -1,0 +1,484 @@
+"""Measure a judge on judged examples: one report of agreement, calibration, steps, pairs, votes, sensitivity and cost.
+
+`evaluate` computes every figure with its interval and sample size. A failed verdict is counted and never enters a
+figure of agreement.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from judge_server.evaluation.judging import Judgement, Variant
+from judge_server.evaluation.labelled import MET_FROM, LabelledPair, LabelledResponse, first_unmet
+from judge_server.evaluation.metrics import (
+    LEVEL,
+    RESAMPLES,
+    Bools,
+    Estimate,
+    Figure,
+    Floats,
+    ReliabilityBin,
+    RowBootstrap,
+    VerdictArrays,
+    as_json,
+    none_if_nan,
+    reliability,
+    roc,
+    weighted_spearman,
+)
+
+SliceKind: TypeAlias = Literal["all", "task", "kind", "criterion"]
+
+MAX_SLICES = 200
+"""The maximum number of criteria or tasks with figures of their own; with more, only the totals are reported."""
+
+FEW_ROWS = 20
+"""With fewer rows than this, bootstrap intervals are too narrow, which the report says."""
+
+
+class Measured(NamedTuple):
+    """A verdict on a labelled criterion. `score` is None if judging failed."""
+
+    row: str
+    criterion: str
+    label: float
+    score: float | None
+    probability: float | None = None
+    raw_probability: float | None = None
+    kind: str = ""
+    task: str = ""
+
+    @property
+    def likelihood(self) -> float:
+        """The probability of yes, or the score of a verdict without one; the verdict must not have failed."""
+        value = self.score if self.probability is None else self.probability
+        assert value is not None
+        return value
+
+
+class Slice(NamedTuple):
+    """The figures of a part of the judgements.
+
+    Attributes:
+        by, name: what the part is, such as `kind` and `pitfall`; `all` and '' for all judgements.
+        n, rows: the number of verdicts with a score, and of rows of the data set that they come from.
+        failed: the number of verdicts that failed.
+        figures: every figure of `FIGURES`.
+    """
+
+    by: SliceKind
+    name: str
+    n: int
+    rows: int
+    failed: int
+    figures: Mapping[Figure, Estimate]
+
+
+class GradeFigures(NamedTuple):
+    """How scores follow labels between 0 and 1: Spearman's rank correlation and the mean absolute error."""
+
+    n: int
+    spearman: Estimate
+    mean_error: Estimate
+
+
+class StepFigures(NamedTuple):
+    """How often the judge finds the first wrong step of a solution.
+
+    Attributes:
+        n, wrong: the number of solutions, and of those with a wrong step.
+        found: the share of wrong solutions in which the judge's first unmet step is the labelled one.
+        accepted: the share of right solutions in which the judge finds no wrong step.
+        f1: the harmonic mean of the two (ProcessBench's F1).
+    """
+
+    n: int
+    wrong: int
+    found: Estimate
+    accepted: Estimate
+    f1: Estimate
+
+
+class PairFigures(NamedTuple):
+    """How often the judge prefers the response that people prefer.
+
+    Attributes:
+        n, failed: the number of compared pairs, and of failed comparisons.
+        accuracy: the share of pairs judged right, with disagreement of the two orders counted as half.
+        better_first, better_second: the share judged right if the better response comes first, or second.
+        consistent: the share of pairs on which both orders agree.
+        position_bias: the share of verdicts for the first response, minus one half; 0 without bias, in [-0.5, 0.5].
+    """
+
+    n: int
+    failed: int
+    accuracy: Estimate
+    better_first: Estimate
+    better_second: Estimate
+    consistent: Estimate
+    position_bias: Estimate
+
+
+class VoteFigures(NamedTuple):
+    """How far votes on one criterion agree: the share in the majority, and the share of unanimous verdicts."""
+
+    n: int
+    votes: int
+    in_majority: Estimate
+    unanimous: Estimate
+
+
+class SensitivityFigures(NamedTuple):
+    """How verdicts move under a change that must not move them.
+
+    Attributes:
+        variant: the change.
+        n: the number of verdicts compared.
+        flipped: the share of verdicts that turned.
+        shift: the mean change of the probability of yes.
+        distance: the mean absolute change.
+    """
+
+    variant: Variant
+    n: int
+    flipped: Estimate
+    shift: Estimate
+    distance: Estimate
+
+
+class CostFigures(NamedTuple):
+    """What a judgement costs, over the requests that asked the judge.
+
+    Attributes:
+        requests, judgements: their numbers, without those answered from a cache.
+        calls, tokens_computed, tokens_reused, tokens_written, seconds: means per judgement; seconds are those that the
+            judge worked.
+    """
+
+    requests: int
+    judgements: int
+    calls: Estimate
+    tokens_computed: Estimate
+    tokens_reused: Estimate
+    tokens_written: Estimate
+    seconds: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The report on a judge. Parts for which the data set has no examples are None or empty."""
+
+    slices: tuple[Slice, ...]
+    bins: tuple[ReliabilityBin, ...] = ()
+    raw_bins: tuple[ReliabilityBin, ...] = ()
+    curve: tuple[tuple[float, float], ...] = ()
+    grades: GradeFigures | None = None
+    steps: StepFigures | None = None
+    pairs: PairFigures | None = None
+    votes: VoteFigures | None = None
+    sensitivity: tuple[SensitivityFigures, ...] = ()
+    length: Estimate | None = None
+    cost: CostFigures | None = None
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def overall(self) -> Slice:
+        """The figures of all judgements."""
+        return self.slices[0]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON; undefined numbers are null."""
+        return {
+            "level": LEVEL,
+            "resamples": RESAMPLES,
+            "agreement": [{**one._asdict(), "figures": as_json(one.figures)} for one in self.slices],
+            "reliability": [_jsonable(one._asdict()) for one in self.bins],
+            "raw_reliability": [_jsonable(one._asdict()) for one in self.raw_bins],
+            "roc": [list(point) for point in self.curve],
+            "grades": None if self.grades is None else _jsonable(self.grades._asdict()),
+            "steps": None if self.steps is None else _jsonable(self.steps._asdict()),
+            "pairs": None if self.pairs is None else _jsonable(self.pairs._asdict()),
+            "votes": None if self.votes is None else _jsonable(self.votes._asdict()),
+            "sensitivity": [_jsonable(one._asdict()) for one in self.sensitivity],
+            "length_bias": None if self.length is None else as_json({"spearman": self.length})["spearman"],
+            "cost": None if self.cost is None else _jsonable(self.cost._asdict()),
+            "refused": dict(self.refused),
+        }
+
+
+def _jsonable(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: as_json({name: value})[name]
+        if isinstance(value, Estimate)
+        else none_if_nan(value)
+        if isinstance(value, float)
+        else value
+        for name, value in fields.items()
+    }
+
+
+def evaluate(judgements: Sequence[Judgement]) -> Evaluation:
+    """Measure a judge by what it answered about labelled examples.
+
+    Raises:
+        ValueError: there is no judgement, or the service refused every example; the message quotes the first refusal.
+    """
+    plain = [one for one in judgements if not one.variant]
+    accepted = [one for one in plain if not one.problem]
+    if not accepted:
+        raise ValueError(f"no example was judged{': ' + plain[0].problem if plain else ''}")
+    bootstrap = RowBootstrap([one.example.row for one in accepted])
+    measured = [verdict for one in accepted for verdict in measured_verdicts(one)]
+    responses = [one for one in accepted if isinstance(one.example, LabelledResponse)]
+    refused: dict[str, int] = defaultdict(int)
+    for one in plain:
+        if one.problem:
+            refused[one.problem] += 1
+    return Evaluation(
+        **agreement(measured, bootstrap),
+        steps=_steps([one for one in responses if one.example.in_steps], bootstrap),  # type: ignore[union-attr]
+        pairs=_pairs([one for one in accepted if isinstance(one.example, LabelledPair)], bootstrap),
+        votes=_votes(responses, bootstrap),
+        sensitivity=tuple(_sensitivity(judgements, bootstrap)),
+        length=_length(responses, bootstrap),
+        cost=_cost(accepted, bootstrap),
+        refused=refused,
+    )
+
+
+def agreement(measured: Sequence[Measured], bootstrap: RowBootstrap) -> dict[str, Any]:
+    """Compute the parts of an `Evaluation` that only need verdicts and labels, by name."""
+    slices = [_slice("all", "", measured, bootstrap)]
+    parts: Sequence[tuple[SliceKind, Any]] = (
+        ("task", lambda one: one.task),
+        ("kind", lambda one: one.kind),
+        ("criterion", lambda one: one.criterion),
+    )
+    for by, key in parts:
+        found: dict[str, list[Measured]] = defaultdict(list)
+        for one in measured:
+            found[key(one)].append(one)
+        if 1 < len(found) <= MAX_SLICES:
+            slices += [_slice(by, name, some, bootstrap) for name, some in sorted(found.items())]
+    known = [one for one in measured if one.probability is not None]
+    labels = [one.label >= MET_FROM for one in known]
+    raw = [
+        p if one.raw_probability is None else one.raw_probability for one in known if (p := one.probability) is not None
+    ]
+    calibrated = [one.likelihood for one in known]
+    scored = [one for one in measured if one.score is not None]
+    return {
+        "slices": tuple(slices),
+        "bins": reliability(calibrated, labels) if known else (),
+        "raw_bins": reliability(raw, labels) if known and raw != calibrated else (),
+        "curve": roc([one.likelihood for one in scored], [one.label >= MET_FROM for one in scored]) if scored else (),
+        "grades": _grades(scored, bootstrap),
+    }
+
+
+def measured_verdicts(judgement: Judgement) -> list[Measured]:
+    """Return the verdicts of a judgement on labelled criteria."""
+    example = judgement.example
+    if not isinstance(example, LabelledResponse):
+        return []
+    kinds = {one.id: one.kind for one in example.criteria}
+    return [
+        Measured(example.row, name, label, v.score, v.probability, v.raw_probability, kinds.get(name, ""), example.task)
+        for name, label in example.labels.items()
+        if (v := judgement.verdicts.get(name)) is not None
+    ]
+
+
+def verdict_arrays(scored: Sequence[Measured]) -> VerdictArrays:
+    """Return verdicts with a score as arrays."""
+    return VerdictArrays(
+        np.array([one.label >= MET_FROM for one in scored], dtype=bool),
+        np.array([one.score is not None and one.score >= MET_FROM for one in scored], dtype=bool),
+        np.array([one.likelihood for one in scored], dtype=float),
+        all(one.probability is not None for one in scored),
+    )
+
+
+def _slice(by: SliceKind, name: str, measured: Sequence[Measured], bootstrap: RowBootstrap) -> Slice:
+    scored = [one for one in measured if one.score is not None]
+    rows = [one.row for one in scored]
+    figures = bootstrap.figures(rows, verdict_arrays(scored))
+    return Slice(by, name, len(scored), len(set(rows)), len(measured) - len(scored), figures)
+
+
+def _grades(scored: Sequence[Measured], bootstrap: RowBootstrap) -> GradeFigures | None:
+    if all(one.label in (0.0, 1.0) for one in scored):
+        return None
+    rows, labels, scores = [one.row for one in scored], [one.label for one in scored], [o.likelihood for o in scored]
+    errors = [abs(score - label) for score, label in zip(scores, labels, strict=True)]
+    spearman = bootstrap.statistic(rows, weighted_spearman(scores, labels))
+    return GradeFigures(len(scored), spearman, bootstrap.mean(rows, errors))
+
+
+def _steps(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> StepFigures | None:
+    rows, right, wrong = [], [], []
+    for one in judged:
+        example = one.example
+        assert isinstance(example, LabelledResponse)
+        scores = {name: verdict.score for name, verdict in one.verdicts.items()}
+        if any(score is None for score in scores.values()):
+            continue
+        found = first_unmet(example.criteria, {n: s >= MET_FROM for n, s in scores.items() if s is not None})
+        rows.append(example.row)
+        wrong.append(example.first_wrong_step is not None)
+        right.append(found == example.first_wrong_step)
+    if not rows:
+        return None
+    is_wrong, is_right = np.array(wrong), np.array(right)
+
+    def share(w: Floats, of: Bools) -> Floats:
+        result: Floats = w[:, of] @ is_right[of] / w[:, of].sum(axis=1)
+        return result
+
+    def harmonic(w: Floats) -> Floats:
+        found, accepted = share(w, is_wrong), share(w, ~is_wrong)
+        return np.where(found + accepted > 0, 2 * found * accepted / (found + accepted), 0.0)
+
+    return StepFigures(
+        len(rows),
+        int(is_wrong.sum()),
+        bootstrap.statistic(rows, lambda w: share(w, is_wrong)),
+        bootstrap.statistic(rows, lambda w: share(w, ~is_wrong)),
+        bootstrap.statistic(rows, harmonic),
+    )
+
+
+def _pairs(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> PairFigures | None:
+    if not judged:
+        return None
+    rows, scores, first, second, consistent, position = [], [], [], [], [], []
+    for one in judged:
+        comparison, example = one.comparison, one.example
+        assert isinstance(example, LabelledPair)
+        if comparison is None or comparison.score is None:
+            continue
+        wins = {order.first: _win(order.preferred, example.preferred) for order in comparison.orders}
+        rows.append(example.row)
+        scores.append(comparison.score if example.preferred == "a" else 1 - comparison.score)
+        other: Literal["a", "b"] = "b" if example.preferred == "a" else "a"
+        first.append(wins[example.preferred])
+        second.append(wins[other])
+        consistent.append(float(bool(comparison.consistent)))
+        position.append((wins[example.preferred] + 1 - wins[other]) / 2 - 0.5)
+    means = [bootstrap.mean(rows, values) for values in (scores, first, second, consistent, position)]
+    return PairFigures(len(rows), len(judged) - len(rows), *means)
+
+
+def _win(preferred: str | None, right: str) -> float:
+    return 0.5 if preferred == "tie" else float(preferred == right)
+
+
+def _votes(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> VoteFigures | None:
+    rows, shares, unanimous, most = [], [], [], 0
+    for one in judged:
+        for verdict in one.verdicts.values():
+            votes = [score >= MET_FROM for score in verdict.votes if score is not None]
+            if len(votes) > 1:
+                rows.append(one.example.row)
+                share = max(sum(votes), len(votes) - sum(votes)) / len(votes)
+                shares.append(share)
+                unanimous.append(float(share == 1))
+                most = max(most, len(votes))
+    if not rows:
+        return None
+    return VoteFigures(len(rows), most, bootstrap.mean(rows, shares), bootstrap.mean(rows, unanimous))
+
+
+def _sensitivity(judgements: Sequence[Judgement], bootstrap: RowBootstrap) -> Iterable[SensitivityFigures]:
+    plain = {id(one.example): one for one in judgements if not one.variant}
+    variants: dict[Variant, list[Judgement]] = defaultdict(list)
+    for one in judgements:
+        if one.variant and not one.problem:
+            variants[one.variant].append(one)
+    for variant, judged in variants.items():
+        rows, flips, shifts = [], [], []
+        for one in judged:
+            for name, verdict in one.verdicts.items():
+                before = plain[id(one.example)].verdicts.get(name)
+                if before is None or before.score is None or verdict.score is None:
+                    continue
+                rows.append(one.example.row)
+                flips.append(float((before.score >= MET_FROM) != (verdict.score >= MET_FROM)))
+                old, new = before.probability, verdict.probability
+                shifts.append(verdict.score - before.score if old is None or new is None else new - old)
+        yield SensitivityFigures(
+            variant,
+            len(rows),
+            bootstrap.mean(rows, flips),
+            bootstrap.mean(rows, shifts),
+            bootstrap.mean(rows, [abs(shift) for shift in shifts]),
+        )
+
+
+def _length(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> Estimate | None:
+    """Correlate the length of responses with how far the judge's probability exceeds the label."""
+    rows, lengths, excess = [], [], []
+    for one in judged:
+        assert isinstance(one.example, LabelledResponse)
+        for verdict in measured_verdicts(one):
+            if verdict.score is not None:
+                rows.append(verdict.row)
+                lengths.append(float(len(one.example.response)))
+                excess.append(verdict.likelihood - verdict.label)
+    return bootstrap.statistic(rows, weighted_spearman(lengths, excess)) if len(set(lengths)) > 1 else None
+
+
+def _cost(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> CostFigures | None:
+    asked = [one for one in judged if one.usage.judge_calls]
+    if not asked:
+        return None
+    rows = [one.example.row for one in asked]
+    verdicts = np.array([max(1, len(one.verdicts)) for one in asked], dtype=float)
+
+    def per_judgement(values: Sequence[float]) -> Estimate:
+        totals = np.asarray(values, dtype=float)
+        return bootstrap.statistic(rows, lambda w: w @ totals / (w @ verdicts))
+
+    return CostFigures(
+        len(asked),
+        int(verdicts.sum()),
+        per_judgement([one.usage.judge_calls for one in asked]),
+        per_judgement([one.usage.prompt_tokens_computed for one in asked]),
+        per_judgement([one.usage.prompt_tokens_reused for one in asked]),
+        per_judgement([one.usage.tokens_written for one in asked]),
+        per_judgement([one.usage.seconds_judging for one in asked]),
+    )
+
+
+def summary_of(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Summarize the verdicts of an operation `evaluate_judge` as JSON: plain figures, and the report with intervals.
+
+    The plain figures are those of all verdicts and, unless there are more than `MAX_SLICES`, of each criterion.
+    """
+    evaluation = Evaluation(**agreement(measured, RowBootstrap([one.row for one in measured])))
+    criteria: dict[str, list[Measured]] = defaultdict(list)
+    for one in measured:
+        criteria[one.criterion].append(one)
+    few = len(criteria) <= MAX_SLICES
+    return {
+        **_plain_figures(measured),
+        "criteria": {name: _plain_figures(some) for name, some in sorted(criteria.items())} if few else {},
+        "report": evaluation.as_json(),
+    }
+
+
+def _plain_figures(measured: Sequence[Measured]) -> dict[str, Any]:
+    scored = [one for one in measured if one.score is not None]
+    arrays = verdict_arrays(scored)
+    figures = arrays.figures() if scored else {}
+    chosen: Sequence[Figure] = ("accuracy", "kappa", "auroc")
+    return {
+        "verdicts": len(scored),
+        "failed": len(measured) - len(scored),
+        **{name: none_if_nan(float(figures[name][0])) if scored else None for name in chosen},
+        "yes_labels": int(arrays.labels.sum()),
+        "yes_verdicts": int(arrays.satisfied.sum()),
+    }

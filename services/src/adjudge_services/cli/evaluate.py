@@ -1,0 +1,272 @@
+"""`adjudge evaluate`: measure a judge on labelled data, with intervals, calibration and cost."""
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption, open_client
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError
+from trainer_client import AdjudgeError
+from trainer_client.wire import JudgingProtocol
+
+if TYPE_CHECKING:  # numpy, which takes long to import
+    from collections.abc import AsyncIterator
+
+    from judge_server.evaluation.judging import JudgeChoice, Judgement, Variant
+    from judge_server.evaluation.labelled import Example
+    from judge_server.evaluation.report import Evaluation
+    from trainer_client import AsyncClient
+
+JudgeArgument = Annotated[
+    str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.", metavar="JUDGE")
+]
+DatasetArgument = Annotated[
+    str, typer.Argument(help="JSONL with labels, or READER:PATH, such as llmbar:llmbar.jsonl.", metavar="DATASET")
+]
+ServiceOption = Annotated[
+    str | None, typer.Option(help="Address of a running service, for a judge by name.", envvar="ADJUDGE_URL")
+]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Judge at most N examples, chosen by a fixed hash.")]
+LongestOption = Annotated[int | None, typer.Option(min=1, help="Leave out examples with longer texts, in characters.")]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.")]
+
+FIGURE_COLUMNS = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece", "brier")
+
+
+def evaluate(
+    judge: JudgeArgument,
+    dataset: DatasetArgument,
+    half: Annotated[
+        Literal["all", "fit", "held"], typer.Option(help="Rows to use; `adjudge calibrate` fits on the half fit.")
+    ] = "all",
+    limit: LimitOption = None,
+    longest: LongestOption = None,
+    protocol: Annotated[JudgingProtocol | None, typer.Option(help="Judging protocol; by default binary.")] = None,
+    criteria_per_call: Annotated[
+        str | None, typer.Option(help="Criteria per judge call: a number, or all.", metavar="N|all")
+    ] = None,
+    rationale: Annotated[bool, typer.Option("--rationale", help="Have the judge write its reasons first.")] = False,
+    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.")] = 1,
+    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
+    sensitivity: Annotated[
+        int, typer.Option(min=0, help="Judge N of the responses again with criteria and responses changed.")
+    ] = 0,
+    html: Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    fresh: FreshOption = False,
+    url: ServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
+) -> None:
+    """Measure a judge on labelled data: is it good enough, and what does it cost?
+
+    Reports agreement by task, kind and criterion, calibration, first wrong steps, pairs in both orders, votes,
+    sensitivity and cost, each with its 95% interval. An interrupted evaluation continues where it stopped.
+    """
+    from judge_server.evaluation.html import html_report
+    from judge_server.evaluation.labelled import DatasetError
+    from judge_server.evaluation.report import evaluate as measure
+
+    options = judging_options(
+        protocol=protocol,
+        criteria_per_call=criteria_per_call,
+        rationale=rationale or None,
+        votes=votes if votes > 1 else None,
+        template=template,
+    )
+    try:
+        labelled_by, examples = load_examples(dataset, half, limit, longest)
+        judgements = judge_dataset(
+            judge,
+            examples,
+            options,
+            url=url,
+            sensitivity=sensitivity,
+            fresh=fresh,
+            concurrency=concurrency,
+            deadline_s=deadline_s,
+        )
+        evaluation = measure(judgements)
+    except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as error:
+        exit_with_error(str(error))
+    known = next((one for one in judgements if one.fingerprint), judgements[0])
+    heading = {
+        "judge": known.model or judge,
+        "data set": f"{dataset}{'' if half == 'all' else f', half {half}'}",
+        "fingerprint": known.fingerprint,
+        "asked": ", ".join(f"{name} {value}" for name, value in options.items()) or "binary, one criterion a call",
+        "labels by": labelled_by,
+        "examples": f"{len(examples):,}",
+        "measured": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+    }
+    if html is not None:
+        html.write_text(html_report(evaluation, heading), encoding="utf-8")
+        err.print(f"wrote {html}", highlight=False)
+    if as_json:
+        sys.stdout.write(json.dumps({**heading, **evaluation.as_json()}, indent=2) + "\n")
+    else:
+        show(evaluation, heading)
+    if evaluation.overall.failed or evaluation.refused:
+        raise typer.Exit(1)
+
+
+def judging_options(**given: Any) -> dict[str, Any]:
+    """Return the judging options that were given; a number of criteria per call becomes an int."""
+    options = {name: value for name, value in given.items() if value is not None}
+    per_call = options.get("criteria_per_call")
+    if isinstance(per_call, str) and per_call.isascii() and per_call.isdigit():
+        options["criteria_per_call"] = int(per_call)
+    return options
+
+
+def load_examples(dataset: str, half: str, limit: int | None, longest: int | None) -> "tuple[str, Sequence[Example]]":
+    """Read the examples of a data set; return who labelled them, and the chosen ones.
+
+    Raises:
+        DatasetError: the data set cannot be read, must not be used for fitting, or no example is left.
+    """
+    from judge_server.evaluation.labelled import DatasetError, half_of, sample
+    from judge_server.evaluation.readers import read_dataset
+
+    reader, examples = read_dataset(dataset)
+    if half == "fit" and reader.measured_only:
+        raise DatasetError(f"{dataset} must not be used for fitting; use --half held or --half all")
+    chosen = sample([one for one in examples if half in ("all", half_of(one.row))], limit, longest)
+    if not chosen:
+        raise DatasetError(f"no example of {dataset} is left; raise --longest, or use --half all")
+    return reader.labelled_by, chosen
+
+
+def judge_dataset(
+    judge: str,
+    examples: "Sequence[Example]",
+    options: Mapping[str, Any],
+    *,
+    url: str | None,
+    sensitivity: int = 0,
+    fresh: bool = False,
+    concurrency: int = 4,
+    deadline_s: float = 3600.0,
+) -> "list[Judgement]":
+    """Judge examples with an engine or with a service's judge by name; show progress on a terminal."""
+    from judge_server.evaluation.judging import JudgeChoice, JudgementLog
+    from judge_server.evaluation.labelled import LabelledResponse, sample
+
+    named = "://" not in judge
+    choice = JudgeChoice(judge if named else "default", options)
+    responses = [one for one in examples if isinstance(one, LabelledResponse)]
+    variants: list[Variant] = ["paraphrase", "length"]
+    if choice.asks_together:
+        variants.append("order")
+    work: list[tuple[Example, Variant]] = [(one, "") for one in examples]
+    work += [(one, variant) for one in sample(responses, sensitivity) for variant in variants] if sensitivity else []
+    settings = Settings()
+    file = log_file(settings, judge if not named else f"{url or settings.url} {judge}")
+    if fresh:
+        file.unlink(missing_ok=True)
+    return asyncio.run(_judge(judge, url, settings, work, choice, JudgementLog(file), concurrency, deadline_s))
+
+
+def log_file(settings: Settings, judge: str) -> Path:
+    """Return the file that keeps what a judge answered."""
+    return settings.data_dir / "evaluations" / f"{hashlib.sha256(judge.encode()).hexdigest()[:16]}.jsonl"
+
+
+async def _judge(
+    judge: str,
+    url: str | None,
+    settings: Settings,
+    work: "Sequence[tuple[Example, Variant]]",
+    choice: "JudgeChoice",
+    log: Any,
+    concurrency: int,
+    deadline_s: float,
+) -> "list[Judgement]":
+    from judge_server.evaluation.judging import judge_examples
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("loading the judge", total=None)
+        async with judge_client(judge, url, settings) as client:
+            progress.update(task, description="judging", total=len(work))
+            return await judge_examples(
+                client,
+                work,
+                choice,
+                log,
+                concurrency=concurrency,
+                deadline_s=deadline_s,
+                advance=lambda: progress.advance(task),
+            )
+
+
+@asynccontextmanager
+async def judge_client(judge: str, url: str | None, settings: Settings) -> "AsyncIterator[AsyncClient]":
+    """Open a client of the service that has the judge: of one in this process for an engine URL.
+
+    A service in this process does not record what it judges, so that labelled data stays where it is.
+    """
+    if "://" in judge:
+        own = settings.model_copy(update={"engine_url": judge, "engines": {}, "ledger": "off"})
+        async with open_client(None, own) as client:
+            yield client
+    else:
+        async with open_client(url or settings.url, settings) as client:
+            yield client
+
+
+def show(evaluation: "Evaluation", heading: Mapping[str, Any]) -> None:
+    """Print a report as tables."""
+    from judge_server.evaluation.html import CHANGES, HEADINGS, format_estimate
+    from judge_server.evaluation.report import FEW_ROWS
+
+    out.print(f"[bold]{heading['judge']}[/] on {heading['data set']}", highlight=False)
+    out.print(f"{heading['asked']}; {heading['fingerprint'][:19]}…; labels by {heading['labels by']}", highlight=False)
+    if evaluation.overall.n or evaluation.overall.failed:
+        table = Table("part", header_style="bold")
+        for name in ("n", "rows", "failed", *(HEADINGS[figure] for figure in FIGURE_COLUMNS)):
+            table.add_column(name, justify="right")
+        for one in evaluation.slices:
+            label = "all" if one.by == "all" else f"{one.by} {one.name or '(none)'}"
+            figures = [format_estimate(one.figures[name]).replace(" [", "\n[") for name in FIGURE_COLUMNS]  # type: ignore[index]
+            table.add_row(label, f"{one.n:,}", f"{one.rows:,}", f"{one.failed:,}", *figures)
+        out.print(table)
+        if evaluation.overall.rows < FEW_ROWS:
+            out.print(f"Only {evaluation.overall.rows} rows: the intervals are too narrow.", style="yellow")
+    for title, part in (
+        ("labels between 0 and 1", evaluation.grades),
+        ("first wrong step", evaluation.steps),
+        ("pairs", evaluation.pairs),
+        ("votes", evaluation.votes),
+        *((CHANGES[one.variant], one) for one in evaluation.sensitivity),
+        ("cost of a judgement", evaluation.cost),
+    ):
+        if part is not None:
+            out.print(f"[bold]{title}[/]: {_sentence(part)}", highlight=False)
+    if evaluation.length is not None:
+        found = format_estimate(evaluation.length)
+        out.print(f"[bold]length[/]: correlation of length and excess of the probability {found}", highlight=False)
+    for why, number in evaluation.refused.items():
+        err.print(f"[red]{number} refused:[/] {why}", highlight=False)
+
+
+def _sentence(part: Any) -> str:
+    from judge_server.evaluation.html import format_estimate
+
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value if not isinstance(value, tuple) else format_estimate(value)}"
+        for name, value in part._asdict().items()
+        if name != "variant"
+    )

@@ -1,0 +1,111 @@
+"""`adjudge evaluate`: labelled data in, a report on the judge out; what was judged is not judged again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from adjudge_services.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("migrated")
+
+RUN = CliRunner()
+RUBRIC = {
+    "criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is off.", "kind": "pitfall"}]
+}
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> str:
+    """Groups, pairs and solutions with labels."""
+    rows: list[dict[str, Any]] = [
+        {"id": f"g{n}", "prompt": f"{n}?", "responses": ["x", f"y{n}"], "rubric": RUBRIC, "task": "groups"}
+        | {"labels": [{"a": n % 2 == 0, "b": True}, {"a": False}]}
+        for n in range(6)
+    ]
+    rows += [{"prompt": f"{n}?", "a": "x", "b": f"y{n}", "preferred": "a", "task": "pairs"} for n in range(4)]
+    rows += [{"prompt": "?", "steps": ["u", "v"], "first_wrong_step": first, "task": "steps"} for first in (1, None)]
+    file = tmp_path / "labelled.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def run(*arguments: str, engine: str = "scripted://hash") -> Result:
+    """Run it on an engine."""
+    result = RUN.invoke(app, ["evaluate", engine, *arguments])
+    assert "Traceback" not in result.output
+    return result
+
+
+def report(*arguments: str, engine: str = "scripted://hash") -> dict[str, Any]:
+    """Run it, and read the JSON it printed."""
+    result = run(*arguments, "--json", engine=engine)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_every_part_is_measured_with_its_interval(labelled: str, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    found = report(labelled, "--sensitivity", "3", "--html", str(page), engine="scripted://yes")
+    parts = {(one["by"], one["name"]): one for one in found["agreement"]}
+    assert parts["all", ""]["n"] == 21
+    assert parts["kind", "pitfall"]["figures"]["accuracy"]["value"] == 1.0
+    assert parts["criterion", "a"]["figures"]["balanced_accuracy"] == {"value": 0.5, "low": 0.5, "high": 0.5}
+    assert parts["task", "steps"]["n"] == 3
+    assert (found["steps"]["n"], found["steps"]["wrong"], found["steps"]["found"]["value"]) == (2, 1, 0.0)
+    assert found["steps"]["accepted"]["value"] == 1.0
+    assert found["pairs"]["n"] == 4
+    assert [one["variant"] for one in found["sensitivity"]] == ["paraphrase", "length"]
+    assert all(one["flipped"]["value"] == 0.0 for one in found["sensitivity"])
+    assert found["cost"]["calls"]["value"] >= 1.0
+    text = page.read_text()
+    assert text.count("<svg") == 3
+    assert "://" not in text.replace(labelled, "").replace("scripted://yes", "")
+
+
+def test_a_second_run_asks_only_whether_it_is_the_same_judge(labelled: str) -> None:
+    first = report(labelled)
+    (log,) = (Settings().data_dir / "evaluations").glob("*.jsonl")
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([*lines[:-3], lines[-1][:20]]))  # interrupted within a line
+    again = report(labelled)
+    del first["measured"], again["measured"]
+    assert again["agreement"] == first["agreement"]
+    assert again["pairs"] == first["pairs"]
+    assert len(log.read_text().splitlines()) <= len(lines) + 3
+    assert "y3" not in log.read_text()
+
+
+def test_failed_verdicts_are_counted_and_never_measured(labelled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_MIN_CHOICE_MASS", "0.97")  # below it a verdict fails
+    result = run(labelled, "--json")
+    assert result.exit_code == 1
+    parts = json.loads(result.stdout)["agreement"][0]
+    assert parts["failed"] > 0
+    assert parts["n"] + parts["failed"] == 21
+
+
+def test_the_table_names_the_parts(labelled: str) -> None:
+    shown = run(labelled).stdout
+    for part in ("kind pitfall", "task groups", "first wrong step", "pairs", "cost of a judgement"):
+        assert part in shown
+
+
+def test_what_is_for_measuring_only_is_not_fitted_on(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    row = {"prompt_id": "p", "prompt": [], "completion": "!", "rubric": "Is safe.", "binary_labels": [True]}
+    file.write_text(json.dumps(row))
+    result = run(f"healthbench:{file}", "--half", "fit")
+    assert result.exit_code == 1
+    assert "must not be used for fitting" in result.stderr
+
+
+def test_a_bad_option_is_reported_once(labelled: str) -> None:
+    result = run(labelled, "--template", "nope")
+    assert result.exit_code == 1
+    assert "no example was judged" in result.stderr
