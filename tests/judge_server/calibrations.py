@@ -1,9 +1,9 @@
 """A calibration for tests: a set with maps for the scripted engine and the templates that are shipped."""
 
-from judge_server.judging.calibration import Calibration, CalibrationSet, FittedCalibration, PlattScaling
+from judge_server.judging.calibration import Calibration, CalibrationSet, FittedCalibration, ProbabilityMap
 from tests.judge_server.support import prepared
 
-DEFAULT, OF_PITFALLS = PlattScaling(2.0, -1.0), PlattScaling(1.0, 2.0)
+DEFAULT, OF_PITFALLS = ProbabilityMap(2.0, -1.0), ProbabilityMap(1.0, 2.0)
 CALIBRATION = Calibration("test-v1", "sha256:0", 100, DEFAULT, {"pitfall": OF_PITFALLS})
 SCRIPTED = "none"
 """The digest of the scripted engine's weights."""

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
-from judge_server.judging.calibration import NEUTRAL, UNSCALED, CalibrationSet, PlattScaling, builtin_calibrations
+from judge_server.judging.calibration import NEUTRAL, UNSCALED, CalibrationSet, ProbabilityMap, builtin_calibrations
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.judging.questions import JudgingConfig
@@ -40,7 +40,7 @@ from trainer_client.wire import Criterion, RewardAnswer
 from trainer_client.wire.ledger_rows import UseFilter
 
 probabilities = st.floats(0.0, 1.0)
-scalings = st.builds(PlattScaling, st.floats(0.01, 20.0), st.floats(-20.0, 20.0))
+scalings = st.builds(ProbabilityMap, st.floats(0.01, 20.0), st.floats(-20.0, 20.0))
 
 RAW = 0.75
 BENT, BENT_OF_PITFALLS = DEFAULT.calibrate(RAW), OF_PITFALLS.calibrate(RAW)
@@ -53,12 +53,14 @@ def three_quarters(_batch: Batch, call: Call) -> Reply:
 
 @given(probabilities)
 def test_the_neutral_map_returns_what_it_is_given(raw: float) -> None:
-    assert PlattScaling(1.0, 0.0).calibrate(raw) == raw
+    assert ProbabilityMap(1.0, 0.0).calibrate(raw) == raw
     assert NEUTRAL.scaling_for(Criterion(id="a", description="x")).calibrate(raw) == raw
 
 
 @given(scalings, probabilities, probabilities)
-def test_a_map_keeps_the_order_and_the_range_of_probabilities(scaling: PlattScaling, one: float, other: float) -> None:
+def test_a_map_keeps_the_order_and_the_range_of_probabilities(
+    scaling: ProbabilityMap, one: float, other: float
+) -> None:
     low, high = (scaling.calibrate(raw) for raw in sorted((one, other)))
     assert 0.0 <= low <= high + 1e-12
     assert high <= 1.0
@@ -66,14 +68,14 @@ def test_a_map_keeps_the_order_and_the_range_of_probabilities(scaling: PlattScal
 
 @given(scalings, st.floats(1e-6, 1 - 1e-6))
 def test_what_a_map_says_of_no_mirrors_what_the_map_of_opposite_intercept_says_of_yes(
-    scaling: PlattScaling, raw: float
+    scaling: ProbabilityMap, raw: float
 ) -> None:
-    mirrored = PlattScaling(scaling.slope, -scaling.intercept)
+    mirrored = ProbabilityMap(scaling.slope, -scaling.intercept)
     assert mirrored.calibrate(1.0 - raw) == pytest.approx(1.0 - scaling.calibrate(raw), abs=1e-7)
 
 
 @given(scalings, st.floats(0.001, 0.999))
-def test_a_map_is_a_line_in_log_odds(scaling: PlattScaling, raw: float) -> None:
+def test_a_map_is_a_line_in_log_odds(scaling: ProbabilityMap, raw: float) -> None:
     expected = 1 / (1 + math.exp(-(scaling.slope * math.log(raw / (1 - raw)) + scaling.intercept)))
     assert scaling.calibrate(raw) == pytest.approx(expected, rel=1e-9)
 
@@ -81,12 +83,12 @@ def test_a_map_is_a_line_in_log_odds(scaling: PlattScaling, raw: float) -> None:
 @pytest.mark.parametrize(("slope", "intercept"), [(0, 0), (-1, 0), (math.nan, 0), (math.inf, 0), (1, math.nan)])
 def test_a_map_that_would_not_keep_the_order_is_refused(slope: float, intercept: float) -> None:
     with pytest.raises(ValueError, match=r"above 0|finite"):
-        PlattScaling(slope, intercept)
+        ProbabilityMap(slope, intercept)
 
 
 @given(scalings, masses)
 def test_half_of_the_calibrated_probability_decides_and_the_raw_one_stands_beside_it(
-    scaling: PlattScaling, pair: tuple[float, float]
+    scaling: ProbabilityMap, pair: tuple[float, float]
 ) -> None:
     finding = read_yes_no(BINARY, Reply(pair), scaling)
     assert isinstance(finding, JudgeResult)
@@ -97,13 +99,13 @@ def test_half_of_the_calibrated_probability_decides_and_the_raw_one_stands_besid
 
 def test_where_calibration_turns_a_verdict_its_step_is_the_one_the_judge_named() -> None:
     for reply in (Reply((0.6, 0.3), "2"), Reply((0.6, 0.3), text="yes, step 2")):
-        finding = read_yes_no(STEPWISE, reply, PlattScaling(1.0, -3.0))
+        finding = read_yes_no(STEPWISE, reply, ProbabilityMap(1.0, -3.0))
         assert isinstance(finding, JudgeResult)
         assert (finding.score, finding.step) == (0.0, 2)
 
 
 def test_a_verdict_without_probabilities_is_what_was_said() -> None:
-    assert read_yes_no(BINARY, Reply(text="Yes."), PlattScaling(1.0, -3.0)) == JudgeResult(1.0)
+    assert read_yes_no(BINARY, Reply(text="Yes."), ProbabilityMap(1.0, -3.0)) == JudgeResult(1.0)
 
 
 async def test_a_map_applies_to_the_judge_it_was_fitted_for() -> None:
@@ -155,7 +157,7 @@ async def test_the_fingerprint_changes_with_the_numbers_of_a_map_and_with_nothin
     assert plain == fingerprint(default=UNSCALED, by_kind={})
     others = {
         fingerprint(),
-        fingerprint(default=PlattScaling(2.0, -1.5)),
+        fingerprint(default=ProbabilityMap(2.0, -1.5)),
         fingerprint(default=UNSCALED),
         fingerprint(by_kind={}),
         fingerprint(by_kind={"bonus": OF_PITFALLS}),
@@ -195,7 +197,7 @@ async def test_a_request_gets_calibrated_probabilities_and_the_raw_ones_beside_t
 
 
 async def test_calibration_turns_a_score_where_the_calibrated_probability_is_below_one_half(serve: Serve) -> None:
-    turned = replace(CALIBRATION, default=PlattScaling(1.0, -2.0), by_kind={})
+    turned = replace(CALIBRATION, default=ProbabilityMap(1.0, -2.0), by_kind={})
     http = await serve(ScriptedEngine(three_quarters), calibrations=fitted(calibration=turned))
     answer = await http.post("/v1/rewards", json=request())
     body = RewardAnswer.model_validate_json(answer.content)
@@ -266,8 +268,8 @@ ENTRY: dict[str, Any] = {
 
 def test_a_file_of_maps_is_read() -> None:
     (one,) = CalibrationSet.model_validate_json(json.dumps({"maps": [ENTRY]})).maps
-    assert one.calibration.default == PlattScaling(1.2, -0.4)
-    assert one.calibration.by_kind == {"pitfall": PlattScaling(0.9, -1.1)}
+    assert one.calibration.default == ProbabilityMap(1.2, -0.4)
+    assert one.calibration.by_kind == {"pitfall": ProbabilityMap(0.9, -1.1)}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ criteria. This package does not judge, serve HTTP or read settings.
 """
 
 from rubric_store import migrations
+from rubric_store.calibrations import CalibrationStore, CalibrationVersion
 from rubric_store.database import DatabaseURLError, open_engine
 from rubric_store.formats import FormatError, read_rubric
 from rubric_store.idempotency import SQLIdempotencyKeys
@@ -15,6 +16,8 @@ from rubric_store.rubrics.store import RubricStore
 from rubric_store.tenants.store import TenantStore
 
 __all__ = [
+    "CalibrationStore",
+    "CalibrationVersion",
     "CursorError",
     "DatabaseURLError",
     "FormatError",

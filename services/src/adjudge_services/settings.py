@@ -40,6 +40,10 @@ class Settings(BaseSettings):
         default=None,
         description='Judge processes of `adjudge api`: "http://HOST:PORT http://…", or JSON {"NAME": "…"}.',
     )
+    calibrations: str | None = Field(
+        default=None,
+        description='Stored calibrations that judges apply: "NAME@ALIAS NAME@VERSION …", or JSON {"JUDGE": "…"}.',
+    )
     judge_token: SecretStr | None = Field(
         default=None,
         min_length=16,

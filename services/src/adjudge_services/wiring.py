@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
+from adjudge_services.calibrations import CalibrationError, CalibrationLoader
 from adjudge_services.judges import FenceFunction, load_judge, local_judges, wait_for_engine_failure
 from adjudge_services.operations import check_queue, run_operations
 from adjudge_services.settings import Settings
@@ -127,6 +128,7 @@ def build_app(
     keys = SQLIdempotencyKeys(settings.store_url)
     service = Service(rubrics=store, ledger=ledger, authenticator=authenticator, audit=tenants, idempotency_keys=keys)
     judges = judges_of(settings, build_fence(settings))
+    calibrations = CalibrationLoader.of(settings, judges)
     service.names = tuple(judges)
     service.checker = next(iter(judges.values())).checker
     service.executors = tuple([judge.executor for judge in judges.values()])
@@ -153,10 +155,15 @@ def build_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            await calibrations.load()
+        except CalibrationError as error:
+            raise StartError(str(error)) from error
         service.recorder = start_recorder(settings, ledger)
         loading = [asyncio.create_task(start_judge(name, judge)) for name, judge in judges.items()]
         watching = asyncio.create_task(watch_judges())
         counting = asyncio.create_task(authenticator.run())
+        refreshing = asyncio.create_task(calibrations.run())
         try:
             if wait_for_judge:
                 await asyncio.gather(*loading)
@@ -165,9 +172,9 @@ def build_app(
             async with run_operations(settings, store, app, service.operation_metrics) as service.operations:
                 yield
         finally:
-            for task in (*loading, watching):
+            for task in (*loading, watching, refreshing):
                 task.cancel()
-            await asyncio.gather(*loading, watching, return_exceptions=True)
+            await asyncio.gather(*loading, watching, refreshing, return_exceptions=True)
             await asyncio.gather(*(judge.close() for judge in judges.values()))
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)
@@ -177,6 +184,7 @@ def build_app(
             if service.recorder is not None:
                 await asyncio.to_thread(service.recorder.close)
             await ledger.close()
+            await calibrations.close()
             await store.close()
 
     return create_app(

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from judge_server.evaluation.labelled import Example, LabelledPair, LabelledResponse, without_unlabelled
 from trainer_client import AsyncClient
 from trainer_client.errors import InvalidRequest
-from trainer_client.wire import Comparison, RubricContent, Usage, Verdict
+from trainer_client.wire import Comparison, JudgeInfo, RubricContent, Usage, Verdict
 
 Variant: TypeAlias = Literal["", "order", "paraphrase", "length"]
 """How an example was changed before it was judged; '' if it was not."""
@@ -38,7 +38,7 @@ class Judgement:
         verdicts: the verdicts on a response, by criterion id; empty for a pair.
         comparison: the comparison of a pair; None for a response.
         usage: the cost of the request.
-        model, fingerprint: the judge.
+        model, fingerprint, uncalibrated: the judge, and the fingerprint that it has without a calibration.
         problem: why the service refused the example; empty if it did not.
     """
 
@@ -46,9 +46,10 @@ class Judgement:
     variant: Variant
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     comparison: Comparison | None = None
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     model: str = ""
     fingerprint: str = ""
+    uncalibrated: str = ""
     problem: str = ""
 
 
@@ -100,6 +101,7 @@ class JudgementLog:
             Usage.model_validate(row["usage"]),
             row["model"],
             fingerprint,
+            row["uncalibrated"],
         )
 
     def add(self, key: str, judgement: Judgement) -> None:
@@ -112,6 +114,7 @@ class JudgementLog:
         row = {
             "key": key,
             "fingerprint": judgement.fingerprint,
+            "uncalibrated": judgement.uncalibrated,
             "model": judgement.model,
             "verdicts": {
                 name: verdict.model_dump(mode="json", exclude={"rationale"})
@@ -230,11 +233,13 @@ async def _ask(
     try:
         if isinstance(example, LabelledPair):
             compared = await client.compare(**given)
-            judge, usage = compared.judge, compared.usage
-            return Judgement(example, variant, {}, compared.pairs[0], usage, judge.model, judge.fingerprint)
+            return Judgement(example, variant, {}, compared.pairs[0], compared.usage, *_names(compared.judge))
         answer = await client.verdicts(**given)
         verdicts = {verdict.criterion: verdict for verdict in answer.groups[0].responses[0].verdicts}
-        who = ("", "") if answer.judge is None else (answer.judge.model, answer.judge.fingerprint)
-        return Judgement(example, variant, verdicts, None, answer.usage, *who)
+        return Judgement(example, variant, verdicts, None, answer.usage, *_names(answer.judge))
     except InvalidRequest as error:
         return Judgement(example, variant, problem=str(error))
+
+
+def _names(judge: JudgeInfo | None) -> tuple[str, str, str]:
+    return ("", "", "") if judge is None else (judge.model, judge.fingerprint, judge.uncalibrated or "")

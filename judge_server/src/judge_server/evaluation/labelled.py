@@ -235,11 +235,11 @@ def sample(examples: Sequence[Example], size: int | None, longest: int | None = 
     queues = [iter(one) for one in by_task.values()]
     while len(chosen) < size:
         for queue in list(queues):
-            example = next(queue, None)
-            if example is None:
+            following = next(queue, None)
+            if following is None:
                 queues.remove(queue)
             elif len(chosen) < size:
-                chosen.add(id(example))
+                chosen.add(id(following))
     return [example for example in short if id(example) in chosen]
 
 

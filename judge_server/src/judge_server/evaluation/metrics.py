@@ -7,7 +7,7 @@ similar (a cluster bootstrap; Field and Welsh 2007).
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -288,7 +288,7 @@ def roc(scores: Sequence[float], labels: Sequence[bool]) -> tuple[tuple[float, f
     return ((0.0, 0.0), *((float(f), float(t)) for f, t in zip(false, true, strict=True)))
 
 
-def as_json(figures: Mapping[str, Estimate]) -> dict[str, dict[str, float | None]]:
+def as_json(figures: Mapping[Any, Estimate]) -> dict[str, dict[str, float | None]]:
     """Return figures as JSON objects with `value`, `low` and `high`; undefined numbers are null."""
     return {name: {k: none_if_nan(v) for k, v in one._asdict().items()} for name, one in figures.items()}
 

@@ -5,12 +5,14 @@ scaling in log-odds, fitted on labelled verdicts of one judge. It applies only t
 templates that it was fitted for; every other judge keeps its raw probability.
 """
 
+import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -24,67 +26,118 @@ _CLIP = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class PlattScaling:
-    """Platt scaling: calibrated = sigmoid(slope * logit(raw) + intercept), which preserves order.
+class ProbabilityMap:
+    """A map from raw to calibrated probabilities that keeps their order, and the threshold of a yes.
+
+    Without points, logit(calibrated) = slope * ln(raw) - slope_of_no * ln(1 - raw) + intercept: beta calibration (Kull
+    et al. 2017). With slope_of_no equal to slope, its default, this is Platt scaling in log-odds, and temperature
+    scaling if the intercept is 0. With points, the map is isotonic: linear between points (raw, calibrated).
+
+    Attributes:
+        slope, intercept, slope_of_no: the coefficients; not used with points.
+        points: points of an isotonic map, with rising raw and never falling calibrated probabilities.
+        threshold: the lowest calibrated probability that counts as yes.
 
     Raises:
-        ValueError: the slope is not above 0, or a number is not finite.
+        ValueError: the map does not keep the order of probabilities, or a number is out of range or not finite.
     """
 
     slope: float = 1.0
     intercept: float = 0.0
+    slope_of_no: float | None = None
+    points: tuple[tuple[float, float], ...] = ()
+    threshold: float = SATISFIED_THRESHOLD
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.slope) and math.isfinite(self.intercept)):
+        slopes = (self.slope, self._slope_of_no)
+        if not all(math.isfinite(number) for number in (*slopes, self.intercept)):
             raise ValueError(f"slope {self.slope} and intercept {self.intercept} must be finite numbers")
-        if self.slope <= 0:
-            raise ValueError(f"the slope {self.slope} must be above 0, or the order of probabilities is lost")
+        if min(slopes) < 0 or max(slopes) <= 0:
+            raise ValueError(f"the slope {min(slopes)} must be above 0, or the order of probabilities is lost")
+        if not 0 < self.threshold < 1:
+            raise ValueError(f"the threshold {self.threshold} must lie between 0 and 1")
+        raws, calibrated = [raw for raw, _ in self.points], [p for _, p in self.points]
+        if raws != sorted(set(raws)) or calibrated != sorted(calibrated):
+            raise ValueError("the points of an isotonic map must rise, or the order of probabilities is lost")
+        if any(not 0 <= number <= 1 for number in (*raws, *calibrated)):
+            raise ValueError("the points of an isotonic map must lie between 0 and 1")
+
+    @property
+    def _slope_of_no(self) -> float:
+        return self.slope if self.slope_of_no is None else self.slope_of_no
 
     def calibrate(self, raw: float) -> float:
-        """Return the calibrated probability, in [0, 1]. The neutral scaling returns `raw` unchanged."""
-        if self == UNSCALED:
+        """Return the calibrated probability, in [0, 1]. The neutral map returns `raw` unchanged."""
+        if self.points:
+            return self._interpolate(raw)
+        if (self.slope, self.intercept, self._slope_of_no) == (1.0, 0.0, 1.0):
             return raw
         clipped = min(max(raw, _CLIP), 1.0 - _CLIP)
-        log_odds = self.slope * (math.log(clipped) - math.log1p(-clipped)) + self.intercept
+        log_odds = self.slope * math.log(clipped) - self._slope_of_no * math.log1p(-clipped) + self.intercept
         if log_odds >= 0:
             return 1.0 / (1.0 + math.exp(-log_odds))
         odds = math.exp(log_odds)
         return odds / (1.0 + odds)
 
+    def _interpolate(self, raw: float) -> float:
+        after = bisect_right(self.points, raw, key=lambda point: point[0])
+        if after == 0:
+            return self.points[0][1]
+        if after == len(self.points):
+            return self.points[-1][1]
+        (x0, y0), (x1, y1) = self.points[after - 1], self.points[after]
+        return min(max(y0 + (y1 - y0) * (raw - x0) / (x1 - x0), y0), y1)
 
-UNSCALED = PlattScaling()
-"""The neutral scaling."""
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """What can change a verdict: slope and intercept, and whatever else is not its default."""
+        shape: tuple[Any, ...] = self.points or (self.slope, self.intercept)
+        if not self.points and self._slope_of_no != self.slope:
+            shape = (*shape, self.slope_of_no)
+        return shape if self.threshold == SATISFIED_THRESHOLD else (*shape, "from", self.threshold)
+
+
+UNSCALED = ProbabilityMap()
+"""The neutral map."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The scalings of one judge, and the data they were fitted on.
+    """The maps of one judge, and the data they were fitted on.
 
     Attributes:
         name: a version, such as `2026-11-v2`.
         fitted_on: digest of the labelled data.
         items: the number of labelled verdicts.
-        default: the scaling of every kind of criterion not in `by_kind`.
-        by_kind: the scalings of particular kinds of criteria.
+        default: the map of every criterion that none of the others is for.
+        by_kind: the maps of particular kinds of criteria.
+        by_criterion: the maps of particular criteria, by the digest of their description (`criterion_key`).
     """
 
     name: Annotated[str, Field(min_length=1)]
     fitted_on: Annotated[str, Field(min_length=1)]
     items: Annotated[int, Field(ge=1)]
-    default: PlattScaling
-    by_kind: Mapping[CriterionKind, PlattScaling] = field(default_factory=dict)
+    default: ProbabilityMap
+    by_kind: Mapping[CriterionKind, ProbabilityMap] = field(default_factory=dict)
+    by_criterion: Mapping[str, ProbabilityMap] = field(default_factory=dict)
 
-    def scaling_for(self, criterion: Criterion) -> PlattScaling:
-        """Return the scaling of a criterion."""
-        return self.by_kind.get(criterion.kind, self.default)
+    def scaling_for(self, criterion: Criterion) -> ProbabilityMap:
+        """Return the map of a criterion."""
+        own = self.by_criterion.get(criterion_key(criterion.description)) if self.by_criterion else None
+        return own or self.by_kind.get(criterion.kind, self.default)
 
     @property
-    def numbers(self) -> dict[str, tuple[float, float]]:
-        """Slope and intercept of each scaling, which alone can change a verdict; empty if all are neutral."""
-        if all(one == UNSCALED for one in (self.default, *self.by_kind.values())):
+    def numbers(self) -> dict[str, tuple[Any, ...]]:
+        """The numbers of each map, which alone can change a verdict; empty if all are neutral."""
+        if all(one == UNSCALED for one in (self.default, *self.by_kind.values(), *self.by_criterion.values())):
             return {}
-        maps = [("default", self.default), *sorted(self.by_kind.items())]
-        return {name: (one.slope, one.intercept) for name, one in maps}
+        maps = [("default", self.default), *sorted(self.by_kind.items()), *sorted(self.by_criterion.items())]
+        return {name: one.numbers for name, one in maps}
+
+
+def criterion_key(description: str) -> str:
+    """Return the key of a criterion's own map: a digest of its description, so that it holds in every rubric."""
+    return "text:" + hashlib.sha256(description.encode()).hexdigest()[:32]
 
 
 NEUTRAL = Calibration("neutral", "nothing", 0, UNSCALED)
@@ -111,6 +164,36 @@ class FittedCalibration(BaseModel):
     protocol: Literal["binary", "stepwise"]
     templates: Annotated[str, Field(min_length=1)]
     calibration: Calibration
+
+
+class StoredCalibration(BaseModel):
+    """A version of a calibration that `adjudge calibrate` fitted and stored, and the judge that it holds for.
+
+    Attributes:
+        name, version: what it is called; a version never changes.
+        judge: the fingerprint of the judge without a calibration. It covers weights, engine, templates and options.
+        model: the model's name, for messages.
+        config: the judging configuration, by field.
+        method: `temperature`, `platt`, `beta` or `isotonic`.
+        calibration: the maps, and the digest of the data that they were fitted on.
+        measured: figures on rows that nothing was fitted on, by name, each with `value`, `low`, `high` and `n`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+    version: Annotated[int, Field(ge=1)]
+    judge: Annotated[str, Field(min_length=1)]
+    model: str
+    config: Mapping[str, Any]
+    method: Literal["temperature", "platt", "beta", "isotonic"]
+    calibration: Calibration
+    measured: Mapping[str, Mapping[str, float | None]] = {}
+
+    @property
+    def reference(self) -> str:
+        """`NAME@VERSION`."""
+        return f"{self.name}@{self.version}"
 
 
 class UnfitProtocol(BaseModel):

@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict
 
-from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, PlattScaling
+from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, ProbabilityMap
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.ports import AnswerForm, Call, EngineIdentity, LabelChoice, TextOutput, TokenChoice
@@ -45,7 +45,7 @@ class CallDigests:
     def __init__(self, fingerprint: str, system: str, shared: str) -> None:
         self._start = hashlib.sha256(f"{fingerprint}\0{system}\0{shared}\0".encode())
 
-    def of(self, call: Call, verdicts: int = 1, scaling: PlattScaling = UNSCALED) -> tuple[bytes, ...]:
+    def of(self, call: Call, verdicts: int = 1, scaling: ProbabilityMap = UNSCALED) -> tuple[bytes, ...]:
         """Return one digest per verdict of a call; equal prompts with equal answer forms have equal digests.
 
         The scaling enters too, because criteria of two kinds may be asked in the same words.
@@ -63,13 +63,13 @@ class CallDigests:
         return tuple([hashlib.sha256(whole + n.to_bytes(4, "big")).digest() for n in range(verdicts)])
 
 
-def ending_of(call: Call, scaling: PlattScaling = UNSCALED) -> bytes:
+def ending_of(call: Call, scaling: ProbabilityMap = UNSCALED) -> bytes:
     """Return the part of a call's digest after its question: answer form, reasoning, sampling and scaling."""
     ending = _form(call.answer)
     if call.reasoning is not None or call.think_tokens or call.sample is not None:
         ending += repr((call.reasoning, call.think_tokens, call.sample)).encode()
     if scaling != UNSCALED:
-        ending += f"\0scaled\0{scaling.slope!r}\0{scaling.intercept!r}".encode()
+        ending += ("\0scaled" + "".join([f"\0{number!r}" for number in scaling.numbers])).encode()
     return ending
 
 

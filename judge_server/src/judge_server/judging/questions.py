@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, PlattScaling
+from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, ProbabilityMap
 from judge_server.judging.items import ItemForm, items_schema, json_output_tokens
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_json_output, read_rating, read_yes_no
 from judge_server.ports import (
@@ -50,7 +50,7 @@ class Question:
     criteria: tuple[str, ...]
     reading: Reading
     alone: Callable[[int], "Question"] | None = None
-    scaling: PlattScaling = UNSCALED
+    scaling: ProbabilityMap = UNSCALED
     min_choice_mass: float = MIN_CHOICE_MASS
 
     def read(self, reply: Reply) -> list[JudgeResult | CallFailure]:
@@ -103,7 +103,8 @@ class PreparedConfig:
 
     `names_steps` tells whether the judge is asked, under `stepwise`, which step decides a criterion; if not, its
     verdicts are about the whole response. `declaration` is the template set's, such as what it withholds from the
-    judge. `min_choice_mass` is the least mass on its choices that a verdict is read from.
+    judge. `min_choice_mass` is the least mass on its choices that a verdict is read from. `uncalibrated` is the
+    fingerprint that the judge would have without a calibration.
     """
 
     config: JudgingConfig
@@ -114,6 +115,7 @@ class PreparedConfig:
     names_steps: bool = True
     declaration: Declaration = DEFAULT_DECLARATION
     min_choice_mass: float = MIN_CHOICE_MASS
+    uncalibrated: str = ""
 
     def per_call(self, criteria: int) -> int:
         """Return how many criteria share a call when `criteria` are asked."""
@@ -184,7 +186,7 @@ def ask(
     answer: AnswerForm,
     sample: SamplingOptions | None,
     reading: Literal["yes_no", "grade", "rating"],
-    scaling: PlattScaling = UNSCALED,
+    scaling: ProbabilityMap = UNSCALED,
 ) -> Question:
     """Return a question for one verdict, whose probability is calibrated by `scaling`."""
     config = prepared.config

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from judge_server.judging.calibration import SATISFIED_THRESHOLD, UNSCALED, PlattScaling
+from judge_server.judging.calibration import UNSCALED, ProbabilityMap
 from judge_server.judging.items import Item, ItemForm, excerpt, read_items
 from judge_server.ports import MASS_TOLERANCE, CallFailure, JudgeResult, LabelChoice, Reply, TokenChoice
 
@@ -58,13 +58,16 @@ def _choice_mass(
 
 
 def read_yes_no(
-    token_choice: TokenChoice, reply: Reply, scaling: PlattScaling = UNSCALED, min_choice_mass: float = MIN_CHOICE_MASS
+    token_choice: TokenChoice,
+    reply: Reply,
+    scaling: ProbabilityMap = UNSCALED,
+    min_choice_mass: float = MIN_CHOICE_MASS,
 ) -> JudgeResult | CallFailure:
     """Read a reply to a choice of two tokens as a verdict about the first option.
 
     raw_probability = mass of the first option / mass of both; choice_mass is that denominator. probability is the raw
-    one calibrated by `scaling`, and the verdict is satisfied from one half on. If the engine reads no masses, the
-    model's text decides and there is no probability; the score is 0.5 if it says that both options are equal.
+    one calibrated by `scaling`, and the verdict is satisfied from the map's threshold on. If the engine reads no masses,
+    the model's text decides and there is no probability; the score is 0.5 if it says that both options are equal.
 
     A choice_mass below `min_choice_mass`, or a step that was not offered, is a `parse` failure. Masses that cannot be
     probabilities are an `engine` failure. The step is the one named after the option of greatest mass, even if
@@ -86,7 +89,7 @@ def read_yes_no(
             return chosen
         step = int(chosen)
     return JudgeResult(
-        1.0 if probability >= SATISFIED_THRESHOLD else 0.0,
+        1.0 if probability >= scaling.threshold else 0.0,
         probability,
         min(choice_mass, 1.0),
         step,

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from judge_server.judging.calibration import UNSCALED, PlattScaling
+from judge_server.judging.calibration import UNSCALED, ProbabilityMap
 from judge_server.judging.plan import PlannedCall, ResponsePlan, VerdictSlot
 from judge_server.judging.questions import Question, Reading
 from judge_server.judging.replies import MIN_CHOICE_MASS
@@ -28,7 +28,7 @@ from judge_server.ports import (
     TokenChoice,
 )
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Raised whenever one end would misunderstand the other."""
 
 MAX_DEADLINE_S = 86_400.0
@@ -65,7 +65,7 @@ class QuestionMessage:
     verdicts: int
     reading: Reading
     alone: tuple["QuestionMessage", ...] = ()
-    scaling: PlattScaling = UNSCALED
+    scaling: ProbabilityMap = UNSCALED
     min_choice_mass: float = MIN_CHOICE_MASS
 
     @classmethod

@@ -8,11 +8,12 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 
 from opentelemetry.trace import Span
 
 from judge_server.errors import InvalidRequest
-from judge_server.judging.calibration import NEUTRAL, CalibrationSet
+from judge_server.judging.calibration import NEUTRAL, Calibration, CalibrationSet, StoredCalibration
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
@@ -70,6 +71,7 @@ class Judge:
         self._fence = fence
         self.templates = templates or TemplateLibrary(None)
         self._calibrations = calibrations or CalibrationSet()
+        self._stored_calibrations: tuple[StoredCalibration, ...] = ()
         self._min_choice_mass = min_choice_mass
         self.clock = clock
         self.metrics = JudgeMetrics(clock)
@@ -110,6 +112,8 @@ class Judge:
                 calibration = self._calibrations.find(
                     self.identity.weights_digest, config.protocol, single_templates.digest
                 )
+            uncalibrated = judge_fingerprint(self.identity, digests, config, NEUTRAL, self._min_choice_mass)
+            calibration = self._stored_for(config, uncalibrated) or calibration
             fingerprint = judge_fingerprint(self.identity, digests, config, calibration, self._min_choice_mass)
             names_steps = self._calibrations.names_steps(self.identity.weights_digest)
             prepared = PreparedConfig(
@@ -121,11 +125,42 @@ class Judge:
                 names_steps,
                 template_set.declaration,
                 self._min_choice_mass,
+                uncalibrated,
             )
             if len(self._prepared_configs) >= _MAX_PREPARED_CONFIGS:
                 self._prepared_configs.clear()
             self._prepared_configs[self.identity, config] = prepared
         return prepared
+
+    @property
+    def stored_calibrations(self) -> Sequence[StoredCalibration]:
+        """The stored calibrations that this judge applies, instead of those that ship with the package."""
+        return self._stored_calibrations
+
+    @stored_calibrations.setter
+    def stored_calibrations(self, stored: Sequence[StoredCalibration]) -> None:
+        if tuple(stored) != self._stored_calibrations:
+            self._stored_calibrations = tuple(stored)
+            self._prepared_configs.clear()
+
+    def _stored_for(self, config: JudgingConfig, uncalibrated: str) -> Calibration | None:
+        """Return the stored calibration for a configuration, if there is one.
+
+        Raises:
+            InvalidRequest: it was fitted for this configuration of another judge, so its numbers mean nothing here.
+        """
+        asked = asdict(config)
+        for stored in self._stored_calibrations:
+            if stored.judge == uncalibrated:
+                return stored.calibration
+            if stored.config == asked:
+                message = (
+                    f"the calibration {stored.reference} does not hold for {self.identity.model}: its weights, its "
+                    "engine or the prompt templates have changed since; fit it again with `adjudge calibrate`, or take "
+                    "it out of ADJUDGE_CALIBRATIONS"
+                )
+                raise InvalidRequest(f"{_PROTOCOL}: {message}", errors=(FieldError(field=_PROTOCOL, message=message),))
+        return None
 
     def _refuse_unfit(self, protocol: str) -> None:
         unfit = self._calibrations.why_unfit(self.identity.weights_digest, protocol)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from judge_server.errors import replace_lone_surrogates
+from judge_server.judging.calibration import NEUTRAL
 from judge_server.judging.plan import ResponsePlan, VerdictSlot
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.replies import combine_votes
@@ -133,6 +134,8 @@ def judge_of(judge: Judge, prepared: PreparedConfig | None) -> wire.JudgeInfo | 
         protocol=prepared.config.protocol,
         fingerprint=prepared.fingerprint,
         withheld=prepared.declaration.withholds,
+        calibration=None if prepared.calibration == NEUTRAL else prepared.calibration.name,
+        uncalibrated=prepared.uncalibrated,
     )
 
 

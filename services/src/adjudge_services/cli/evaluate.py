@@ -264,9 +264,10 @@ def show(evaluation: "Evaluation", heading: Mapping[str, Any]) -> None:
 
 def _sentence(part: Any) -> str:
     from judge_server.evaluation.html import format_estimate
+    from judge_server.evaluation.metrics import Estimate
 
     return ", ".join(
-        f"{name.replace('_', ' ')} {value if not isinstance(value, tuple) else format_estimate(value)}"
+        f"{name.replace('_', ' ')} {format_estimate(value) if isinstance(value, Estimate) else value}"
         for name, value in part._asdict().items()
         if name != "variant"
     )

@@ -5,6 +5,7 @@ import inspect
 import typer
 
 from adjudge_services.cli import (
+    calibrate,
     database,
     doctor,
     evaluate,
@@ -37,6 +38,7 @@ app.command("score")(score.score)
 app.command("measure")(measure.measure)
 app.command("generate")(generate.generate)
 app.command("rows")(generate.rows)
+app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("filter-easy")(filter_easy.filter_easy)
 app.command("recompute")(recompute.recompute)
@@ -50,6 +52,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(database.ledger_app, name="ledger")
 app.add_typer(projects.keys_app, name="keys")
 app.add_typer(projects.app, name="projects")
+app.add_typer(calibrate.app, name="calibrations")
 app.add_typer(models.app, name="models")
 app.add_typer(operations.app, name="operations")
 app.add_typer(templates.app, name="templates")

@@ -296,13 +296,17 @@ class JudgeInfo(AnswerModel):
     """The judge that was used. Equal fingerprints mean equal weights, templates, decoding, protocol and options.
 
     `withheld` lists the fields of a request that the prompt templates do not show to the judge: `grounding`,
-    `reference_answer`, `ground_truth`, or the `criteria` of a rating.
+    `reference_answer`, `ground_truth`, or the `criteria` of a rating. `calibration` names the map between
+    `raw_probability` and `probability`; it is null if there is none. `uncalibrated` is the fingerprint that the judge
+    would have without one: equal values mean comparable raw probabilities.
     """
 
     model: str
     protocol: JudgingProtocol | Literal["comparison"]
     fingerprint: str
     withheld: tuple[str, ...] = ()
+    calibration: str | None = None
+    uncalibrated: str | None = None
 
 
 class Usage(AnswerModel):

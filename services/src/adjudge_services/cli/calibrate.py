@@ -1,0 +1,201 @@
+"""`adjudge calibrate` and `adjudge calibrations`: fit, store, list and select calibrations of a judge."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+from rich.table import Table
+
+from adjudge_services.cli.evaluate import (
+    DatasetArgument,
+    FreshOption,
+    JudgeArgument,
+    LimitOption,
+    LongestOption,
+    ServiceOption,
+    judge_dataset,
+    judging_options,
+    load_examples,
+)
+from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError, command_line_user, prepare_store
+from rubric_store import CalibrationStore
+from trainer_client import AdjudgeError
+
+app = typer.Typer(invoke_without_command=True, help="List, show and select stored calibrations.")
+
+Result = TypeVar("Result")
+
+
+def calibrate(
+    judge: JudgeArgument,
+    dataset: DatasetArgument,
+    name: Annotated[str, typer.Option(help="Name under which to store the calibration.")],
+    method: Annotated[
+        Literal["auto", "temperature", "platt", "beta", "isotonic"],
+        typer.Option(help="auto: temperature from 20 labels on, platt from 60, beta from 1,000, isotonic from 3,000."),
+    ] = "auto",
+    threshold: Annotated[
+        str, typer.Option(help="Lowest calibrated probability of a yes, or balanced: fitted for balanced accuracy.")
+    ] = "0.5",
+    limit: LimitOption = None,
+    longest: LongestOption = None,
+    protocol: Annotated[Literal["binary", "stepwise"], typer.Option(help="Judging protocol.")] = "binary",
+    rationale: Annotated[bool, typer.Option("--rationale", help="Have the judge write its reasons first.")] = False,
+    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Fit and measure, but store nothing.")] = False,
+    fresh: FreshOption = False,
+    url: ServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
+) -> None:
+    """Fit a calibration on one half of a data set, measure it on the other, and store it as a new version.
+
+    A service applies it once ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score of the other half
+    worse is not stored.
+    """
+    from judge_server.evaluation.fitting import MissingExtraError, before_and_after, fit_calibration
+    from judge_server.evaluation.labelled import DatasetError, LabelledResponse, half_of
+    from judge_server.evaluation.report import measured_verdicts
+    from judge_server.judging.questions import JudgingConfig
+    from trainer_client.wire import JudgingOptions
+
+    options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
+    try:
+        load_examples(dataset, "fit", None, None)  # refuses what must not be fitted on
+        _, examples = load_examples(dataset, "all", limit, longest)
+        responses = [one for one in examples if isinstance(one, LabelledResponse)]
+        if not responses:
+            raise DatasetError(f"{dataset} has pairs only; a calibration needs verdicts on criteria")
+        judgements = judge_dataset(
+            judge, responses, options, url=url, fresh=fresh, concurrency=concurrency, deadline_s=deadline_s
+        )
+        accepted = [one for one in judgements if one.uncalibrated]
+        if not accepted:
+            raise ValueError(f"no example was judged: {judgements[0].problem}")
+        measured = [verdict for one in accepted for verdict in measured_verdicts(one)]
+        descriptions = {(one.row, c.id): c.description for one in responses for c in one.criteria}
+        fit, held = ([one for one in measured if half_of(one.row) == half] for half in ("fit", "held"))
+        chosen, calibration = fit_calibration(
+            fit, descriptions, name=name, method=method, threshold=_threshold(threshold)
+        )
+        figures = before_and_after(held, descriptions, calibration)
+    except (DatasetError, MissingExtraError, StartError, AdjudgeError, ValueError, OSError) as error:
+        exit_with_error(str(error))
+    _show(chosen, calibration, figures, len(held))
+    if figures["difference"]["brier"].low > 0:
+        exit_with_error("the calibration makes the Brier score worse on rows that it was not fitted on; not stored")
+    if dry_run:
+        return
+    config = JudgingConfig.of(JudgingOptions.model_validate(options), protocol)
+    measured_on = {figure: {**estimate._asdict(), "n": len(held)} for figure, estimate in figures["calibrated"].items()}
+    content = {
+        "judge": accepted[0].uncalibrated,
+        "model": accepted[0].model,
+        "config": asdict(config),
+        "method": chosen,
+        "calibration": {**_as_json(calibration), "name": name},
+        "measured": measured_on,
+    }
+    version, added = _with_store(lambda store: store.add(name, content))
+    out.print(
+        f"{'stored' if added else 'unchanged:'} {name}@{version.version}; to apply it: "
+        f"ADJUDGE_CALIBRATIONS={name}@{version.version}, or an alias (`adjudge calibrations alias`)",
+        highlight=False,
+    )
+
+
+def _threshold(text: str) -> float | Literal["balanced"]:
+    if text == "balanced":
+        return "balanced"
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--threshold is {text!r}; write a number between 0 and 1, or balanced") from None
+
+
+def _as_json(calibration: Any) -> dict[str, Any]:
+    from pydantic import TypeAdapter
+
+    content: dict[str, Any] = TypeAdapter(type(calibration)).dump_python(calibration, mode="json")
+    return content
+
+
+def _show(method: str, calibration: Any, figures: Any, held: int) -> None:
+    from judge_server.evaluation.html import format_estimate
+
+    own = f", with maps of their own for {len(calibration.by_kind)} kinds and {len(calibration.by_criterion)} criteria"
+    out.print(f"{method}, fitted on {calibration.items:,} verdicts{own}; measured on {held:,} others", highlight=False)
+    table = Table("", "raw", "calibrated", "difference", header_style="bold")
+    for name in figures["raw"]:
+        digits = 3 if name == "brier" else 2
+        cells = [format_estimate(figures[column][name], digits) for column in ("raw", "calibrated", "difference")]
+        table.add_row(name.replace("_", " "), *cells)
+    out.print(table)
+
+
+@app.callback()
+def calibrations(
+    context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """List the stored calibrations of judges, each version with its aliases."""
+    if context.invoked_subcommand is not None:
+        return
+    found = _with_store(lambda store: store.versions())
+    if as_json:
+        sys.stdout.write(json.dumps([{**one._asdict(), "created_at": str(one.created_at)} for one in found]) + "\n")
+        return
+    table = Table("calibration", "aliases", "model", "method", "verdicts", "stored (UTC)", header_style="bold")
+    for one in found:
+        table.add_row(
+            f"{one.name}@{one.version}",
+            ", ".join(one.aliases),
+            one.content["model"],
+            one.content["method"],
+            f"{one.content['calibration']['items']:,}",
+            f"{one.created_at:%Y-%m-%d %H:%M}",
+        )
+    out.print(table if found else "No calibration is stored yet; `adjudge calibrate` fits one.")
+
+
+@app.command("show")
+def show(reference: Annotated[str, typer.Argument(help="NAME, NAME@VERSION or NAME@ALIAS.")]) -> None:
+    """Print a calibration as JSON: its judge, its maps, its data's digest and what was measured."""
+    found = _with_store(lambda store: store.find(reference))
+    if found is None:
+        exit_with_error(f"there is no calibration {reference}; `adjudge calibrations` lists those that are stored")
+    sys.stdout.write(json.dumps({"name": found.name, "version": found.version, **found.content}, indent=2) + "\n")
+
+
+@app.command("alias")
+def alias(
+    name: Annotated[str, typer.Argument(help="The calibration's name.")],
+    alias_name: Annotated[str, typer.Argument(help="The alias, such as live.", metavar="ALIAS")],
+    version: Annotated[int, typer.Argument(help="The version to point it at.", min=1)],
+) -> None:
+    """Point an alias at a version. Running services follow within ten seconds."""
+    before = _with_store(lambda store: store.move_alias(name, alias_name, version))
+    err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}", highlight=False)
+
+
+def _with_store(use: Callable[[CalibrationStore], Awaitable[Result]]) -> Result:
+    settings = Settings()
+
+    async def run() -> Result:
+        await prepare_store(settings)
+        store = CalibrationStore(settings.store_url, actor=command_line_user)
+        try:
+            return await use(store)
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(run())
+    except (StartError, ConnectionError, LookupError, ValueError) as error:
+        exit_with_error(str(error))
