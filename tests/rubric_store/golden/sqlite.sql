@@ -40,6 +40,22 @@ CREATE TABLE idempotency_keys (
     CONSTRAINT pk_idempotency_keys PRIMARY KEY (project_id, key_digest)
 )
 CREATE INDEX ix_idempotency_keys_expires_at ON idempotency_keys (expires_at)
+CREATE TABLE judge_calibration_aliases (
+    name VARCHAR(200) NOT NULL,
+    alias VARCHAR(200) NOT NULL,
+    version INTEGER NOT NULL,
+    CONSTRAINT pk_judge_calibration_aliases PRIMARY KEY (name, alias),
+    CONSTRAINT fk_judge_calibration_aliases_judge_calibrations FOREIGN KEY(name, version) REFERENCES judge_calibrations (name, version)
+)
+CREATE TABLE judge_calibrations (
+    name VARCHAR(200) NOT NULL,
+    version INTEGER NOT NULL,
+    digest VARCHAR(71) NOT NULL,
+    content JSON NOT NULL,
+    created_at DATETIME NOT NULL,
+    CONSTRAINT pk_judge_calibrations PRIMARY KEY (name, version),
+    CONSTRAINT uq_judge_calibrations_digest UNIQUE (name, digest)
+)
 CREATE TABLE ledger_rejudgements (
     project_id VARCHAR(200) NOT NULL,
     digest BLOB NOT NULL,

@@ -30,7 +30,8 @@ LABELS_OF_A_PART = 100
 _RIDGE = 1.0
 """The weight of the penalty on coefficients' distance from those of the neutral map, in labels."""
 
-_CLIP = 1e-6
+_CLIP = 1e-3
+"""Raw probabilities nearer to 0 or 1 are fitted as these, so that a few saturated ones do not decide the slope."""
 
 
 class NotEnoughLabelsError(ValueError):

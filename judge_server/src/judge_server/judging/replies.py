@@ -66,7 +66,7 @@ def read_yes_no(
     """Read a reply to a choice of two tokens as a verdict about the first option.
 
     raw_probability = mass of the first option / mass of both; choice_mass is that denominator. probability is the raw
-    one calibrated by `scaling`, and the verdict is satisfied from the map's threshold on. If the engine reads no masses,
+    one calibrated by `scaling`; the verdict is satisfied from the map's threshold on. If the engine reads no masses,
     the model's text decides and there is no probability; the score is 0.5 if it says that both options are equal.
 
     A choice_mass below `min_choice_mass`, or a step that was not offered, is a `parse` failure. Masses that cannot be

@@ -1,0 +1,126 @@
+"""`adjudge calibrate`: labels in, a stored version out, which a service applies until its judge changes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from adjudge_services.calibrations import references_by_judge
+from adjudge_services.cli.main import app
+from judge_server.evaluation.labelled import half_of
+
+pytestmark = pytest.mark.usefixtures("migrated")
+
+RUN = CliRunner()
+CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(6)]
+GROUPS = 40
+GROUP = {"id": "g", "prompt": "?", "responses": ["unseen"], "rubric": {"criteria": CRITERIA}}
+
+
+def run(*arguments: str) -> Result:
+    """Run a command."""
+    result = RUN.invoke(app, [*arguments])
+    assert "Traceback" not in result.output
+    return result
+
+
+def written(file: Path, *rows: Any) -> str:
+    """Write JSONL."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+@pytest.fixture(autouse=True)
+def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripted engine answers by a hash of the prompt, so its answers are the same in every run."""
+    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
+
+
+def label(tmp_path: Path, met: Callable[[float, int, int], bool]) -> str:
+    """Groups labelled by the judge's probability and the numbers of group and criterion."""
+    plain = [GROUP | {"id": f"g{n}", "responses": [f"response {n}"]} for n in range(GROUPS)]
+    scored = run("score", written(tmp_path / "groups.jsonl", *plain), "--engine", "scripted://hash", "--jsonl")
+    rows = []
+    for place, line in enumerate(scored.stdout.splitlines()):
+        verdicts = json.loads(line)["responses"][0]["verdicts"]
+        labels = {v["criterion"]: met(v["probability"], place, n) for n, v in enumerate(verdicts)}
+        rows.append(plain[place] | {"labels": [labels]})
+    return written(tmp_path / "labelled.jsonl", *rows)
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> str:
+    """Labels of a judge that is too sure: the true log-odds are 0.3 of its own."""
+    return label(tmp_path, lambda p, place, n: (place * 6 + n) * 0.618034 % 1 < 1 / (1 + ((1 - p) / p) ** 0.3))
+
+
+def verdicts_of(tmp_path: Path, engine: str = "scripted://hash") -> Result:
+    """Score a response that no label is about."""
+    return run("score", written(tmp_path / "one.jsonl", GROUP), "--engine", engine, "--jsonl")
+
+
+def test_a_service_applies_the_version_that_the_settings_name(
+    labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = run("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature")
+    assert stored.exit_code == 0, stored.output
+    assert "stored team@1" in stored.stdout
+    assert (
+        "unchanged: team@1"
+        in run("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature").stdout
+    )
+    shown = json.loads(run("calibrations", "show", "team").stdout)
+    assert shown["measured"]["brier"]["n"] > 50
+    assert run("calibrations", "alias", "team", "live", "1").exit_code == 0
+    assert "live" in run("calibrations").stdout
+
+    def probabilities(result: Result) -> list[tuple[float, float]]:
+        (answer,) = [json.loads(line) for line in result.stdout.splitlines()]
+        return [(v["raw_probability"], v["probability"]) for v in answer["responses"][0]["verdicts"]]
+
+    before = probabilities(verdicts_of(tmp_path))
+    assert all(raw == calibrated for raw, calibrated in before)
+    monkeypatch.setenv("ADJUDGE_CALIBRATIONS", "team@live")
+    after = probabilities(verdicts_of(tmp_path))
+    assert [raw for raw, _ in after] == [raw for raw, _ in before]
+    assert all(abs(calibrated - 0.5) < abs(raw - 0.5) for raw, calibrated in after if abs(raw - 0.5) > 0.2)
+
+
+def test_a_calibration_is_refused_once_the_judge_has_changed(
+    labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = run("calibrate", "scripted://hash", labelled, "--name", "team")
+    assert stored.exit_code == 0, stored.output
+    monkeypatch.setenv("ADJUDGE_CALIBRATIONS", "team")
+    monkeypatch.setenv("ADJUDGE_MIN_CHOICE_MASS", "0.03")  # part of the judge's fingerprint
+    refused = verdicts_of(tmp_path)
+    assert refused.exit_code == 1
+    assert "the calibration team@1 does not hold for" in " ".join(refused.stderr.split())
+
+
+def test_a_calibration_that_does_not_exist_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_CALIBRATIONS", "none@live")
+    result = verdicts_of(tmp_path)
+    assert result.exit_code == 1
+    assert "there is no calibration none@live" in " ".join(result.stderr.split())
+
+
+def test_references_are_listed_for_the_default_judge_or_by_judge() -> None:
+    assert references_by_judge(" a@live b ") == {"default": ["a@live", "b"]}
+    assert references_by_judge('{"large": "a@1"}') == {"large": ["a@1"]}
+    assert references_by_judge(None) == {}
+    with pytest.raises(ValueError, match="not a JSON object of judges"):
+        references_by_judge('{"large": 3}')
+
+
+def test_what_makes_other_rows_worse_is_not_stored(tmp_path: Path) -> None:
+    """The judge is always right on the rows to fit on, and always wrong on the others."""
+    file = label(tmp_path, lambda p, place, n: (p >= 0.5) != (half_of(f"g{place}") == "held"))
+    result = run("calibrate", "scripted://hash", file, "--name", "team")
+    assert result.exit_code == 1
+    assert "makes the Brier score worse" in " ".join(result.stderr.split())
+    assert "No calibration is stored yet" in run("calibrations").stdout
