@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from benchmarks.report import publish
-from judge_server.evaluation.fitting import LABELS_FOR, fit_map
+from judge_server.evaluation.fitting import METHODS, fit_map
 from judge_server.evaluation.metrics import Floats
 
 TRUTHS: Mapping[str, Callable[[Floats], Floats]] = {
@@ -33,13 +33,13 @@ def main() -> None:
     rows = []
     for truth, log_odds in TRUTHS.items():
         for size in SIZES:
-            gains: dict[str, list[float]] = {method: [] for method in LABELS_FOR}
+            gains: dict[str, list[float]] = {method: [] for method in METHODS}
             for draw in range(given.draws):
                 rng = np.random.default_rng([draw, size])
                 raw, labels = _sample(rng, size, log_odds)
                 test, held = _sample(np.random.default_rng([draw, 7]), 20_000, log_odds)
                 grid = np.linspace(0.0005, 0.9995, 1000)
-                for method in LABELS_FOR:
+                for method in METHODS:
                     try:
                         fitted = fit_map(raw.tolist(), labels.tolist(), method)
                     except ValueError:

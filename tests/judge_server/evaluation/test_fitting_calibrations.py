@@ -13,6 +13,7 @@ from judge_server.evaluation.fitting import (
     FEWEST_LABELS,
     LABELS_FOR,
     LABELS_OF_A_PART,
+    METHODS,
     Method,
     NotEnoughLabelsError,
     before_and_after,
@@ -22,8 +23,6 @@ from judge_server.evaluation.fitting import (
 )
 from judge_server.evaluation.report import Measured
 from judge_server.judging.calibration import ProbabilityMap, criterion_key
-
-METHODS: tuple[Method, ...] = ("temperature", "platt", "beta", "isotonic")
 
 
 def drawn(n: int, seed: int = 0, slope: float = 0.4, shift: float = -0.8) -> tuple[list[float], list[bool]]:

@@ -151,7 +151,7 @@ def interval_plot(parts: Sequence[Slice]) -> Markup:
         if isnan(figure.value):
             figure, kind = one.figures["accuracy"], "raw"
         name = one.name or "(none)"
-        name = name if len(name) <= 26 else name[:25] + "…"
+        name = name if len(name) <= 22 else name[:21] + "…"
         marks.append(
             f'<text class="name" x="{left - 10}" y="{y + 4}" text-anchor="end">{escape(name)} '
             f'<tspan class="tick">n={one.n}</tspan></text>'

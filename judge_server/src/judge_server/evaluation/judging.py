@@ -209,7 +209,7 @@ async def judge_examples(
 def _request(example: Example, variant: Variant, choice: JudgeChoice) -> tuple[dict[str, Any], str]:
     """Return the keyword arguments of the client's call, and the digest that names it in the log."""
     if isinstance(example, LabelledResponse):
-        shown = varied(without_unlabelled(example), variant)
+        shown = varied(without_unlabelled(example) if example.labels else example, variant)
         material = {
             name: getattr(shown, name)
             for name in ("grounding", "reference_answer", "ground_truth")

@@ -88,11 +88,12 @@ class VerdictArrays:
             chance = yes_rate * label_rate + (1 - yes_rate) * (1 - label_rate)
             f1 = (2 * true_yes / (w_yes + w @ said) + 2 * true_no / (w_no + w @ ~said)) / 2
             unknown = np.full(len(w), np.nan)
+            both = (w_yes > 0) & (w_no > 0)
             return {
                 "accuracy": accuracy,
                 "balanced_accuracy": (recall + specificity) / 2,
-                "kappa": np.where(chance < 1, (accuracy - chance) / (1 - chance), np.nan),
-                "f1": np.where((w_yes > 0) & (w_no > 0), f1, np.nan),
+                "kappa": np.where(both, (accuracy - chance) / (1 - chance), np.nan),
+                "f1": np.where(both, f1, np.nan),
                 "auroc": weighted_auroc(self.probabilities, self.labels, w),
                 "ece": self._calibration_gaps(w) / total if self.have_probabilities else unknown,
                 "brier": w @ (self.probabilities - self.labels) ** 2 / total if self.have_probabilities else unknown,

@@ -5,7 +5,7 @@ figure of agreement.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -238,7 +238,7 @@ def evaluate(judgements: Sequence[Judgement]) -> Evaluation:
         if one.problem:
             refused[one.problem] += 1
     return Evaluation(
-        **agreement(measured, bootstrap),
+        **agreement(measured, bootstrap, _recurring(responses)),
         steps=_steps([one for one in responses if one.example.in_steps], bootstrap),  # type: ignore[union-attr]
         pairs=_pairs([one for one in accepted if isinstance(one.example, LabelledPair)], bootstrap),
         votes=_votes(responses, bootstrap),
@@ -249,8 +249,23 @@ def evaluate(judgements: Sequence[Judgement]) -> Evaluation:
     )
 
 
-def agreement(measured: Sequence[Measured], bootstrap: RowBootstrap) -> dict[str, Any]:
-    """Compute the parts of an `Evaluation` that only need verdicts and labels, by name."""
+def _recurring(judged: Sequence[Judgement]) -> set[str]:
+    """Return the ids that always name the same criterion; figures of others by criterion would mean nothing."""
+    texts: dict[str, set[str]] = defaultdict(set)
+    for one in judged:
+        assert isinstance(one.example, LabelledResponse)
+        for criterion in one.example.criteria:
+            texts[criterion.id].add(criterion.description)
+    return {name for name, found in texts.items() if len(found) == 1}
+
+
+def agreement(
+    measured: Sequence[Measured], bootstrap: RowBootstrap, criteria: Set[str] | None = None
+) -> dict[str, Any]:
+    """Compute the parts of an `Evaluation` that only need verdicts and labels, by name.
+
+    `criteria` are the ids of criteria with figures of their own; None for all.
+    """
     slices = [_slice("all", "", measured, bootstrap)]
     parts: Sequence[tuple[SliceKind, Any]] = (
         ("task", lambda one: one.task),
@@ -260,7 +275,8 @@ def agreement(measured: Sequence[Measured], bootstrap: RowBootstrap) -> dict[str
     for by, key in parts:
         found: dict[str, list[Measured]] = defaultdict(list)
         for one in measured:
-            found[key(one)].append(one)
+            if by != "criterion" or criteria is None or one.criterion in criteria:
+                found[key(one)].append(one)
         if 1 < len(found) <= MAX_SLICES:
             slices += [_slice(by, name, some, bootstrap) for name, some in sorted(found.items())]
     known = [one for one in measured if one.probability is not None]

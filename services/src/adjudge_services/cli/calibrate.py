@@ -39,7 +39,7 @@ def calibrate(
     name: Annotated[str, typer.Option(help="Name under which to store the calibration.")],
     method: Annotated[
         Literal["auto", "temperature", "platt", "beta", "isotonic"],
-        typer.Option(help="auto: temperature from 20 labels on, platt from 60, beta from 1,000, isotonic from 3,000."),
+        typer.Option(help="auto: temperature from 20 labels on, platt from 60, beta from 1,000."),
     ] = "auto",
     threshold: Annotated[
         str, typer.Option(help="Lowest calibrated probability of a yes, or balanced: fitted for balanced accuracy.")

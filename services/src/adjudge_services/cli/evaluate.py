@@ -18,6 +18,7 @@ from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption, open_client
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
+from judge_server.rubrics import PROJECT_ID
 from trainer_client import AdjudgeError
 from trainer_client.wire import JudgingProtocol
 
@@ -48,6 +49,9 @@ FIGURE_COLUMNS = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece"
 def evaluate(
     judge: JudgeArgument,
     dataset: DatasetArgument,
+    labels: Annotated[
+        Path | None, typer.Option(help="For run:NAME: JSONL with group, response and labels.", dir_okay=False)
+    ] = None,
     half: Annotated[
         Literal["all", "fit", "held"], typer.Option(help="Rows to use; `adjudge calibrate` fits on the half fit.")
     ] = "all",
@@ -87,7 +91,7 @@ def evaluate(
         template=template,
     )
     try:
-        labelled_by, examples = load_examples(dataset, half, limit, longest)
+        labelled_by, examples = load_examples(dataset, half, limit, longest, labels)
         judgements = judge_dataset(
             judge,
             examples,
@@ -131,22 +135,34 @@ def judging_options(**given: Any) -> dict[str, Any]:
     return options
 
 
-def load_examples(dataset: str, half: str, limit: int | None, longest: int | None) -> "tuple[str, Sequence[Example]]":
+def load_examples(
+    dataset: str, half: str, limit: int | None, longest: int | None, labels: Path | None = None
+) -> "tuple[str, Sequence[Example]]":
     """Read the examples of a data set; return who labelled them, and the chosen ones.
 
     Raises:
         DatasetError: the data set cannot be read, must not be used for fitting, or no example is left.
     """
-    from judge_server.evaluation.labelled import DatasetError, half_of, sample
+    from judge_server.evaluation.labelled import DatasetError, Example, half_of, sample
     from judge_server.evaluation.readers import read_dataset
 
-    reader, examples = read_dataset(dataset)
-    if half == "fit" and reader.measured_only:
-        raise DatasetError(f"{dataset} must not be used for fitting; use --half held or --half all")
+    if dataset.startswith("run:"):
+        from adjudge_services.cli.judges import read_run
+        from judge_server.evaluation.runs import with_labels
+
+        if labels is None:
+            raise DatasetError("a run needs --labels FILE, with lines of group, response and labels")
+        groups = asyncio.run(read_run(dataset.removeprefix("run:"), PROJECT_ID, None))
+        labelled_by, examples = str(labels), list[Example](with_labels(groups, labels))
+    else:
+        reader, examples = read_dataset(dataset)
+        labelled_by = reader.labelled_by
+        if half == "fit" and reader.measured_only:
+            raise DatasetError(f"{dataset} must not be used for fitting; use --half held or --half all")
     chosen = sample([one for one in examples if half in ("all", half_of(one.row))], limit, longest)
     if not chosen:
         raise DatasetError(f"no example of {dataset} is left; raise --longest, or use --half all")
-    return reader.labelled_by, chosen
+    return labelled_by, chosen
 
 
 def judge_dataset(
@@ -159,8 +175,12 @@ def judge_dataset(
     fresh: bool = False,
     concurrency: int = 4,
     deadline_s: float = 3600.0,
+    calibration: str | None = None,
 ) -> "list[Judgement]":
-    """Judge examples with an engine or with a service's judge by name; show progress on a terminal."""
+    """Judge examples with an engine or with a service's judge by name; show progress on a terminal.
+
+    `calibration` is a stored calibration for an engine URL.
+    """
     from judge_server.evaluation.judging import JudgeChoice, JudgementLog
     from judge_server.evaluation.labelled import LabelledResponse, sample
 
@@ -172,7 +192,9 @@ def judge_dataset(
         variants.append("order")
     work: list[tuple[Example, Variant]] = [(one, "") for one in examples]
     work += [(one, variant) for one in sample(responses, sensitivity) for variant in variants] if sensitivity else []
-    settings = Settings()
+    settings = Settings.with_options(calibrations=calibration)
+    if calibration is not None and named:
+        raise ValueError(f"{judge} is a service's judge, whose calibration that service's settings name")
     file = log_file(settings, judge if not named else f"{url or settings.url} {judge}")
     if fresh:
         file.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from adjudge_services.cli import (
     evaluate,
     filter_easy,
     generate,
+    judges,
     measure,
     models,
     operations,
@@ -53,6 +54,7 @@ app.add_typer(database.ledger_app, name="ledger")
 app.add_typer(projects.keys_app, name="keys")
 app.add_typer(projects.app, name="projects")
 app.add_typer(calibrate.app, name="calibrations")
+app.add_typer(judges.app, name="judges")
 app.add_typer(models.app, name="models")
 app.add_typer(operations.app, name="operations")
 app.add_typer(templates.app, name="templates")

@@ -1,0 +1,143 @@
+"""Responses of a training run, read back from the ledger so that a judge can be asked about them again."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from judge_server.evaluation.labelled import DatasetError, LabelledResponse, json_lines
+from judge_server.ports import LedgerReader
+from trainer_client.wire import Criterion
+from trainer_client.wire.ledger_rows import ResponseRow, UseFilter
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """A group of a run with the responses whose texts the ledger has.
+
+    Attributes:
+        id: the request's id and the group's id.
+        mode, protocol: how its rewards were computed and its verdicts asked for.
+        responses: the responses by position, without labels; only criteria that the judge decided.
+        format_ok: whether each response has the format that mode `stepwise` rewards.
+    """
+
+    id: str
+    mode: str
+    protocol: str
+    responses: tuple[LabelledResponse, ...]
+    format_ok: tuple[bool, ...]
+
+
+async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[RunGroup]:
+    """Read the groups of a run, oldest first.
+
+    Groups without texts, without a rubric, or with criteria that programs decide are left out.
+
+    Args:
+        ledger: the ledger.
+        project_id: the project.
+        run: the run's name.
+        most: read no more groups once there are this many; None for all.
+
+    Raises:
+        DatasetError: the run does not exist, or none of its groups can be judged again.
+    """
+    found: dict[tuple[bytes, str], _Recorded] = {}
+    after: tuple[bytes, int, int] | None = None
+    while True:
+        page = await ledger.uses(UseFilter(project_id, run, after=after, limit=_PAGE))
+        for use in page:
+            key = (use.request.request, use.response.group_id)
+            if key not in found:
+                name = f"{use.request.request_id}/{use.response.group_id}"
+                found[key] = _Recorded(name, use.request.mode or "", use.request.protocol, {}, True)
+            found[key].responses[use.response.place] = use.response
+            found[key].by_judge &= use.votes[0][0].method == "judge"
+        enough = most is not None and len(found) > most
+        if len(page) < _PAGE or enough:
+            break
+        last = page[-1].votes[0][0]
+        after = (last.request, last.place, last.slot)
+    if not found:
+        raise DatasetError(f"the ledger has nothing of run {run!r}; `adjudge runs` lists the runs")
+    usable = [one for one in found.values() if one.by_judge and one.protocol in ("binary", "stepwise", "graded")]
+    if enough:
+        usable = usable[:most]
+    digests = {digest for one in usable for row in one.responses.values() for digest in _digests(row)}
+    texts: dict[bytes, str] = {}
+    listed = list(digests)
+    for start in range(0, len(listed), 500):
+        texts |= await ledger.texts(project_id, listed[start : start + 500])
+    groups = [group for one in usable if (group := _group(one, texts)) is not None]
+    if not groups:
+        raise DatasetError(
+            f"no group of run {run!r} can be judged again: the ledger has no texts of it (ADJUDGE_LEDGER=all keeps "
+            "them), or programs decide its criteria"
+        )
+    return groups
+
+
+@dataclass(slots=True)
+class _Recorded:
+    name: str
+    mode: str
+    protocol: str
+    responses: dict[int, ResponseRow]
+    by_judge: bool
+
+
+def _digests(row: ResponseRow) -> list[bytes]:
+    return [digest for digest in (row.prompt, row.response, row.grounding, row.rubric) if digest is not None]
+
+
+def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
+    rows = [row for _, row in sorted(recorded.responses.items())]
+    if any(digest not in texts for row in rows for digest in _digests(row)) or rows[0].rubric is None:
+        return None
+    criteria = tuple([Criterion.model_validate(one) for one in json.loads(texts[rows[0].rubric])])
+    responses = []
+    for row in rows:
+        response: Any = json.loads(texts[row.response])
+        if not isinstance(response, str):
+            return None
+        grounding = None if row.grounding is None else json.loads(texts[row.grounding])
+        prompt = json.loads(texts[row.prompt])
+        responses.append(LabelledResponse(recorded.name, prompt, response, criteria, {}, grounding=grounding))
+    return RunGroup(
+        recorded.name, recorded.mode, recorded.protocol, tuple(responses), tuple([row.format_ok for row in rows])
+    )
+
+
+def with_labels(groups: Sequence[RunGroup], file: Path) -> list[LabelledResponse]:
+    """Return the responses of a run that a JSONL file labels.
+
+    A line has `group` (the group's id), `response` (its position, from 0), `labels` (by criterion id, true, false or a
+    number in [0, 1]) and, where group ids repeat, `request` (the request's id).
+
+    Raises:
+        DatasetError: a line cannot be read, or names a response that the run does not have.
+    """
+    by_name: dict[str, RunGroup] = {}
+    for group in groups:
+        by_name[group.id] = group
+        by_name.setdefault(group.id.partition("/")[2], group)
+    found = []
+    for number, row in json_lines(file):
+        name, place, labels = row.get("group"), row.get("response"), row.get("labels")
+        name = f"{row['request']}/{name}" if "request" in row else name
+        group_of = by_name.get(str(name))
+        if group_of is None or type(place) is not int or not 0 <= place < len(group_of.responses):
+            raise DatasetError(f"{file}:{number}: the run has no response {place!r} of group {name!r}")
+        known = {one.id for one in group_of.responses[place].criteria}
+        if not isinstance(labels, dict) or not labels or not known.issuperset(labels):
+            raise DatasetError(f"{file}:{number}: labels: write an object with some of {', '.join(sorted(known))}")
+        if not all(isinstance(label, bool | int | float) and 0 <= label <= 1 for label in labels.values()):
+            raise DatasetError(f"{file}:{number}: labels: write true, false or a number from 0 to 1")
+        found.append(replace(group_of.responses[place], labels={n: float(label) for n, label in labels.items()}))
+    if not found:
+        raise DatasetError(f"{file} has no labels")
+    return found

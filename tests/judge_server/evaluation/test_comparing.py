@@ -1,0 +1,56 @@
+"""Two judges on one run: what turns, how far rewards move, and which advantages change sign."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from judge_server.evaluation.comparing import compare_judges
+from judge_server.evaluation.judging import Judgement
+from judge_server.evaluation.labelled import LabelledResponse, criterion
+from judge_server.evaluation.runs import RunGroup
+from trainer_client.wire import Failure, Verdict
+
+CRITERIA = (criterion("a", "Is right."), criterion("b", "Is brief."))
+
+
+def group(name: str, size: int = 3) -> RunGroup:
+    """A group of a run."""
+    responses = tuple([LabelledResponse(name, "?", f"r{n}", CRITERIA, {}) for n in range(size)])
+    return RunGroup(name, "weighted_mean", "binary", responses, (True,) * size)
+
+
+def judged(group: RunGroup, scores: Sequence[tuple[float | None, float | None]]) -> list[Judgement]:
+    """The judgements of a group, by scores of both criteria."""
+    return [
+        Judgement(response, "", {name: verdict(name, score) for name, score in zip("ab", both, strict=True)})
+        for response, both in zip(group.responses, scores, strict=True)
+    ]
+
+
+def verdict(name: str, score: float | None) -> Verdict:
+    """A verdict; without a score it failed."""
+    failure = None if score is not None else Failure(kind="engine", detail="away")
+    status = "ok" if failure is None else "failed"
+    return Verdict(criterion=name, status=status, score=score, method="judge", failure=failure, cached=False)
+
+
+def test_advantages_that_change_sign_are_counted() -> None:
+    groups = [group("g"), group("h")]
+    before = [*judged(groups[0], [(1, 1), (1, 0), (0, 0)]), *judged(groups[1], [(1, 1), (0, 0), (0, 0)])]
+    after = [*judged(groups[0], [(0, 0), (1, 0), (1, 1)]), *judged(groups[1], [(1, 1), (0, 0), (0, 0)])]
+    found = compare_judges(groups, before, after)
+    assert (found.groups, found.responses, found.verdicts) == (2, 6, 12)
+    assert found.turned.value == pytest.approx(4 / 12)
+    assert (found.by_criterion["a"][0].value, found.by_criterion["a"][1]) == (pytest.approx(2 / 6), 6)
+    assert found.advantage_flipped.value == pytest.approx(2 / 6)
+    assert found.best_changed.value == 0.5
+    assert found.reward_shift.value == 0.0
+    assert (found.advantage_flipped.low, found.advantage_flipped.high) == (0.0, pytest.approx(2 / 3))
+
+
+def test_a_failed_verdict_is_no_reward_and_is_left_out() -> None:
+    one = group("g", 2)
+    found = compare_judges([one], judged(one, [(1, 1), (1, 1)]), judged(one, [(1, None), (0, 1)]))
+    assert (found.responses, found.unscored_a, found.unscored_b, found.verdicts) == (1, 0, 1, 3)
+    with pytest.raises(ValueError, match="nothing to compare"):
+        compare_judges([one], judged(one, [(1, 1), (1, 1)]), judged(one, [(None, 1), (1, None)]))

@@ -1,0 +1,98 @@
+"""`adjudge judges compare`: a run is judged again by two judges; a run with labels is a data set."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from adjudge_services.cli.score_file import open_client
+from adjudge_services.settings import Settings
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import SQLLedger
+from trainer_client.wire import RewardAnswer
+from trainer_client.wire.ledger_rows import UseFilter
+
+RUN = CliRunner()
+RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief.", "weight": 2}]}
+GROUPS, RESPONSES = 6, 4
+
+
+def run(*arguments: str) -> Result:
+    """Run a command."""
+    result = RUN.invoke(app, [*arguments])
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.fixture
+def judged(migrated: None, monkeypatch: pytest.MonkeyPatch) -> RewardAnswer:
+    """Groups in the ledger, judged by hash in requests that name no run."""
+    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
+    rows = [
+        {"id": f"g{n}", "prompt": f"{n}?", "responses": [f"r{n}-{k}" for k in range(RESPONSES)]} for n in range(GROUPS)
+    ]
+
+    async def judge() -> RewardAnswer:
+        settings = Settings(engine_url="scripted://hash")
+        ledger = SQLLedger(settings.store_url)
+        async with open_client(None, settings) as client:
+            answer = await client.rewards(rows, RUBRIC)
+            while len(await ledger.uses(UseFilter(PROJECT_ID, "", limit=1000))) < 2 * GROUPS * RESPONSES:  # noqa: ASYNC110 (another thread writes)
+                await asyncio.sleep(0.01)
+        await ledger.close()
+        return answer
+
+    return asyncio.run(judge())
+
+
+@pytest.mark.usefixtures("judged")
+def test_the_same_judge_moves_nothing_and_passes() -> None:
+    result = run("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["responses"], found["verdicts"]) == (GROUPS * RESPONSES, 2 * GROUPS * RESPONSES)
+    for name in ("turned", "reward_shift", "advantage_distance", "advantage_flipped", "best_changed"):
+        assert found[name] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert found["reward_correlation"]["value"] == pytest.approx(1.0)
+
+
+def test_another_judge_is_measured_against_the_first_one(judged: RewardAnswer) -> None:
+    result = run("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:", "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    responses = [response for group in judged.groups for response in group.responses]
+    rewards = [response.reward or 0.0 for response in responses]
+    scores = [verdict.score for response in responses for verdict in response.verdicts]
+    assert found["reward_a"]["value"] == pytest.approx(sum(rewards) / len(rewards))
+    assert found["reward_b"]["value"] == 1.0
+    assert found["turned"]["value"] == pytest.approx(scores.count(0.0) / len(scores))
+    assert found["by_criterion"]["a"]["n"] == GROUPS * RESPONSES
+    assert found["advantage_flipped"]["value"] == 0.0  # with equal rewards, advantages have no sign
+    strict = run("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--most-flipped", "0")
+    assert strict.exit_code == 0
+
+
+@pytest.mark.usefixtures("judged")
+def test_a_run_with_labels_is_a_data_set(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.jsonl"
+    rows = [{"group": f"g{n}", "response": 1, "labels": {"a": True, "b": n % 2 == 0}} for n in range(GROUPS)]
+    labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run("evaluate", "scripted://yes", "run:", "--labels", str(labels), "--json")
+    assert result.exit_code == 0, result.output
+    (overall, *_) = json.loads(result.stdout)["agreement"]
+    assert (overall["n"], overall["figures"]["accuracy"]["value"]) == (2 * GROUPS, 0.75)
+    labels.write_text(json.dumps({"group": "g0", "response": 9, "labels": {"a": True}}))
+    refused = run("evaluate", "scripted://yes", "run:", "--labels", str(labels))
+    assert "the run has no response 9 of group 'g0'" in " ".join(refused.stderr.split())
+    assert "needs --labels" in run("evaluate", "scripted://yes", "run:").stderr
+
+
+@pytest.mark.usefixtures("judged")
+def test_a_run_that_does_not_exist_is_reported() -> None:
+    result = run("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:none")
+    assert result.exit_code == 1
+    assert "the ledger has nothing of run 'none'" in result.stderr
