@@ -45,10 +45,8 @@ def as_calibration(version: CalibrationVersion) -> StoredCalibration:
 class CalibrationLoader:
     """Keeps the calibrations of judges as their references name them. It reads nothing if there are no references."""
 
-    def __init__(
-        self, store: CalibrationStore, references: Mapping[str, list[str]], judges: Mapping[str, Judge]
-    ) -> None:
-        self._store = store
+    def __init__(self, store_url: str, references: Mapping[str, list[str]], judges: Mapping[str, Judge]) -> None:
+        self._store_url = store_url
         self._references = references
         self._judges = judges
         self._last_problem = ""
@@ -60,7 +58,7 @@ class CalibrationLoader:
         for name in references:
             if name not in judges:
                 raise ValueError(f"ADJUDGE_CALIBRATIONS names the judge {name!r}; the judges are {', '.join(judges)}")
-        return cls(CalibrationStore(settings.store_url), references, judges)
+        return cls(settings.store_url, references, judges)
 
     async def load(self) -> None:
         """Read the calibrations and give them to the judges.
@@ -68,19 +66,15 @@ class CalibrationLoader:
         Raises:
             CalibrationError: a reference names nothing, or the database cannot be reached.
         """
-        for judge, references in self._references.items():
-            found = []
-            for reference in references:
-                try:
-                    version = await self._store.find(reference)
-                except ConnectionError as error:
-                    raise CalibrationError(f"the calibration {reference} cannot be read: {error}") from error
-                if version is None:
-                    raise CalibrationError(
-                        f"there is no calibration {reference}; `adjudge calibrations` lists those that are stored"
-                    )
-                found.append(as_calibration(version))
-            self._judges[judge].stored_calibrations = found
+        if not self._references:
+            return
+        store = CalibrationStore(self._store_url)  # for a moment only, so that no connections stay open
+        try:
+            for judge, references in self._references.items():
+                found = [await _find(store, reference) for reference in references]
+                self._judges[judge].stored_calibrations = found
+        finally:
+            await store.close()
 
     async def run(self) -> None:
         """Follow moved aliases until cancelled. What cannot be read leaves the calibrations as they are."""
@@ -94,6 +88,14 @@ class CalibrationLoader:
                     self._last_problem = str(error)
                     log.warning("calibrations stay as they are: %s", error)
 
-    async def close(self) -> None:
-        """Close the store."""
-        await self._store.close()
+
+async def _find(store: CalibrationStore, reference: str) -> StoredCalibration:
+    try:
+        version = await store.find(reference)
+    except ConnectionError as error:
+        raise CalibrationError(f"the calibration {reference} cannot be read: {error}") from error
+    if version is None:
+        raise CalibrationError(
+            f"there is no calibration {reference}; `adjudge calibrations` lists those that are stored"
+        )
+    return as_calibration(version)

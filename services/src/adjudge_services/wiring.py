@@ -184,7 +184,6 @@ def build_app(
             if service.recorder is not None:
                 await asyncio.to_thread(service.recorder.close)
             await ledger.close()
-            await calibrations.close()
             await store.close()
 
     return create_app(

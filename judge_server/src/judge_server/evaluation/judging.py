@@ -92,17 +92,20 @@ class JudgementLog:
         row = self._lines.get((fingerprint, key))
         if row is None:
             return None
-        comparison = row.get("comparison")
-        return Judgement(
-            example,
-            variant,
-            {name: Verdict.model_validate(verdict) for name, verdict in row["verdicts"].items()},
-            None if comparison is None else Comparison.model_validate(comparison),
-            Usage.model_validate(row["usage"]),
-            row["model"],
-            fingerprint,
-            row["uncalibrated"],
-        )
+        try:
+            comparison = row["comparison"]
+            return Judgement(
+                example,
+                variant,
+                {name: Verdict.model_validate(verdict) for name, verdict in row["verdicts"].items()},
+                None if comparison is None else Comparison.model_validate(comparison),
+                Usage.model_validate(row["usage"]),
+                row["model"],
+                fingerprint,
+                row["uncalibrated"],
+            )
+        except (KeyError, ValueError):  # of another release; it is asked for again
+            return None
 
     def add(self, key: str, judgement: Judgement) -> None:
         """Append a judgement. One with a failed verdict is left out, so that it is asked for again."""

@@ -43,6 +43,7 @@ LimitOption = Annotated[int | None, typer.Option(min=1, help="Judge at most N ex
 LongestOption = Annotated[int | None, typer.Option(min=1, help="Leave out examples with longer texts, in characters.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.")]
 
+_DEFAULT_PROTOCOL = ("protocol", "binary")
 FIGURE_COLUMNS = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece", "brier")
 
 
@@ -127,8 +128,8 @@ def evaluate(
 
 
 def judging_options(**given: Any) -> dict[str, Any]:
-    """Return the judging options that were given; a number of criteria per call becomes an int."""
-    options = {name: value for name, value in given.items() if value is not None}
+    """Return the judging options that were given and are not the default; a number of criteria becomes an int."""
+    options = {name: value for name, value in given.items() if value is not None and (name, value) != _DEFAULT_PROTOCOL}
     per_call = options.get("criteria_per_call")
     if isinstance(per_call, str) and per_call.isascii() and per_call.isdigit():
         options["criteria_per_call"] = int(per_call)

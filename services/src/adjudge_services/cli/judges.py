@@ -3,12 +3,12 @@
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from adjudge_services.cli.evaluate import FreshOption, ServiceOption, judge_dataset
+from adjudge_services.cli.evaluate import FreshOption, ServiceOption, judge_dataset, judging_options
 from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.settings import Settings
@@ -68,7 +68,7 @@ def compare(
         protocol = groups[0].protocol
         sides = []
         for judge, template, calibration in ((a, a_template, a_calibration), (b, b_template, b_calibration)):
-            options: dict[str, Any] = {"protocol": protocol} | ({"template": template} if template else {})
+            options = judging_options(protocol=protocol, template=template)
             sides.append(
                 judge_dataset(
                     judge,
