@@ -68,6 +68,13 @@ def test_every_part_is_measured_with_its_interval(labelled: str, tmp_path: Path)
     assert "://" not in text.replace(labelled, "").replace("scripted://yes", "")
 
 
+def test_without_right_solutions_there_is_no_harmonic_mean(tmp_path: Path) -> None:
+    file = tmp_path / "steps.jsonl"
+    file.write_text(json.dumps({"prompt": "?", "steps": ["u", "v"], "first_wrong_step": 1}))
+    steps = report(str(file), engine="scripted://yes")["steps"]
+    assert (steps["found"]["value"], steps["accepted"]["value"], steps["f1"]["value"]) == (0.0, None, None)
+
+
 def test_a_second_run_asks_only_whether_it_is_the_same_judge(labelled: str) -> None:
     first = report(labelled)
     (log,) = (Settings().data_dir / "evaluations").glob("*.jsonl")

@@ -275,7 +275,7 @@ def wilson(successes: float, n: float, z: float = Z) -> tuple[float, float]:
     p = successes / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * float(np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half))
 
 
 def roc(scores: Sequence[float], labels: Sequence[bool]) -> tuple[tuple[float, float], ...]:

@@ -356,7 +356,7 @@ def _steps(judged: Sequence[Judgement], bootstrap: RowBootstrap) -> StepFigures 
 
     def harmonic(w: Floats) -> Floats:
         found, accepted = share(w, is_wrong), share(w, ~is_wrong)
-        return np.where(found + accepted > 0, 2 * found * accepted / (found + accepted), 0.0)
+        return np.where(found + accepted == 0, 0.0, 2 * found * accepted / (found + accepted))
 
     return StepFigures(
         len(rows),
