@@ -17,8 +17,9 @@ from rich.table import Table
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption, open_client
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError
+from adjudge_services.wiring import StartError, prepare_store
 from judge_server.rubrics import PROJECT_ID
+from rubric_store import SQLLedger
 from trainer_client import AdjudgeError
 from trainer_client.wire import JudgingProtocol
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.evaluation.judging import JudgeChoice, Judgement, Variant
     from judge_server.evaluation.labelled import Example
     from judge_server.evaluation.report import Evaluation
+    from judge_server.evaluation.runs import RunGroup
     from trainer_client import AsyncClient
 
 JudgeArgument = Annotated[
@@ -148,7 +150,6 @@ def load_examples(
     from judge_server.evaluation.readers import read_dataset
 
     if dataset.startswith("run:"):
-        from adjudge_services.cli.judges import read_run
         from judge_server.evaluation.runs import with_labels
 
         if labels is None:
@@ -164,6 +165,20 @@ def load_examples(
     if not chosen:
         raise DatasetError(f"no example of {dataset} is left; raise --longest, or use --half all")
     return labelled_by, chosen
+
+
+async def read_run(run: str, project: str, most: int | None) -> "list[RunGroup]":
+    """Read groups of a run from the database's ledger, of one protocol: that of the first group."""
+    from judge_server.evaluation.runs import run_groups
+
+    settings = Settings()
+    await prepare_store(settings)
+    ledger = SQLLedger(settings.store_url)
+    try:
+        groups = await run_groups(ledger, project, run, most)
+    finally:
+        await ledger.close()
+    return [group for group in groups if group.protocol == groups[0].protocol]
 
 
 def judge_dataset(

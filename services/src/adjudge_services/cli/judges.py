@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from adjudge_services.cli.evaluate import FreshOption, ServiceOption, judge_dataset, judging_options
+from adjudge_services.cli.evaluate import FreshOption, ServiceOption, judge_dataset, judging_options, read_run
 from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
-from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, prepare_store
+from adjudge_services.wiring import StartError
 from judge_server.rubrics import PROJECT_ID
-from rubric_store import SQLLedger
 from trainer_client import AdjudgeError
 
 if TYPE_CHECKING:
     from judge_server.evaluation.comparing import JudgeComparison
-    from judge_server.evaluation.runs import RunGroup
 
 app = typer.Typer(help="Compare judges before you switch.", no_args_is_help=True)
 
@@ -91,20 +88,6 @@ def compare(
         _show(found, f"run {run or '(no run)'}: {names[0]} → {names[1]}")
     if not found.advantage_flipped.high <= most_flipped:
         raise typer.Exit(1)
-
-
-async def read_run(run: str, project: str, most: int | None) -> "list[RunGroup]":
-    """Read groups of a run from the database's ledger, of one protocol: that of the first group."""
-    from judge_server.evaluation.runs import run_groups
-
-    settings = Settings()
-    await prepare_store(settings)
-    ledger = SQLLedger(settings.store_url)
-    try:
-        groups = await run_groups(ledger, project, run, most)
-    finally:
-        await ledger.close()
-    return [group for group in groups if group.protocol == groups[0].protocol]
 
 
 def _show(found: "JudgeComparison", title: str) -> None:
