@@ -64,6 +64,7 @@ class EngineCapabilities(BaseModel):
     prompt_logprobs: bool
     prefix_in_flight: bool
     seeds: bool
+    typed_questions: bool
 
 
 class ServerCapabilities(BaseModel):

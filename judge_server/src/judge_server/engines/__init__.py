@@ -1,7 +1,8 @@
 """Engines, created from their URLs.
 
-`llamacpp://MODEL`, `vllm://MODEL`, `openai+http://HOST:PORT/v1` or `openai+https://…`, and `scripted://hash`, which is
-for tests and overhead benchmarks only. Several URLs separated by spaces form one pool.
+`llamacpp://MODEL`, `vllm://MODEL`, `openai+http://HOST:PORT/v1` or `openai+https://…`, `systemone+http://HOST:PORT` or
+`systemone+https://…` for decision models, and `scripted://hash`, which is for tests and overhead benchmarks only.
+Several URLs separated by spaces form one pool.
 """
 
 import re
@@ -12,6 +13,7 @@ from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
+from judge_server.engines.systemone.engine import SystemOneEngine
 from judge_server.ports import Engine
 
 _BETWEEN_URLS = re.compile(r"\s+(?=[a-z+]+://)")  # a path may hold spaces
@@ -20,7 +22,7 @@ _BETWEEN_URLS = re.compile(r"\s+(?=[a-z+]+://)")  # a path may hold spaces
 def engine_from_url(url: str, *, api_key: str | None = None) -> Engine:
     """Create the engine that a URL names, without starting it; several URLs separated by spaces give a pool.
 
-    `api_key` is sent to endpoints of the OpenAI API, and ignored by other engines.
+    `api_key` is sent to endpoints over HTTP, and ignored by other engines.
 
     Raises:
         ValueError: a scheme or an option is unknown, or two URLs name the same endpoint; the message says what to
@@ -51,12 +53,14 @@ def _engine(url: str, api_key: str | None) -> Engine:
         return VllmEngine.from_url(parts)
     if parts.scheme in ("openai+http", "openai+https"):
         return OpenAIEngine.from_url(parts, api_key=api_key)
+    if parts.scheme in ("systemone+http", "systemone+https"):
+        return SystemOneEngine.from_url(parts, api_key=api_key)
     if parts.scheme == "scripted":
         return ScriptedEngine.from_url(parts)
     raise ValueError(
         f"engine scheme {parts.scheme!r} is unknown; use llamacpp://MODEL, vllm://MODEL, openai+http://HOST:PORT/v1, "
-        "openai+https://HOST/v1 or scripted://hash"
+        "openai+https://HOST/v1, systemone+http://HOST:PORT, systemone+https://HOST or scripted://hash"
     )
 
 
-__all__ = ["EnginePool", "LlamaCppEngine", "OpenAIEngine", "ScriptedEngine", "engine_from_url"]
+__all__ = ["EnginePool", "LlamaCppEngine", "OpenAIEngine", "ScriptedEngine", "SystemOneEngine", "engine_from_url"]

@@ -26,6 +26,8 @@ def judge_fingerprint(
     """
     parts = asdict(identity)
     del parts["concurrent_batches"], parts["context_tokens"]  # capacity: no verdict depends on it
+    if not identity.capabilities.typed_questions:  # added later: every other judge keeps its fingerprint
+        del parts["capabilities"]["typed_questions"]
     asked = asdict(config)
     del asked["template"]  # the digest is included; the name may be reused for other texts
     if config.protocol in ("graded", "likert"):
@@ -83,7 +85,10 @@ def _form(answer: AnswerForm) -> bytes:
 def _make_form(answer: AnswerForm) -> bytes:
     if isinstance(answer, TokenChoice):
         then = () if answer.then is None else ("then", answer.then.lead, answer.then.ask, *answer.then.labels)
+        described = tuple(option.description for option in answer.options)
         parts: tuple[str, ...] = ("menu", *(option.label for option in answer.options), *then)
+        if any(described):
+            parts += ("described", *described)
     elif isinstance(answer, LabelChoice):
         parts = ("choice", answer.lead, answer.ask, *answer.labels)
     elif isinstance(answer, TextOutput):

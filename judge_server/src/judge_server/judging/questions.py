@@ -6,8 +6,8 @@ a response can produce a verdict that is not on offer. Several criteria per call
 `judge_server.judging.items` reads.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -117,6 +117,11 @@ class PreparedConfig:
     min_choice_mass: float = MIN_CHOICE_MASS
     uncalibrated: str = ""
 
+    @property
+    def typed(self) -> bool:
+        """Whether the judge is a decision model, which is told what each option means."""
+        return self.single_templates.form.typed
+
     def per_call(self, criteria: int) -> int:
         """Return how many criteria share a call when `criteria` are asked."""
         return max(criteria, 1) if self.config.per_call == "all" else self.config.per_call
@@ -140,6 +145,14 @@ def option(label: str, synonym: str = "") -> Option:
 
 YES_NO = (option("yes", "true"), option("no", "false"))
 """The default templates ask for true or false; a template set may ask for yes or no, or declare other words."""
+
+TYPED_YES_NO = (
+    replace(YES_NO[0], description="It is true of the response."),
+    replace(YES_NO[1], description="It is not true of the response, or only in part, or that is not clear."),
+)
+"""Yes and no as a decision model is told them."""
+
+_RATINGS = {0: "worthless", 3: "poor", 6: "good, with flaws", 9: "could not be better"}
 HOLISTIC = "overall"
 """The criterion id of a verdict about the whole response."""
 
@@ -173,8 +186,9 @@ def ask_alone(
         return _ask_together(prepared, (criterion,), step_numbers, sample)
     question = prepared.single_templates.question(criterion)
     if protocol == "graded":
-        return ask(prepared, criterion.id, question, _grades(criterion.scale), sample, "grade")
-    token_choice = _yes_no(_steps_on_offer(prepared, step_numbers), prepared.declaration.verdicts)
+        grades = _typed_grades(criterion.scale) if prepared.typed else _grades(criterion.scale)
+        return ask(prepared, criterion.id, question, grades, sample, "grade")
+    token_choice = _yes_no(_steps_on_offer(prepared, step_numbers), prepared.declaration.verdicts, prepared.typed)
     scaling = prepared.calibration.scaling_for(criterion)
     return ask(prepared, criterion.id, question, token_choice, sample, "yes_no", scaling)
 
@@ -227,7 +241,8 @@ def _ask_holistically(
     prepared: PreparedConfig, criteria: tuple[Criterion, ...], sample: SamplingOptions | None
 ) -> Question:
     shown = () if "criteria" in prepared.declaration.withholds else criteria
-    return ask(prepared, HOLISTIC, prepared.single_templates.holistic(shown), _grades(_HIGHEST_DIGIT), sample, "rating")
+    ratings = _typed_ratings() if prepared.typed else _grades(_HIGHEST_DIGIT)
+    return ask(prepared, HOLISTIC, prepared.single_templates.holistic(shown), ratings, sample, "rating")
 
 
 def _form(prepared: PreparedConfig, criterion: Criterion, steps: tuple[int, ...] | None) -> ItemForm:
@@ -252,15 +267,20 @@ _ASK_STEP = (
 )
 
 
-_YES_NO_CHOICES: ByteCache[tuple[tuple[int, ...] | None, tuple[str, str] | None], TokenChoice] = ByteCache(8 * 2**20)
+_YES_NO_CHOICES: ByteCache[tuple[tuple[int, ...] | None, tuple[str, str] | None, bool], TokenChoice] = ByteCache(
+    8 * 2**20
+)
 
 
-def _yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> TokenChoice:
-    return _YES_NO_CHOICES.get_or_create((step_numbers, verdicts), lambda: _make_yes_no(step_numbers, verdicts))
+def _yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None, typed: bool) -> TokenChoice:
+    key = step_numbers, verdicts, typed
+    return _YES_NO_CHOICES.get_or_create(key, lambda: _make_yes_no(step_numbers, verdicts, typed))
 
 
-def _make_yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> TokenChoice:
-    options = YES_NO if verdicts is None else (option(verdicts[0]), option(verdicts[1]))
+def _make_yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None, typed: bool) -> TokenChoice:
+    options = TYPED_YES_NO if typed else YES_NO
+    if verdicts is not None:
+        options = (option(verdicts[0]), option(verdicts[1]))
     if step_numbers is None:
         return TokenChoice(options)
     labels = tuple(str(n) for n in (*step_numbers, WHOLE_RESPONSE, NO_STEP))
@@ -273,3 +293,25 @@ def _grades(scale: int) -> TokenChoice | LabelChoice:
     if scale > _HIGHEST_DIGIT:
         return LabelChoice(labels)
     return TokenChoice(tuple(Option(label, (label, f" {label}")) for label in labels))
+
+
+@lru_cache(maxsize=128)
+def _typed_grades(scale: int) -> TokenChoice | LabelChoice:
+    grades = _grades(scale)
+    if isinstance(grades, LabelChoice):
+        return grades
+    words = {0: "not at all", scale: "entirely"}
+    return _described(grades, [f"{grade} of {scale}: {words.get(grade, 'in part')}" for grade in range(scale + 1)])
+
+
+@lru_cache(maxsize=1)
+def _typed_ratings() -> TokenChoice:
+    ratings = _grades(_HIGHEST_DIGIT)
+    assert isinstance(ratings, TokenChoice)
+    described = [f"{n} of 9: {_RATINGS[n]}" if n in _RATINGS else f"{n} of 9" for n in range(_HIGHEST_DIGIT + 1)]
+    return _described(ratings, described)
+
+
+def _described(choice: TokenChoice, descriptions: Sequence[str]) -> TokenChoice:
+    options = [replace(one, description=given) for one, given in zip(choice.options, descriptions, strict=True)]
+    return replace(choice, options=tuple(options))

@@ -91,11 +91,16 @@ def read_yes_no(
     return JudgeResult(
         1.0 if probability >= scaling.threshold else 0.0,
         probability,
-        min(choice_mass, 1.0),
+        _known_mass(reply, choice_mass),
         step,
         rationale=reply.reasoning,
         raw_probability=raw,
     )
+
+
+def _known_mass(reply: Reply, total: float) -> float | None:
+    """Return the mass on the choices; None if the engine reports only their shares."""
+    return None if reply.masses_normalized else min(total, 1.0)
 
 
 def _chosen(token_choice: TokenChoice, then: LabelChoice, label: str, reply: Reply) -> str | CallFailure:
@@ -140,7 +145,7 @@ def read_grade(
             return total
         # Divide each mass before multiplying, so that all mass on one grade gives exactly that grade.
         expected = sum(int(name) * (mass / total) for name, mass in zip(labels, reply.masses, strict=True))
-        grade, choice_mass = min(expected, float(highest)), min(total, 1.0)
+        grade, choice_mass = min(expected, float(highest)), _known_mass(reply, total)
     else:
         label = (
             _read_label(answer, reply)

@@ -9,10 +9,14 @@ from trainer_client.wire import FailureKind
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One permitted answer: the label that a prompt asks for, and every spelling a model may use for it."""
+    """One permitted answer: the label that a prompt asks for, and every spelling a model may use for it.
+
+    `description` says when the answer applies, to a model that takes options apart from the prompt.
+    """
 
     label: str
     spellings: tuple[str, ...]
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,8 @@ class Reply(NamedTuple):
             **before** any constraint; each in [0, 1], with a sum of at most 1. None if the engine cannot read them.
         chosen: for a `LabelChoice`, the label picked; after a token choice it is picked given the option of greatest
             mass. None if the engine cannot hold the model to the labels.
+        masses_normalized: whether the masses sum to 1 because the engine reports only the options' shares, so that
+            their sum does not tell how much of the distribution lies on them.
         text: for `JsonOutput` and `TextOutput`, the text written. For the other forms, on an engine that cannot
             constrain or read probabilities, the model's text, which `judge_server.judging.replies` reads.
         cut: whether the text ended at its token limit.
@@ -132,6 +138,7 @@ class Reply(NamedTuple):
     tokens_reused: int = 0
     tokens_written: int = 0
     counts_clipped: bool = False
+    masses_normalized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,8 @@ class Capabilities:
         prompt_logprobs: the probabilities of given tokens can be read.
         prefix_in_flight: calls submitted together share the computation of their prefix.
         seeds: a sampled answer can be repeated by its seed.
+        typed_questions: the model is a decision model: it answers token and label choices, each as a typed question
+            about a state, and writes nothing.
     """
 
     logprobs: bool
@@ -162,6 +171,7 @@ class Capabilities:
     prompt_logprobs: bool
     prefix_in_flight: bool
     seeds: bool = True
+    typed_questions: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ reaches a template, so that no template can forget to. The templates' digest is 
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +15,13 @@ from typing import Any, Literal
 from jinja2 import Template
 
 from judge_server.prompts.fencing import neutralise
-from judge_server.prompts.sources import ALLOWED_VARIABLES, ENVIRONMENT, InvalidTemplate, builtin_templates
+from judge_server.prompts.sources import (
+    ALLOWED_VARIABLES,
+    ENVIRONMENT,
+    InvalidTemplate,
+    builtin_templates,
+    decision_templates,
+)
 from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import Criterion, JudgingProtocol
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
@@ -22,11 +29,15 @@ from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 @dataclass(frozen=True, slots=True)
 class PromptForm:
-    """What selects the wording: the protocol, whether a rationale comes first, and one criterion or several."""
+    """What selects the wording: the protocol, whether a rationale comes first, and one criterion or several.
+
+    `typed` selects the form of decision models: short questions about a state, which is a JSON object of named texts.
+    """
 
     protocol: JudgingProtocol | Literal["comparison"]
     rationale: bool = False
     several: bool = False
+    typed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +69,11 @@ class PromptTemplates:
     ) -> None:
         self.form = form
         self.fence = fence
-        self._sources = {**builtin_templates(), **(replaced or {})}
+        self._sources = {**builtin_templates(), **(decision_templates() if form.typed else {}), **(replaced or {})}
+        self._names_texts = form.typed and _BODY[form.protocol][0] not in (replaced or {})
         names = [f"{form.protocol}.system.j2", *_BODY[form.protocol], *(["verdict.j2"] if form.rationale else [])]
-        self.digest = hashlib.sha256("\0".join(self._sources[name] for name in sorted(names)).encode()).hexdigest()
+        parts = [self._sources[name] for name in sorted(names)] + ["typed"] * self._names_texts
+        self.digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         self.system = self._render(f"{form.protocol}.system.j2")
         self.ask = self._render("verdict.j2")
         self._key = f"{form.rationale}{form.several}{self.digest}"
@@ -79,24 +92,31 @@ class PromptTemplates:
     ) -> str:
         """Render the part about one response. `prompt` and `response` are fenced already, the others are not.
 
-        What the responses of a group share comes first, so that an engine reads it once too.
+        What the responses of a group share comes first, so that an engine reads it once too. For a decision model this
+        is a JSON object, unless the template is a user's own.
         """
-        return self._render(
-            "shared.j2",
-            prompt=prompt,
-            conversation=conversation,
-            response=response,
-            grounding=self._fenced(grounding),
-            reference_answer=self._fenced(reference_answer),
-            ground_truth=self._fenced(ground_truth),
-            show_final_answer=show_final_answer,
-            final_answer=None if final_answer is None else self.fence(final_answer),
-        )
+        shown: dict[str, Any] = {
+            "prompt": prompt,
+            "grounding": self._fenced(grounding),
+            "reference_answer": self._fenced(reference_answer),
+            "response": response,
+            "ground_truth": self._fenced(ground_truth),
+            "final_answer": None if final_answer is None else self.fence(final_answer),
+        }
+        if self._names_texts:
+            return _as_object(
+                shown | ({"final_answer": "none stated"} if show_final_answer and not final_answer else {})
+            )
+        return self._render("shared.j2", **shown, conversation=conversation, show_final_answer=show_final_answer)
 
     def pair(
         self, *, prompt: str, conversation: bool, a: str, b: str, grounding: str | None, reference_answer: str | None
     ) -> str:
         """Render the part about two responses. `prompt`, `a` and `b` are fenced already, the others are not."""
+        if self._names_texts:
+            named = {"prompt": prompt, "grounding": self._fenced(grounding)}
+            named |= {"reference_answer": self._fenced(reference_answer), "response_a": a, "response_b": b}
+            return _as_object(named)
         return self._render(
             "pair.j2",
             prompt=prompt,
@@ -142,7 +162,7 @@ class PromptTemplates:
 _QUESTIONS: ByteCache[tuple[str, str, tuple[Criterion, ...]], str] = ByteCache(32 * 2**20)
 """Recently rendered questions of all judges and prompt forms."""
 
-_BODY: Mapping[str, tuple[str, ...]] = {
+_BODY: Mapping[str, tuple[str, ...]] = {  # first the part about the responses, then the questions
     "binary": ("shared.j2", "question.j2", "questions.j2"),
     "stepwise": ("shared.j2", "question.j2", "questions.j2"),
     "graded": ("shared.j2", "question.j2", "questions.j2"),
@@ -150,6 +170,11 @@ _BODY: Mapping[str, tuple[str, ...]] = {
     "likert": ("shared.j2", "holistic.j2"),
     "comparison": ("pair.j2", "comparison.j2"),
 }
+
+
+def _as_object(texts: Mapping[str, str | None]) -> str:
+    """Return the texts that there are as a JSON object."""
+    return json.dumps({name: text for name, text in texts.items() if text is not None}, ensure_ascii=False)
 
 
 @lru_cache(maxsize=256)

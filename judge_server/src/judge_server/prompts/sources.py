@@ -75,6 +75,13 @@ def builtin_templates() -> Mapping[str, str]:
     return {name: (folder / name).read_text(encoding="utf-8") for name in sorted(ALLOWED_VARIABLES)}
 
 
+@cache
+def decision_templates() -> Mapping[str, str]:
+    """Return the package's templates for decision models, by the file names of the templates that they replace."""
+    folder = files("judge_server.prompts") / "templates" / "decisions"
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.name in ALLOWED_VARIABLES}
+
+
 def read_set(folder: Path) -> dict[str, str]:
     """Read and check a user's templates, by file name.
 

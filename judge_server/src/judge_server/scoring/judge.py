@@ -98,13 +98,18 @@ class Judge:
         prepared = self._prepared_configs.get((self.identity, config))
         if prepared is None:
             self._refuse_unfit(config.protocol)
+            typed = self.identity.capabilities.typed_questions
+            if typed:
+                _refuse_what_must_be_written(config)
             template_set = self.templates.find(config.template)
             _refuse_other_protocols(config, template_set.declaration)
             single_templates = PromptTemplates(
-                PromptForm(config.protocol, config.rationale), self._fence, template_set.templates
+                PromptForm(config.protocol, config.rationale, typed=typed), self._fence, template_set.templates
             )
             multi_templates = PromptTemplates(
-                PromptForm(config.protocol, config.rationale, several=True), self._fence, template_set.templates
+                PromptForm(config.protocol, config.rationale, several=True, typed=typed),
+                self._fence,
+                template_set.templates,
             )
             digests = (single_templates.digest, multi_templates.digest, *template_set.declaration.digest_parts)
             calibration = NEUTRAL
@@ -328,6 +333,19 @@ def _refuse_other_protocols(config: JudgingConfig, declaration: Declaration) -> 
             f"the template set {config.template!r} is for {' or '.join(declaration.protocols)}, but this request uses "
             f"{config.protocol}; choose another set, or a mode or protocol that it supports"
         )
+
+
+def _refuse_what_must_be_written(config: JudgingConfig) -> None:
+    """Refuse what a decision model cannot do: it writes nothing, and takes every criterion as a question of its own."""
+    field, message = "", ""
+    if config.protocol == "checklist":
+        field, message = _PROTOCOL, "a checklist is written as one answer; use graded"
+    elif not config.plain:
+        field = "judging"
+        message = "leave out rationale, think_tokens and criteria_per_call: all criteria of a response share a request"
+    if field:
+        message = f"this judge is a decision model, which answers typed questions and writes nothing; {message}"
+        raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
 def _note(at: Span, result: JudgementResults) -> None:

@@ -5,6 +5,8 @@ once and stays cached for all its criteria (docs/decisions/0004). Prompts are se
 template's own text may become control tokens, so no judged text can, whatever the model's vocabulary. A child that dies
 is restarted; until it is up, calls fail.
 
+A file that says it is a decision model is asked typed questions instead, through llama.cpp's own route for them.
+
 Completions are streamed, with a progress event after every part of the prompt, because llama.cpp notices a closed
 connection only when it has something to send. So cancelling a call frees the slot.
 """
@@ -25,6 +27,8 @@ import httpx2
 from judge_server.engines.common import UrlOptions
 from judge_server.engines.llamacpp.process import LlamaCppProcess, Weights, locate_weights
 from judge_server.engines.llamacpp.tokens import LlamaCppTokenizer
+from judge_server.engines.openai.http import EndpointError
+from judge_server.engines.systemone.engine import TYPED_QUESTIONS, DecisionClient
 from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.ports import (
     AnswerForm,
@@ -55,7 +59,10 @@ _STEADY_S = 60.0
 
 
 class LlamaCppEngine:
-    """A GGUF model on this machine. `model` is a catalogue name, an `hf://` reference or a path."""
+    """A GGUF model on this machine, a chat model or a decision model.
+
+    `model` is a catalogue name, an `hf://` reference or a path.
+    """
 
     fatal_error = ""
     concurrent_calls = None
@@ -65,6 +72,7 @@ class LlamaCppEngine:
         self._context_tokens = context_tokens
         self._process = LlamaCppProcess(context_tokens=context_tokens, threads=threads or os.cpu_count() or 1)
         self._tokens: LlamaCppTokenizer | None = None
+        self._decisions: DecisionClient | None = None
         self._down = "the engine is not started"
         self._upkeep: asyncio.Task[None] | None = None
 
@@ -84,13 +92,24 @@ class LlamaCppEngine:
     async def start(self) -> EngineIdentity:
         """Check the model file, load it in a child process and warm it up."""
         weights = await asyncio.to_thread(locate_weights, self._model)
-        build, tokens = await self._load(weights)
+        build = await self._load(weights)
         self._upkeep = asyncio.create_task(self._keep_up(weights))
+        if self._tokens is None:
+            return EngineIdentity(
+                model=weights.name,
+                weights_digest=weights.sha256,
+                engine=f"llama.cpp {build}",
+                chat_template_digest="in the weights",
+                decoding="typed questions",
+                context_tokens=self._context_tokens,
+                concurrent_batches=1,
+                capabilities=TYPED_QUESTIONS,
+            )
         return EngineIdentity(
             model=weights.name,
             weights_digest=weights.sha256,
             engine=f"llama.cpp {build}",
-            chat_template_digest=hashlib.sha256(tokens.template.encode()).hexdigest(),
+            chat_template_digest=hashlib.sha256(self._tokens.template.encode()).hexdigest(),
             decoding=f"greedy, or sampled from the whole distribution; top {TOP_TOKENS}",
             context_tokens=self._context_tokens,
             concurrent_batches=1,
@@ -105,7 +124,14 @@ class LlamaCppEngine:
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """Answer the calls in order. The first one computes the shared part, and the others reuse it."""
+        """Answer the calls in order. The first one computes the shared part, and the others reuse it.
+
+        The calls to a decision model share a request.
+        """
+        if self._decisions is not None:
+            async for answered in self._decisions.answer(batch):
+                yield answered
+            return
         for index, call in enumerate(batch.calls):
             try:
                 outcome = await self._answer_one(batch, call)
@@ -115,6 +141,8 @@ class LlamaCppEngine:
 
     async def count_tokens(self, batch: Batch) -> int:
         """Count the tokens of the longest prompt with the chat template, and of all that may follow it."""
+        if self._decisions is not None:
+            return await self._decisions.count_tokens(batch)
         tokens = self._loaded_tokens()
         try:
             questions = [len(await tokens.question(c.question)) + await reserved_tokens(tokens, c) for c in batch.calls]
@@ -124,11 +152,12 @@ class LlamaCppEngine:
 
     async def ready(self) -> bool:
         """Whether the child runs and llama.cpp reports that it is healthy."""
-        return self._tokens is not None and await self._process.healthy()
+        return self._loaded and await self._process.healthy()
 
     async def close(self) -> None:
         """Stop the child, which frees its memory."""
-        self._tokens, self._down = None, "the engine is closed"
+        self._down = "the engine is closed"
+        await self._unload()
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.gather(self._upkeep, return_exceptions=True)
@@ -146,20 +175,33 @@ class LlamaCppEngine:
             )
         return await LlamaCppExchange(self._process.http, tokens, prompt, call).reply()
 
-    async def _load(self, weights: Weights) -> tuple[str, LlamaCppTokenizer]:
+    @property
+    def _loaded(self) -> bool:
+        return self._tokens is not None or self._decisions is not None
+
+    async def _unload(self) -> None:
+        decisions, self._tokens, self._decisions = self._decisions, None, None
+        if decisions is not None:
+            await decisions.http.close()
+
+    async def _load(self, weights: Weights) -> str:
         """Start the child and warm it up; calls are answered from then on."""
         build = await self._process.start(weights.path)
         http = self._process.http
         try:
-            tokens = await LlamaCppTokenizer.load(http)
+            tokens = decisions = None
+            if await self._process.serves_decisions():
+                decisions = await self._process.decision_client()
+            else:
+                tokens = await LlamaCppTokenizer.load(http)
+                await complete(http, tokens.warm_up, 1, **sampling(None))
             loaded_context = (await http.get("/props")).json()["default_generation_settings"]["n_ctx"]
-            await complete(http, tokens.warm_up, 1, **sampling(None))
-        except (*_GONE, EngineUnavailable) as error:
+        except (*_GONE, EngineUnavailable, EndpointError) as error:
             await self._process.stop()
             raise EngineStartError(f"llama.cpp loaded {weights.path} but gave no answer: {error}") from error
         self._context_tokens = min(self._context_tokens, loaded_context)
-        self._tokens = tokens
-        return build, tokens
+        self._tokens, self._decisions = tokens, decisions
+        return build
 
     async def _keep_up(self, weights: Weights) -> None:
         """Restart the child whenever it dies, after a pause that grows while it keeps dying."""
@@ -169,9 +211,10 @@ class LlamaCppEngine:
             await self._process.wait()
             if loop.time() - began > _STEADY_S:
                 pause = 0.0
-            self._tokens, self._down = None, "its process died and is being started again"
+            self._down = "its process died and is being started again"
+            await self._unload()
             log.warning("the llama.cpp process died; starting it again")
-            while self._tokens is None:
+            while not self._loaded:
                 await self._process.stop()
                 pause = min(max(2 * pause, _PAUSE_S), _MAX_RESTART_PAUSE_S)
                 await asyncio.sleep(pause)

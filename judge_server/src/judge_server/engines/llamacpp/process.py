@@ -11,11 +11,16 @@ from typing import NamedTuple
 
 import httpx2
 
+from judge_server.engines.openai.http import EndpointError, OpenAIHttp
+from judge_server.engines.systemone.engine import DecisionClient, Limits
 from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.models import ModelError, check_installed, model_path, models_dir, parse_model_reference
 
 START_TIMEOUT_S = 180.0
 _KEPT_OUTPUT = 4096
+_MAX_OPTIONS = 255
+"""The most options that any decision model takes; llama.cpp refuses what is too many for the loaded one."""
+
 _COMPLAINT = re.compile(r"^[0-9.]+ E +(?:[a-z]+ +)?[a-z_]+: +(.*)$", re.MULTILINE)
 """An error line in llama.cpp's log. The first one is the cause; the others follow from it."""
 
@@ -79,6 +84,25 @@ class LlamaCppProcess:
             timeout=httpx2.Timeout(None, connect=5.0),
         )
         return str(ready["build"])
+
+    async def serves_decisions(self) -> bool:
+        """Whether the loaded file says that it is a decision model."""
+        (card,) = (await self.http.get("/v1/models")).json()["data"]
+        return "decisions" in card.get("architecture", {}).get("output_modalities", ())
+
+    async def decision_client(self) -> DecisionClient:
+        """Return a client of the loaded decision model. Raises `EndpointError` if it does not answer."""
+        base_url = f"{str(self.http.base_url).rstrip('/')}/v1"
+        key = self.http.headers["Authorization"].removeprefix("Bearer ")
+        http = OpenAIHttp(base_url, key, timeout_s=None)
+        limits = Limits(options=_MAX_OPTIONS)
+        client = DecisionClient(http, f"{base_url}/systemone", "systemone", "", limits)
+        try:
+            await client.start()
+        except EndpointError:
+            await http.close()
+            raise
+        return client
 
     async def healthy(self) -> bool:
         """Whether the child runs and its HTTP API reports that it is healthy."""

@@ -67,9 +67,12 @@ class HttpAnswer:
 
 
 class OpenAIHttp:
-    """An HTTP client for one endpoint. `base_url` ends before `/chat/completions`."""
+    """An HTTP client for one endpoint. `base_url` ends before `/chat/completions`.
 
-    def __init__(self, base_url: str, api_key: str | None, *, timeout_s: float) -> None:
+    A request fails if the endpoint sends nothing for `timeout_s` seconds; None waits for ever.
+    """
+
+    def __init__(self, base_url: str, api_key: str | None, *, timeout_s: float | None) -> None:
         if api_key is not None and not re.fullmatch(r"[!-~]+", api_key):
             raise ValueError("ADJUDGE_ENGINE_API_KEY holds characters that no key has; set it to the key only")
         self.base_url = base_url.rstrip("/")
@@ -165,7 +168,7 @@ class OpenAIHttp:
         if self._closed:
             raise RuntimeError("the engine is closed")
         if self._session is None:
-            connect_s = min(self._timeout_s, CONNECT_TIMEOUT_S)
+            connect_s = min(self._timeout_s or CONNECT_TIMEOUT_S, CONNECT_TIMEOUT_S)
             self._session = aiohttp.ClientSession(
                 # A compressed answer could grow past any bound while it is read.
                 headers={"Accept-Encoding": "identity"}
@@ -189,21 +192,21 @@ class OpenAIHttp:
         return text.replace(self._key, "[the key]") if self._key else text
 
 
-def base_url_of(url: SplitResult) -> str:
-    """Return the base URL of `openai+http://HOST:PORT/v1`; the path defaults to /v1.
+def base_url_of(url: SplitResult, *, scheme: str = "openai") -> str:
+    """Return the base URL of `openai+http://HOST:PORT/v1`, or of another `scheme`; the path defaults to /v1.
 
     Raises:
         ValueError: the URL holds a key, or names no server.
     """
     if "@" in url.netloc or _KEY_OPTIONS & {name.lower() for name, _ in parse_qsl(url.query)}:
         raise ValueError(_KEY_IN_URL)
-    base_url = f"{url.scheme.removeprefix('openai+')}://{url.netloc}{url.path.rstrip('/') or '/v1'}"
+    base_url = f"{url.scheme.removeprefix(f'{scheme}+')}://{url.netloc}{url.path.rstrip('/') or '/v1'}"
     try:
         reachable = bool(httpx2.URL(base_url).host)
     except httpx2.InvalidURL:
         reachable = False
     if not reachable:
-        raise ValueError(f"{url.geturl()} names no server; write openai+http://HOST:PORT/v1")
+        raise ValueError(f"{url.geturl()} names no server; write {scheme}+http://HOST:PORT/v1")
     return base_url
 
 

@@ -109,16 +109,13 @@ async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | No
 
 
 async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None) -> Endpoint:
-    cards, server = await _models(http)
-    card = _choose(http, cards, model)
+    cards, server = await list_models(http)
+    card = choose_model(http, cards, model)
     dialect, first = await _first_answer(http, Dialect(model or card.id))
     dialect = replace(dialect, choices=await _supports_structured_choice(http, dialect))
     properties = await _get_json_object(http, "props")
     tokenizer = await _get_json_object(http, "tokenizer_info")
-    dialect = replace(
-        dialect,
-        control_tokens=control_token_pattern(islice(_control_tokens(properties, tokenizer), _MAX_CONTROL_TOKENS)),
-    )
+    dialect = replace(dialect, control_tokens=_control_token_pattern(properties, tokenizer))
     capabilities = Capabilities(
         logprobs=dialect.top_logprobs > 0,
         token_menus=False,
@@ -141,7 +138,8 @@ async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None
     )
 
 
-async def _models(http: OpenAIHttp) -> tuple[tuple[ModelCard, ...], str]:
+async def list_models(http: OpenAIHttp) -> tuple[tuple[ModelCard, ...], str]:
+    """Return the models that an endpoint lists, none if it has no such list, and the server that it names."""
     answer = await http.get(f"{http.base_url}/models")
     server = answer.headers.get("Server", "")
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
@@ -157,7 +155,8 @@ async def _models(http: OpenAIHttp) -> tuple[tuple[ModelCard, ...], str]:
         ) from None
 
 
-def _choose(http: OpenAIHttp, cards: tuple[ModelCard, ...], model: str | None) -> ModelCard:
+def choose_model(http: OpenAIHttp, cards: tuple[ModelCard, ...], model: str | None) -> ModelCard:
+    """Return the card of the model to judge with; raises `EngineStartError` if that is unclear or not served."""
     served = ", ".join(card.id for card in cards[:_LISTED]) + (", …" if len(cards) > _LISTED else "")
     if model is None:
         if len(cards) == 1:
@@ -238,6 +237,21 @@ async def _supports_prompt_logprobs(http: OpenAIHttp, dialect: Dialect) -> bool:
         if error.status in _REFUSALS or error.status == HTTPStatus.OK:
             return False
         raise
+
+
+async def find_control_tokens(http: OpenAIHttp) -> re.Pattern[str] | None:
+    """Return a pattern that matches where to break the control tokens that an endpoint reports; None without any."""
+    properties = await _get_json_object(http, "props")
+    return _control_token_pattern(properties, await _get_json_object(http, "tokenizer_info"))
+
+
+async def context_of(http: OpenAIHttp, card: ModelCard) -> int:
+    """Return how many tokens a prompt may have, as far as the endpoint says."""
+    return _context(card, await _get_json_object(http, "props"))
+
+
+def _control_token_pattern(properties: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> re.Pattern[str] | None:
+    return control_token_pattern(islice(_control_tokens(properties, tokenizer), _MAX_CONTROL_TOKENS))
 
 
 async def _get_json_object(http: OpenAIHttp, path: str) -> Mapping[str, Any]:

@@ -1,0 +1,41 @@
+"""A real decision model for tests: llama.cpp's server with the small chat model, made one by two keys in its file."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from judge_server.engines.llamacpp.process import LlamaCppProcess
+from judge_server.models import fetch
+from tests.judge_server.decision_gguf import make_decision_model
+
+MODEL = "qwen2.5-coder-0.5b"
+CONTEXT_TOKENS = 600
+
+
+@dataclass(frozen=True)
+class DecisionServer:
+    """Where a server of decisions listens, and its key."""
+
+    root: str
+    api_key: str
+
+
+@pytest.fixture(scope="session")
+def decision_gguf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file of a decision model."""
+    made = make_decision_model(fetch(MODEL), tmp_path_factory.mktemp("decision") / "decision.gguf")
+    yield made
+    made.unlink()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def decision_server(decision_gguf: Path) -> AsyncIterator[DecisionServer]:
+    """llama.cpp's server with the decision model, a process of its own."""
+    process = LlamaCppProcess(context_tokens=CONTEXT_TOKENS, threads=1)
+    await process.start(decision_gguf)
+    key = process.http.headers["Authorization"].removeprefix("Bearer ")
+    yield DecisionServer(str(process.http.base_url).rstrip("/"), key)
+    await process.stop()

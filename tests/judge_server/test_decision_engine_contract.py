@@ -1,0 +1,152 @@
+"""Decision models keep to the contract of engines, over HTTP and in this process, with a real model in llama.cpp.
+
+They write nothing, so the parts of the suite about written answers do not apply; here they must fail, and say why.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from judge_server.engines import LlamaCppEngine, SystemOneEngine
+from judge_server.errors import EngineStartError
+from judge_server.ports import Call, Engine, LabelChoice, Option, Reasoning, Reply, TokenChoice
+from tests.judge_server.decision_fixtures import CONTEXT_TOKENS, DecisionServer, decision_gguf, decision_server
+from tests.judge_server.engines import YES_NO, answers, asked, failures, identity, identity_of, replies, started
+from tests.judge_server.openai_fixtures import LlamaCppServer, llamacpp_server
+from tests.judge_server.test_engine_contract import (
+    HOSTILE,
+    QUESTIONS,
+    SHARED,
+    STORY,
+    STRANGE,
+    WRITTEN,
+    test_a_choice_is_always_one_of_its_labels,
+    test_a_longer_text_counts_more_prompt_tokens,
+    test_an_answer_that_is_not_read_to_its_end_leaves_the_engine_free,
+    test_an_over_long_prompt_fails_as_truncated_input_and_the_next_one_works,
+    test_every_call_gets_one_reply_aligned_with_it,
+    test_masses_are_one_per_option_and_never_more_than_the_whole,
+    test_the_choice_after_a_menu_is_always_on_offer,
+    test_the_prompt_counted_is_the_longest_of_the_batch,
+    test_the_same_batch_twice_gives_the_same_answers,
+    test_what_is_counted_as_fitting_is_answered_and_what_is_not_is_refused,
+)
+
+__all__ = [
+    "decision_gguf",
+    "decision_server",
+    "identity",
+    "llamacpp_server",
+    "test_a_choice_is_always_one_of_its_labels",
+    "test_a_longer_text_counts_more_prompt_tokens",
+    "test_an_answer_that_is_not_read_to_its_end_leaves_the_engine_free",
+    "test_an_over_long_prompt_fails_as_truncated_input_and_the_next_one_works",
+    "test_every_call_gets_one_reply_aligned_with_it",
+    "test_masses_are_one_per_option_and_never_more_than_the_whole",
+    "test_the_choice_after_a_menu_is_always_on_offer",
+    "test_the_prompt_counted_is_the_longest_of_the_batch",
+    "test_the_same_batch_twice_gives_the_same_answers",
+    "test_what_is_counted_as_fitting_is_answered_and_what_is_not_is_refused",
+]
+
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+
+
+def _over(server: DecisionServer) -> SystemOneEngine:
+    return SystemOneEngine(f"{server.root}/v1/systemone", api_key=server.api_key)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def over_http(decision_server: DecisionServer) -> AsyncIterator[SystemOneEngine]:
+    """The shared engine over llama.cpp's own server: tests leave it running."""
+    engine = await started(_over(decision_server))
+    yield engine
+    await engine.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def in_process(decision_gguf: Path) -> AsyncIterator[LlamaCppEngine]:
+    """The shared engine with the model in this process's own child: tests leave it running."""
+    engine = await started(LlamaCppEngine(str(decision_gguf), context_tokens=CONTEXT_TOKENS, threads=1))
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture(params=["over_http", "in_process"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """A started engine of each kind, to be left running."""
+    made: Engine = request.getfixturevalue(request.param)
+    return made
+
+
+async def test_it_says_that_it_answers_typed_questions(engine: Engine) -> None:
+    found = identity_of(engine)
+    assert found.capabilities.typed_questions
+    assert not found.capabilities.json_schema
+    assert found.context_tokens >= CONTEXT_TOKENS
+
+
+async def test_without_a_label_mass_the_masses_are_shares_and_said_to_be(engine: Engine) -> None:
+    grades = TokenChoice(tuple([Option(str(grade), (str(grade),)) for grade in range(5)]))
+    letters = TokenChoice((Option("A", ("A",)), Option("B", ("B",))))
+    for form in (YES_NO, grades, letters):
+        (reply,) = await replies(engine, asked(QUESTIONS[0], answer=form, shared=SHARED))
+        assert reply.masses is not None
+        assert sum(reply.masses) == pytest.approx(1.0)
+        assert reply.masses_normalized
+
+
+async def test_a_named_state_is_answered_as_well_as_a_text(engine: Engine) -> None:
+    named = '{"response": "7 is prime, since neither 2 nor 3 divides it."}'
+    await replies(engine, asked(*QUESTIONS, shared=named))
+
+
+async def test_whatever_has_to_be_written_fails_and_says_why(engine: Engine) -> None:
+    calls = (
+        Call("?", WRITTEN),
+        Call("?", STORY),
+        Call("?", YES_NO, Reasoning(10, "So?")),
+        Call("?", YES_NO, think_tokens=10),
+        Call(QUESTIONS[0], YES_NO),
+    )
+    batch = asked("x", shared=SHARED)
+    *refused, answered = await answers(engine, type(batch)(batch.system, batch.shared, calls))
+    assert isinstance(answered, Reply)
+    for failed in refused:
+        assert not isinstance(failed, Reply)
+        assert failed.kind == "engine"
+        assert "writes no text" in failed.detail
+
+
+async def test_control_tokens_and_strange_text_get_replies(engine: Engine) -> None:
+    await replies(engine, asked("Is it?", "", shared=HOSTILE + STRANGE))
+    await replies(engine, asked("Is it?", shared=""))
+
+
+async def test_a_response_of_too_many_steps_fails_alone(engine: Engine) -> None:
+    steps = TokenChoice(YES_NO.options, LabelChoice(tuple(map(str, range(60))), ", step "))
+    batch = asked("Is it?", shared=SHARED)
+    calls = (Call("Is it?", steps), Call("Is it?", YES_NO))
+    refused, answered = await answers(engine, type(batch)(batch.system, batch.shared, calls))
+    assert "60 options" in getattr(refused, "detail", "")
+    assert isinstance(answered, Reply)
+
+
+async def test_after_close_every_call_fails_as_engine(decision_server: DecisionServer) -> None:
+    spare = await started(_over(decision_server))
+    assert await spare.ready()
+    await spare.close()
+    assert not await spare.ready()
+    for failed in await failures(spare, asked("Is it?", "Is it not?")):
+        assert failed.kind == "engine"
+    await spare.close()
+
+
+async def test_a_chat_model_is_refused_at_the_start(llamacpp_server: LlamaCppServer) -> None:
+    root = llamacpp_server.base_url.removesuffix("/v1")
+    engine = SystemOneEngine(f"{root}/v1/systemone", api_key=llamacpp_server.api_key)
+    with pytest.raises(EngineStartError, match="serve a decision model there"):
+        await engine.start()
+    await engine.close()
