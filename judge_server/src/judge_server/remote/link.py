@@ -56,8 +56,6 @@ def identity_digest(identity: EngineIdentity) -> str:
     """Hash an identity without its concurrency. Judges with equal digests give the same measurement."""
     parts = asdict(identity)
     del parts["concurrent_batches"]
-    if not identity.capabilities.typed_questions:  # added later: processes without it compute the same digest
-        del parts["capabilities"]["typed_questions"]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,0 +1,136 @@
+"""A server of decisions that answers as vLLM, SGLang, llama.cpp or OpenAI would, or with a lie."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+Raw = tuple[int, bytes, dict[str, str]]
+"""Status, body and headers."""
+
+MODEL = "jev-1"
+YES = 0.75
+MASS = 0.8
+MAX_QUESTIONS = 64
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def shares(number: int) -> list[float]:
+    """Probabilities of `number` options, the first of them the likeliest."""
+    return [0.5 + 0.5 / number if place == 0 else 0.5 / number for place in range(number)]
+
+
+def systemone(question: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one question, as llama.cpp gives it."""
+    kind, criteria = question["type"], question.get("criteria")
+    if kind == "noul":
+        return {"type": "noul", "noul": YES}
+    if kind == "choice":
+        found = dict(zip(criteria, shares(len(criteria)), strict=True))
+        return {"type": "choice", "choice": next(iter(criteria)), "probabilities": found, "confidence": 0.5}
+    levels = {str(level): share for level, share in enumerate(shares(len(criteria)))}
+    score = sum(int(level) * share for level, share in levels.items())
+    legend = dict(zip(levels, criteria, strict=True))
+    return {"type": "score", "score": score, "legend": legend, "probabilities": levels, "confidence": 0.5}
+
+
+def llamacpp(body: dict[str, Any]) -> dict[str, Any]:
+    """A whole answer of llama.cpp's server: no label mass."""
+    answers = {id_: systemone(question) for id_, question in body["questions"].items()}
+    return {"model": MODEL, "answers": answers, "usage": {"input_tokens": 101, "output_tokens": 0}}
+
+
+def vllm(body: dict[str, Any]) -> dict[str, Any]:
+    """A whole answer of vLLM's: label masses under `diagnostics`, and confidences that are shares of them."""
+    diagnostics = {id_: {"label_mass": MASS, "argmax_is_label": True} for id_ in body["questions"]}
+    answered = llamacpp(body)
+    for answer in answered["answers"].values():
+        if "confidence" in answer:
+            answer["confidence"] = max(answer["probabilities"].values()) * MASS
+    more = {"id": "decision-1", "object": "structured_decision", "created": 1, "diagnostics": diagnostics}
+    return answered | more
+
+
+def sglang(body: dict[str, Any]) -> dict[str, Any]:
+    """A whole answer of SGLang's: a label mass in each answer."""
+    answered = llamacpp(body)
+    for answer in answered["answers"].values():
+        answer["sglang_label_mass"] = MASS
+    return answered
+
+
+def openai(body: dict[str, Any]) -> dict[str, Any]:
+    """A whole answer of OpenAI's decisions: a list; a question that says `refuse` is refused."""
+    answers: list[dict[str, Any]] = []
+    for question in body["questions"]:
+        kind, name = question["type"], question.get("name")
+        if "refuse" in question["instructions"]:
+            answers.append({"type": "refusal", "name": name})
+        elif kind == "predicate":
+            answers.append({"type": kind, "name": name, "probability": YES})
+        elif kind == "choice":
+            values = [choice["value"] for choice in question["choices"]]
+            listed = [{"value": v, "probability": p} for v, p in zip(values, shares(len(values)), strict=True)]
+            answers.append(
+                {"type": kind, "name": name, "choice": values[0], "confidence": 0.5, "probabilities": listed}
+            )
+        else:
+            labels = [level["label"] for level in question["levels"]]
+            found = zip(labels, shares(len(labels)), strict=True)
+            listed = [{"label": label, "value": n, "probability": p} for n, (label, p) in enumerate(found)]
+            score = sum(item["value"] * item["probability"] for item in listed)
+            answers.append({"type": kind, "name": name, "score": score, "confidence": 0.5, "probabilities": listed})
+    details = {"input_tokens_details": {"cached_tokens": 64, "cache_write_tokens": 0}}
+    usage = {"input_tokens": 100, "output_tokens": len(answers), "total_tokens": 100 + len(answers)} | details
+    return {"model": MODEL, "answers": answers, "usage": usage}
+
+
+class DecisionLiar:
+    """Answers questions as `answer` does, or with its lie, and remembers the bodies of the requests."""
+
+    def __init__(self, answer: Answer = llamacpp) -> None:
+        self.answer = answer
+        self.lie: Raw | None = None
+        self.asked: list[dict[str, Any]] = []
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> str:
+        """Listen, and return the root of the server."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**20)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Listen no more."""
+        assert self._server is not None
+        self._server.close()
+
+    def _reply(self, path: str, body: dict[str, Any] | None) -> Raw:
+        if path == "/v1/models":
+            return 200, json.dumps({"data": [{"id": MODEL, "owned_by": "test"}]}).encode(), {}
+        if path not in ("/v1/systemone", "/v1/decisions") or body is None:
+            return 404, b"{}", {}
+        self.asked.append(body)
+        if self.lie is not None:
+            return self.lie
+        if len(body["questions"]) > MAX_QUESTIONS:
+            return 400, b'{"error": {"message": "too many questions", "type": "invalid_request_error"}}', {}
+        if "too long" in json.dumps(body):
+            return 400, b'{"error": {"message": "exceeds the context size", "type": "exceed_context_size_error"}}', {}
+        return 200, json.dumps(self.answer(body)).encode(), {}
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                first, *lines = head.split("\r\n")
+                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines) if name}
+                content = await reader.readexactly(int(headers.get("content-length", 0)))
+                status, body, more = self._reply(first.split(" ")[1], json.loads(content) if content else None)
+                told = "".join(f"{name}: {value}\r\n" for name, value in more.items())
+                length = "" if status == 204 else f"Content-Length: {len(body)}\r\n"
+                writer.write(f"HTTP/1.1 {status} It\r\n{length}{told}\r\n".encode() + (b"" if status == 204 else body))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
