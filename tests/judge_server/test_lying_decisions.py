@@ -176,7 +176,7 @@ def impossible(dialect: str, protocol: str, body: bytes) -> bool:
     try:
         answers = json.loads(body)["answers"]
         value = answers[0]["probability"] if dialect == "decisions" else answers["c0"]["noul"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return True
     return isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1
 
