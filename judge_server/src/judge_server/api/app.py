@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.routing import Route
 
-from judge_server.api import ledger, operations, probes, problems, rubrics, scoring
+from judge_server.api import decisions, ledger, operations, probes, problems, rubrics, scoring
 from judge_server.api.auth import AccessMiddleware
 from judge_server.api.body_reader import MAX_BODIES, BodyReader
 from judge_server.api.middleware import BoundaryMiddleware
@@ -27,6 +27,7 @@ _AUTHENTICATED_ROUTERS = (
     scoring.recompute_router,
     scoring.verdicts_router,
     scoring.scores_router,
+    decisions.decisions_router,
     ledger.ledger_router,
     ledger.runs_router,
     scoring.comparisons_router,
