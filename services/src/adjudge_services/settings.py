@@ -31,7 +31,7 @@ class Settings(BaseSettings):
     cache_url: str = Field(default="memory://", description="memory:// or redis://HOST:PORT/DB.")
     engine_url: str = Field(
         default="llamacpp://qwen2.5-coder-1.5b",
-        description="Engine of the judge: llamacpp://MODEL, vllm://MODEL or openai+http://HOST:PORT, with options.",
+        description="Engine of the judge: llamacpp://MODEL, vllm://MODEL, openai+http://HOST:PORT or systemone+http://….",
     )
     engines: dict[str, str] = Field(
         default_factory=dict, description='More judges of `adjudge serve`, as JSON: {"NAME": "ENGINE URL"}.'
@@ -49,7 +49,9 @@ class Settings(BaseSettings):
         min_length=16,
         description="Secret shared by `adjudge api` and `adjudge judge`; required to listen off loopback.",
     )
-    engine_api_key: SecretStr | None = Field(default=None, description="API key for openai+http(s):// engines.")
+    engine_api_key: SecretStr | None = Field(
+        default=None, description="API key for openai+http(s):// and systemone+http(s):// engines."
+    )
     templates_dir: Path | None = Field(default=None, description="Folder of template sets, one folder per set.")
     fence_secret: SecretStr | None = Field(
         default=None,
