@@ -3,6 +3,7 @@
 They write nothing, so the parts of the suite about written answers do not apply; here they must fail, and say why.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import pytest_asyncio
 
 from judge_server.engines import LlamaCppEngine, SystemOneEngine
 from judge_server.errors import EngineStartError
+from judge_server.judging.questions import JudgingConfig
 from judge_server.ports import Call, CallFailure, Engine, LabelChoice, Option, Reasoning, Reply, TokenChoice
+from judge_server.scoring.verdicts import verdict_of
+from tests.judge_server import support
 from tests.judge_server.decision_fixtures import CONTEXT_TOKENS, DecisionServer, decision_gguf, decision_server
 from tests.judge_server.engines import YES_NO, answers, asked, failures, identity, identity_of, replies, started
 from tests.judge_server.openai_fixtures import LlamaCppServer, llamacpp_server
@@ -33,6 +37,7 @@ from tests.judge_server.test_engine_contract import (
     test_the_same_batch_twice_gives_the_same_answers,
     test_what_is_counted_as_fitting_is_answered_and_what_is_not_is_refused,
 )
+from trainer_client.wire import Criterion, JudgingProtocol
 
 __all__ = [
     "decision_gguf",
@@ -143,6 +148,26 @@ async def test_after_close_every_call_fails_as_engine(decision_server: DecisionS
     for failed in await failures(spare, asked("Is it?", "Is it not?")):
         assert failed.kind == "engine"
     await spare.close()
+
+
+@pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded", "likert"])
+async def test_a_rubric_is_judged_under_every_protocol_that_it_can_answer(
+    decision_gguf: Path, protocol: JudgingProtocol
+) -> None:
+    judge = await support.judge(LlamaCppEngine(str(decision_gguf), context_tokens=1024, threads=1))  # type: ignore[arg-type]
+    try:
+        criteria = [Criterion.model_validate(one) for one in support.CRITERIA[:4]]
+        plan = support.plan(judge.prepared(JudgingConfig(protocol)), support.group(), support.STEPPED, criteria)
+        outcomes = await judge.outcomes([plan], asyncio.get_running_loop().time() + 600)
+    finally:
+        await judge.close()
+    verdicts = [verdict_of(slot, outcomes) for slot in plan.slots]
+    assert len(verdicts) == (1 if protocol == "likert" else 4)
+    for verdict in verdicts:
+        assert verdict.status == "ok", verdict.failure
+        assert verdict.choice_mass is None
+        assert (verdict.step is not None) == (protocol == "stepwise")
+    assert outcomes.tokens_computed > 0
 
 
 async def test_a_chat_model_is_refused_at_the_start(llamacpp_server: LlamaCppServer) -> None:

@@ -73,7 +73,7 @@ async def test_the_documents_request_examples_are_accepted(http: httpx2.AsyncCli
             assert "failed" not in values_of(answer.json(), "status")
             assert None not in values_of(answer.json(), "reward")
             tried.add(path)
-    assert tried == {"/v1/rewards", "/v1/verdicts", "/v1/comparisons", "/v1/score", "/v1/rerank"}
+    assert tried == {f"/v1/{name}" for name in ("rewards", "verdicts", "comparisons", "score", "rerank", "systemone")}
 
 
 async def test_the_served_document_is_this_one_and_the_docs_page_shows_it(http: httpx2.AsyncClient) -> None:
