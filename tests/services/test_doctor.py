@@ -10,12 +10,14 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
+from adjudge_services.cli import doctor
 from adjudge_services.cli.main import app
 from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store.operations import SQLOperations
 from tests.fixtures.ports import unused_port
+from tests.judge_server.decision_answers import Answer, DecisionLiar, llamacpp, vllm
 from tests.services.operations.cluster import Broker
 from tests.services.processes import listening
 from trainer_client import Client
@@ -98,6 +100,19 @@ def test_off_loopback_a_key_must_be_there(monkeypatch: pytest.MonkeyPatch) -> No
     assert (outcome, "adjudge keys create --scope score" in seen) == ("wrong", True)
     assert RUN.invoke(app, ["keys", "create", "--scope", "score"]).exit_code == 0
     assert row("keys") == ("ok", "required on 0.0.0.0, and a usable one exists")
+
+
+def test_a_decision_model_is_asked_and_its_choice_mass_may_be_unknown() -> None:
+    async def asked(answer: Answer) -> str:
+        server = DecisionLiar(answer)
+        url = f"systemone+{await server.start()}"
+        try:
+            return await doctor._judge(Settings(engine_url=url))
+        finally:
+            await server.close()
+
+    assert asyncio.run(asked(llamacpp)) == "jev-1: P(yes) 0.75, choice mass unknown"
+    assert asyncio.run(asked(vllm)) == "jev-1: P(yes) 0.75, choice mass 0.80"
 
 
 def test_what_needs_a_store_is_not_checked_without_one(monkeypatch: pytest.MonkeyPatch) -> None:

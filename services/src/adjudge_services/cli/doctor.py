@@ -225,9 +225,10 @@ async def _judge(settings: Settings) -> str:
         )
         if not isinstance(finding, JudgeResult):
             raise RuntimeError(f"the model gave no verdict: {finding.detail}")
-        if finding.probability is None or finding.choice_mass is None:
+        if finding.probability is None:
             return f"{identity.model}: answers {'yes' if finding.score else 'no'}, without probabilities"
-        return f"{identity.model}: P(yes) {finding.probability:.2f}, choice mass {finding.choice_mass:.2f}"
+        mass = "unknown" if finding.choice_mass is None else f"{finding.choice_mass:.2f}"
+        return f"{identity.model}: P(yes) {finding.probability:.2f}, choice mass {mass}"
     finally:
         await engine.close()
 

@@ -210,7 +210,7 @@ class Verdict(AnswerModel):
         raw_probability: the judge's probability of yes divided by that of yes and no together, before any output
             constraint and before calibration. Null if the engine returns no probabilities.
         choice_mass: the share of the judge's total probability that fell on the allowed answers. Null if the engine
-            returns no probabilities.
+            returns no probabilities, or only those of the allowed answers among themselves.
         grade: the grade on the criterion's own scale: 0..scale (`graded`), 0..weight (`checklist`) or 1..10 (`likert`).
             If the judge's probabilities of the grades are read, it is the expected grade, such as 2.7; else it is the
             number that the judge wrote. Points outside 0..weight are kept here as written, and `score` is then 0 or 1.
