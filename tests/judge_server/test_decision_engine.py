@@ -64,6 +64,23 @@ async def test_the_state_is_an_object_with_the_guidelines_where_the_shared_text_
     assert server.asked[0]["model"] == MODEL
 
 
+async def test_questions_to_openai_name_themselves_and_leave_out_what_they_lack() -> None:
+    described = TokenChoice((Option("yes", ("yes",), "It is."), Option("no", ("no",), "It is not.")))
+    calls = tuple([Call("Is it?", form) for form in (described, GRADES, LETTERS)])
+    async with served("openai") as (server, engine):
+        await replies(engine, Batch("", '{"response": "7 is prime."}', calls))
+    (body,) = server.asked
+    assert json.loads(body["input"]) == {"response": "7 is prime."}
+    predicate, score, choice = body["questions"]
+    assert predicate == {
+        "type": "predicate",
+        "name": "c0",
+        "instructions": "Is it?\nTrue means: It is.\nFalse means: It is not.",
+    }
+    assert score["levels"][1] == {"label": "1", "description": "level 1"}
+    assert choice["choices"] == [{"value": "A"}, {"value": "B"}]
+
+
 async def test_a_refusal_fails_its_own_question() -> None:
     async with served("openai") as (_, engine):
         first, refused, last = await answers(engine, asked("Is it?", "refuse this", "Is it not?"))

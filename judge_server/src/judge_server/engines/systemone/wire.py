@@ -85,13 +85,16 @@ def _decisions_question(question: TypedQuestion) -> dict[str, Any]:
         "name": question.id,
         "instructions": question.instructions,
     }
-    described = [(option.label, option.description or None) for option in question.options]
-    if question.type == "choice":
-        asked["choices"] = [{"value": label, "description": given} for label, given in described]
-    elif question.type == "score":
-        asked["levels"] = [{"label": label, "description": given} for label, given in described]
-    elif all(given for _, given in described):
-        asked["instructions"] += f"\nTrue means: {described[0][1]}\nFalse means: {described[1][1]}"
+    if question.type == "noul":
+        yes, no = question.options
+        if yes.description and no.description:
+            asked["instructions"] += f"\nTrue means: {yes.description}\nFalse means: {no.description}"
+        return asked
+    listed, name = ("choices", "value") if question.type == "choice" else ("levels", "label")
+    asked[listed] = [
+        {name: option.label} | ({"description": option.description} if option.description else {})
+        for option in question.options
+    ]
     return asked
 
 
