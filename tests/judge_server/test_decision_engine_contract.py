@@ -150,23 +150,25 @@ async def test_after_close_every_call_fails_as_engine(decision_server: DecisionS
     await spare.close()
 
 
-@pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded", "likert"])
-async def test_a_rubric_is_judged_under_every_protocol_that_it_can_answer(
-    decision_gguf: Path, protocol: JudgingProtocol
-) -> None:
+async def test_a_rubric_is_judged_under_every_protocol_that_it_can_answer(decision_gguf: Path) -> None:
+    protocols: tuple[JudgingProtocol, ...] = ("binary", "stepwise", "graded", "likert")
     judge = await support.judge(LlamaCppEngine(str(decision_gguf), context_tokens=1024, threads=1))  # type: ignore[arg-type]
     try:
         criteria = [Criterion.model_validate(one) for one in support.CRITERIA[:4]]
-        plan = support.plan(judge.prepared(JudgingConfig(protocol)), support.group(), support.STEPPED, criteria)
-        outcomes = await judge.outcomes([plan], asyncio.get_running_loop().time() + 600)
+        plans = [
+            support.plan(judge.prepared(JudgingConfig(protocol)), support.group(), support.STEPPED, criteria)
+            for protocol in protocols
+        ]
+        outcomes = await judge.outcomes(plans, asyncio.get_running_loop().time() + 600)
     finally:
         await judge.close()
-    verdicts = [verdict_of(slot, outcomes) for slot in plan.slots]
-    assert len(verdicts) == (1 if protocol == "likert" else 4)
-    for verdict in verdicts:
-        assert verdict.status == "ok", verdict.failure
-        assert verdict.choice_mass is None
-        assert (verdict.step is not None) == (protocol == "stepwise")
+    for protocol, plan in zip(protocols, plans, strict=True):
+        verdicts = [verdict_of(slot, outcomes) for slot in plan.slots]
+        assert len(verdicts) == (1 if protocol == "likert" else 4)
+        for verdict in verdicts:
+            assert verdict.status == "ok", verdict.failure
+            assert verdict.choice_mass is None
+            assert (verdict.step is not None) == (protocol == "stepwise")
     assert outcomes.tokens_computed > 0
 
 
