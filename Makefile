@@ -18,12 +18,16 @@ VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 READ_BY_PEOPLE := ':!:*.svg' ':!:*.jsonl' ':!:*/golden/*' ':!:docker/locks/*' ':!:tests/trainer_client/vectors/*' ':!:.secrets.baseline' ':!:*/prompts/calibrations.json'
 
 # What takes a second at most and needs no process but a database.
-QUICK := not model and not install and not vllm and not trl and not faults and not processes
+QUICK := not model and not install and not vllm and not trl and not faults and not processes and not slow
+MODEL_TESTS := tests/judge_server tests/services/test_end_to_end.py tests/examples/test_judging_examples.py
+FILES ?= tests
+NUMBER ?= 200
+SEED ?= 0
 
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test test-slow test-all mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -49,9 +53,20 @@ demo-all: $(STAMP) ## score all examples; some minutes on two cores
 	@$(BIN)/adjudge score examples/gsm8k.jsonl --rubric examples/gsm8k.rubric.json --mode factual_override \
 		--table --engine llamacpp://$(MODEL)
 
-test: $(STAMP) ## run every test, with a PostgreSQL, a Redis and a judge model of its own
-	@$(BIN)/pytest -n 4 --dist worksteal -m "not model and not vllm"
-	@$(BIN)/pytest -m model
+test: $(STAMP) ## run the tests, with a PostgreSQL, a Redis and a judge model of its own; all but the slow ones
+	@$(BIN)/pytest -n 4 --dist worksteal -m "not model and not vllm and not slow"
+	@$(BIN)/pytest -n 2 --dist worksteal -m "model and not slow" $(MODEL_TESTS)
+
+test-slow: $(STAMP) ## the slow tests: faults, upgrades, lost packets, fresh installs; FILES says in which files
+	@$(BIN)/pytest -n 3 --dist worksteal -m "slow and not model and not vllm" $(FILES) || [ $$? = 5 ]
+	@$(BIN)/pytest -m "slow and model" $(FILES) || [ $$? = 5 ]
+
+test-all: test test-slow ## every test, the slow ones too, and every property with more examples (half an hour)
+	@$(BIN)/pytest -n 4 --dist worksteal --hypothesis-profile thorough -m "$(QUICK)"
+	@$(MAKE) --no-print-directory schemathesis
+
+mutations: $(STAMP) ## change the sources at 200 random places, and count what the tests notice (an hour); SEED, NUMBER
+	@$(BIN)/python -m tests.mutations --number $(NUMBER) --seed $(SEED)
 
 lint: $(STAMP) ## format, lint, types, import floors, bandit, secrets
 	@$(MAKE) --no-print-directory -j2 -Otarget lint-code lint-secrets
@@ -77,7 +92,7 @@ lint-secrets: # a file is read once, and again when it, the baseline or the tool
 	@mv .cache/secrets.now .cache/secrets.passed
 
 check: lint ## lint, and the quick tests; TRL, processes, faults and benchmarks are left to make test
-	@$(BIN)/pytest -n 6 --dist worksteal --hypothesis-profile quick -m "$(QUICK)" --ignore tests/trainer_client/trl \
+	@$(BIN)/pytest -n 3 --dist worksteal --hypothesis-profile quick -m "$(QUICK)" --ignore tests/trainer_client/trl \
 		--ignore tests/benchmarks --ignore tests/deploy --ignore tests/vllm
 
 schemathesis: $(STAMP) ## everything the API may be asked, with and without a key (some minutes)

@@ -16,11 +16,17 @@ os.environ["COLUMNS"] = "140"  # of tables; pytest-xdist says 80, which breaks n
 # To make a client is to read the certificates of all authorities, 20 ms of work: once is enough for this process.
 httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)
 
-pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.redis", "tests.fixtures.migrated"]
+pytest_plugins = [
+    "tests.fixtures.postgres",
+    "tests.fixtures.redis",
+    "tests.fixtures.migrated",
+    "tests.fixtures.shared_service",
+]
 
-# How long examples take says nothing of the code. `quick` is what make check uses; make test tries 100.
-settings.register_profile("adjudge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("adjudge"), max_examples=25)
+# How long examples take says nothing of the code.
+settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
+settings.register_profile("adjudge", settings.get_profile("thorough"), max_examples=50)
+settings.register_profile("quick", settings.get_profile("thorough"), max_examples=20)
 settings.load_profile("adjudge")
 
 

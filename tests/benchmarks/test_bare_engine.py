@@ -67,6 +67,7 @@ def test_a_ratio_is_of_tokens_a_second_so_that_turns_of_other_length_compare() -
     assert made["Adjudge /s"] == pytest.approx(100 / (400 / 30))
 
 
+@pytest.mark.slow
 async def test_both_sides_are_asked_as_many_turns_through_a_real_service() -> None:
     bare = Noting()
     with running_service("scripted://hash") as (url, _):

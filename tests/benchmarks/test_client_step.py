@@ -44,6 +44,7 @@ def test_a_server_that_answers_at_once_sends_what_it_was_given() -> None:
         assert server.seconds > 0
 
 
+@pytest.mark.slow
 def test_it_runs_and_the_whole_is_the_sum_of_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

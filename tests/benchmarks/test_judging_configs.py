@@ -149,6 +149,7 @@ def test_a_row_without_any_verdict_or_probability_says_so_instead_of_guessing() 
     assert (made["agreement"], made["AUROC"], made["failed"]) == (None, None, 1)
 
 
+@pytest.mark.slow
 def test_the_command_asks_every_way_of_a_service_and_writes_what_it_found(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

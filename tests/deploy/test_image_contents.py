@@ -47,6 +47,7 @@ def test_nothing_reaches_a_build_but_what_it_needs(source: Path) -> None:
 
 @pytest.mark.install
 @pytest.mark.parametrize("image", IMPORTS)
+@pytest.mark.slow
 def test_an_image_holds_what_it_runs_and_no_more(image: str, source: Path, tmp_path: Path) -> None:
     (command,) = dockerfile.stages()[f"{image}-built"].of("RUN")
     assert command == f"docker/install.sh {image} /opt/adjudge"

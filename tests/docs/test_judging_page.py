@@ -1,9 +1,7 @@
 """`docs/judging.md` offers what there is, links an example for each cell, and shows code that runs."""
 
 import json
-import os
 import re
-from collections.abc import Iterator
 from typing import get_args
 
 import httpx2
@@ -14,7 +12,7 @@ from judge_server.ports import JudgeResult
 from judge_server.verifiers import Check
 from judge_server.verifiers.worker import decide
 from tests.docs.pages import ROOT, blocks, table
-from tests.services.processes import serving
+from tests.services.processes import Service
 from trainer_client import Client
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.wire import PROTOCOLS_FOR, Criterion, JudgingProtocol, Verification, VerificationMethod
@@ -29,17 +27,10 @@ def codes(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture
+def address(shared_service: Service) -> str:
     """A running service that answers by hash."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("ADJUDGE_")]:
-            patch.delenv(name)
-        patch.setenv("ADJUDGE_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        with serving("scripted://hash") as service:
-            with Client(service.url) as client:
-                service.wait_until_ready(client)
-            yield service.url
+    return shared_service.url
 
 
 def test_every_mode_is_offered_with_the_protocols_that_feed_it_its_own_first() -> None:

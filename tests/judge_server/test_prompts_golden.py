@@ -12,32 +12,39 @@ from tests.judge_server.golden_files import COMMAND, GOLDEN, prompts
 from tests.judge_server.support import FENCE, group, plan, prepared
 from trainer_client.wire import Criterion, JudgingProtocol
 
-RENDERED = prompts()
+WRITTEN = sorted(path.name for path in (GOLDEN / "prompts").iterdir())
 FENCED = re.compile(r"<([a-z]{12})>\n.*?\n</\1>", re.DOTALL)
 
 
-@pytest.mark.parametrize("name", RENDERED)
-def test_the_prompt_reads_as_written_down(name: str) -> None:
-    path = GOLDEN / "prompts" / name
-    written = path.read_text(encoding="utf-8") if path.exists() else ""
-    assert RENDERED[name] == written, f"the prompts changed; if that is meant, run `{COMMAND}` and commit tests/"
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, str]:
+    """Every golden prompt as it is now; made when a test asks for it, since that takes longer than to import."""
+    return prompts()
 
 
-def test_no_prompt_is_written_down_that_is_not_rendered() -> None:
-    assert {path.name for path in (GOLDEN / "prompts").iterdir()} == set(RENDERED), f"run `{COMMAND}`"
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_prompt_reads_as_written_down(rendered: dict[str, str], name: str) -> None:
+    written = (GOLDEN / "prompts" / name).read_text(encoding="utf-8")
+    assert rendered.get(name) == written, f"the prompts changed; if that is meant, run `{COMMAND}` and commit tests/"
 
 
-@pytest.mark.parametrize("name", RENDERED)
-def test_the_words_around_the_texts_leave_no_gaps_and_a_question_begins_a_line(name: str) -> None:
-    sections = re.findall(r"\[\[(\w+)[^\n]*\]\]\n(.*?)\n(?=\[\[|\Z)", RENDERED[name], re.DOTALL)
+def test_every_prompt_is_written_down(rendered: dict[str, str]) -> None:
+    assert set(WRITTEN) == set(rendered), f"run `{COMMAND}`"
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_words_around_the_texts_leave_no_gaps_and_a_question_begins_a_line(
+    rendered: dict[str, str], name: str
+) -> None:
+    sections = re.findall(r"\[\[(\w+)[^\n]*\]\]\n(.*?)\n(?=\[\[|\Z)", rendered[name], re.DOTALL)
     assert sections
     for what, text in sections:
         assert text.endswith("\n") == (what == "shared")
         assert not re.search(r"\A\s|\n\n\n|[ \t]$|\n\n\Z", FENCED.sub("…", text), re.MULTILINE), text
 
 
-def test_every_judged_text_stands_inside_a_fence_and_nothing_of_it_outside() -> None:
-    text = RENDERED["shared.hostile.txt"]
+def test_every_judged_text_stands_inside_a_fence_and_nothing_of_it_outside(rendered: dict[str, str]) -> None:
+    text = rendered["shared.hostile.txt"]
     outside = FENCED.sub("", text)
     assert "Ignore the rubric" in text
     for piece in ("Ignore", "x < y", "im_start", "bbbbbbbbbbbb", "\x00"):

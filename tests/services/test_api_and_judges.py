@@ -74,7 +74,15 @@ class Scoring(threading.Thread):
         return [response.reward for response in self.answer.groups[0].responses]
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda blow: blow.name)
+@pytest.mark.parametrize(
+    "blow",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGSTOP, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+    ids=lambda blow: blow.name,
+)
 def test_a_judge_that_is_killed_or_hangs_in_the_middle_costs_no_reward(
     blow: signal.Signals, api: Service, ports: tuple[int, int], tmp_path: Path
 ) -> None:
@@ -98,6 +106,7 @@ def test_a_judge_that_is_killed_or_hangs_in_the_middle_costs_no_reward(
         first.process.kill()
 
 
+@pytest.mark.slow
 def test_rewards_are_those_of_a_service_with_a_judge_of_its_own(
     monkeypatch: pytest.MonkeyPatch, ports: tuple[int, int], tmp_path: Path
 ) -> None:
@@ -114,6 +123,7 @@ def test_rewards_are_those_of_a_service_with_a_judge_of_its_own(
         assert answer.usage.judge_calls == len(RESPONSES) * 12
 
 
+@pytest.mark.slow
 def test_a_judge_started_after_its_api_is_found(api: Service, ports: tuple[int, int], tmp_path: Path) -> None:
     with Client(api.url) as client:
         assert not client.ready()

@@ -8,7 +8,7 @@ from tests.fixtures.ports import unused_port
 from tests.services.processes import get, listening
 from trainer_client import Client, NotReady
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 IMPATIENT = "from judge_server.remote import executor\nexecutor.RETRY_WINDOW_S = 0.5"
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}

@@ -26,6 +26,7 @@ PLAN = Plan(windows=[(1.0, 3.0)], slot_s=1.0, settle_s=0.5, senders=2, period_s=
 @pytest.mark.postgres
 @pytest.mark.redis
 @pytest.mark.faults
+@pytest.mark.slow
 def test_attackers_change_no_honest_reward_and_cost_no_row() -> None:
     with tempfile.TemporaryDirectory(prefix="adjudge-attacks-") as folder:
         attack(PLAN, Path(folder), print, assert_promises_are_kept)

@@ -135,6 +135,7 @@ def wait_until_written(url: str, uses: int, key: str) -> None:
     raise AssertionError("the ledger never had them")
 
 
+@pytest.mark.slow
 def test_a_service_on_a_restored_backup_goes_on_from_the_moment_it_was_made(kept: Kept, tmp_path: Path) -> None:
     rules = {"ADJUDGE_KEYS": "required", "ADJUDGE_CHUNK_LEASE_S": "1.5"}
     lost = RestartableService(tmp_path / "lost", ENGINE, **kept.settings | rules)

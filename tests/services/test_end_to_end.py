@@ -106,6 +106,7 @@ def test_a_trainer_gets_step_rewards_from_a_real_model_also_when_it_dies_and_is_
     assert "Traceback" not in "".join(judging.said)
 
 
+@pytest.mark.slow
 def test_a_model_that_dies_in_the_middle_of_a_request_makes_no_reward_of_what_it_did_not_judge(
     judging: Service,
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_model_that_dies_in_the_middle_of_a_request_makes_no_reward_of_what_it
             assert response.reward is None
 
 
+@pytest.mark.slow
 def test_a_service_that_stops_takes_its_model_with_it_even_when_killed(home: Path) -> None:
     for stop in (Service.stop, lambda service: service.process.kill()):
         with serving(f"llamacpp://{MODEL}?context=1024&threads=1") as service, Client(service.url) as client:

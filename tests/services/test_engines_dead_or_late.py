@@ -21,7 +21,7 @@ from judge_server.engines.scripted import ScriptedEngine
 dead = lambda: os.path.exists(os.environ["DEATH"])
 ScriptedEngine.fatal_error = property(lambda engine: "the model has died" if dead() else "")
 """
-COMMANDS = ["judge", "serve"]
+COMMANDS = [pytest.param("judge", marks=pytest.mark.slow), "serve"]
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def test_a_process_whose_engine_has_died_for_good_ends_and_says_why(command: str
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("endpoints", [1, 2], ids=["one endpoint", "a pool"])
+@pytest.mark.parametrize("endpoints", [pytest.param(1, marks=pytest.mark.slow), 2], ids=["one endpoint", "a pool"])
 def test_an_endpoint_that_is_not_up_yet_is_waited_for(command: str, endpoints: int, tmp_path: Path) -> None:
     ports = [unused_port() for _ in range(endpoints)]
     engine = " ".join(f"openai+http://127.0.0.1:{port}/v1" for port in ports)
@@ -87,7 +87,7 @@ def test_an_endpoint_that_is_not_up_yet_is_waited_for(command: str, endpoints: i
         assert "".join(process.said).count("retrying") == 1
 
 
-@pytest.mark.parametrize("others", [0, 1], ids=["one endpoint", "a pool"])
+@pytest.mark.parametrize("others", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["one endpoint", "a pool"])
 def test_a_model_that_is_not_served_is_waited_for_by_nobody(others: int, tmp_path: Path) -> None:
     port = unused_port()
     urls = [f"openai+http://127.0.0.1:{p}/v1?model=another" for p in (port, *(unused_port() for _ in range(others)))]

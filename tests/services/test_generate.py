@@ -214,7 +214,9 @@ def test_the_list_shows_every_generator_with_its_inputs_and_parameters() -> None
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+@pytest.mark.parametrize(
+    "end", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["killed", "interrupted"]
+)
 def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, out: Path, end: signal.Signals) -> None:
     file.write_bytes(lines(*questions(12)))
     halfway, go = threading.Event(), threading.Event()

@@ -304,6 +304,7 @@ def limited(folder: Path, descriptors: int) -> contextlib.AbstractContextManager
     return listening("serve", "--port", "0", "--engine", "scripted://hash", first=limit, ADJUDGE_DATA_DIR=str(folder))
 
 
+@pytest.mark.slow
 def test_400_idle_connections_under_256_descriptors_cost_no_answer_and_no_row(tmp_path: Path) -> None:
     rubric = {"criteria": [{"id": "right", "description": "Is right."}]}
     with limited(tmp_path, 256) as service, Client(service.url) as client, contextlib.ExitStack() as idle:

@@ -9,7 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from rubric_store import RubricStore, SQLIdempotencyKeys, migrations
+from rubric_store import RubricStore, SQLIdempotencyKeys
+from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.support import request
 from tests.judge_server.test_http_bad_input import checked_problem, fields
 from tests.services.operations.in_process import serving_within
@@ -24,14 +25,11 @@ PUBLISH = "/v1/rubrics/team/a/versions"
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path, new_sqlite: NewSQLite) -> str:
     """A database with the newest schema."""
     if request.param == "sqlite":
-        found = f"sqlite+aiosqlite:///{tmp_path / 'adjudge.db'}"
-    else:
-        found = request.getfixturevalue("postgres_url")
-    await asyncio.to_thread(migrations.upgrade, found)
-    return found
+        return new_sqlite(tmp_path / "adjudge.db")
+    return str(request.getfixturevalue("migrated_postgres_url"))
 
 
 @pytest.fixture

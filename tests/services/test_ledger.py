@@ -130,6 +130,7 @@ def away(server: URL, database: URL) -> Iterator[None]:
 
 @pytest.mark.processes
 @pytest.mark.postgres
+@pytest.mark.slow
 def test_while_the_database_is_gone_rewards_are_served_and_the_ledger_catches_up_afterwards(
     postgres_server: URL, database: URL
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_service_told_to_keep_nothing_keeps_nothing(data_dir: Path, monkeypatc
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_a_service_told_to_keep_no_texts_keeps_verdicts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_LEDGER", "verdicts")
     with running() as (service, client):

@@ -84,6 +84,7 @@ def test_an_api_and_its_judge_log_a_request_under_one_id() -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_an_error_that_nobody_foresaw_is_shown_by_no_logger_with_its_message() -> None:
     broken = f"def broken(*_, **__): raise RuntimeError({SECRET!r} + ' in a message')"
     first = f"import judge_server.scoring.scorer as s\n{broken}\ns._answer_fields = broken"
@@ -98,6 +99,7 @@ def test_an_error_that_nobody_foresaw_is_shown_by_no_logger_with_its_message() -
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_a_worker_without_a_broker_says_so_in_json_and_keeps_the_password() -> None:
     broker = {"ADJUDGE_QUEUE_URL": f"redis://:{SECRET}@127.0.0.1:{unused_port()}/0"}
     command = [sys.executable, "-m", "adjudge_services.cli", "worker"]
@@ -114,7 +116,14 @@ def test_a_worker_without_a_broker_says_so_in_json_and_keeps_the_password() -> N
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("command", [("serve", "--port", "0", *ENGINE), ("worker",), ("migrate",)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("serve", "--port", "0", *ENGINE),
+        pytest.param(("worker",), marks=pytest.mark.slow),
+        pytest.param(("migrate",), marks=pytest.mark.slow),
+    ],
+)
 def test_a_database_that_is_away_is_said_without_its_password(command: tuple[str, ...]) -> None:
     settings = {
         "ADJUDGE_DATABASE_URL": f"postgresql+psycopg://user:{SECRET}@127.0.0.1:{unused_port()}/db?connect_timeout=2",

@@ -37,7 +37,7 @@ from tests.services.processes import Service, get, listening
 from trainer_client import AsyncClient
 from trainer_client.wire import RewardAnswer
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 TOKEN = {"ADJUDGE_JUDGE_TOKEN": "that of a deployment, of some length"}
 BEFORE_OTHERS_S = 50.0

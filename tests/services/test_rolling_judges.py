@@ -14,7 +14,7 @@ from tests.fixtures.ports import unused_port
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 GROUP = {"id": "g", "prompt": "p", "responses": ["x"]}
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}

@@ -58,6 +58,7 @@ def ask_everything(service: Service, folder: Path, *options: str) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_without_keys_on_loopback_every_answer_is_one_that_is_documented(service: Service, tmp_path: Path) -> None:
     with Client(service.url) as client:
         service.wait_until_ready(client)
@@ -72,6 +73,7 @@ def test_with_a_key_every_answer_is_one_that_is_documented(keyed: Service, key: 
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_without_a_key_every_answer_is_one_that_is_documented(keyed: Service, tmp_path: Path) -> None:
     ask_everything(keyed, tmp_path)
     assert "Traceback" not in "".join(keyed.said)

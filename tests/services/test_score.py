@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
 from tests.services.processes import Service
-from trainer_client import Client
 from trainer_client.wire import GroupRewards
 
 pytestmark = pytest.mark.usefixtures("migrated")
@@ -124,10 +123,8 @@ def test_output_writes_the_same_jsonl_to_a_file(tmp_path: Path, rubric: str) -> 
 
 
 @pytest.mark.processes
-def test_a_running_service_can_do_the_judging(tmp_path: Path, rubric: str, service: Service) -> None:
-    with Client(service.url) as client:
-        service.wait_until_ready(client)
-    result, groups = score(lines(tmp_path, GROUP), "--rubric", rubric, "--url", service.url)
+def test_a_running_service_can_do_the_judging(tmp_path: Path, rubric: str, shared_service: Service) -> None:
+    result, groups = score(lines(tmp_path, GROUP), "--rubric", rubric, "--url", shared_service.url)
     assert result.exit_code == 0
     assert len(groups[0].responses) == 2
 

@@ -47,6 +47,7 @@ def test_a_port_that_is_taken_is_one_line_with_the_way_out() -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.processes
 def test_it_becomes_ready_judges_and_stops_cleanly_on_sigterm(service: Service) -> None:
     with Client(service.url, run="r") as client:
         service.wait_until_ready(client)
@@ -72,17 +73,17 @@ def test_a_rubric_published_before_a_kill_is_there_after_the_next_start(service:
         assert client.rubric("kept") == published
 
 
-def test_a_reranking_client_gets_responses_ranked_by_a_published_rubric(service: Service) -> None:
+@pytest.mark.processes
+def test_a_reranking_client_gets_responses_ranked_by_a_published_rubric(shared_service: Service) -> None:
     texts = ["no", "yes", "perhaps"]
-    with Client(service.url) as client:
-        service.wait_until_ready(client)
+    with Client(shared_service.url) as client:
         client.publish_rubric("team/ranked", RUBRIC)
         group = {"id": "g", "prompt": "p", "responses": texts}
         rewards = [each.reward for each in client.rewards([group], "team/ranked").groups[0].responses]
     body = {"model": "team/ranked", "query": "p", "documents": texts}
-    ranked = httpx2.post(f"{service.url}/v1/rerank", json=body).json()["results"]
+    ranked = httpx2.post(f"{shared_service.url}/v1/rerank", json=body).json()["results"]
     assert {each["index"]: each["relevance_score"] for each in ranked} == dict(enumerate(rewards))
     assert [each["relevance_score"] for each in ranked] == sorted(rewards, reverse=True)
     body = {"model": "team/ranked", "text_1": "p", "text_2": texts}
-    scored = httpx2.post(f"{service.url}/v1/score", json=body).json()["data"]
+    scored = httpx2.post(f"{shared_service.url}/v1/score", json=body).json()["data"]
     assert [each["score"] for each in scored] == rewards

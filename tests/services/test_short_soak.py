@@ -12,7 +12,7 @@ from benchmarks.soak.faults import judges_gone
 from benchmarks.soak.runner import Plan, SoakResult, soak
 from benchmarks.soak.workload import AT_A_JUDGE
 
-pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults]
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults, pytest.mark.slow]
 
 FAULTS = (
     "a judge killed",

@@ -87,16 +87,14 @@ def test_a_running_service_is_shown_with_its_runs(service: Service) -> None:
 
 
 @pytest.mark.processes
-def test_it_follows_a_service_until_it_is_interrupted(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_follows_a_service_until_it_is_interrupted(shared_service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([None, None])
 
     def pause(seconds: float) -> None:
         if next(looks, KeyboardInterrupt) is KeyboardInterrupt:
             raise KeyboardInterrupt
 
-    with Client(service.url) as client:
-        service.wait_until_ready(client)
     monkeypatch.setattr("adjudge_services.cli.top._pause", pause)
-    result = CliRunner().invoke(app, ["top", service.url], env={"COLUMNS": "140"})
+    result = CliRunner().invoke(app, ["top", shared_service.url], env={"COLUMNS": "140"})
     assert result.exit_code == 0, result.output
     assert "judged 0.0/s" in result.output

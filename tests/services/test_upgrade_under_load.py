@@ -17,7 +17,7 @@ from tests.services.processes import listening
 from tests.services.trainers import USES, Trainer, expected, training
 from trainer_client import Client
 
-pytestmark = [pytest.mark.postgres, pytest.mark.faults]
+pytestmark = [pytest.mark.postgres, pytest.mark.faults, pytest.mark.slow]
 
 ENGINE = "scripted://hash?delay_s=0.005&concurrency=8"
 MORE = 15

@@ -30,6 +30,7 @@ print(",".join(name for name in {SERVER_PACKAGES!r} if find_spec(name)), trainer
 
 
 @pytest.mark.install
+@pytest.mark.slow
 def test_the_client_installs_and_imports_without_any_server_package(tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     run = [sys.executable, "-m", "venv", str(tmp_path / "venv")]

@@ -62,6 +62,7 @@ async def test_an_endpoint_killed_with_calls_in_flight_costs_those_calls_and_no_
         assert a.count("end").total() > before
 
 
+@pytest.mark.slow
 async def test_calls_of_an_endpoint_that_hangs_move_on_and_come_back_under_no_other_value(tmp_path: Path) -> None:
     async with fleet(tmp_path, "hold", "none", health_timeout_s=4.0) as judging:
         a, b = judging.endpoints
@@ -82,6 +83,7 @@ async def test_calls_of_an_endpoint_that_hangs_move_on_and_come_back_under_no_ot
         assert a.count("end").total() > before
 
 
+@pytest.mark.slow
 async def test_a_slow_endpoint_keeps_its_calls_and_its_place(tmp_path: Path) -> None:
     async with fleet(tmp_path, "slow", "none") as judging:
         assert all(reward is not None for rewards in await judging.two_runs() for reward in rewards)
@@ -91,6 +93,7 @@ async def test_a_slow_endpoint_keeps_its_calls_and_its_place(tmp_path: Path) -> 
         await nothing_is_asked_again(judging)
 
 
+@pytest.mark.slow
 async def test_calls_that_an_endpoint_is_too_slow_for_are_failures_and_only_they_are_asked_later(
     tmp_path: Path,
 ) -> None:
@@ -108,6 +111,7 @@ async def test_calls_that_an_endpoint_is_too_slow_for_are_failures_and_only_they
         await nothing_is_asked_again(judging)
 
 
+@pytest.mark.slow
 async def test_an_endpoint_that_answers_in_html_is_left_alone_and_its_calls_move_on(tmp_path: Path) -> None:
     async with fleet(tmp_path, "page", "none") as judging:
         a, b = judging.endpoints
@@ -125,6 +129,7 @@ async def test_an_endpoint_that_answers_in_html_is_left_alone_and_its_calls_move
         assert a.count("begin").total() > asked.total()
 
 
+@pytest.mark.slow
 async def test_when_all_endpoints_are_killed_what_was_finished_is_kept_and_the_rest_asked_when_they_are_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

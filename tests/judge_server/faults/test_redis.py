@@ -17,7 +17,7 @@ from tests.judge_server.faults.stores import (
 )
 from trainer_client import AsyncClient
 
-pytestmark = [pytest.mark.redis, pytest.mark.faults]
+pytestmark = [pytest.mark.redis, pytest.mark.faults, pytest.mark.slow]
 
 Run = tuple[ConsistencyChecker, RedisProcess]
 REQUESTS = [[f"Request {n}, response {m}." for m in range(3)] for n in range(8)]

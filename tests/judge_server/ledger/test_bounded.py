@@ -15,7 +15,7 @@ from tests.judge_server.support import criteria, judge
 from trainer_client.wire import RewardRequest
 from trainer_client.wire.ledger_rows import LedgerRows
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 REQUESTS, RESPONSES, CRITERIA = 54, 64, 12
 RUBRIC = {

@@ -34,7 +34,7 @@ __all__ = [
     "test_what_is_counted_as_fitting_is_answered_and_what_is_not_is_refused",
 ]
 
-pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
 other_llamacpp_server = llamacpp_server
 

@@ -145,6 +145,7 @@ async def test_what_fills_the_memory_costs_only_itself() -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 async def test_a_text_that_no_worker_can_take_in_is_a_failure_that_names_the_limit() -> None:
     checker = Checker(memory_mb=128)
     try:
@@ -178,6 +179,7 @@ async def test_idle_processes_that_die_are_replaced(checker: Checker) -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 async def test_the_process_they_are_forked_from_may_die_too(checker: Checker) -> None:
     await checker.run(RIGHT, soon())
     for each in [*workers(), workers()[0].parent()]:

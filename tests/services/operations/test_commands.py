@@ -25,10 +25,10 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def url(service: Service, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(shared_service: Service, monkeypatch: pytest.MonkeyPatch) -> str:
     """A service that commands find by themselves."""
-    monkeypatch.setenv("ADJUDGE_URL", service.url)
-    return service.url
+    monkeypatch.setenv("ADJUDGE_URL", shared_service.url)
+    return shared_service.url
 
 
 def operations(*arguments: str) -> Result:

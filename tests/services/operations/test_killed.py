@@ -92,6 +92,7 @@ def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster:
     assert_recorded_once(running, client)
 
 
+@pytest.mark.slow
 def test_a_broker_killed_with_its_memory_is_told_again_what_there_is_to_do(cluster: MakeCluster) -> None:
     running = cluster()
     client, id_, done = held_in_the_middle(running)
@@ -103,6 +104,7 @@ def test_a_broker_killed_with_its_memory_is_told_again_what_there_is_to_do(clust
     assert_not_asked_again(running, done, before)
 
 
+@pytest.mark.slow
 def test_an_operation_submitted_while_the_broker_is_away_is_done_when_it_is_back(cluster: MakeCluster) -> None:
     running = cluster(0.0)
     client = running.start_api()
@@ -114,6 +116,7 @@ def test_an_operation_submitted_while_the_broker_is_away_is_done_when_it_is_back
     assert_whole(client, end_of(client, id_))
 
 
+@pytest.mark.slow
 def test_events_go_on_from_where_they_broke_off_when_the_api_was_killed(cluster: MakeCluster) -> None:
     running = cluster()
     client, id_, done = held_in_the_middle(running)
@@ -130,6 +133,7 @@ def test_events_go_on_from_where_they_broke_off_when_the_api_was_killed(cluster:
     assert_not_asked_again(running, done, before)
 
 
+@pytest.mark.slow
 def test_results_are_those_of_a_run_that_nobody_disturbed(cluster: MakeCluster) -> None:
     running = cluster(0.0)
     client, disturbed, _ = held_in_the_middle(running, workers=2)
@@ -143,6 +147,7 @@ def test_results_are_those_of_a_run_that_nobody_disturbed(cluster: MakeCluster) 
     assert rewards[0] == rewards[1]
 
 
+@pytest.mark.slow
 def test_a_service_that_does_the_work_itself_goes_on_after_it_was_killed(
     monkeypatch: pytest.MonkeyPatch, data_dir: object
 ) -> None:
@@ -160,6 +165,7 @@ def test_a_service_that_does_the_work_itself_goes_on_after_it_was_killed(
         alone.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_asked_to_stop_ends_what_it_has_begun(cluster: MakeCluster) -> None:
     running = cluster()
     client, id_, _ = held_in_the_middle(running)

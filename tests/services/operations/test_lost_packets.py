@@ -26,7 +26,7 @@ from tests.services.processes import get, serving
 from trainer_client import Client
 from trainer_client.wire.operations import Operation
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 VERDICTS = 16
 """Of a group of an operation: eight responses, two criteria."""

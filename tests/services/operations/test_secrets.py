@@ -8,7 +8,7 @@ from tests.services.operations.cluster import score
 from tests.services.operations.conftest import MakeCluster
 from tests.services.operations.test_killed import GROUPS, assert_whole, end_of
 
-pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults]
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults, pytest.mark.slow]
 
 
 def test_a_worker_with_another_secret_leaves_its_chunks_to_one_that_is_let_in(

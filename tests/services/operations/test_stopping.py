@@ -39,7 +39,7 @@ def api(port: int, engine: str, **settings: str) -> Iterator[Service]:
         yield running
 
 
-@pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("blow", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_who_follows_does_not_keep_it_from_stopping_and_goes_on_with_the_next_one(
     migrated: None, blow: signal.Signals
 ) -> None:

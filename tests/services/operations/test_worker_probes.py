@@ -14,7 +14,7 @@ from tests.services.operations.cluster import Cluster, score
 from tests.services.operations.conftest import MakeCluster
 from tests.services.operations.test_killed import end_of
 
-pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults]
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults, pytest.mark.slow]
 
 QUICK = """
 from judge_server.operations import queues

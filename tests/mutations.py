@@ -1,0 +1,319 @@
+"""Mutation testing: change the sources at random places, and count the changes that some test notices.
+
+`make mutations` first runs the tests once to learn which of them reach which line (`.cache/mutations/coverage`), unless
+that is known. It then makes mutations in a clone of the last commit, one at a time, and runs the tests that reach the
+line. A mutation is killed if a test fails or a run takes too long, and has survived otherwise. Mutations that no test
+could notice, such as a changed log message, are among the survivors: compare two runs with the same seed rather than
+aim at 100 %.
+"""
+
+import argparse
+import ast
+import contextlib
+import importlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ("trainer_client/src", "rubric_store/src", "judge_server/src", "services/src")
+KEPT = ROOT / ".cache" / "mutations"
+EXPRESSION = "not model and not vllm and not install and not slow and not faults and not processes"
+LIMIT_S = 300.0
+"""How long the tests of one mutation may take; a loaded machine needs several times their usual time."""
+CPU_LIMIT_S = 90
+"""The processor time of the same, which a loop without an end reaches sooner."""
+_PRELOADED = (
+    "alembic", "celery", "fastapi", "httpx2", "hypothesis", "numpy", "opentelemetry.sdk.trace", "psycopg", "pydantic",
+    "pytest_asyncio", "redis", "sqlalchemy.ext.asyncio", "typer.testing", "uvicorn", "torch", "transformers",
+)  # fmt: skip
+"""What most tests import takes seconds, so it is imported once, before the process is forked for each mutation."""
+
+
+@dataclass(frozen=True, order=True)
+class Mutation:
+    """The text between two offsets of a file is replaced by another."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    replacement: str
+    kind: str
+
+    def apply(self, source: bytes) -> bytes:
+        """Return the mutated source."""
+        return source[: self.start] + self.replacement.encode() + source[self.end :]
+
+    def describe(self) -> str:
+        """Return where it is, and the line before and after."""
+        source = (ROOT / self.path).read_bytes()
+        before = source[: self.start].rpartition(b"\n")[2]
+        after = source[self.end :].partition(b"\n")[0]
+        was = " ".join(source[self.start : self.end].decode().split())
+        return (
+            f"{self.path}:{self.line} {self.kind}: {(before + after).decode().strip()!r}: {was} -> {self.replacement}"
+        )
+
+
+_COMPARISONS: dict[type[ast.AST], str] = {
+    ast.Eq: "!=", ast.NotEq: "==", ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">",
+    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
+}  # fmt: skip
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*", ast.Pow: "*",
+    ast.And: "or", ast.Or: "and",
+}  # fmt: skip
+
+
+def find_mutations(path: str, source: bytes) -> Iterator[Mutation]:
+    """Yield every mutation of a module: operators, comparisons, constants, conditions, returns and calls."""
+    lines = [0]
+    for line in source.splitlines(keepends=True):
+        lines.append(lines[-1] + len(line))
+
+    def text(node: ast.AST) -> str:
+        return source[at(node)[0] : at(node)[1]].decode()
+
+    def at(node: ast.AST) -> tuple[int, int]:
+        assert isinstance(node, ast.expr | ast.stmt)
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
+
+    def replace(node: ast.AST, replacement: str, kind: str) -> Mutation:
+        assert isinstance(node, ast.expr | ast.stmt)
+        return Mutation(path, node.lineno, *at(node), replacement, kind)
+
+    def join(node: ast.expr, first: ast.expr, operator: str, second: ast.expr, kind: str) -> Mutation:
+        return replace(node, f"(({text(first)}) {operator} ({text(second)}))", kind)
+
+    for node in _walk(ast.parse(source)):
+        match node:
+            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+                yield join(node, left, _COMPARISONS[type(operator)], right, "comparison")
+            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
+                yield join(node, left, _OPERATORS[type(operator)], right, "operator")
+            case ast.BoolOp(op=operator, values=[left, right]):
+                yield join(node, left, _OPERATORS[type(operator)], right, "operator")
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                yield replace(node, f"({text(operand)})", "condition")
+            case ast.Constant(value=bool(value)):
+                yield replace(node, str(not value), "constant")
+            case ast.Constant(value=int(value) | float(value)):
+                yield replace(node, repr(value + 1), "constant")
+            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+                yield replace(test, f"(not ({text(test)}))", "condition")
+            case ast.Return(value=ast.expr() as value) if text(value) != "None":
+                yield replace(value, "None", "return")
+            case ast.Expr(value=ast.Call() | ast.Await()):
+                yield replace(node, "pass", "call")
+            case ast.Break():
+                yield replace(node, "continue", "jump")
+            case ast.Continue():
+                yield replace(node, "break", "jump")
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that run, without annotations and f-strings, in the order of the text."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list") or isinstance(node, ast.JoinedStr):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield child
+                yield from _walk(child)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Which tests reach which lines, and how long each takes."""
+
+    tests: dict[str, dict[int, list[str]]]
+    seconds: dict[str, float]
+
+    def select(self, path: str, line: int, budget_s: float) -> list[str]:
+        """Return tests that reach a line, the quickest of each file in turn, until the budget is spent."""
+        by_file: defaultdict[str, list[str]] = defaultdict(list)
+        for test in sorted(self.tests[path].get(line, ()), key=lambda test: (self.seconds[test], test)):
+            by_file[test.partition("::")[0]].append(test)
+        chosen: list[str] = []
+        for test in (test for turn in zip_longest(*by_file.values()) for test in turn if test is not None):
+            budget_s -= self.seconds[test]
+            if chosen and budget_s < 0:
+                break
+            chosen.append(test)
+        return chosen
+
+
+def measure(kept: Path, workers: int) -> None:
+    """Run the tests once and keep what they reach."""
+    kept.mkdir(parents=True, exist_ok=True)
+    (kept / "coveragerc").write_text(f"[run]\nsource = {','.join(SOURCES)}\ndata_file = {kept / 'coverage'}\n")
+    command = [
+        sys.executable, "-m", "pytest", "-n", str(workers), "--dist", "worksteal", "-m", EXPRESSION,
+        "-p", "pytest_cov", "--cov", "--cov-config", str(kept / "coveragerc"), "--cov-context=test", "--cov-report=",
+        "--hypothesis-profile", "quick", "-p", "tests.mutations",
+    ]  # fmt: skip
+    environment = os.environ | {"ADJUDGE_MUTATION_DURATIONS": str(kept / "durations.json")}
+    subprocess.run(command, cwd=ROOT, check=True, env=environment)
+
+
+_durations: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up how long a test took; called where this module is a plugin."""
+    _durations[report.nodeid] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the durations, in the process that starts the others."""
+    file = os.environ.get("ADJUDGE_MUTATION_DURATIONS")
+    if file and not hasattr(session.config, "workerinput"):
+        Path(file).write_text(json.dumps(_durations))
+
+
+def load(kept: Path) -> Reached:
+    """Return what `measure` found."""
+    from coverage import CoverageData
+
+    data = CoverageData(str(kept / "coverage"))
+    data.read()
+    seconds: dict[str, float] = json.loads((kept / "durations.json").read_text())
+    tests: dict[str, dict[int, list[str]]] = {}
+    for file in data.measured_files():
+        contexts = data.contexts_by_lineno(file)
+        tests[str(Path(file).relative_to(ROOT))] = {
+            line: sorted({name for each in reached if (name := each.rpartition("|")[0]) in seconds})
+            for line, reached in contexts.items()
+        }
+    return Reached(tests, seconds)
+
+
+def choose(reached: Reached, number: int, seed: int) -> list[Mutation]:
+    """Return a random sample of the mutations on lines that tests reach."""
+    found = [
+        mutation
+        for path in sorted(reached.tests)
+        for mutation in find_mutations(path, (ROOT / path).read_bytes())
+        if reached.tests[path].get(mutation.line)
+    ]
+    return sorted(random.Random(seed).sample(sorted(found), number))
+
+
+class Clone:
+    """A clone of the last commit in which one file at a time is changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "clone"
+        subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(self._folder)], check=True)
+        self._changes = 0
+
+    def judge(self, mutation: Mutation, tests: list[str]) -> str:
+        """Return `killed`, `survived` or `timeout`, and write what the tests said into `log`."""
+        file = self._folder / mutation.path
+        source = file.read_bytes()
+        self._write(file, mutation.apply(source))
+        try:
+            return self._run(tests)
+        finally:
+            self._write(file, source)
+
+    def _write(self, file: Path, source: bytes) -> None:
+        """A time of change of its own for each content: Python compares seconds and sizes to know old bytecode."""
+        file.write_bytes(source)
+        self._changes += 1
+        os.utime(file, (time.time(), 1e9 + 10 * self._changes))
+
+    def _run(self, tests: list[str]) -> str:
+        child = os.fork()
+        if child == 0:
+            self._run_forked(tests)
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                _kill_group(child)
+                return {0: "survived", 1: "killed", 2: "killed"}.get(os.waitstatus_to_exitcode(status), "timeout")
+            time.sleep(0.05)
+        _kill_group(child)
+        os.waitpid(child, 0)
+        return "timeout"
+
+    def _run_forked(self, tests: list[str]) -> None:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S))
+        with (self._folder.parent / "log").open("w") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        os.chdir(self._folder)
+        sys.path[:0] = paths = [str(self._folder / source) for source in (*SOURCES, ".")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+            del sys.modules[name]
+        (self._folder.parent / "tests").write_text("\n".join(tests))
+        status: int = pytest.main(
+            ["-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", f"@{self._folder.parent / 'tests'}"]
+        )
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def _kill_group(leader: int) -> None:
+    """End what the tests of a mutation left running."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def main() -> None:
+    """Judge mutations and print how many were killed; see `--help`."""
+    parser = argparse.ArgumentParser(description="Mutate the sources and count what the tests notice.")
+    parser.add_argument("--number", type=int, default=200, help="how many mutations")
+    parser.add_argument("--seed", type=int, default=0, help="another seed takes other mutations")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for a mutation")
+    parser.add_argument("--workers", type=int, default=2, help="how many processes run tests to learn what they reach")
+    parser.add_argument("--of", type=Path, help="judge the mutations of this earlier result instead of a new sample")
+    parser.add_argument("--again", action="store_true", help="learn anew what the tests reach")
+    arguments = parser.parse_args()
+    if arguments.again or not (KEPT / "durations.json").exists():
+        measure(KEPT, arguments.workers)
+    reached = load(KEPT)
+    if arguments.of:
+        mutations = [Mutation(**each["mutation"]) for each in map(json.loads, arguments.of.open())]
+    else:
+        mutations = choose(reached, arguments.number, arguments.seed)
+    for name in _PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    result = KEPT / f"result-{arguments.seed}.jsonl"
+    outcomes: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="adjudge-mutations-") as folder, result.open("w") as out:
+        clone = Clone(Path(folder))
+        for number, mutation in enumerate(mutations, 1):
+            tests = reached.select(mutation.path, mutation.line, arguments.budget)
+            outcome = clone.judge(mutation, tests) if tests else "unreached"
+            outcomes[outcome] += 1
+            line = {"mutation": asdict(mutation), "outcome": outcome, "tests": len(tests)}
+            print(json.dumps(line), file=out, flush=True)
+            print(f"{number:4} {outcome:9} {len(tests):4} tests  {mutation.describe()}", flush=True)
+            shutil.copyfile(Path(folder) / "log", KEPT / "last.log")
+    print(f"{sum(outcomes.values())} mutations: " + ", ".join(f"{count} {name}" for name, count in outcomes.items()))
+
+
+if __name__ == "__main__":
+    main()
