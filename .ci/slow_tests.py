@@ -42,6 +42,7 @@ COVERS = {
     ),
     "tests/services/test_upgrade_under_load.py": DATABASE,
     "tests/trainer_client/test_installs_alone.py": PACKAGING,
+    "tests/trainer_client/trl/": ("trainer_client/src/trainer_client/trl/",),
 }
 """By the beginning of a test file's path, parts of the paths that it covers; a file always covers itself."""
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
@@ -31,10 +32,12 @@ settings.load_profile("adjudge")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where `trl` is left out, do not even import modules that are marked so as a whole: torch alone takes seconds."""
-    if "not trl" not in config.option.markexpr or collection_path.suffix != ".py":
+    """Do not import modules whose mark is left out as a whole: torch and TRL alone take seconds."""
+    if collection_path.suffix != ".py":
         return None
-    return "\npytestmark = pytest.mark.trl\n" in collection_path.read_text(encoding="utf-8") or None
+    left_out = [marker for marker in ("trl", "slow") if f"not {marker}" in config.option.markexpr]
+    marks = re.search(r"^pytestmark = (.*)$", collection_path.read_text(encoding="utf-8"), re.MULTILINE)
+    return (marks is not None and any(f"pytest.mark.{marker}" in marks[1] for marker in left_out)) or None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -160,32 +160,38 @@ class Reached:
         return chosen
 
 
-def measure(kept: Path, workers: int) -> None:
-    """Run the tests once and keep what they reach."""
+def measure(kept: Path, workers: int, tests: list[str]) -> None:
+    """Run the tests once and keep what those that pass reach."""
     kept.mkdir(parents=True, exist_ok=True)
-    (kept / "coveragerc").write_text(f"[run]\nsource = {','.join(SOURCES)}\ndata_file = {kept / 'coverage'}\n")
+    settings = ("[run]", "relative_files = true", f"source = {','.join(SOURCES)}", f"data_file = {kept / 'coverage'}")
+    (kept / "coveragerc").write_text("\n".join(settings))
     command = [
         sys.executable, "-m", "pytest", "-n", str(workers), "--dist", "worksteal", "-m", EXPRESSION,
         "-p", "pytest_cov", "--cov", "--cov-config", str(kept / "coveragerc"), "--cov-context=test", "--cov-report=",
-        "--hypothesis-profile", "quick", "-p", "tests.mutations",
+        "--hypothesis-profile", "quick", "-p", "tests.mutations", *tests,
     ]  # fmt: skip
     environment = os.environ | {"ADJUDGE_MUTATION_DURATIONS": str(kept / "durations.json")}
-    subprocess.run(command, cwd=ROOT, check=True, env=environment)
+    status = subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise SystemExit(status)
 
 
 _durations: defaultdict[str, float] = defaultdict(float)
+_not_passed: set[str] = set()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add up how long a test took; called where this module is a plugin."""
     _durations[report.nodeid] += report.duration
+    if not report.passed:
+        _not_passed.add(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the durations, in the process that starts the others."""
     file = os.environ.get("ADJUDGE_MUTATION_DURATIONS")
     if file and not hasattr(session.config, "workerinput"):
-        Path(file).write_text(json.dumps(_durations))
+        Path(file).write_text(json.dumps({test: s for test, s in _durations.items() if test not in _not_passed}))
 
 
 def load(kept: Path) -> Reached:
@@ -198,7 +204,7 @@ def load(kept: Path) -> Reached:
     tests: dict[str, dict[int, list[str]]] = {}
     for file in data.measured_files():
         contexts = data.contexts_by_lineno(file)
-        tests[str(Path(file).relative_to(ROOT))] = {
+        tests[file] = {
             line: sorted({name for each in reached if (name := each.rpartition("|")[0]) in seconds})
             for line, reached in contexts.items()
         }
@@ -289,9 +295,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="how many processes run tests to learn what they reach")
     parser.add_argument("--of", type=Path, help="judge the mutations of this earlier result instead of a new sample")
     parser.add_argument("--again", action="store_true", help="learn anew what the tests reach")
+    parser.add_argument("tests", nargs="*", help="test files and folders to learn from, instead of all")
     arguments = parser.parse_args()
     if arguments.again or not (KEPT / "durations.json").exists():
-        measure(KEPT, arguments.workers)
+        measure(KEPT, arguments.workers, arguments.tests)
     reached = load(KEPT)
     if arguments.of:
         mutations = [Mutation(**each["mutation"]) for each in map(json.loads, arguments.of.open())]

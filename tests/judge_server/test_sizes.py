@@ -32,7 +32,7 @@ from trainer_client.thinking import split_thinking
 from trainer_client.wire.base import MAX_ERRORS
 from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
 
-LARGEST = int(os.environ.get("ADJUDGE_SIZES", 2**16))
+LARGEST = int(os.environ.get("ADJUDGE_SIZES", 2**13))
 SIZES = [size for size in (2**10, 2**13, 2**16, 2**20, 2**23, 2**26) if size <= LARGEST]
 
 UNITS = {

@@ -176,6 +176,7 @@ def test_a_state_that_is_none_is_refused():
         EvolvingRubrics("http://judge.test", every_n_steps=1).load_state({"last": 1, "batches": 1, "groups": [{}]})
 
 
+@pytest.mark.slow
 def test_two_ranks_that_hold_halves_of_a_group_are_repinned_at_one_step(tmp_path, evolving_url, writer):
     (name,), _ = data_of(evolving_url, "ranks", 1)
     policy(tmp_path / "policy")

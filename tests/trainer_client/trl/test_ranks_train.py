@@ -11,7 +11,7 @@ import torch
 from tests.fixtures.ports import unused_port
 from tests.trainer_client.trl.training import policy, weights
 
-pytestmark = pytest.mark.trl
+pytestmark = [pytest.mark.trl, pytest.mark.slow]
 
 REFILLED = {
     "method_options": {"dynamic_sampling": True},
