@@ -75,7 +75,7 @@ PROBLEMS = st.lists(
 
 @given(PROBLEMS)
 def test_values_are_those_of_the_measures_and_lie_in_their_intervals_range(problems: list[ProblemResponses]) -> None:
-    found = estimate_measures(problems, ks=(1,))
+    found = estimate_measures(problems, ks=(1,), resamples=50)
     judged = [one for problem in problems for one in problem.trajectories]
     expected = faithfulness([one.correct for one in judged], [one.steps or () for one in judged])
     value = found.get("faithful_reasoning_rate")
@@ -89,7 +89,7 @@ def test_values_are_those_of_the_measures_and_lie_in_their_intervals_range(probl
 
 def test_the_same_seed_gives_the_same_interval_and_more_problems_a_narrower_one() -> None:
     few = [ProblemResponses((Trajectory(CALM, float(n % 2)),)) for n in range(10)]
-    one, again, many = (estimate_measures(given, ks=(1,))["pass_at_1"] for given in (few, few, few * 20))
+    one, again, many = (estimate_measures(given, ks=(1,), resamples=100)["pass_at_1"] for given in (few, few, few * 20))
     assert one == again
     assert 0 < width(many) < width(one) < 1
 
@@ -105,7 +105,7 @@ def width(one: MeasureEstimate) -> float:
 def test_a_share_of_all_or_none_has_an_interval_that_the_number_of_problems_narrows(right: float) -> None:
     """Of n out of n Wilson's interval begins at n / (n + 3.84)."""
     for count in (1, 10, 100):
-        one = estimate_measures([ProblemResponses((Trajectory(CALM, right),) * 4)] * count)["pass_at_1"]
+        one = estimate_measures([ProblemResponses((Trajectory(CALM, right),) * 4)] * count, resamples=20)["pass_at_1"]
         assert width(one) == pytest.approx(1 - count / (count + 1.96**2), abs=1e-4)
 
 
@@ -113,15 +113,15 @@ def test_a_share_has_wilsons_interval_and_samples_that_agree_do_not_narrow_it() 
     """60 of 200 problems: 0.2408 to 0.3668 (Wilson), where each has one sample, or several that are all alike."""
     for samples in (1, 4):
         problems = [ProblemResponses((Trajectory(CALM, float(n < 60)),) * samples) for n in range(200)]
-        one = estimate_measures(problems, ks=(1,))["pass_at_1"]
+        one = estimate_measures(problems, ks=(1,), resamples=200)["pass_at_1"]
         assert (one.low, one.high) == (pytest.approx(0.2408, abs=0.01), pytest.approx(0.3668, abs=0.01))
 
 
 @given(st.lists(st.lists(SCORE, min_size=1, max_size=3), min_size=1, max_size=6))
 def test_the_interval_of_a_share_holds_it_and_is_never_a_point(rows: list[list[float]]) -> None:
     problems = [ProblemResponses(tuple([Trajectory(CALM, one) for one in row])) for row in rows]
-    for name in ("answer_accuracy", "pass_at_1", "loop_rate"):
-        one = estimate_measures(problems, ks=(1,))[name]
+    found = estimate_measures(problems, ks=(1,), resamples=50)
+    for one in (found["answer_accuracy"], found["pass_at_1"], found["loop_rate"]):
         assert width(one) > 0
         assert one.low is not None
         assert one.low >= 0
