@@ -222,6 +222,16 @@ def choose(reached: Reached, number: int, seed: int) -> list[Mutation]:
     return sorted(random.Random(seed).sample(sorted(found), number))
 
 
+_OUTCOMES = {
+    pytest.ExitCode.OK: "survived",
+    pytest.ExitCode.TESTS_FAILED: "killed",
+    pytest.ExitCode.INTERRUPTED: "killed",  # a module that tests import cannot be imported
+    -signal.SIGXCPU: "timeout",
+    -signal.SIGKILL: "timeout",
+}
+"""By the status of the process that runs the tests; any other is an error of this program or of the tests' names."""
+
+
 class Clone:
     """A clone of the last commit in which one file at a time is changed."""
 
@@ -231,7 +241,7 @@ class Clone:
         self._changes = 0
 
     def judge(self, mutation: Mutation, tests: list[str]) -> str:
-        """Return `killed`, `survived` or `timeout`, and write what the tests said into `log`."""
+        """Return `killed`, `survived`, `timeout` (as good as killed) or `error`; `log` has what the tests said."""
         file = self._folder / mutation.path
         source = file.read_bytes()
         self._write(file, mutation.apply(source))
@@ -255,7 +265,7 @@ class Clone:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 _kill_group(child)
-                return {0: "survived", 1: "killed", 2: "killed"}.get(os.waitstatus_to_exitcode(status), "timeout")
+                return _OUTCOMES.get(os.waitstatus_to_exitcode(status), "error")
             time.sleep(0.05)
         _kill_group(child)
         os.waitpid(child, 0)

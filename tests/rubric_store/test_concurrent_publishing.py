@@ -7,7 +7,7 @@ import pytest
 from rubric_store import RubricStore
 from tests.rubric_store.examples import rubric
 
-PUBLISHERS = 64
+PUBLISHERS = 24
 
 
 async def test_concurrent_publishers_get_consecutive_versions(store: RubricStore) -> None:
