@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -95,12 +95,12 @@ def find_mutations(path: str, source: bytes) -> Iterator[Mutation]:
         assert node.end_col_offset is not None
         return lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
 
-    def replace(node: ast.AST, replacement: str, kind: str) -> Mutation:
+    def put(node: ast.AST, replacement: str, kind: str) -> Mutation:
         assert isinstance(node, ast.expr | ast.stmt)
         return Mutation(path, node.lineno, *at(node), replacement, kind)
 
     def join(node: ast.expr, first: ast.expr, operator: str, second: ast.expr, kind: str) -> Mutation:
-        return replace(node, f"(({text(first)}) {operator} ({text(second)}))", kind)
+        return put(node, f"(({text(first)}) {operator} ({text(second)}))", kind)
 
     for node in _walk(ast.parse(source)):
         match node:
@@ -111,21 +111,21 @@ def find_mutations(path: str, source: bytes) -> Iterator[Mutation]:
             case ast.BoolOp(op=operator, values=[left, right]):
                 yield join(node, left, _OPERATORS[type(operator)], right, "operator")
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                yield replace(node, f"({text(operand)})", "condition")
+                yield put(node, f"({text(operand)})", "condition")
             case ast.Constant(value=bool(value)):
-                yield replace(node, str(not value), "constant")
+                yield put(node, str(not value), "constant")
             case ast.Constant(value=int(value) | float(value)):
-                yield replace(node, repr(value + 1), "constant")
+                yield put(node, repr(value + 1), "constant")
             case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
-                yield replace(test, f"(not ({text(test)}))", "condition")
+                yield put(test, f"(not ({text(test)}))", "condition")
             case ast.Return(value=ast.expr() as value) if text(value) != "None":
-                yield replace(value, "None", "return")
+                yield put(value, "None", "return")
             case ast.Expr(value=ast.Call() | ast.Await()):
-                yield replace(node, "pass", "call")
+                yield put(node, "pass", "call")
             case ast.Break():
-                yield replace(node, "continue", "jump")
+                yield put(node, "continue", "jump")
             case ast.Continue():
-                yield replace(node, "break", "jump")
+                yield put(node, "break", "jump")
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
@@ -321,6 +321,9 @@ def main() -> None:
     outcomes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="adjudge-mutations-") as folder, result.open("w") as out:
         clone = Clone(Path(folder))
+        first = reached.select(mutations[0].path, mutations[0].line, arguments.budget)
+        if clone.judge(replace(mutations[0], start=0, end=0, replacement=""), first) != "survived":
+            raise SystemExit(f"tests fail on unchanged sources:\n{(Path(folder) / 'log').read_text()}")
         for number, mutation in enumerate(mutations, 1):
             tests = reached.select(mutation.path, mutation.line, arguments.budget)
             outcome = clone.judge(mutation, tests) if tests else "unreached"
@@ -328,7 +331,7 @@ def main() -> None:
             line = {"mutation": asdict(mutation), "outcome": outcome, "tests": len(tests)}
             print(json.dumps(line), file=out, flush=True)
             print(f"{number:4} {outcome:9} {len(tests):4} tests  {mutation.describe()}", flush=True)
-            shutil.copyfile(Path(folder) / "log", KEPT / "last.log")
+            shutil.copyfile(Path(folder) / "log", KEPT / f"last-{arguments.seed}.log")
     print(f"{sum(outcomes.values())} mutations: " + ", ".join(f"{count} {name}" for name, count in outcomes.items()))
 
 
