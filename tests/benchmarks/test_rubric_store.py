@@ -10,6 +10,7 @@ SIZE = 60
 
 
 @pytest.mark.postgres
+@pytest.mark.slow
 async def test_a_store_filled_in_bulk_holds_what_publishing_would_have_left(postgres_url: str) -> None:
     migrations.upgrade(postgres_url)
     benchmark.fill(postgres_url, 0, SIZE)
