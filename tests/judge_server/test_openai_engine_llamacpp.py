@@ -1,6 +1,5 @@
 """The engine over the OpenAI chat API with llama.cpp's real server and a real model behind it."""
 
-import json
 import math
 
 import pytest
@@ -11,11 +10,8 @@ from judge_server.ports import (
     Batch,
     Call,
     CallFailure,
-    JsonOutput,
     LabelChoice,
-    Reasoning,
     Reply,
-    SamplingOptions,
     TokenChoice,
 )
 from tests.judge_server import openai_fixtures
@@ -64,49 +60,6 @@ async def test_masses_are_those_that_the_server_gives_the_first_token(
         whole = sum(math.exp(top["logprob"]) for top in tops if top["token"] in option.spellings)
         assert mass == pytest.approx(whole, abs=0.02)  # it rounds differently, and 20 tokens are not all
         assert mass > 0
-
-
-async def test_a_choice_is_one_of_its_labels_whatever_is_asked(openai_over_llamacpp: OpenAIEngine) -> None:
-    labels = tuple(str(n) for n in range(1, 11))
-    asked = batch(Call("Rate it.", LabelChoice(labels)), Call("Say only: banana.", LabelChoice(("quartz", "basalt"))))
-    rating, stone = await replies(openai_over_llamacpp, asked)
-    assert rating.chosen in labels
-    assert stone.chosen in ("quartz", "basalt")
-
-
-async def test_what_is_written_satisfies_its_schema_and_says_when_it_was_cut(
-    openai_over_llamacpp: OpenAIEngine,
-) -> None:
-    schema = json.dumps(
-        {
-            "type": "object",
-            "properties": {"reason": {"type": "string"}, "ok": {"type": "boolean"}},
-            "required": ["reason", "ok"],
-            "additionalProperties": False,
-        }
-    )
-    whole, cut = await replies(
-        openai_over_llamacpp, batch(Call("Is it?", JsonOutput(schema, 200)), Call("Is it?", JsonOutput(schema, 3)))
-    )
-    assert whole.text is not None
-    assert not whole.cut
-    assert isinstance(json.loads(whole.text)["ok"], bool)
-    assert cut.cut
-
-
-async def test_reasons_are_given_before_the_verdict_and_a_seed_repeats_them(
-    openai_over_llamacpp: OpenAIEngine,
-) -> None:
-    def call(seed: int) -> Call:
-        return Call(
-            "Invent a name for it.", YES_NO, reasoning=Reasoning(12, "Yes or no?"), sample=SamplingOptions(1.5, seed)
-        )
-
-    first, second, *others = await replies(openai_over_llamacpp, batch(call(1), call(1), call(2), call(3), call(4)))
-    assert first.reasoning
-    assert first.masses is not None
-    assert first.reasoning == second.reasoning
-    assert any(other.reasoning != first.reasoning for other in others)
 
 
 async def test_the_calls_of_a_batch_reuse_what_they_share(openai_over_llamacpp: OpenAIEngine) -> None:
