@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -35,7 +36,7 @@ KEPT = ROOT / ".cache" / "mutations"
 EXPRESSION = "not model and not vllm and not install and not slow and not faults and not processes"
 LIMIT_S = 300.0
 """How long the tests of one mutation may take; a loaded machine needs several times their usual time."""
-CPU_LIMIT_S = 90
+CPU_LIMIT_S = 60
 """The processor time of the same, which a loop without an end reaches sooner."""
 _PRELOADED = (
     "alembic", "celery", "fastapi", "httpx2", "hypothesis", "numpy", "opentelemetry.sdk.trace", "psycopg", "pydantic",
@@ -265,11 +266,18 @@ class Clone:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 _kill_group(child)
-                return _OUTCOMES.get(os.waitstatus_to_exitcode(status), "error")
+                return self._outcome(os.waitstatus_to_exitcode(status))
             time.sleep(0.05)
         _kill_group(child)
         os.waitpid(child, 0)
         return "timeout"
+
+    def _outcome(self, status: int) -> str:
+        if status == pytest.ExitCode.USAGE_ERROR and re.search(
+            r"\d errors? in ", (self._folder.parent / "log").read_text()
+        ):
+            return "killed"  # a test module could not be imported
+        return _OUTCOMES.get(status, "error")
 
     def _run_forked(self, tests: list[str]) -> None:
         os.setsid()
