@@ -34,7 +34,7 @@ WORK_NOTES = (
 )
 FAULT_NOTES = (
     "made up: a score without a verdict of the server, or that differs from it; lost: neither a score nor a failure",
-    "of them again: calls that repeated an earlier one",
+    "retries: calls that repeat an earlier one",
 )
 
 

@@ -50,6 +50,8 @@ VERIFIERS = PeerConfig("verifiers", "verifiers", "verdicts")
 INSPECT = PeerConfig("inspect_ai", "inspect_ai", "grade")
 INSPECT_CACHE = PeerConfig("… its cache on", "inspect_ai", "grade", {"cache": True})
 DEEPEVAL = PeerConfig("deepeval", "deepeval", "score")
+AUTORUBRIC = PeerConfig("autorubric", "autorubric", "status")
+OPENJUDGE = PeerConfig("OpenJudge", "openjudge", "score")
 
 SPEED = (
     PeerConfig(ADJUDGE, "adjudge", "yes-no", service={}),
@@ -60,9 +62,11 @@ SPEED = (
     INSPECT,
     INSPECT_CACHE,
     DEEPEVAL,
+    AUTORUBRIC,
+    OPENJUDGE,
 )
-REAL = (SPEED[0], HAND_ALONE, HAND, HAND_FIRST, VERIFIERS, INSPECT, DEEPEVAL)
-FAULTS = (SPEED[0], HAND, HAND_PLAIN, VERIFIERS, INSPECT, DEEPEVAL)
+REAL = (SPEED[0], HAND_ALONE, HAND, HAND_FIRST, VERIFIERS, INSPECT, DEEPEVAL, AUTORUBRIC, OPENJUDGE)
+FAULTS = (SPEED[0], HAND, HAND_PLAIN, VERIFIERS, INSPECT, DEEPEVAL, AUTORUBRIC, OPENJUDGE)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import json
 from functools import cache
 from typing import Literal, get_args
 
-Form = Literal["yes-no", "verdicts", "grade", "score"]
+Form = Literal["yes-no", "verdicts", "grade", "score", "status"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 GARBAGE = "The weather over the harbour was mild, 7 7 7 and 3/8."
@@ -28,6 +28,9 @@ def verdict_text(form: Form, criterion: int, satisfied: bool) -> str:
         return f"The worksheet shows it.\n\nGRADE: {'C' if satisfied else 'I'}"
     if form == "score":
         return json.dumps({"reason": "The worksheet shows it.", "score": int(satisfied)})
+    if form == "status":
+        status = "MET" if satisfied else "UNMET"
+        return json.dumps({"criterion_status": status, "explanation": "The worksheet shows it."})
     return "yes" if satisfied else "no"
 
 

@@ -22,7 +22,7 @@ def cost_rows(turns: Mapping[str, Sequence[RoundResult]]) -> list[dict[str, Any]
             "CPU s per 1,000": _spread([_cpu(turn) * 1000 for turn in its]),
             "server's": _middle([_each(turn, turn.counts.cpu_s) * 1000 for turn in its]),
             "p99 ms": _p99(its),
-            "Adjudge: by the clock": mine and _spread([_over(_rate(m), _rate(t)) for m, t in _pairs(mine, its)]),
+            "Adjudge: by wall clock": mine and _spread([_over(_rate(m), _rate(t)) for m, t in _pairs(mine, its)]),
             "per CPU second": mine and _spread([_over(_cpu(t), _cpu(m)) for m, t in _pairs(mine, its)]),
         }
         for name, its in turns.items()
@@ -51,13 +51,13 @@ def fault_rows(fates: Mapping[str, FaultResult]) -> list[dict[str, Any]]:
         {
             "": name,
             "right": fate.tally.right,
-            "failed, and said so": fate.tally.failed,
+            "failed, and reported": fate.tally.failed,
             "made up": fate.tally.made_up,
             "lost with the run": fate.tally.lost,
             "calls": fate.counts.calls,
-            "of them again": fate.counts.again,
+            "of them retries": fate.counts.again,
             "seconds": fate.took.seconds,
-            "what was said": _reasons(fate),
+            "reported errors": _reasons(fate),
         }
         for name, fate in fates.items()
     ]

@@ -47,7 +47,7 @@ def test_ratios_are_taken_round_by_round() -> None:
         "other": [turn(3.0, 2.0), turn(4.0, 2.0)],
     }
     mine, other = tables.cost_rows(turns)
-    assert other["Adjudge: by the clock"] == "2.5 (2..3)"
+    assert other["Adjudge: by wall clock"] == "2.5 (2..3)"
     assert other["per CPU second"] == "4 (4..4)"
     assert mine["judgements/s"] == "75 (50..100)"
     assert mine["p99 ms"] == pytest.approx(300, rel=0.1)
@@ -58,7 +58,7 @@ def test_what_failed_counts_as_no_judgement() -> None:
     turns = {"Adjudge": [turn(1.0, 0.5)], "other": [turn(1.0, 0.5, scored=50)], "none": [turn(1.0, 0.5, scored=0)]}
     _, other, none = tables.cost_rows(turns)
     assert (other["judgements/s"], other["per CPU second"]) == ("50 (50..50)", "2 (2..2)")
-    assert (none["Adjudge: by the clock"], none["CPU s per 1,000"], none["server's"]) == (None, None, None)
+    assert (none["Adjudge: by wall clock"], none["CPU s per 1,000"], none["server's"]) == (None, None, None)
     assert [row["failed"] for row in tables.work_rows(turns)] == [0, 50, 100]
 
 
@@ -82,5 +82,5 @@ def test_fates_show_what_was_said_of_what_failed() -> None:
             "two": FaultResult(JudgementCounts(0, 0, 0, 4), Counts(calls=2), broken),
         }
     )
-    assert first["what was said"] == "parse 1, timeout 2"
-    assert (second["lost with the run"], second["what was said"]) == (4, "APIConnectionError")
+    assert first["reported errors"] == "parse 1, timeout 2"
+    assert (second["lost with the run"], second["reported errors"]) == (4, "APIConnectionError")
