@@ -3,8 +3,10 @@
 import re
 
 import pytest
+from typer.core import TyperGroup
 
-from adjudge_services.cli.main import app
+from adjudge_services.cli.lazy import load_command
+from adjudge_services.cli.main import COMMANDS
 from judge_server.auth.identity import SCOPE_PERMISSIONS
 from tests.deploy.chart import FOLDER, NAMESPACE, VALUE_SETS, containers, environment, objects
 from tests.deploy.tools import HELM, ROOT, needs_tools, run
@@ -15,12 +17,17 @@ CONSOLE = "".join(blocks(PAGE, "console"))
 
 
 def commands() -> set[tuple[str, ...]]:
-    """Every command of `adjudge` that there is, and its group."""
-    groups = [(group.name, group.typer_instance) for group in app.registered_groups]
-    below = [(name, command.name) for name, group in groups if group for command in group.registered_commands]
-    alone = {(str(name),) for name, group in groups if group and group.info.invoke_without_command}
-    commands = {(str(command.name),) for command in app.registered_commands}
-    return commands | alone | {(str(a), str(b)) for a, b in below}
+    """Every command of `adjudge`, each with its group."""
+    found: set[tuple[str, ...]] = set()
+    for name, source in COMMANDS.items():
+        command = load_command(name, source)
+        if not isinstance(command, TyperGroup):
+            found.add((name,))
+            continue
+        found |= {(name, below) for below in command.commands}
+        if command.invoke_without_command:
+            found.add((name,))
+    return found
 
 
 def test_every_process_and_every_command_exists() -> None:

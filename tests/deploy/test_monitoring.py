@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
 from judge_server.api.probes import judge_metrics_page
-from judge_server.engines import EnginePool
+from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from tests.deploy.chart import FOLDER, NAMESPACE, objects, of_kind
 from tests.deploy.tools import ROOT, VENV, needs_tools, run

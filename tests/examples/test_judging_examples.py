@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.engines import LlamaCppEngine
+from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.scripted import ScriptedEngine, always
 from tests.judge_server.conftest import Serve
 from tests.judge_server.engines import MODEL

@@ -10,8 +10,9 @@ import uvloop
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
-from judge_server.cache import MAX_CONNECTIONS, MemoryCache, RedisCache, cache_from_url
+from judge_server.cache import MemoryCache, RedisCache, cache_from_url
 from judge_server.ports import JudgeResult, VerdictCache
+from judge_server.resilient_redis import MAX_CONNECTIONS
 
 FINDINGS = [
     JudgeResult(1.0, 0.1 + 0.2, 0.999, 3),

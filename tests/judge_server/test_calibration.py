@@ -22,7 +22,8 @@ from judge_server.judging.replies import read_yes_no
 from judge_server.ledger.reading import recorded_page
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.remote import JudgeClient, RemoteExecutor
+from judge_server.remote.executor import RemoteExecutor
+from judge_server.remote.link import JudgeClient
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer

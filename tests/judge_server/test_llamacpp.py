@@ -14,7 +14,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from judge_server.engines import LlamaCppEngine, engine_from_url
+from judge_server.engines import engine_from_url
+from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.engines.llamacpp.tokens import LlamaCppTokenizer
 from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.judging.plan import ResponsePlan

@@ -1,18 +1,27 @@
 """`adjudge rubrics`, `doctor` and `migrate`, as a user types them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.core import TyperGroup
-from typer.main import get_command
 from typer.testing import CliRunner
 
+from adjudge_services.cli import main, rubrics
+from adjudge_services.cli.lazy import load_command
 from adjudge_services.cli.main import app
 from rubric_store import migrations
 from tests.fixtures.ports import unused_port
 
 RUN = CliRunner()
+
+OWN = {"judge_server", "rubric_store", "trainer_client"}
+LIBRARIES = {
+    "aiohttp", "alembic", "celery", "fastapi", "httpx2", "jinja2", "kombu", "numpy", "prometheus_client", "psycopg",
+    "redis", "sqlalchemy", "starlette", "torch", "transformers", "uvicorn", "xllamacpp",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -142,18 +151,47 @@ def test_postgres_is_migrated_by_hand_and_no_process_starts_before_that(
     assert RUN.invoke(app, ["rubrics", "list"]).exit_code == 0
 
 
-def helps_of(group: TyperGroup, path: str = "") -> dict[str, str]:
-    """The help of every command by its path."""
-    found: dict[str, str] = {}
-    for name, command in group.commands.items():
-        within = isinstance(command, TyperGroup)
-        found |= helps_of(command, f"{path}{name} ") if within else {f"{path}{name}": command.help or ""}
-    return found
+SOURCES = main.COMMANDS | {f"rubrics {name}": source for name, source in rubrics.COMMANDS.items()}
 
 
-def test_no_sentence_of_a_help_is_broken_in_its_middle() -> None:
-    group = get_command(app)
-    assert isinstance(group, TyperGroup)
-    helps = helps_of(group)
-    assert {"measure", "filter-easy", "rubrics lint"} <= set(helps)
+def helps_of(path: str) -> dict[str, str]:
+    """The help of a command, or of every command in a group, by its path."""
+    command = load_command(path, SOURCES[path])
+    below = command.commands if isinstance(command, TyperGroup) else {}
+    return {path: command.help or ""} | {f"{path} {name}": each.help or "" for name, each in below.items()}
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_the_list_of_commands_gives_the_first_paragraph_of_each_help(path: str) -> None:
+    help_text = helps_of(path)[path]
+    assert help_text
+    assert SOURCES[path].summary == help_text.split("\n\n")[0]
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_no_sentence_of_a_help_is_broken_in_its_middle(path: str) -> None:
+    helps = helps_of(path)
     assert [name for name, text in helps.items() if not text or "\n" in text.replace("\n\n", "")] == []
+
+
+def modules_after(*arguments: str) -> set[str]:
+    """The top-level modules that a new process has imported after `adjudge ARGUMENTS`."""
+    code = (
+        "import sys\nfrom adjudge_services.cli.main import app\ntry:\n    app(sys.argv[1:])\nfinally:\n"
+        "    print('modules:', *{name.partition('.')[0] for name in sys.modules})"
+    )
+    output = subprocess.check_output([sys.executable, "-c", code, *arguments], text=True)
+    return set(output.rpartition("modules:")[2].split())
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("arguments", [["--help"], ["rubrics", "--help"]], ids=" ".join)
+def test_a_help_imports_only_what_it_shows(arguments: list[str]) -> None:
+    assert modules_after(*arguments) & (OWN | LIBRARIES) == set()
+
+
+def test_commands_and_their_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for typed, completed in (("ru", ["rubrics", "runs"]), ("rubrics lint --sim", ["--similarity-threshold"])):
+        environment = {"_ADJUDGE_COMPLETE": "complete_bash", "COMP_WORDS": f"adjudge {typed}"}
+        environment["COMP_CWORD"] = str(len(typed.split()))
+        assert RUN.invoke(app, env=environment, prog_name="adjudge").stdout.split() == completed

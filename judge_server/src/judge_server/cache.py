@@ -8,48 +8,27 @@ and logs a warning; verdicts then cost judge calls. It does not try Redis again 
 do not all wait for the timeout.
 """
 
-import asyncio
 import json
-import logging
 import sys
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
 from judge_server.engines.common import UrlOptions
-from judge_server.observability.logs import describe_error
 from judge_server.ports import JudgeResult, VerdictCache
 
 __all__ = ["cache_from_url", "redis_url_of"]
-
-log = logging.getLogger("adjudge")
-
-T = TypeVar("T")
 
 _WEEK_S = 7 * 24 * 3600
 
 _ENTRY_BYTES = 350
 """The approximate memory of an entry without its rationale."""
 
-MAX_CONNECTIONS = 16
-"""The connections of one process; further commands wait. Without a limit, one pause of Redis opens as many connections
-as there are requests, which stay open, and above a hundred the library's own pool fails."""
-
 _TIMEOUT_S = 1.0
-_COOLDOWN_S = 1.0
-_REDIS_ERRORS = (RedisError, OSError, RuntimeError)
-"""The errors of a command; uvloop raises RuntimeError for a connection that Redis has just closed."""
 
 _PREFIX = b"adjudge:verdict:1:"
 _COMPRESSED_FROM = 512
@@ -154,53 +133,6 @@ def _size(result: JudgeResult) -> int:
     return _ENTRY_BYTES + (sys.getsizeof(result.rationale) if result.rationale else 0)
 
 
-class ResilientRedis:
-    """A Redis client that gives up on a command after at most twice `timeout_s`. `clock` returns seconds."""
-
-    def __init__(self, url: str, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.client = Redis.from_url(
-            url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 1),  # for a connection that a restarted server has closed
-            retry_on_error=[RuntimeError],
-        )
-        self._semaphore = asyncio.Semaphore(MAX_CONNECTIONS)
-        self._clock = clock
-        self._cooldown_until = float("-inf")
-
-    async def execute(self, command: Callable[[], Awaitable[T]], failure_message: str) -> T | None:
-        """Run a command; on failure log `failure_message` and return None.
-
-        For a second after a failure, commands return None at once.
-        """
-        async with self._semaphore:
-            if self._clock() < self._cooldown_until:
-                return None
-            try:
-                return await command()
-            except _REDIS_ERRORS as error:
-                self._cooldown_until = self._clock() + _COOLDOWN_S
-                log.warning("%s: %s", failure_message, _safe_reason(error))
-                return None
-
-    async def ready(self) -> bool:
-        """Whether Redis answers a ping."""
-        try:
-            return bool(await self.client.ping())
-        except _REDIS_ERRORS:
-            return False
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.client.aclose()
-
-
-def _safe_reason(error: Exception) -> str:
-    """Describe an error without the stored values: the error replies of Redis repeat the command."""
-    return str(error) if isinstance(error, RedisConnectionError | RedisTimeoutError) else describe_error(error)
-
-
 class RedisCache:
     """Results as small JSON arrays under `adjudge:verdict:1:<digest>`, shared by every process on that Redis.
 
@@ -210,6 +142,8 @@ class RedisCache:
     """
 
     def __init__(self, url: str, *, ttl_s: int = _WEEK_S, clock: Callable[[], float] = time.monotonic) -> None:
+        from judge_server.resilient_redis import ResilientRedis  # slow to import, and needed by this cache only
+
         self._redis = ResilientRedis(url, _TIMEOUT_S, clock)
         self._ttl_s = ttl_s
 

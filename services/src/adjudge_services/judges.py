@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -13,10 +14,12 @@ from judge_server.errors import EngineNotReady
 from judge_server.judging.calibration import builtin_calibrations
 from judge_server.ports import Engine
 from judge_server.prompts.library import TemplateLibrary
-from judge_server.remote import JudgeClient, RemoteExecutor
 from judge_server.scheduling.executor import JudgeExecutor, LocalExecutor
 from judge_server.scoring.judge import Judge
 from trainer_client.wire import DEFAULT_JUDGE
+
+if TYPE_CHECKING:
+    from judge_server.remote.link import JudgeClient
 
 log = logging.getLogger("adjudge")
 
@@ -44,6 +47,8 @@ def local_judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
 
 def remote_judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
     """Judges in other processes. Raises `ValueError` if the settings do not name any."""
+    from judge_server.remote.executor import RemoteExecutor  # an HTTP client that only `adjudge api` needs
+
     calls = settings.queue_rules.calls
     return {
         name: build_judge(RemoteExecutor(links, max_calls=calls * len(links)), settings, fence)
@@ -51,8 +56,10 @@ def remote_judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
     }
 
 
-def judge_links(settings: Settings) -> dict[str, list[JudgeClient]]:
+def judge_links(settings: Settings) -> "dict[str, list[JudgeClient]]":
     """Clients of the judge processes in ADJUDGE_JUDGES, by judge. Raises `ValueError` if it is invalid or empty."""
+    from judge_server.remote.link import JudgeClient
+
     text = (settings.judges or "").strip()
     try:
         urls_by_name = _URLS_BY_NAME.validate_json(text) if text.startswith("{") else {DEFAULT_JUDGE: text}

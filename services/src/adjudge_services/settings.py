@@ -3,14 +3,16 @@
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from platformdirs import user_data_path
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from judge_server.judging.replies import MIN_CHOICE_MASS
-from judge_server.scheduling.admission import QueueRules
+
+if TYPE_CHECKING:
+    from judge_server.scheduling.admission import QueueRules
 
 Weight = Annotated[float, Field(gt=0)]
 
@@ -163,8 +165,10 @@ class Settings(BaseSettings):
         return cls().model_copy(update={name: value for name, value in given.items() if value is not None})
 
     @property
-    def queue_rules(self) -> QueueRules:
+    def queue_rules(self) -> "QueueRules":
         """The limits and shares of the judge's queue."""
+        from judge_server.scheduling.admission import QueueRules  # loads the judge, which most commands do not need
+
         return QueueRules(
             calls=self.queue_calls,
             run_calls=self.run_queue_calls,

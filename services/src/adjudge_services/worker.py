@@ -6,16 +6,20 @@ Celery's threads take queued chunks and wait, while one event loop in another th
 import asyncio
 import logging
 import socket
+import threading
+import warnings
 from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import httpx2
 import uvicorn
 
-from adjudge_services.http_server import uvicorn_options
+from adjudge_services.cli.output import exit_with_error
+from adjudge_services.http_server import bind_socket, uvicorn_options
 from adjudge_services.operations import build_handlers, client_factory, operation_store, writer_source
-from adjudge_services.process import raise_descriptor_limit
+from adjudge_services.process import configure_logging, log_startup, raise_descriptor_limit, start_tracing
 from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError, prepare_store
 from judge_server.api.probes import create_worker_app
 from judge_server.auth import current_identity
 from judge_server.observability.metrics import OperationMetrics
@@ -159,3 +163,30 @@ class Worker:
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def run_worker(settings: Settings, concurrency: int) -> int:
+    """Process operations until stopped by a signal; return the exit status. If it cannot start, exit with a message."""
+    configure_logging(settings)
+    warnings.filterwarnings("ignore", module="celery.platforms")  # warns about running as root, as in a container
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="operations", daemon=True)
+    try:
+        listening = None if settings.worker_port is None else bind_socket(settings.host, settings.worker_port)
+        asyncio.run(prepare_store(settings))
+        send_last_spans = start_tracing("adjudge-worker")
+        process = Worker(settings, loop, concurrency)
+        thread.start()
+        process.start(listening)
+    except (StartError, ValueError) as error:
+        exit_with_error(str(error))
+    at = "" if listening is None else f"; probes on http://{settings.host}:{listening.getsockname()[1]}"
+    log_startup(settings, f"Adjudge worker started, using {settings.url}{at}")
+    try:
+        return process.serve()
+    finally:
+        process.close()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+        send_last_spans()

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from judge_server.engines import EnginePool, OpenAIEngine
+from judge_server.engines.openai.engine import OpenAIEngine
+from judge_server.engines.pool import EnginePool
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer
 from tests.fixtures.network_namespaces import NetworkNamespace

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
-from judge_server.engines import ScriptedEngine
+from judge_server.engines.scripted import ScriptedEngine
 from judge_server.generation.writer import MAX_CALL_ATTEMPTS, RubricDiscarded, Writer, WriterFailed, schema_of
 from judge_server.ports import (
     Batch,

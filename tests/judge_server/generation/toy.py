@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, StringConstraints
 
-from judge_server.engines import ScriptedEngine
+from judge_server.engines.scripted import ScriptedEngine
 from judge_server.generation.generator import GeneratedRubric, Generator, InputRow, Parameters
 from judge_server.generation.writer import RubricDiscarded, Writer
 from judge_server.ports import Batch, Call, CallFailure, Reply, TextOutput

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from judge_server.engines import EnginePool, ScriptedEngine
-from judge_server.engines.scripted import by_hash
+from judge_server.engines.pool import EnginePool
+from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.ports import Batch, Call, CallFailure, Engine, EngineIdentity, Reply
 from tests.judge_server.engines import failures

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from benchmarks.deadline_order import beside_a_flood
 
-from judge_server.engines import ScriptedEngine
-from judge_server.engines.scripted import by_hash
+from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import EngineUnavailable
 from judge_server.ports import CallFailure, Reply
 from tests.fixtures.virtual_time import run_in_virtual_time

@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 import pytest_asyncio
 
-from judge_server.engines import EnginePool, ScriptedEngine
+from judge_server.engines.pool import EnginePool
+from judge_server.engines.scripted import ScriptedEngine
 from tests.judge_server import test_engine_contract as contract
 from tests.judge_server.engines import CONTEXT_TOKENS, identity, started
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from judge_server.engines import EnginePool, ScriptedEngine, engine_from_url
+from judge_server.engines import engine_from_url
+from judge_server.engines.pool import EnginePool
+from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import EngineNotReady, EngineStartError
 from tests.judge_server.engines import asked, failures, replies
 from tests.judge_server.pools.faulty import QUESTIONS, Faulty, PoolHarness, said, watched

@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 import pytest_asyncio
 
-from judge_server.engines import EnginePool, OpenAIEngine
+from judge_server.engines.openai.engine import OpenAIEngine
+from judge_server.engines.pool import EnginePool
 from tests.judge_server.engines import CONTEXT_TOKENS, asked, identity, identity_of, replies, started
 from tests.judge_server.openai_fixtures import LlamaCppServer, llamacpp_server
 from tests.judge_server.test_engine_contract import (

@@ -4,7 +4,7 @@ import httpx2
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.remote import JudgeProcess, create_judge_app
+from judge_server.remote.serving import JudgeProcess, create_judge_app
 from tests.judge_server import support
 
 

@@ -9,8 +9,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from judge_server.cache import ResilientRedis
-
 RATE_REDIS_TIMEOUT_S = 0.2
 """The seconds that a request waits for Redis to count it."""
 
@@ -76,6 +74,8 @@ class RedisRateLimiter:
     """Counts the requests of projects over all processes on one Redis."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        from judge_server.resilient_redis import ResilientRedis  # slow to import, and needed by this limiter only
+
         self._redis = ResilientRedis(url, RATE_REDIS_TIMEOUT_S, clock)
         self._count = self._redis.client.register_script(_COUNT)
         self._local = LocalRateLimiter(clock)

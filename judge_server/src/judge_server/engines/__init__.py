@@ -2,18 +2,14 @@
 
 `llamacpp://MODEL`, `vllm://MODEL`, `openai+http://HOST:PORT/v1` or `openai+https://…`, `systemone+http://HOST:PORT` or
 `systemone+https://…` for decision models, and `scripted://hash`, which is for tests and overhead benchmarks only.
-Several URLs separated by spaces form one pool.
+Several URLs separated by spaces form one pool. An engine's module is imported when a URL names it, since most of them
+load large libraries.
 """
 
 import re
 from functools import partial
 from urllib.parse import urlsplit
 
-from judge_server.engines.llamacpp.engine import LlamaCppEngine
-from judge_server.engines.openai.engine import OpenAIEngine
-from judge_server.engines.pool import EnginePool
-from judge_server.engines.scripted import ScriptedEngine
-from judge_server.engines.systemone.engine import SystemOneEngine
 from judge_server.ports import Engine
 
 _BETWEEN_URLS = re.compile(r"\s+(?=[a-z+]+://)")  # a path may hold spaces
@@ -34,6 +30,8 @@ def engine_from_url(url: str, *, api_key: str | None = None) -> Engine:
     engines = {_without_options(one): partial(_engine, one, api_key) for one in urls}
     if len(engines) < len(urls):
         raise ValueError("two of the engine URLs name the same endpoint; name each endpoint of a pool once")
+    from judge_server.engines.pool import EnginePool
+
     return EnginePool(engines)
 
 
@@ -46,21 +44,26 @@ def _without_options(url: str) -> str:
 def _engine(url: str, api_key: str | None) -> Engine:
     parts = urlsplit(url)
     if parts.scheme == "llamacpp":
+        from judge_server.engines.llamacpp.engine import LlamaCppEngine
+
         return LlamaCppEngine.from_url(parts)
     if parts.scheme == "vllm":
-        from judge_server.engines.vllm.engine import VllmEngine  # an optional dependency
+        from judge_server.engines.vllm.engine import VllmEngine
 
         return VllmEngine.from_url(parts)
     if parts.scheme in ("openai+http", "openai+https"):
+        from judge_server.engines.openai.engine import OpenAIEngine
+
         return OpenAIEngine.from_url(parts, api_key=api_key)
     if parts.scheme in ("systemone+http", "systemone+https"):
+        from judge_server.engines.systemone.engine import SystemOneEngine
+
         return SystemOneEngine.from_url(parts, api_key=api_key)
     if parts.scheme == "scripted":
+        from judge_server.engines.scripted import ScriptedEngine
+
         return ScriptedEngine.from_url(parts)
     raise ValueError(
         f"engine scheme {parts.scheme!r} is unknown; use llamacpp://MODEL, vllm://MODEL, openai+http://HOST:PORT/v1, "
         "openai+https://HOST/v1, systemone+http://HOST:PORT, systemone+https://HOST or scripted://hash"
     )
-
-
-__all__ = ["EnginePool", "LlamaCppEngine", "OpenAIEngine", "ScriptedEngine", "SystemOneEngine", "engine_from_url"]

@@ -28,8 +28,7 @@ from judge_server.judging.questions import YES_NO
 from judge_server.judging.replies import read_yes_no
 from judge_server.operations.queues import QUEUE
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
-from judge_server.remote import JudgeClient
-from judge_server.remote.link import JudgeUnavailable, identity_digest
+from judge_server.remote.link import JudgeClient, JudgeUnavailable, identity_digest
 from rubric_store import RubricStore
 
 REDIS_TIMEOUT_S = 3.0

@@ -1,73 +1,98 @@
-"""The command `adjudge`, with its subcommands in a module each."""
+"""The command `adjudge`: its subcommands by name. Their modules are imported when they are invoked."""
 
-import inspect
+from typing import Final
 
-import typer
+from adjudge_services.cli.lazy import CommandSource, lazy_app
 
-from adjudge_services.cli import (
-    calibrate,
-    database,
-    doctor,
-    evaluate,
-    filter_easy,
-    generate,
-    judges,
-    measure,
-    models,
-    operations,
-    projects,
-    recompute,
-    rubrics,
-    runs,
-    score,
-    serving,
-    templates,
-    top,
-)
+COMMANDS: Final = {
+    "serve": CommandSource(
+        "adjudge_services.cli.serving:serve",
+        "Serve the API and its judge until stopped. Other settings come from ADJUDGE_… variables.",
+    ),
+    "api": CommandSource(
+        "adjudge_services.cli.serving:api",
+        "Serve the API in front of `adjudge judge` processes. Any number of api processes may run side by side.",
+    ),
+    "judge": CommandSource(
+        "adjudge_services.cli.serving:judge",
+        "Serve a judge to `adjudge api` processes until stopped. This is an internal service, not the API.",
+    ),
+    "worker": CommandSource(
+        "adjudge_services.cli.serving:worker",
+        "Process operations until stopped. Settings come from ADJUDGE_… variables, the queue from ADJUDGE_QUEUE_URL.",
+    ),
+    "score": CommandSource("adjudge_services.cli.score:score", "Score every response in a file."),
+    "measure": CommandSource(
+        "adjudge_services.cli.measure:measure",
+        "Measure responses: accuracy, pass@k, looping and diversity; with --rubric or --steps also a judge's verdicts.",
+    ),
+    "generate": CommandSource(
+        "adjudge_services.cli.generate:generate",
+        "Have a model write a rubric for every input, and publish the rubrics that pass the checks.",
+    ),
+    "rows": CommandSource(
+        "adjudge_services.cli.generate:rows",
+        "Write a run's splits as rows for a trainer: prompt, rubric, grounding, ground_truth and reference_answer.",
+    ),
+    "calibrate": CommandSource(
+        "adjudge_services.cli.calibrate:calibrate",
+        "Fit a calibration on one half of a data set, measure it on the other, and store it as a new version.",
+    ),
+    "evaluate": CommandSource(
+        "adjudge_services.cli.evaluate:evaluate",
+        "Measure a judge on labelled data: is it good enough, and what does it cost?",
+    ),
+    "filter-easy": CommandSource(
+        "adjudge_services.cli.filter_easy:filter_easy",
+        "Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.",
+    ),
+    "recompute": CommandSource(
+        "adjudge_services.cli.recompute:recompute",
+        "Recompute the rewards of a run from its recorded verdicts, without asking a judge.",
+    ),
+    "top": CommandSource(
+        "adjudge_services.cli.top:top",
+        "Show a service's queue, rates and runs until Ctrl-C. Rates are averages over the update interval.",
+    ),
+    "doctor": CommandSource(
+        "adjudge_services.cli.doctor:doctor",
+        "Check an installation part by part and say how to fix it. Exits with 1 if any part fails.",
+    ),
+    "backup": CommandSource(
+        "adjudge_services.cli.database:backup",
+        "Copy the SQLite database to a file, as of one moment. Services may keep running.",
+    ),
+    "audit": CommandSource(
+        "adjudge_services.cli.projects:audit",
+        "Show who changed rubrics, aliases, tags, keys, projects and limits, with the values before and after.",
+    ),
+    "migrate": CommandSource("adjudge_services.cli.database:app", "Upgrade, check or downgrade the database schema."),
+    "rubrics": CommandSource(
+        "adjudge_services.cli.rubrics:app", "Manage rubrics: publish, find, compare, check, import and export them."
+    ),
+    "runs": CommandSource(
+        "adjudge_services.cli.runs:app",
+        "List training runs, the most recently judged first. `adjudge runs show RUN` shows one.",
+    ),
+    "ledger": CommandSource(
+        "adjudge_services.cli.database:ledger_app", "Purge the ledger, and handle rows that the database refused."
+    ),
+    "keys": CommandSource("adjudge_services.cli.projects:keys_app", "Create, list and revoke API keys."),
+    "projects": CommandSource("adjudge_services.cli.projects:app", "Create projects and set their limits."),
+    "calibrations": CommandSource(
+        "adjudge_services.cli.calibrate:app", "List the stored calibrations of judges, each version with its aliases."
+    ),
+    "judges": CommandSource("adjudge_services.cli.judges:app", "Compare judges before you switch."),
+    "models": CommandSource("adjudge_services.cli.models:app", "Fetch judge models, list them, print their paths."),
+    "operations": CommandSource(
+        "adjudge_services.cli.operations:app",
+        "Run long work at a service: bulk scoring, rubric generation and validation, evaluation.",
+    ),
+    "templates": CommandSource("adjudge_services.cli.templates:app", "Check, show and list prompt templates."),
+}
 
-app = typer.Typer(
+app = lazy_app(
+    COMMANDS,
     help="Judge responses by rubrics and turn the verdicts into rewards.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,  # they include keys and texts
 )
-app.command("serve")(serving.serve)
-app.command("api")(serving.api)
-app.command("judge")(serving.judge)
-app.command("worker")(serving.worker)
-app.command("score")(score.score)
-app.command("measure")(measure.measure)
-app.command("generate")(generate.generate)
-app.command("rows")(generate.rows)
-app.command("calibrate")(calibrate.calibrate)
-app.command("evaluate")(evaluate.evaluate)
-app.command("filter-easy")(filter_easy.filter_easy)
-app.command("recompute")(recompute.recompute)
-app.command("top")(top.top)
-app.command("doctor")(doctor.doctor)
-app.add_typer(database.app, name="migrate")
-app.command("backup")(database.backup)
-app.command("audit")(projects.audit)
-app.add_typer(rubrics.app, name="rubrics")
-app.add_typer(runs.app, name="runs")
-app.add_typer(database.ledger_app, name="ledger")
-app.add_typer(projects.keys_app, name="keys")
-app.add_typer(projects.app, name="projects")
-app.add_typer(calibrate.app, name="calibrations")
-app.add_typer(judges.app, name="judges")
-app.add_typer(models.app, name="models")
-app.add_typer(operations.app, name="operations")
-app.add_typer(templates.app, name="templates")
-
-
-def _join_help_lines(commands: typer.Typer) -> None:
-    """Join the lines of each paragraph in every command's help; otherwise typer keeps a docstring's line breaks."""
-    for command in commands.registered_commands:
-        doc = inspect.getdoc(command.callback) or ""
-        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
-    for group in commands.registered_groups:
-        if group.typer_instance is not None:
-            _join_help_lines(group.typer_instance)
-
-
-_join_help_lines(app)

@@ -4,36 +4,16 @@
 - `api`: the API without a model, in front of judges in other processes.
 - `judge`: one engine, or a pool of them, and its queue, for the api processes of a deployment.
 - `worker`: works on operations from a queue on Redis, by asking a service over HTTP.
+
+Each command imports what its process needs, so that the others and their help do not load it.
 """
 
-import asyncio
-import threading
-import warnings
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Annotated
 
 import typer
-from fastapi import FastAPI
 
 from adjudge_services.cli.output import exit_with_error
-from adjudge_services.http_server import bind_socket, serve_api, serve_app
-from adjudge_services.judges import (
-    build_engine,
-    build_judge,
-    load_judge,
-    local_judges,
-    remote_judges,
-    wait_for_engine_failure,
-)
-from adjudge_services.process import configure_logging, log_startup, start_tracing
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, prepare_store
-from judge_server.api.auth import is_loopback
-from judge_server.errors import EngineStartError
-from judge_server.prompts.fencing import Fence
-from judge_server.remote import JudgeProcess, create_judge_app
-from judge_server.scheduling.executor import LocalExecutor
 
 
 def serve(
@@ -44,6 +24,9 @@ def serve(
     engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
 ) -> None:
     """Serve the API and its judge until stopped. Other settings come from ADJUDGE_… variables."""
+    from adjudge_services.http_server import serve_api
+    from adjudge_services.judges import local_judges
+
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
     serve_api(settings, local_judges, settings.engine_url, process="adjudge")
 
@@ -59,46 +42,11 @@ def api(
     ] = None,
 ) -> None:
     """Serve the API in front of `adjudge judge` processes. Any number of api processes may run side by side."""
+    from adjudge_services.http_server import serve_api
+    from adjudge_services.judges import remote_judges
+
     settings = Settings.with_options(host=host, port=port, judges=" ".join(judge) if judge else None)
     serve_api(settings, remote_judges, "judges in other processes", process="adjudge-api")
-
-
-def build_judge_app(settings: Settings, *, on_failure: Callable[[str], None]) -> FastAPI:
-    """Build the application of a judge process; its engine loads in the background.
-
-    `on_failure` is called with the reason if the engine cannot be loaded or dies. Raises `ValueError` for an unknown
-    engine.
-    """
-    token = settings.judge_token
-    process = JudgeProcess(token.get_secret_value() if token else None, open_metrics=settings.metrics == "open")
-    judge = build_judge(
-        LocalExecutor(build_engine(settings), rules=settings.queue_rules), settings, Fence(settings.fencing_secret())
-    )
-
-    def set_problem(why: str) -> None:
-        process.problem = why
-
-    async def run() -> None:
-        try:
-            await load_judge(judge, set_problem)
-        except EngineStartError as error:
-            process.problem = str(error)
-            on_failure(process.problem)
-            return
-        process.judge = judge
-        on_failure(await wait_for_engine_failure([judge]))
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        running = asyncio.create_task(run())
-        try:
-            yield
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await judge.close()
-
-    return create_judge_app(process, lifespan)
 
 
 PORT = 8001
@@ -112,6 +60,10 @@ def judge(
     engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
 ) -> None:
     """Serve a judge to `adjudge api` processes until stopped. This is an internal service, not the API."""
+    from adjudge_services.http_server import serve_app
+    from adjudge_services.judge_process import build_judge_app
+    from judge_server.api.auth import is_loopback
+
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
     if "port" not in settings.model_fields_set:
         settings = settings.model_copy(update={"port": PORT})
@@ -142,32 +94,9 @@ def worker(
     A worker has no model. It asks the service at ADJUDGE_URL and stores results in ADJUDGE_DATABASE_URL. On SIGTERM or
     Ctrl-C it finishes the chunks in progress; if it is killed, other workers process them again.
     """
+    from adjudge_services.worker import run_worker
+
     settings = Settings.with_options(url=url, worker_port=port)
     if not settings.queue_url.startswith(("redis://", "rediss://")):
         exit_with_error("set ADJUDGE_QUEUE_URL to redis://HOST:PORT/DB; with memory:// the service needs no workers")
-    configure_logging(settings)
-    warnings.filterwarnings("ignore", module="celery.platforms")  # warns about running as root, as in a container
-    from adjudge_services.worker import Worker
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="operations", daemon=True)
-    try:
-        listening = None if settings.worker_port is None else bind_socket(settings.host, settings.worker_port)
-        asyncio.run(prepare_store(settings))
-        send_last_spans = start_tracing("adjudge-worker")
-        process = Worker(settings, loop, concurrency)
-        thread.start()
-        process.start(listening)
-    except (StartError, ValueError) as error:
-        exit_with_error(str(error))
-    at = "" if listening is None else f"; probes on http://{settings.host}:{listening.getsockname()[1]}"
-    log_startup(settings, f"Adjudge worker started, using {settings.url}{at}")
-    try:
-        code = process.serve()
-    finally:
-        process.close()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-        send_last_spans()
-    raise typer.Exit(code)
+    raise typer.Exit(run_worker(settings, concurrency))
