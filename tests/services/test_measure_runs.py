@@ -138,7 +138,7 @@ def test_a_ledger_without_texts_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--step", "9"], "nothing of run 'r' at step 9"),
+        (["--step", "9"], "no requests of run 'r' at step 9"),
         (["--rubric", "math"], "--rubric cannot be used here"),
         (["--steps"], "no ground truth"),
         ([__file__], "give either"),

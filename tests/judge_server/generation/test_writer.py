@@ -83,7 +83,7 @@ async def test_prose_that_is_cut_or_empty_is_discarded(reply: Reply, reason: str
     ids=["plain", "fenced", "bare list", "another dialect", "second thoughts", "a better one", "an afterthought"],
 )
 async def test_json_of_the_shape_is_found_however_it_is_written(text: str) -> None:
-    whole = await (await writer_of(text)).written(Whole, "?", max_tokens=64)
+    whole = await (await writer_of(text)).write_json(Whole, "?", max_tokens=64)
     assert whole.model_dump() == PARTS
 
 
@@ -109,14 +109,14 @@ async def test_json_of_the_shape_is_found_however_it_is_written(text: str) -> No
 async def test_what_is_not_of_the_shape_is_discarded_by_reason(text: str, cut: bool, reason: str, says: str) -> None:
     writer = await writer_of(lambda batch, call: Reply(text=text, cut=cut))
     with pytest.raises(RubricDiscarded) as discarded:
-        await writer.written(Whole, "?", max_tokens=64)
+        await writer.write_json(Whole, "?", max_tokens=64)
     assert discarded.value.reason == reason
     assert says in discarded.value.detail
 
 
 async def test_a_bare_list_does_not_fill_a_shape_of_several_fields() -> None:
     with pytest.raises(RubricDiscarded, match="wrong_shape"):
-        await (await writer_of(json.dumps(PARTS["parts"]))).written(Two, "?", max_tokens=64)
+        await (await writer_of(json.dumps(PARTS["parts"]))).write_json(Two, "?", max_tokens=64)
 
 
 async def test_the_engine_is_held_to_the_shape_and_told_how_to_sample() -> None:
@@ -127,7 +127,7 @@ async def test_the_engine_is_held_to_the_shape_and_told_how_to_sample() -> None:
         return Reply(text=TEXT)
 
     writer = await writer_of(remember)
-    await writer.written(Whole, "Write.", system="You write.", max_tokens=64, temperature=0.7, seed=3)
+    await writer.write_json(Whole, "Write.", system="You write.", max_tokens=64, temperature=0.7, seed=3)
     await writer.write_text("Say.", max_tokens=9)
     (batch, written), (_, said) = calls
     assert (batch.system, batch.shared + written.question) == ("You write.", "Write.")

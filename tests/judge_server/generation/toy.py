@@ -52,7 +52,7 @@ class ToyGenerator(Generator[ToyRow, ToyParameters]):
 
     async def make(self, row: ToyRow, writer: Writer) -> GeneratedRubric:
         answer = await writer.write_text(f"Answer: {row.question}", max_tokens=64)
-        items = (await writer.written(Items, f"Criteria for: {row.question}", max_tokens=512)).items
+        items = (await writer.write_json(Items, f"Criteria for: {row.question}", max_tokens=512)).items
         if len(items) > self.parameters.most:
             raise RubricDiscarded("too_many", f"{len(items)} criteria, at most {self.parameters.most}")
         criteria = tuple(

@@ -126,7 +126,7 @@ def test_a_rubric_that_several_prompts_share_stays_as_it_is(tmp_path, evolving_u
     made, watched = evolving(tmp_path, evolving_url, data, rubric="shared", max_steps=3)
     made.train()
     assert watched.judged == ["shared@1"] * 3
-    assert [row["evolving/kept/shared"] for row in made.state.log_history if "evolving/groups" in row] == [1]
+    assert [row["evolving/unchanged/shared"] for row in made.state.log_history if "evolving/groups" in row] == [1]
 
 
 def test_rubrics_that_stand_in_the_dataset_are_said_not_to_evolve(tmp_path, evolving_url, caplog):
@@ -144,7 +144,7 @@ def test_training_goes_on_where_the_service_does_not_answer(tmp_path, evolving_u
     made, watched = evolving(tmp_path, evolving_url, data, service=away, every_n_steps=1, max_steps=2)
     made.train()
     assert watched.judged == [f"{name}@1"] * 2
-    assert [row["evolving/kept/service"] for row in made.state.log_history if "evolving/failed" in row] == [1, 1]
+    assert [row["evolving/unchanged/service"] for row in made.state.log_history if "evolving/failed" in row] == [1, 1]
     assert f"step 1: rubric {name} stays unchanged (service)" in caplog.text
 
 

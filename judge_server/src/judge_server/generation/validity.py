@@ -67,7 +67,7 @@ async def _judge_item(
     )
     system = prompt_templates("checker.system")
     try:
-        verdict = await writer.written(ValidityVerdict, prompt, system=system, max_tokens=MAX_VERDICT_TOKENS)
+        verdict = await writer.write_json(ValidityVerdict, prompt, system=system, max_tokens=MAX_VERDICT_TOKENS)
     except RubricDiscarded as unreadable:
         return ItemValidity(criterion.id, kind_of(criterion), None, str(unreadable))
     return ItemValidity(criterion.id, kind_of(criterion), verdict.valid, verdict.reason)

@@ -257,7 +257,7 @@ class Writer:
             raise RubricDiscarded("unreadable", "the model wrote nothing")
         return text
 
-    async def written(
+    async def write_json(
         self,
         shape: type[Shape],
         prompt: str,

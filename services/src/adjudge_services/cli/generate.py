@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.output import err, exit_with_error, out, pluralize
 from adjudge_services.judges import build_engine
 from adjudge_services.operations import command_store
 from adjudge_services.settings import Settings
@@ -185,11 +185,6 @@ def report(progress: OperationProgress, problem: str | None, output: Path) -> bo
             err.print(f"[yellow]line {line}, {reason}:[/] {escape(detail)}", highlight=False, soft_wrap=True)
         err.print(f"the reason for each discarded input: {output / DISCARDED_FILE}", highlight=False, soft_wrap=True)
     return not (progress.failed or progress.refused or progress.unpublished)
-
-
-def pluralize(number: int, noun: str) -> str:
-    """Format a count: 1 input, 2 inputs."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _distribution(distribution: Distribution) -> str:

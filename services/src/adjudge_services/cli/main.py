@@ -43,11 +43,11 @@ COMMANDS: Final = {
         "Measure a judge on labelled data: is it good enough, and what does it cost?",
     ),
     "filter-easy": CommandSource(
-        "adjudge_services.cli.filter_easy:filter_easy",
+        "adjudge_services.cli.score:filter_easy",
         "Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.",
     ),
     "recompute": CommandSource(
-        "adjudge_services.cli.recompute:recompute",
+        "adjudge_services.cli.runs:recompute",
         "Recompute the rewards of a run from its recorded verdicts, without asking a judge.",
     ),
     "top": CommandSource(

@@ -81,7 +81,7 @@ async def read_responses(wanted: RunFilter, url: str | None) -> list["RecordedRe
     """Read a run's responses, each with its verdicts.
 
     Raises:
-        ValueError: the ledger has nothing of the run. Also raises what `read_recorded` raises.
+        ValueError: the ledger has no requests of the run. Also raises what `read_recorded` raises.
     """
     responses: list[RecordedResponse] = []
     key: tuple[str, str, int] | None = None
@@ -94,7 +94,7 @@ async def read_responses(wanted: RunFilter, url: str | None) -> list["RecordedRe
     if not responses:
         part = "" if wanted.step is None else f" at step {wanted.step}"
         raise ValueError(
-            f"the ledger has nothing of run {wanted.run!r}{part}; `adjudge runs` lists the runs, and very recent "
+            f"the ledger has no requests of run {wanted.run!r}{part}; `adjudge runs` lists the runs, and very recent "
             "requests may not be recorded yet"
         )
     return responses

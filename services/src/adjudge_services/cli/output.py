@@ -39,3 +39,8 @@ def exit_with_error(message: str, *, code: int = 1) -> NoReturn:
 def format_seconds(seconds: float) -> str:
     """Format a duration: milliseconds below a second, seconds from there on."""
     return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
+def pluralize(number: int, noun: str) -> str:
+    """Format a count: 1 input, 2 inputs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

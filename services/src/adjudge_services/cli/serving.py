@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from adjudge_services.cli.lazy import paused_garbage_collection
 from adjudge_services.cli.output import exit_with_error
 from adjudge_services.settings import Settings
 
@@ -24,8 +25,9 @@ def serve(
     engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
 ) -> None:
     """Serve the API and its judge until stopped. Other settings come from ADJUDGE_… variables."""
-    from adjudge_services.http_server import serve_api
-    from adjudge_services.judges import local_judges
+    with paused_garbage_collection():
+        from adjudge_services.http_server import serve_api
+        from adjudge_services.judges import local_judges
 
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
     serve_api(settings, local_judges, settings.engine_url, process="adjudge")
@@ -42,8 +44,9 @@ def api(
     ] = None,
 ) -> None:
     """Serve the API in front of `adjudge judge` processes. Any number of api processes may run side by side."""
-    from adjudge_services.http_server import serve_api
-    from adjudge_services.judges import remote_judges
+    with paused_garbage_collection():
+        from adjudge_services.http_server import serve_api
+        from adjudge_services.judges import remote_judges
 
     settings = Settings.with_options(host=host, port=port, judges=" ".join(judge) if judge else None)
     serve_api(settings, remote_judges, "judges in other processes", process="adjudge-api")
@@ -60,9 +63,10 @@ def judge(
     engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
 ) -> None:
     """Serve a judge to `adjudge api` processes until stopped. This is an internal service, not the API."""
-    from adjudge_services.http_server import serve_app
-    from adjudge_services.judge_process import build_judge_app
-    from judge_server.api.auth import is_loopback
+    with paused_garbage_collection():
+        from adjudge_services.http_server import serve_app
+        from adjudge_services.judge_process import build_judge_app
+        from judge_server.api.auth import is_loopback
 
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
     if "port" not in settings.model_fields_set:
@@ -94,7 +98,8 @@ def worker(
     A worker has no model. It asks the service at ADJUDGE_URL and stores results in ADJUDGE_DATABASE_URL. On SIGTERM or
     Ctrl-C it finishes the chunks in progress; if it is killed, other workers process them again.
     """
-    from adjudge_services.worker import run_worker
+    with paused_garbage_collection():
+        from adjudge_services.worker import run_worker
 
     settings = Settings.with_options(url=url, worker_port=port)
     if not settings.queue_url.startswith(("redis://", "rediss://")):

@@ -143,7 +143,7 @@ class EvolvingRubrics(GenerationCallback):
             "evolving/criteria": float(evolution.criteria),
             "evolving/failed": float(len(evolution.failures)),
             "evolving/seconds": evolution.seconds,
-            **{f"evolving/kept/{reason}": float(count) for reason, count in counts.items()},
+            **{f"evolving/unchanged/{reason}": float(count) for reason, count in counts.items()},
         }
 
     def state(self) -> Mapping[str, Any]:

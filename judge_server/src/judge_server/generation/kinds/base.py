@@ -131,9 +131,9 @@ class TemplateGenerator(Generator[RowT, ParametersT]):
         max_tokens: int | None = None,
         seed: int | None = None,
     ) -> ShapeT:
-        """Ask the author for JSON of a shape. `max_tokens` defaults to `rubric_tokens`; raises as `Writer.written`."""
+        """Ask the author for JSON of a shape, by default of up to `rubric_tokens`; raises as `Writer.write_json`."""
         parameters = self.parameters
-        return await writer.written(
+        return await writer.write_json(
             shape,
             prompt,
             system=self.author,

@@ -131,7 +131,7 @@ class GateGenerator(TemplateGenerator[GateRow, GateParameters]):
             criteria=[draft.description for draft in drafts],
         )
         shape = with_criteria(GateVerdicts, len(drafts), len(drafts))
-        verdicts = await writer.written(
+        verdicts = await writer.write_json(
             shape, prompt, system=self.prompt_templates("checker.system"), max_tokens=self.parameters.rubric_tokens
         )
         by_number = {verdict.id: verdict for verdict in verdicts.criteria}
