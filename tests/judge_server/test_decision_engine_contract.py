@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from judge_server.engines import LlamaCppEngine, SystemOneEngine
+from judge_server.engines.llamacpp.engine import LlamaCppEngine
+from judge_server.engines.systemone.engine import SystemOneEngine
 from judge_server.errors import EngineStartError
 from judge_server.judging.questions import JudgingConfig
 from judge_server.ports import Call, CallFailure, Engine, LabelChoice, Option, Reasoning, Reply, TokenChoice

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from judge_server.api import Service, create_app
-from judge_server.engines import SystemOneEngine
+from judge_server.engines.systemone.engine import SystemOneEngine
 from judge_server.scheduling import call_runner
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from judge_server.engines import ScriptedEngine
-from judge_server.engines.scripted import by_hash
+from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.generation.validity import VALIDITY_PROMPTS, rates_by_kind
 from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer

@@ -228,8 +228,8 @@ def _with_tokens(
         ]
         outcome = outcomes[index]
         assert isinstance(outcome, Reply)
-        outcomes[index] = replace(
-            outcome, tokens_computed=computed, tokens_reused=reused, tokens_written=output, counts_clipped=clipped
+        outcomes[index] = outcome._replace(
+            tokens_computed=computed, tokens_reused=reused, tokens_written=output, counts_clipped=clipped
         )
     return outcomes
 
