@@ -82,12 +82,12 @@ def read_in_worker(body: bytes, kind: MessageType) -> ReadBody:
 
 def assemble(pieces: Sequence[bytes]) -> Any:
     """Create the message of which a worker returned these pieces."""
-    kind, state, lists = pickle.loads(pieces[0])  # noqa: S301 - our own worker wrote it
+    kind, state, lists = pickle.loads(pieces[0])  # our own worker wrote it # noqa: S301 # nosec B301
     at = 1
     for name, (container, count) in lists.items():
         items: list[Any] = []
         for piece in pieces[at : at + count]:
-            items += pickle.loads(piece)  # noqa: S301 - our own worker wrote it
+            items += pickle.loads(piece)  # our own worker wrote it # noqa: S301 # nosec B301
         state["__dict__"][name] = container(items)
         at += count
     message = kind.__new__(kind)

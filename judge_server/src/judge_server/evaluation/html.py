@@ -97,7 +97,7 @@ def _frame(x_title: str, y_title: str, inner: Iterable[str], label: str) -> Mark
         f"{escape(y_title)}</text>"
     )
     width, height = _LEFT + _SIDE + 14, _TOP + _SIDE + _BOTTOM
-    return Markup(  # noqa: S704 (numbers, and names that are escaped)
+    return Markup(  # no text but escaped names # noqa: S704 # nosec B704
         f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{escape(label)}">'
         f"{''.join(grid)}{''.join(inner)}{titles}</svg>"
     )
@@ -165,7 +165,7 @@ def interval_plot(parts: Sequence[Slice]) -> Markup:
                 f"<title>{format_estimate(figure)}</title></circle>"
             )
         y += line
-    return Markup(  # noqa: S704 (numbers, and names that are escaped)
+    return Markup(  # no text but escaped names # noqa: S704 # nosec B704
         f'<svg viewBox="0 0 {left + side + 20} {bottom + 24}" width="{left + side + 20}" role="img" '
         f'aria-label="Balanced accuracy by part">{"".join(marks)}</svg>'
     )
