@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from judge_server.engines import SystemOneEngine, engine_from_url
+from judge_server.engines import engine_from_url
+from judge_server.engines.systemone.engine import SystemOneEngine
 from judge_server.errors import EngineNotReady, EngineStartError, InvalidRequest
 from judge_server.judging.questions import JudgingConfig
 from judge_server.ports import Batch, Call, CallFailure, LabelChoice, Option, Reply, TokenChoice

@@ -16,11 +16,15 @@ def rewarded(**reward: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", [1e200, 1.1e6, 1e-300, 5e-324, 10**400])
-def test_a_coefficient_that_is_too_large_or_too_small_is_refused(number: float) -> None:
-    with pytest.raises(ValidationError, match=r"too large|too small"):
-        RewardRequest.model_validate(rewarded(length_penalty={"coefficient": number}))
+def test_a_weight_that_is_too_large_or_too_small_is_refused(number: float) -> None:
     with pytest.raises(ValidationError, match=r"too large|too small"):
         RecomputeRequest.model_validate({"weights": {"a": number}})
+
+
+@pytest.mark.parametrize("number", [1e200, 1.1e6, 10**400, -1e-4])
+def test_a_coefficient_below_zero_or_too_large_is_refused(number: float) -> None:
+    with pytest.raises(ValidationError, match=r"too large|less than or equal to 1000000|greater than or equal to 0"):
+        RewardRequest.model_validate(rewarded(length_penalty={"coefficient": number}))
 
 
 @pytest.mark.parametrize("tokens", [2**53, 10**30, 10**400])

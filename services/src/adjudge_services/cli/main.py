@@ -79,9 +79,7 @@ COMMANDS: Final = {
     ),
     "keys": CommandSource("adjudge_services.cli.projects:keys_app", "Create, list and revoke API keys."),
     "projects": CommandSource("adjudge_services.cli.projects:app", "Create projects and set their limits."),
-    "calibrations": CommandSource(
-        "adjudge_services.cli.calibrate:app", "List the stored calibrations of judges, each version with its aliases."
-    ),
+    "calibrations": CommandSource("adjudge_services.cli.calibrate:app", "List, show and select stored calibrations."),
     "judges": CommandSource("adjudge_services.cli.judges:app", "Compare judges before you switch."),
     "models": CommandSource("adjudge_services.cli.models:app", "Fetch judge models, list them, print their paths."),
     "operations": CommandSource(
