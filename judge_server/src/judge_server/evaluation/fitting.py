@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from judge_server.evaluation.corrected_rates import JudgeError, measure_error
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.metrics import Estimate, Floats, RowBootstrap, VerdictArrays
 from judge_server.evaluation.report import Measured
@@ -234,23 +235,13 @@ def before_and_after(
         `raw`, `calibrated` and their `difference`, paired by resample: each with `balanced_accuracy`, `ece`, `brier`
         and the rates `sensitivity` and `specificity`.
     """
-    from judge_server.evaluation.labelled import criterion as make
     from judge_server.evaluation.metrics import estimate
 
-    known = [one for one in measured if one.score is not None and one.raw_probability is not None]
-    rows, labels = [one.row for one in known], np.array([one.label >= MET_FROM for one in known], dtype=bool)
-    raw = np.array([_raw(one) for one in known])
-    maps = [
-        calibration.scaling_for(make("c", descriptions[one.row, one.criterion], one.kind or "point")) for one in known
-    ]
-    calibrated = np.array([one.calibrate(float(p)) for one, p in zip(maps, raw, strict=True)])
-    said = calibrated >= np.array([one.threshold for one in maps])
-    weights = RowBootstrap(rows).weights(rows, labels)
-    samples = {
-        "raw": VerdictArrays(labels, raw >= 0.5, raw),
-        "calibrated": VerdictArrays(labels, said, calibrated),
-    }
-    plain = {name: _with_rates(sample, np.ones((1, len(known)))) for name, sample in samples.items()}
+    rows, sample = _calibrated(measured, descriptions, calibration)
+    raw = np.array([_raw(one) for one in _with_probability(measured)])
+    weights = RowBootstrap(rows).weights(rows, sample.labels)
+    samples = {"raw": VerdictArrays(sample.labels, raw >= 0.5, raw), "calibrated": sample}
+    plain = {name: _with_rates(sample, np.ones((1, len(rows)))) for name, sample in samples.items()}
     drawn = {name: _with_rates(sample, weights) for name, sample in samples.items()}
     names = ("balanced_accuracy", "ece", "brier", "sensitivity", "specificity")
     found = {
@@ -261,6 +252,34 @@ def before_and_after(
         for f in names
     }
     return found
+
+
+def calibrated_error(
+    measured: Sequence[Measured], descriptions: Mapping[tuple[str, str], str], calibration: Calibration
+) -> JudgeError | None:
+    """Measure the calibrated judge's error on verdicts that nothing was fitted on; None without both labels."""
+    rows, sample = _calibrated(measured, descriptions, calibration)
+    return measure_error(rows, sample.labels.tolist(), sample.satisfied.tolist())
+
+
+def _with_probability(measured: Sequence[Measured]) -> list[Measured]:
+    return [one for one in measured if one.score is not None and one.raw_probability is not None]
+
+
+def _calibrated(
+    measured: Sequence[Measured], descriptions: Mapping[tuple[str, str], str], calibration: Calibration
+) -> tuple[list[str], VerdictArrays]:
+    """Apply a calibration to verdicts with a probability; return their rows, and the verdicts it makes of them."""
+    from judge_server.evaluation.labelled import criterion as make
+
+    known = _with_probability(measured)
+    maps = [
+        calibration.scaling_for(make("c", descriptions[one.row, one.criterion], one.kind or "point")) for one in known
+    ]
+    labels = np.array([one.label >= MET_FROM for one in known], dtype=bool)
+    calibrated = np.array([of.calibrate(_raw(one)) for of, one in zip(maps, known, strict=True)])
+    said = calibrated >= np.array([of.threshold for of in maps])
+    return [one.row for one in known], VerdictArrays(labels, said, calibrated)
 
 
 def _with_rates(sample: VerdictArrays, weights: Floats) -> dict[str, Floats]:

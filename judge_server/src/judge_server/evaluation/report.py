@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from judge_server.evaluation.corrected_rates import JudgeError, measure_error
 from judge_server.evaluation.judging import Judgement, Variant
 from judge_server.evaluation.labelled import MET_FROM, LabelledPair, LabelledResponse, first_unmet
 from judge_server.evaluation.metrics import (
@@ -182,6 +183,7 @@ class Evaluation:
     sensitivity: tuple[SensitivityFigures, ...] = ()
     length: Estimate | None = None
     cost: CostFigures | None = None
+    judge_error: JudgeError | None = None
     refused: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -205,6 +207,7 @@ class Evaluation:
             "sensitivity": [_jsonable(one._asdict()) for one in self.sensitivity],
             "length_bias": None if self.length is None else as_json({"spearman": self.length})["spearman"],
             "cost": None if self.cost is None else _jsonable(self.cost._asdict()),
+            "judge_error": None if self.judge_error is None else self.judge_error.as_json(),
             "refused": dict(self.refused),
         }
 
@@ -245,8 +248,15 @@ def evaluate(judgements: Sequence[Judgement]) -> Evaluation:
         sensitivity=tuple(_sensitivity(judgements, bootstrap)),
         length=_length(responses, bootstrap),
         cost=_cost(accepted, bootstrap),
+        judge_error=_judge_error(measured),
         refused=refused,
     )
+
+
+def _judge_error(measured: Sequence[Measured]) -> JudgeError | None:
+    scored = [one for one in measured if one.score is not None]
+    arrays = verdict_arrays(scored)
+    return measure_error([one.row for one in scored], arrays.labels.tolist(), arrays.satisfied.tolist())
 
 
 def _recurring(judged: Sequence[Judgement]) -> set[str]:

@@ -1,17 +1,22 @@
 """Responses of a training run, read back from the ledger so that a judge can be asked about them again."""
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from judge_server.evaluation.labelled import DatasetError, LabelledResponse, json_lines
+from judge_server.evaluation.corrected_rates import PassCount
+from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines
 from judge_server.ports import LedgerReader
+from judge_server.scoring.recompute import recorded_score
 from trainer_client.wire import Criterion
-from trainer_client.wire.ledger_rows import ResponseRow, UseFilter
+from trainer_client.wire.ledger_rows import ResponseRow, RunRange, UseFilter
 
 _PAGE = 1000
+_USES_AT_A_TIME = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,29 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
             "them), or programs decide its criteria"
         )
     return groups
+
+
+async def passes_by_group(ledger: LedgerReader, project_id: str, run: str) -> dict[str, list[PassCount]]:
+    """Count the judge's verdicts of a run that did not fail, and those that passed, by criterion and group.
+
+    A group is one request's. Criteria that programs decide are left out.
+    """
+    counts: dict[str, dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    part, after = RunRange(project_id, run), None
+    while True:
+        responses, after = await ledger.judged_responses(part, after, _USES_AT_A_TIME)
+        for response in responses:
+            group = (response.request_id, response.group_id)
+            for _, slot in groupby(response.votes, key=lambda vote: vote.slot):
+                votes = list(slot)
+                score = recorded_score(votes) if votes[0].method == "judge" else None
+                if score is not None:
+                    count = counts[votes[0].criterion][group]
+                    count[0] += score >= MET_FROM
+                    count[1] += 1
+        if after is None:
+            break
+    return {criterion: [PassCount(*count) for count in groups.values()] for criterion, groups in counts.items()}
 
 
 @dataclass(slots=True)

@@ -176,7 +176,9 @@ class StoredCalibration(BaseModel):
         config: the judging configuration, by field.
         method: `temperature`, `platt`, `beta` or `isotonic`.
         calibration: the maps, and the digest of the data that they were fitted on.
-        measured: figures on rows that nothing was fitted on, by name, each with `value`, `low`, `high` and `n`.
+        measured: figures on rows that nothing was fitted on, by name, each with `value`, `low`, `high` and `n`;
+            `sensitivity` and `specificity` also with `labels` and `effective_labels`.
+        fingerprint: the fingerprint of the judge with this calibration; None if a service's judge was fitted by name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -189,6 +191,7 @@ class StoredCalibration(BaseModel):
     method: Literal["temperature", "platt", "beta", "isotonic"]
     calibration: Calibration
     measured: Mapping[str, Mapping[str, float | None]] = {}
+    fingerprint: str | None = None
 
     @property
     def reference(self) -> str:

@@ -222,6 +222,11 @@ def _verdict(votes: Sequence[JudgedVote]) -> _Verdict:
     return _Verdict(combined.score, combined.step)
 
 
+def recorded_score(votes: Sequence[JudgedVote]) -> float | None:
+    """Return the score of a criterion from its recorded votes; None if the verdict failed."""
+    return _verdict(votes).score
+
+
 def _outcomes(votes: Sequence[JudgedVote]) -> Iterator[JudgeResult | CallFailure]:
     for vote in votes:
         if vote.score is None:

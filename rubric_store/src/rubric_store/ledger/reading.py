@@ -77,7 +77,7 @@ def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) 
 
 
 def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
-    """The number of requests and uses in a part of a run, its protocols and its rubrics."""
+    """The number of requests and uses in a part of a run, its protocols, its rubrics and its judges."""
     counted = select(requests.c.protocol, func.count(), func.sum(requests.c.uses)).group_by(requests.c.protocol)
     rows = connection.execute(_filter_part(counted, part).order_by(requests.c.protocol)).all()
     digests = (
@@ -87,11 +87,14 @@ def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
         .where(responses.c.rubric.is_not(None))
     )
     used = list(connection.execute(_filter_part(digests, part)).scalars())
+    judges = select(requests.c.fingerprint, requests.c.votes).distinct().where(requests.c.fingerprint.is_not(None))
+    judged = connection.execute(_filter_part(judges, part).order_by(requests.c.fingerprint, requests.c.votes)).all()
     return JudgedRun(
         sum(row[1] for row in rows),
         sum(int(row[2]) for row in rows),
         tuple([row[0] for row in rows]),
         texts_of(connection, part.project_id, used),
+        tuple([(row.fingerprint, row.votes) for row in judged]),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 from rich.table import Table
 
+from adjudge_services.calibrations import calibrated_fingerprint
 from adjudge_services.cli.evaluate import (
     DatasetArgument,
     FreshOption,
@@ -25,6 +26,7 @@ from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, command_line_user, prepare_store
+from judge_server.errors import ServiceError
 from rubric_store import CalibrationStore
 from trainer_client import AdjudgeError
 
@@ -60,7 +62,7 @@ def calibrate(
     A service applies it once ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score of the other half
     worse is not stored.
     """
-    from judge_server.evaluation.fitting import MissingExtraError, before_and_after, fit_calibration
+    from judge_server.evaluation.fitting import MissingExtraError, before_and_after, calibrated_error, fit_calibration
     from judge_server.evaluation.labelled import DatasetError, LabelledResponse, half_of
     from judge_server.evaluation.report import measured_verdicts
     from judge_server.judging.questions import JudgingConfig
@@ -94,7 +96,12 @@ def calibrate(
     if dry_run:
         return
     config = JudgingConfig.of(JudgingOptions.model_validate(options), protocol)
-    measured_on = {figure: {**estimate._asdict(), "n": len(held)} for figure, estimate in figures["calibrated"].items()}
+    measured_on: dict[str, dict[str, float]] = {
+        figure: {**estimate._asdict(), "n": len(held)} for figure, estimate in figures["calibrated"].items()
+    }
+    judge_error = calibrated_error(held, descriptions, calibration)
+    for rate, counted in (judge_error._asdict() if judge_error else {}).items():
+        measured_on[rate] |= {"labels": counted.labels, "effective_labels": counted.effective_labels}
     content = {
         "judge": accepted[0].uncalibrated,
         "model": accepted[0].model,
@@ -103,6 +110,11 @@ def calibrate(
         "calibration": {**_as_json(calibration), "name": name},
         "measured": measured_on,
     }
+    if "://" in judge:
+        try:
+            content["fingerprint"] = asyncio.run(calibrated_fingerprint(judge, name, content, config))
+        except (StartError, ServiceError, OSError) as problem:
+            exit_with_error(str(problem))
     version, added = _with_store(lambda store: store.add(name, content))
     out.print(
         f"{'stored' if added else 'unchanged:'} {name}@{version.version}; to apply it: "

@@ -122,7 +122,7 @@ def evaluate(
         html.write_text(html_report(evaluation, heading), encoding="utf-8")
         err.print(f"wrote {html}", highlight=False)
     if as_json:
-        sys.stdout.write(json.dumps({**heading, **evaluation.as_json()}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({**heading, "votes_asked": votes, **evaluation.as_json()}, indent=2) + "\n")
     else:
         show(evaluation, heading)
     if evaluation.overall.failed or evaluation.refused:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -26,7 +26,7 @@ from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
 from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.recompute import recompute as recomputed
-from rubric_store import SQLLedger
+from rubric_store import CalibrationStore, SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.wire import FailurePolicy, JudgingProtocol, RewardMode
 from trainer_client.wire.ledger import (
@@ -39,8 +39,11 @@ from trainer_client.wire.ledger import (
     RunStep,
     RunSummary,
 )
-from trainer_client.wire.ledger_rows import RunReportQuery
+from trainer_client.wire.ledger_rows import RunRange, RunReportQuery
 from trainer_client.wire.problems import field_errors
+
+if TYPE_CHECKING:  # numpy, which takes long to import
+    from judge_server.evaluation.corrected_rates import CorrectedRates, ErrorSource
 
 NO_RUN = "(no run)"
 _BARS = "▁▂▃▄▅▆▇█"
@@ -49,9 +52,13 @@ _CURVE = (8, 60)
 """Minimum and maximum width of a curve, in columns."""
 _BESIDE_CURVE = 64
 """Width of the rest of the criteria table, without the longest criterion id, in columns."""
+_CORRECTED = 20
+"""Width of the column of corrected rates."""
 _BESIDE_REWARDS = 50
 """Width of the rest of the reward line, in columns."""
 _ID = 40
+_FEW = 20
+"""With fewer groups than this, intervals are too narrow, which the note says."""
 
 
 def runs_table(runs: Sequence[RunSummary]) -> Table:
@@ -126,16 +133,22 @@ def steps_table(steps: Sequence[RunStep], most: int) -> Table:
     return table
 
 
-def criteria_table(report: RunReport, width: int) -> Table:
-    """A table with a row per criterion: its rates, and its pass rate over the steps as a curve."""
+def criteria_table(report: RunReport, width: int, corrected: "CorrectedRates | None" = None) -> Table:
+    """A table with a row per criterion: its rates, and its pass rate over the steps as a curve.
+
+    With `corrected`, each observed pass rate is followed by the one corrected for the judge's error.
+    """
     more = report.criteria_count - len(report.criteria)
     caption = f"and {more:,} more criteria; show more with --criteria" if more else None
     table = Table(title="criteria", title_justify="left", caption=caption, caption_justify="left")
     table.add_column("criterion", overflow="ellipsis", max_width=_ID, no_wrap=True)
-    for name in ("verdicts", "failed", "passed", "score"):
-        table.add_column(name, justify="right", no_wrap=True)
+    rates = {} if corrected is None else corrected.rates
+    for name in ("verdicts", "failed", "passed", *(["corrected [95%]"] if rates else []), "score"):
+        table.add_column(escape(name), justify="right", no_wrap=True)
     longest = min(_ID, max(len(each.criterion) for each in report.criteria))
-    columns = min(max(width - _BESIDE_CURVE - longest, _CURVE[0]), _CURVE[1], len(report.steps))
+    columns = min(
+        max(width - _BESIDE_CURVE - longest - bool(rates) * _CORRECTED, _CURVE[0]), _CURVE[1], len(report.steps)
+    )
     has_curve = len(report.steps) > 1
     if has_curve:
         table.add_column(f"passed, step {_step(report.steps[0].step)} to {_step(report.steps[-1].step)}", no_wrap=True)
@@ -147,10 +160,26 @@ def criteria_table(report: RunReport, width: int) -> Table:
             f"{figures.verdicts:,}",
             _red_if(_share(figures.failed, figures.verdicts), figures.failed),
             _percent(figures.pass_rate),
+            *([_interval(corrected, figures.criterion)] if corrected is not None and rates else []),
             _number(figures.mean_score),
             *([_sparkline(curve), _change(curve)] if has_curve else []),
         )
     return table
+
+
+def correction_note(corrected: "CorrectedRates") -> str:
+    """Say what the corrected pass rates come from, or why there are none."""
+    if corrected.reason is not None or corrected.error is None:
+        return f"Pass rates are not corrected for the judge's error: {corrected.reason}."
+    rates = [f"{name} {rate.value:.2f} of {rate.labels:,} labels" for name, rate in corrected.error._asdict().items()]
+    fewest = min((one.groups for one in corrected.rates.values()), default=0)
+    few = f" A criterion has only {pluralize(fewest, 'group')}: its interval is too narrow." if fewest < _FEW else ""
+    return f"Corrected for the judge's error by {corrected.source}: {', '.join(rates)}.{few}"
+
+
+def _interval(corrected: "CorrectedRates", criterion: str) -> str:
+    rate = corrected.rates.get(criterion)
+    return "–" if rate is None else escape("{:.0%} [{:.0%}, {:.0%}]".format(*rate.corrected))
 
 
 def _pass_rates(steps: Sequence[RunStep], criterion: str, columns: int) -> list[float | None]:
@@ -273,26 +302,47 @@ def show(
     criteria: Annotated[int, typer.Option(min=0, max=200, help="Show at most this many criteria.")] = 30,
     first_step: Annotated[int | None, typer.Option(min=0, help="First step to include.")] = None,
     last_step: Annotated[int | None, typer.Option(min=0, help="Last step to include.")] = None,
+    corrected: Annotated[
+        bool,
+        typer.Option("--corrected", help="Correct pass rates for the judge's error; reads every verdict of the run."),
+    ] = False,
+    evaluation: Annotated[
+        Path | None,
+        typer.Option(
+            help="Report of `adjudge evaluate --json` with the judge's error, instead of its stored calibration.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
     project: ProjectOption = PROJECT_ID,
     url: ServiceUrlOption = None,
 ) -> None:
     """Show a run's rewards by step, and how often each criterion passed over its steps."""
     view = RunReportQuery(project, run, first_step, last_step, criteria=criteria, limit=_STEPS_A_PAGE)
+    wanted = corrected or evaluation is not None
+    if wanted and url is not None:
+        exit_with_error("corrected pass rates are computed from the database; leave out --url, and unset ADJUDGE_URL")
     try:
         report = asyncio.run(_report(url, view))
+        rates = asyncio.run(_corrected(project, run, evaluation)) if wanted and report is not None else None
     except (StartError, ServiceError, AdjudgeError, ValueError, OSError) as error:
         exit_with_error(str(error))
     if report is None:
         _unknown(run)
     if as_json:
-        _print_json(report.model_dump_json(indent=2).encode())
+        content = report.model_dump_json(indent=2)
+        if rates is not None:
+            content = json.dumps({**json.loads(content), "corrected": rates.as_json()}, indent=2)
+        _print_json(content.encode())
         return
     out.print(heading(report, out.width))
     if steps and report.steps:
         out.print("", steps_table(report.steps, steps))
     if report.criteria:
-        out.print("", criteria_table(report, out.width))
+        out.print("", criteria_table(report, out.width, rates))
+    if rates is not None:
+        out.print(correction_note(rates), highlight=False, markup=False)
 
 
 async def _list(url: str | None, project: str, limit: int) -> list[RunSummary]:
@@ -320,6 +370,51 @@ async def _report(url: str | None, view: RunReportQuery) -> RunReport | None:
             part = await ledger.run(view._replace(after=part.next_cursor))
             steps += part.steps if part else []
     return report and report.model_copy(update={"steps": tuple(steps), "next_cursor": None})
+
+
+async def _corrected(project: str, run: str, evaluation: Path | None) -> "CorrectedRates":
+    """Correct a run's pass rates by an evaluation's report, or by the stored calibration of its judge."""
+    from judge_server.evaluation.corrected_rates import CorrectedRates, UncorrectableError, correct_rates, source_for
+    from judge_server.evaluation.runs import passes_by_group
+
+    sources = await _stored_sources() if evaluation is None else [_read_evaluation(evaluation)]
+    async with _ledger() as ledger:
+        try:
+            source = source_for((await ledger.judged_run(RunRange(project, run))).judges, sources)
+        except UncorrectableError as error:
+            return CorrectedRates(str(error))
+        return correct_rates(source, await passes_by_group(ledger, project, run))
+
+
+async def _stored_sources() -> "list[ErrorSource]":
+    from judge_server.evaluation.corrected_rates import ErrorSource
+
+    settings = Settings()
+    await prepare_store(settings)
+    store = CalibrationStore(settings.store_url)
+    try:
+        versions = await store.versions()
+    finally:
+        await store.close()
+    return [
+        ErrorSource(
+            f"calibration {one.name}@{one.version}", one.content.get("fingerprint"), 1, one.content.get("measured")
+        )
+        for one in versions
+    ]
+
+
+def _read_evaluation(file: Path) -> "ErrorSource":
+    """Read the judge's error from a report; raises `ValueError` if the file is no such report."""
+    from judge_server.evaluation.corrected_rates import ErrorSource
+
+    try:
+        content = json.loads(file.read_bytes())
+        return ErrorSource(str(file), content["fingerprint"], content["votes_asked"], content["judge_error"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file} is not a report of `adjudge evaluate --json` with the judge's error; write it again"
+        ) from error
 
 
 @asynccontextmanager

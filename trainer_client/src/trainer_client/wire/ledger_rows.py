@@ -163,13 +163,15 @@ class JudgedRun(NamedTuple):
     """The part of a run that rewards are recomputed from.
 
     `protocols` are the judging protocols of its requests. `rubrics` maps the digests of its rubrics to their criteria
-    as JSON.
+    as JSON. `judges` are the pairs of a judge's fingerprint and a number of votes; requests that asked no judge have
+    none.
     """
 
     requests: int
     uses: int
     protocols: tuple[str, ...]
     rubrics: dict[bytes, str]
+    judges: tuple[tuple[str, int], ...] = ()
 
 
 class UseRecord(NamedTuple):

@@ -1,0 +1,276 @@
+"""Pass rates corrected for the judge's error, with intervals that carry the error of every measurement.
+
+A judge with sensitivity Se (the share of met criteria that it passes) and specificity Sp (the share of unmet criteria
+that it fails) passes a share p = r Se + (1 - r)(1 - Sp) of criteria of which a share r is met. Rogan and Gladen (1978,
+Am. J. Epidemiol. 107:71-76) solve this for r. The interval is that of Lang and Reiczigel (2014, Prev. Vet. Med.
+113:13-22): p, Se and Sp are all estimates, from independent samples.
+
+Verdicts of one group, like labels of one row, are similar. A sample of clusters counts as the number of independent
+verdicts that would have the same variance (Kish's effective sample size). The numbers hold for the judge with one
+fingerprint, and for responses on which it errs as often as on the labelled ones; nothing here can check the second.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from math import sqrt
+from typing import Any, NamedTuple
+
+from judge_server.evaluation.metrics import LEVEL, Estimate, Z
+
+
+class UncorrectableError(ValueError):
+    """A pass rate cannot be corrected; the message is the reason."""
+
+
+class PassCount(NamedTuple):
+    """Verdicts of one cluster: how many passed, of how many that did not fail."""
+
+    passed: int
+    verdicts: int
+
+
+class MeasuredRate(NamedTuple):
+    """A rate, the number of labelled verdicts it comes from, and how many independent ones these count as."""
+
+    value: float
+    labels: int
+    effective_labels: float
+
+
+class JudgeError(NamedTuple):
+    """How often a judge is right about met criteria (`sensitivity`) and about unmet ones (`specificity`)."""
+
+    sensitivity: MeasuredRate
+    specificity: MeasuredRate
+
+    def as_json(self) -> dict[str, dict[str, float]]:
+        """Return both rates as JSON objects."""
+        return {name: rate._asdict() for name, rate in self._asdict().items()}
+
+    @classmethod
+    def from_json(cls, figures: Mapping[str, Any]) -> "JudgeError":
+        """Read both rates from JSON objects with `value`, `labels` and `effective_labels`.
+
+        Raises:
+            UncorrectableError: a number is missing or out of range, as in figures of an earlier release.
+        """
+        return cls(_read_rate("sensitivity", figures), _read_rate("specificity", figures))
+
+
+def _read_rate(name: str, figures: Mapping[str, Any]) -> MeasuredRate:
+    found = figures.get(name)
+    numbers = [found.get(field) for field in MeasuredRate._fields] if isinstance(found, Mapping) else [None]
+    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
+        raise UncorrectableError(f"the {name} is not known with the number of its labels; measure the judge again")
+    value, labels, effective = (float(number) for number in numbers if number is not None)
+    if not (0 <= value <= 1 and labels >= 1 and 0 < effective <= labels):
+        raise UncorrectableError(f"the {name} of {value:g} from {labels:g} labels is out of range")
+    return MeasuredRate(value, int(labels), effective)
+
+
+def effective_size(clusters: Iterable[PassCount]) -> float:
+    """Return how many independent verdicts have the same variance of the pass rate as these clusters of verdicts.
+
+    With k clusters of m_i verdicts of which y_i passed, n = sum(m_i) and p = sum(y_i) / n, the variance of p is
+    k / (k - 1) sum((y_i - p m_i)^2) / n^2 (the ratio estimator of cluster sampling; Cochran 1977, section 9A), and the
+    answer is p (1 - p) divided by it, at most n. Where it cannot be estimated, with one cluster or a p of 0 or 1, the
+    clusters are taken to be of one mind, and the answer is k. It is 0 without verdicts.
+    """
+    given = [one for one in clusters if one.verdicts]
+    if not given:
+        return 0.0
+    k, n = len(given), sum(one.verdicts for one in given)
+    p = sum(one.passed for one in given) / n
+    if k == 1 or p in (0.0, 1.0):
+        return float(k)
+    variance = k / (k - 1) * sum((one.passed - p * one.verdicts) ** 2 for one in given) / n**2
+    return min(float(n), p * (1 - p) / variance) if variance > 0 else float(n)
+
+
+def measure_error(rows: Sequence[Hashable], labels: Collection[bool], passed: Collection[bool]) -> JudgeError | None:
+    """Measure a judge's sensitivity and specificity by labelled verdicts.
+
+    Args:
+        rows: the row of the data set of each verdict; verdicts of one row are a cluster.
+        labels: whether people say that the criterion is met.
+        passed: whether the judge says so.
+
+    Returns:
+        None if one of the two labels does not occur.
+    """
+    counts: dict[bool, dict[Hashable, list[int]]] = {
+        True: defaultdict(lambda: [0, 0]),
+        False: defaultdict(lambda: [0, 0]),
+    }
+    for row, label, verdict in zip(rows, labels, passed, strict=True):
+        count = counts[bool(label)][row]
+        count[0] += bool(verdict) == bool(label)
+        count[1] += 1
+    rates = []
+    for label in (True, False):
+        clusters = [PassCount(*count) for count in counts[label].values()]
+        n = sum(one.verdicts for one in clusters)
+        if not n:
+            return None
+        rates.append(MeasuredRate(sum(one.passed for one in clusters) / n, n, effective_size(clusters)))
+    return JudgeError(*rates)
+
+
+def corrected_rate(observed: float, effective_verdicts: float, error: JudgeError) -> Estimate:
+    """Correct an observed pass rate for the judge's error.
+
+    The estimate is r = (p + Sp - 1) / (Se + Sp - 1). For the interval, with z = 1.96 and n the effective verdicts,
+    p' = (n p + z^2 / 2) / (n + z^2) with n' = n + z^2, and each of Se and Sp becomes (m Se + 1) / (m + 2) with
+    m' = m + 2 for m effective labels. With r' of these, clipped to [0, 1],
+
+        r' + 2 z^2 (r' Se' (1 - Se') / m_Se' - (1 - r') Sp' (1 - Sp') / m_Sp')
+           ± z sqrt(p' (1 - p') / n' + r'^2 Se' (1 - Se') / m_Se' + (1 - r')^2 Sp' (1 - Sp') / m_Sp') / (Se' + Sp' - 1)
+
+    Estimate and interval are clipped to [0, 1], and the interval is widened to contain the estimate.
+
+    Args:
+        observed: the share of verdicts that passed, in [0, 1].
+        effective_verdicts: how many independent verdicts it comes from, above 0; see `effective_size`.
+        error: the judge's sensitivity and specificity.
+
+    Raises:
+        UncorrectableError: the judge was not shown to be better than chance: the 95% interval of Se + Sp - 1 reaches 0.
+        ValueError: an argument is out of range.
+    """
+    if not 0 <= observed <= 1 or not effective_verdicts > 0:
+        raise ValueError(f"a pass rate of {observed} from {effective_verdicts} verdicts is out of range")
+    p, n = (effective_verdicts * observed + Z**2 / 2) / (effective_verdicts + Z**2), effective_verdicts + Z**2
+    sensitivity, sensitivity_variance = _shrunk(error.sensitivity)
+    specificity, specificity_variance = _shrunk(error.specificity)
+    youden = sensitivity + specificity - 1
+    if youden - Z * sqrt(sensitivity_variance + specificity_variance) <= 0:
+        raise UncorrectableError(
+            f"the judge is not clearly better than chance on labelled data: sensitivity {error.sensitivity.value:.2f} "
+            f"of {error.sensitivity.labels:,} labels and specificity {error.specificity.value:.2f} of "
+            f"{error.specificity.labels:,}; label more, or take a better judge"
+        )
+    value = _clipped((observed + error.specificity.value - 1) / (error.sensitivity.value + error.specificity.value - 1))
+    rate = min(max((p + specificity - 1) / youden, 0.0), 1.0)
+    shift = 2 * Z**2 * (rate * sensitivity_variance - (1 - rate) * specificity_variance)
+    variance = p * (1 - p) / n + rate**2 * sensitivity_variance + (1 - rate) ** 2 * specificity_variance
+    half = Z * sqrt(variance) / youden
+    return Estimate(value, min(value, _clipped(rate + shift - half)), max(value, _clipped(rate + shift + half)))
+
+
+def _shrunk(rate: MeasuredRate) -> tuple[float, float]:
+    """Add one success and one failure to a rate; return it and its variance."""
+    m = rate.effective_labels + 2
+    value = (rate.effective_labels * rate.value + 1) / m
+    return value, value * (1 - value) / m
+
+
+def _clipped(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+class ErrorSource(NamedTuple):
+    """A measurement of a judge.
+
+    Attributes:
+        name: what to call it, such as `calibration team@1`.
+        fingerprint, votes: the judge that was measured, and the number of votes per criterion.
+        figures: `sensitivity` and `specificity` as `JudgeError.from_json` reads them; None if they were not measured.
+    """
+
+    name: str
+    fingerprint: str | None
+    votes: int
+    figures: Mapping[str, Any] | None
+
+
+class CorrectedRate(NamedTuple):
+    """A criterion's pass rate in a run, as observed and corrected.
+
+    Attributes:
+        passed, verdicts: the judge's verdicts that passed, and all that did not fail.
+        groups: the number of groups that they belong to.
+        effective_verdicts: how many independent verdicts they count as.
+    """
+
+    criterion: str
+    passed: int
+    verdicts: int
+    groups: int
+    effective_verdicts: float
+    corrected: Estimate
+
+
+class CorrectedRates(NamedTuple):
+    """The corrected pass rates of a run, or the reason why there are none.
+
+    Attributes:
+        reason: why nothing was corrected; None if it was.
+        source: the name of the measurement that was used; None if none was found.
+        error: the judge's error.
+        rates: by criterion, without criteria that programs decide or whose verdicts all failed.
+    """
+
+    reason: str | None
+    source: str | None = None
+    error: JudgeError | None = None
+    rates: Mapping[str, CorrectedRate] = {}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the corrected pass rates as JSON."""
+        return {
+            "reason": self.reason,
+            "source": self.source,
+            "level": LEVEL,
+            "judge_error": None if self.error is None else self.error.as_json(),
+            "criteria": [{**one._asdict(), "corrected": one.corrected._asdict()} for one in self.rates.values()],
+        }
+
+
+def source_for(judges: Collection[tuple[str, int]], sources: Iterable[ErrorSource]) -> ErrorSource:
+    """Return the first measurement of the judge of a run.
+
+    Args:
+        judges: the pairs of a fingerprint and a number of votes that the run was judged with.
+        sources: the measurements.
+
+    Raises:
+        UncorrectableError: the run has no judge or several, or none of the sources measured its judge.
+    """
+    if len(judges) != 1:
+        found = "no judge" if not judges else f"{len(judges)} judges, or numbers of votes"
+        raise UncorrectableError(f"the run was judged by {found}; a correction needs a run with one judge")
+    ((fingerprint, votes),) = judges
+    given = list(sources)
+    for one in given:
+        if (one.fingerprint, one.votes) == (fingerprint, votes):
+            return one
+    asked = f"{fingerprint[:19]}… with {votes} vote{'s' if votes > 1 else ''} per criterion"
+    names = ", ".join(one.name for one in given[:3]) + (f" and {len(given) - 3} more" if len(given) > 3 else "")
+    raise UncorrectableError(
+        f"the run's judge, {asked}, was not measured by {names or 'any stored calibration'}; "
+        "measure it with `adjudge evaluate --json`, and name the report with --evaluation"
+    )
+
+
+def correct_rates(source: ErrorSource, passes: Mapping[str, Sequence[PassCount]]) -> CorrectedRates:
+    """Correct the pass rates of a run by its judge's error.
+
+    Args:
+        source: the measurement of the run's judge.
+        passes: by criterion, the counts of each group.
+    """
+    error = None
+    try:
+        if source.figures is None:
+            raise UncorrectableError("the measurement has no labels of both kinds, met and unmet")
+        error = JudgeError.from_json(source.figures)
+        rates = {name: _of_criterion(name, groups, error) for name, groups in passes.items() if groups}
+    except UncorrectableError as reason:
+        return CorrectedRates(f"{source.name}: {reason}", source.name, error)
+    return CorrectedRates(None, source.name, error, rates)
+
+
+def _of_criterion(name: str, groups: Sequence[PassCount], error: JudgeError) -> CorrectedRate:
+    passed, verdicts = sum(one.passed for one in groups), sum(one.verdicts for one in groups)
+    size = effective_size(groups)
+    return CorrectedRate(name, passed, verdicts, len(groups), size, corrected_rate(passed / verdicts, size, error))

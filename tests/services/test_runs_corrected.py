@@ -1,0 +1,168 @@
+"""`adjudge runs show --corrected`: pass rates corrected by a measurement of the run's own judge, or a reason."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from adjudge_services.cli.score_file import open_client
+from adjudge_services.settings import Settings
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import SQLLedger
+from trainer_client.wire.ledger_rows import UseFilter
+
+pytestmark = pytest.mark.usefixtures("migrated")
+
+RUN = CliRunner()
+CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(3)]
+EXACT = {"id": "digits", "description": "Has 4.", "verifier": {"type": "contains", "all_of": ["4"]}}
+LABELLED, GROUPS, RESPONSES = 80, 25, 4
+
+
+def run(*arguments: str) -> Result:
+    """Run a command."""
+    result = RUN.invoke(app, [*arguments])
+    assert "Traceback" not in result.output
+    return result
+
+
+def written(file: Path, rows: list[Any]) -> str:
+    """Write JSONL."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+@pytest.fixture(autouse=True)
+def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripted engine answers by a hash of the prompt, so its answers are the same in every test."""
+    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> str:
+    """Labels that the judge meets in about nine cases of ten."""
+    plain = [
+        {"id": f"l{n}", "prompt": "?", "responses": [f"labelled {n}"], "rubric": {"criteria": CRITERIA}}
+        for n in range(LABELLED)
+    ]
+    scored = run("score", written(tmp_path / "plain.jsonl", plain), "--engine", "scripted://hash", "--jsonl")
+    rows = []
+    for place, line in enumerate(scored.stdout.splitlines()):
+        verdicts = json.loads(line)["responses"][0]["verdicts"]
+        labels = {v["criterion"]: (v["score"] == 1.0) != ((3 * place + n) % 10 == 0) for n, v in enumerate(verdicts)}
+        rows.append(plain[place] | {"labels": [labels]})
+    return written(tmp_path / "labelled.jsonl", rows)
+
+
+def judge(name: str, engine: str = "scripted://hash", criteria: list[Any] = CRITERIA, **options: Any) -> None:
+    """Judge groups for a run, and wait until the ledger has them."""
+    rows = [
+        {"id": f"g{n}", "prompt": f"{n}?", "responses": [f"r{n}-{k}" for k in range(RESPONSES)]} for n in range(GROUPS)
+    ]
+
+    async def work() -> None:
+        settings = Settings(engine_url=engine)
+        ledger = SQLLedger(settings.store_url)
+        async with open_client(None, settings) as client:
+            await client.rewards(rows, {"criteria": criteria}, run=name, **options)
+            expected = len(criteria) * GROUPS * RESPONSES
+            while len(await ledger.uses(UseFilter(PROJECT_ID, name, limit=1000))) < expected:  # noqa: ASYNC110 (another thread writes)
+                await asyncio.sleep(0.01)
+        await ledger.close()
+
+    asyncio.run(work())
+
+
+def shown(name: str, *arguments: str) -> dict[str, Any]:
+    """What `adjudge runs show --json` says."""
+    result = run("runs", "show", name, "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def evaluated(file: Path, labelled: str, engine: str = "scripted://hash", *arguments: str) -> str:
+    """Write a report on a judge."""
+    result = run("evaluate", engine, labelled, "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    file.write_text(result.stdout)
+    return str(file)
+
+
+def test_rates_are_corrected_by_the_calibration_that_the_run_was_judged_with(
+    labelled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("calibrate", "scripted://hash", labelled, "--name", "team").exit_code == 0
+    judge("plain")
+    monkeypatch.setenv("ADJUDGE_CALIBRATIONS", "team")
+    judge("calibrated", criteria=[*CRITERIA, EXACT])
+    report = shown("calibrated", "--corrected")
+    corrected = report["corrected"]
+    assert (corrected["reason"], corrected["source"]) == (None, "calibration team@1")
+    right, wrong = (corrected["judge_error"][name] for name in ("sensitivity", "specificity"))
+    assert (
+        right["labels"] + wrong["labels"]
+        == json.loads(run("calibrations", "show", "team").stdout)["measured"]["brier"]["n"]
+    )
+    assert {one["criterion"] for one in corrected["criteria"]} == {"c0", "c1", "c2"}  # a program decides the other
+    observed = {one["criterion"]: one["pass_rate"] for one in report["criteria"]}
+    for one in corrected["criteria"]:
+        share = one["passed"] / one["verdicts"]
+        assert share == observed[one["criterion"]]
+        assert (one["verdicts"], one["groups"]) == (GROUPS * RESPONSES, GROUPS)
+        expected = (share + wrong["value"] - 1) / (right["value"] + wrong["value"] - 1)
+        assert one["corrected"]["value"] == pytest.approx(min(max(expected, 0), 1))
+        assert one["corrected"]["low"] < one["corrected"]["value"] < one["corrected"]["high"]
+    other = shown("plain", "--corrected")["corrected"]
+    assert other["criteria"] == []
+    assert "was not measured by calibration team@1" in other["reason"]
+
+
+def test_a_report_corrects_runs_of_its_own_judge_only(labelled: str, tmp_path: Path) -> None:
+    report = evaluated(tmp_path / "report.json", labelled)
+    judge("hash")
+    judge("yes", "scripted://yes")
+    judge("votes", votes=3, temperature=0.0)
+    corrected = shown("hash", "--evaluation", report)["corrected"]
+    assert corrected["source"] == report
+    assert [one["criterion"] for one in corrected["criteria"]] == ["c0", "c1", "c2"]
+    table = run("runs", "show", "hash", "--evaluation", report).stdout
+    assert "corrected [95%]" in table
+    assert "sensitivity 0.9" in " ".join(table.split())
+    for name in ("yes", "votes"):
+        refused = run("runs", "show", name, "--evaluation", report)
+        assert "are not corrected for the judge's error: the run's judge, sha256:" in " ".join(refused.stdout.split())
+        assert "corrected [95%]" not in refused.stdout
+        assert shown(name, "--evaluation", report)["corrected"]["criteria"] == []
+
+
+def test_a_judge_that_always_says_yes_corrects_nothing(labelled: str, tmp_path: Path) -> None:
+    report = evaluated(tmp_path / "report.json", labelled, "scripted://yes")
+    judge("yes", "scripted://yes")
+    corrected = shown("yes", "--evaluation", report)["corrected"]
+    assert corrected["criteria"] == []
+    assert "not clearly better than chance" in corrected["reason"]
+    assert corrected["judge_error"]["sensitivity"]["value"] == 1.0
+
+
+def test_a_run_of_two_judges_is_not_corrected(labelled: str, tmp_path: Path) -> None:
+    report = evaluated(tmp_path / "report.json", labelled)
+    judge("both")
+    judge("both", "scripted://yes")
+    assert "judged by 2 judges" in shown("both", "--evaluation", report)["corrected"]["reason"]
+
+
+def test_without_being_asked_the_report_is_as_before(labelled: str, tmp_path: Path) -> None:
+    judge("r")
+    assert "corrected" not in shown("r")
+    (tmp_path / "other.json").write_text("[]")
+    refused = run("runs", "show", "r", "--evaluation", str(tmp_path / "other.json"))
+    assert refused.exit_code == 1
+    assert "is not a report of `adjudge evaluate --json`" in " ".join(refused.stderr.split())
+    at_service = run("runs", "show", "r", "--corrected", "--url", "http://127.0.0.1:9")
+    assert "leave out --url" in " ".join(at_service.stderr.split())
