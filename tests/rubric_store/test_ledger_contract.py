@@ -174,6 +174,7 @@ async def test_a_run_is_read_for_rewards_in_order_some_uses_at_a_time(ledger: SQ
     run = await ledger.judged_run(RUN)
     assert (run.requests, run.uses, run.protocols) == (7, 28, ("binary",))
     assert run.rubrics == {RUBRIC: CRITERIA}
+    assert run.judges == (("sha256:f", 1),)
     at_once = await judged(ledger, RUN)
     assert await judged(ledger, RUN, 1) == await judged(ledger, RUN, 9) == at_once
     assert [(each.request_id, each.position) for each in at_once] == [

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("migrated")
 
 RUN = CliRunner()
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(3)]
-EXACT = {"id": "digits", "description": "Has 4.", "verifier": {"type": "contains", "all_of": ["4"]}}
+EXACT = {"id": "digits", "description": "Has 4.", "verification": {"method": "regex", "pattern": "4"}}
 LABELLED, GROUPS, RESPONSES = 80, 25, 4
 
 
@@ -69,8 +69,10 @@ def judge(name: str, engine: str = "scripted://hash", criteria: list[Any] = CRIT
         settings = Settings(engine_url=engine)
         ledger = SQLLedger(settings.store_url)
         async with open_client(None, settings) as client:
-            await client.rewards(rows, {"criteria": criteria}, run=name, **options)
-            expected = len(criteria) * GROUPS * RESPONSES
+            client.run = name
+            before = len(await ledger.uses(UseFilter(PROJECT_ID, name, limit=1000)))
+            await client.rewards(rows, {"criteria": criteria}, **options)
+            expected = before + len(criteria) * GROUPS * RESPONSES
             while len(await ledger.uses(UseFilter(PROJECT_ID, name, limit=1000))) < expected:  # noqa: ASYNC110 (another thread writes)
                 await asyncio.sleep(0.01)
         await ledger.close()
@@ -105,10 +107,8 @@ def test_rates_are_corrected_by_the_calibration_that_the_run_was_judged_with(
     corrected = report["corrected"]
     assert (corrected["reason"], corrected["source"]) == (None, "calibration team@1")
     right, wrong = (corrected["judge_error"][name] for name in ("sensitivity", "specificity"))
-    assert (
-        right["labels"] + wrong["labels"]
-        == json.loads(run("calibrations", "show", "team").stdout)["measured"]["brier"]["n"]
-    )
+    stored = json.loads(run("calibrations", "show", "team").stdout)["measured"]
+    assert right["labels"] + wrong["labels"] == stored["brier"]["n"]
     assert {one["criterion"] for one in corrected["criteria"]} == {"c0", "c1", "c2"}  # a program decides the other
     observed = {one["criterion"]: one["pass_rate"] for one in report["criteria"]}
     for one in corrected["criteria"]:
@@ -123,22 +123,32 @@ def test_rates_are_corrected_by_the_calibration_that_the_run_was_judged_with(
     assert "was not measured by calibration team@1" in other["reason"]
 
 
-def test_a_report_corrects_runs_of_its_own_judge_only(labelled: str, tmp_path: Path) -> None:
+def test_a_report_corrects_runs_of_its_own_judge_only(
+    labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = evaluated(tmp_path / "report.json", labelled)
     judge("hash")
-    judge("yes", "scripted://yes")
-    judge("votes", votes=3, temperature=0.0)
+    monkeypatch.setenv("ADJUDGE_MIN_CHOICE_MASS", "0.03")  # part of the judge's fingerprint
+    judge("other")
     corrected = shown("hash", "--evaluation", report)["corrected"]
     assert corrected["source"] == report
     assert [one["criterion"] for one in corrected["criteria"]] == ["c0", "c1", "c2"]
     table = run("runs", "show", "hash", "--evaluation", report).stdout
     assert "corrected [95%]" in table
     assert "sensitivity 0.9" in " ".join(table.split())
-    for name in ("yes", "votes"):
-        refused = run("runs", "show", name, "--evaluation", report)
-        assert "are not corrected for the judge's error: the run's judge, sha256:" in " ".join(refused.stdout.split())
-        assert "corrected [95%]" not in refused.stdout
-        assert shown(name, "--evaluation", report)["corrected"]["criteria"] == []
+    refused = run("runs", "show", "other", "--evaluation", report)
+    assert "are not corrected for the judge's error: the run's judge, sha256:" in " ".join(refused.stdout.split())
+    assert "corrected [95%]" not in refused.stdout
+    assert shown("other", "--evaluation", report)["corrected"]["criteria"] == []
+
+
+def test_a_report_holds_for_its_own_number_of_votes(labelled: str, tmp_path: Path) -> None:
+    report = evaluated(tmp_path / "report.json", labelled, "scripted://hash", "--votes", "3", "--rationale")
+    judge("three", votes=3, rationale=True)
+    judge("five", votes=5, rationale=True)
+    three, five = (shown(name, "--evaluation", report)["corrected"] for name in ("three", "five"))
+    assert three["source"] == report
+    assert "with 5 votes per criterion, was not measured by" in five["reason"]
 
 
 def test_a_judge_that_always_says_yes_corrects_nothing(labelled: str, tmp_path: Path) -> None:
@@ -150,10 +160,11 @@ def test_a_judge_that_always_says_yes_corrects_nothing(labelled: str, tmp_path: 
     assert corrected["judge_error"]["sensitivity"]["value"] == 1.0
 
 
-def test_a_run_of_two_judges_is_not_corrected(labelled: str, tmp_path: Path) -> None:
+def test_a_run_of_two_judges_is_not_corrected(labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = evaluated(tmp_path / "report.json", labelled)
     judge("both")
-    judge("both", "scripted://yes")
+    monkeypatch.setenv("ADJUDGE_MIN_CHOICE_MASS", "0.03")
+    judge("both")
     assert "judged by 2 judges" in shown("both", "--evaluation", report)["corrected"]["reason"]
 
 
