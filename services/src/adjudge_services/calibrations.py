@@ -3,14 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from adjudge_services.settings import Settings
-from judge_server.api.service import Service
 from judge_server.judging.calibration import StoredCalibration
-from judge_server.judging.questions import JudgingConfig
 from judge_server.scoring.judge import Judge
 from rubric_store import CalibrationStore, CalibrationVersion
 from trainer_client.wire import DEFAULT_JUDGE
@@ -43,27 +40,6 @@ def references_by_judge(text: str | None) -> dict[str, list[str]]:
 def as_calibration(version: CalibrationVersion) -> StoredCalibration:
     """Read a stored version."""
     return StoredCalibration.model_validate({**version.content, "name": version.name, "version": version.version})
-
-
-async def calibrated_fingerprint(engine_url: str, name: str, content: Mapping[str, Any], config: JudgingConfig) -> str:
-    """Start an engine, apply a calibration to it that is not stored yet, and return the judge's fingerprint.
-
-    Raises:
-        StartError: the engine does not start.
-        InvalidRequest: the calibration does not hold for the engine.
-    """
-    from adjudge_services.wiring import build_app, prepare_store  # which apply calibrations
-
-    settings = Settings.with_options(engine_url=engine_url, calibrations=None).model_copy(
-        update={"engines": {}, "ledger": "off", "host": "127.0.0.1", "keys": "loopback"}
-    )
-    await prepare_store(settings)
-    app = build_app(settings, wait_for_judge=True)
-    async with app.router.lifespan_context(app):
-        service: Service = app.state.service
-        judge = service.ready_judge()
-        judge.stored_calibrations = [StoredCalibration.model_validate({**content, "name": name, "version": 1})]
-        return judge.prepared(config).fingerprint
 
 
 class CalibrationLoader:

@@ -3,14 +3,13 @@
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from rich.table import Table
 
-from adjudge_services.calibrations import calibrated_fingerprint
 from adjudge_services.cli.evaluate import (
     DatasetArgument,
     FreshOption,
@@ -25,10 +24,14 @@ from adjudge_services.cli.evaluate import (
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, command_line_user, prepare_store
+from adjudge_services.wiring import StartError, build_app, command_line_user, prepare_store
 from judge_server.errors import ServiceError
 from rubric_store import CalibrationStore
 from trainer_client import AdjudgeError
+
+if TYPE_CHECKING:  # numpy and FastAPI, which take long to import
+    from judge_server.api.service import Service
+    from judge_server.judging.questions import JudgingConfig
 
 app = typer.Typer(invoke_without_command=True, help="List, show and select stored calibrations.")
 
@@ -112,7 +115,7 @@ def calibrate(
     }
     if "://" in judge:
         try:
-            content["fingerprint"] = asyncio.run(calibrated_fingerprint(judge, name, content, config))
+            content["fingerprint"] = asyncio.run(_calibrated_fingerprint(judge, name, content, config))
         except (StartError, ServiceError, OSError) as problem:
             exit_with_error(str(problem))
     version, added = _with_store(lambda store: store.add(name, content))
@@ -121,6 +124,29 @@ def calibrate(
         f"ADJUDGE_CALIBRATIONS={name}@{version.version}, or an alias (`adjudge calibrations alias`)",
         highlight=False,
     )
+
+
+async def _calibrated_fingerprint(
+    engine_url: str, name: str, content: Mapping[str, Any], config: "JudgingConfig"
+) -> str:
+    """Start an engine, apply a calibration to it that is not stored yet, and return the judge's fingerprint.
+
+    Raises:
+        StartError: the engine does not start.
+        InvalidRequest: the calibration does not hold for the engine.
+    """
+    from judge_server.judging.calibration import StoredCalibration
+
+    settings = Settings.with_options(engine_url=engine_url, calibrations=None).model_copy(
+        update={"engines": {}, "ledger": "off", "host": "127.0.0.1", "keys": "loopback"}
+    )
+    await prepare_store(settings)
+    app = build_app(settings, wait_for_judge=True)
+    async with app.router.lifespan_context(app):
+        service: Service = app.state.service
+        judge = service.ready_judge()
+        judge.stored_calibrations = [StoredCalibration.model_validate({**content, "name": name, "version": 1})]
+        return judge.prepared(config).fingerprint
 
 
 def _threshold(text: str) -> float | Literal["balanced"]:
