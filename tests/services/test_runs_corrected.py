@@ -135,6 +135,7 @@ def test_a_report_corrects_runs_of_its_own_judge_only(
     assert [one["criterion"] for one in corrected["criteria"]] == ["c0", "c1", "c2"]
     table = run("runs", "show", "hash", "--evaluation", report).stdout
     assert "corrected [95%]" in table
+    assert "{:.0%} [{:.0%}, {:.0%}]".format(*corrected["criteria"][0]["corrected"].values()) in table
     assert "sensitivity 0.9" in " ".join(table.split())
     refused = run("runs", "show", "other", "--evaluation", report)
     assert "are not corrected for the judge's error: the run's judge, sha256:" in " ".join(refused.stdout.split())

@@ -54,6 +54,8 @@ _BESIDE_CURVE = 64
 """Width of the rest of the criteria table, without the longest criterion id, in columns."""
 _CORRECTED = 20
 """Width of the column of corrected rates."""
+_CURVE_TITLE = 24
+"""Width of the title of a criterion's curve; corrected rates take the curve's place in a narrower terminal."""
 _BESIDE_REWARDS = 50
 """Width of the rest of the reward line, in columns."""
 _ID = 40
@@ -149,7 +151,7 @@ def criteria_table(report: RunReport, width: int, corrected: "CorrectedRates | N
     columns = min(
         max(width - _BESIDE_CURVE - longest - bool(rates) * _CORRECTED, _CURVE[0]), _CURVE[1], len(report.steps)
     )
-    has_curve = len(report.steps) > 1
+    has_curve = len(report.steps) > 1 and (not rates or width >= _BESIDE_CURVE + longest + _CORRECTED + _CURVE_TITLE)
     if has_curve:
         table.add_column(f"passed, step {_step(report.steps[0].step)} to {_step(report.steps[-1].step)}", no_wrap=True)
         table.add_column("first → last", justify="right", no_wrap=True)
