@@ -1,6 +1,6 @@
-"""The evaluation of a judge as one self-contained HTML page: tables and plots, in light and in dark.
+"""Evaluations and bake-offs of judges as self-contained HTML pages: tables and plots, in light and in dark.
 
-The page fetches nothing: its style is inline and its plots are SVG. Plots take their colours from the style, so that
+A page fetches nothing: its style is inline and its plots are SVG. Plots take their colours from the style, so that
 they follow the reader's choice of light or dark.
 """
 
@@ -9,10 +9,11 @@ from importlib.resources import files
 from math import isnan
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from judge_server.evaluation.metrics import Estimate, ReliabilityBin
+from judge_server.evaluation.bakeoff import PAIRS_RIGHT, VERDICT_FIGURES, BakeOff, Cost
+from judge_server.evaluation.metrics import UNDEFINED, Estimate, ReliabilityBin
 from judge_server.evaluation.report import FEW_ROWS, Evaluation, Slice
 
 HEADINGS: Mapping[str, str] = {
@@ -34,6 +35,11 @@ CHANGES: Mapping[str, str] = {
     "length": "a paragraph without content added to the response",
 }
 
+QUALITY_HEADINGS: Mapping[str, str] = {**HEADINGS, PAIRS_RIGHT: "pairs judged right"}
+
+COST_DIGITS: Mapping[Cost, int] = {"seconds": 2, "tokens_computed": 0, "tokens_written": 1, "calls": 2}
+"""Digits after the point with which tables show a cost of a judgement."""
+
 _MOST_PARTS = 40
 
 
@@ -52,23 +58,62 @@ def html_report(evaluation: Evaluation, heading: Mapping[str, Any]) -> str:
         evaluation: the report.
         heading: what was measured, shown at the top: names and texts.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["estimate"] = format_estimate
-    template = environment.from_string(
-        (files("judge_server.evaluation") / "report.html.jinja").read_text(encoding="utf-8")
-    )
     parts = [one for one in evaluation.slices if one.by != "all"]
-    return template.render(
-        evaluation=evaluation,
-        heading=heading,
-        headings=HEADINGS,
-        changes=CHANGES,
-        few_rows=FEW_ROWS,
-        rows=evaluation.overall.rows,
-        reliability_plot=reliability_plot(evaluation.bins, evaluation.raw_bins) if evaluation.bins else "",
-        roc_plot=roc_plot(evaluation.curve) if evaluation.curve else "",
-        parts_plot=interval_plot(parts) if parts else "",
+    return (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            evaluation=evaluation,
+            heading=heading,
+            headings=HEADINGS,
+            changes=CHANGES,
+            few_rows=FEW_ROWS,
+            rows=evaluation.overall.rows,
+            reliability_plot=reliability_plot(evaluation.bins, evaluation.raw_bins) if evaluation.bins else "",
+            roc_plot=roc_plot(evaluation.curve) if evaluation.curve else "",
+            parts_plot=interval_plot(parts) if parts else "",
+        )
     )
+
+
+def bakeoff_html(found: BakeOff, heading: Mapping[str, Any]) -> str:
+    """Render the page of a bake-off. `heading` says what was measured: names and texts."""
+    with_figures = [one for one in found.results if not one.problem]
+    return (
+        _environment()
+        .get_template("bakeoff.html.jinja")
+        .render(
+            found=found,
+            heading=heading,
+            headings=QUALITY_HEADINGS,
+            quality=names_of(found),
+            digits=COST_DIGITS,
+            undefined=UNDEFINED,
+            few_rows=FEW_ROWS,
+            few=any(one.rows < FEW_ROWS for one in with_figures),
+            first=with_figures[0].contender.name if len(with_figures) > 1 else "",
+            plot=front_plot(found),
+        )
+    )
+
+
+def names_of(found: BakeOff) -> list[str]:
+    """Return the quality figures that some contender has, in the order in which tables show them."""
+    return [n for n in (*VERDICT_FIGURES, PAIRS_RIGHT) if any(n in one.quality for one in found.results)]
+
+
+def _environment() -> Environment:
+    """Return the environment of the pages' templates."""
+    folder = files("judge_server.evaluation")
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+    )
+    environment.filters["estimate"] = format_estimate
+    return environment
 
 
 _SIDE, _LEFT, _BOTTOM, _TOP = 280, 46, 40, 12
@@ -168,4 +213,57 @@ def interval_plot(parts: Sequence[Slice]) -> Markup:
     return Markup(  # no text but escaped names # noqa: S704 # nosec B704
         f'<svg viewBox="0 0 {left + side + 20} {bottom + 24}" width="{left + side + 20}" role="img" '
         f'aria-label="Balanced accuracy by part">{"".join(marks)}</svg>'
+    )
+
+
+def front_plot(found: BakeOff) -> Markup:
+    """Plot the quality of each contender against its cost, with intervals; those on the front are joined by a line."""
+    points = [
+        (number, one, one.quality[found.quality], one.cost[found.cost])
+        for number, one in enumerate(found.results, 1)
+        if found.quality in one.quality and found.cost in one.cost and not isnan(one.quality[found.quality].value)
+    ]
+    if not points:
+        return Markup()
+    largest = max(max(cost.value, 0.0 if isnan(cost.high) else cost.high) for *_, cost in points) or 1.0
+    width, left = 520, _LEFT
+
+    def x(cost: float) -> float:
+        return round(left + width * cost / (largest * 1.05), 1)
+
+    marks = []
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+        style = "chance" if tick == 0.5 else "grid"
+        marks.append(f'<line class="{style}" x1="{left}" y1="{_y(tick)}" x2="{left + width}" y2="{_y(tick)}"/>')
+        marks.append(f'<text class="tick" x="{left - 6}" y="{_y(tick) + 4}" text-anchor="end">{tick:g}</text>')
+        at = x(tick * largest)
+        marks.append(f'<line class="grid" x1="{at}" y1="{_y(0)}" x2="{at}" y2="{_y(1)}"/>')
+        marks.append(f'<text class="tick" x="{at}" y="{_y(0) + 15}" text-anchor="middle">{tick * largest:.3g}</text>')
+    front = sorted((cost.value, quality.value) for _, one, quality, cost in points if one.on_front)
+    path = " ".join(f"{x(cost)},{_y(quality)}" for cost, quality in front)
+    marks.append(f'<polyline class="line main" points="{path}"/>')
+    for number, one, quality, cost in points:
+        across, up = x(cost.value), _y(quality.value)
+        if not isnan(quality.low):
+            marks.append(
+                f'<line class="bar" x1="{across}" y1="{_y(quality.low)}" x2="{across}" y2="{_y(quality.high)}"/>'
+            )
+        if not isnan(cost.low):
+            marks.append(f'<line class="bar" x1="{x(cost.low)}" y1="{up}" x2="{x(cost.high)}" y2="{up}"/>')
+        paid = format_estimate(cost, COST_DIGITS[found.cost])
+        marks.append(
+            f'<circle class="dot {"main" if one.on_front else "raw"}" cx="{across}" cy="{up}" r="5">'
+            f"<title>{escape(one.contender.name)}: {format_estimate(quality)} for {paid}</title>"
+            f'</circle><text class="name" x="{across + 8}" y="{up - 7}">{number}</text>'
+        )
+    titles = (
+        f'<text class="axis" x="{left + width / 2}" y="{_y(0) + 33}" text-anchor="middle">'
+        f"{escape(found.cost.replace('_', ' '))} a judgement</text>"
+        f'<text class="axis" transform="translate(12 {_y(0.5)}) rotate(-90)" text-anchor="middle">'
+        f"{escape(QUALITY_HEADINGS[found.quality])}</text>"
+    )
+    size = (left + width + 24, _TOP + _SIDE + _BOTTOM)
+    return Markup(  # noqa: S704 (numbers, and names that are escaped)
+        f'<svg viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" role="img" aria-label="Quality against cost">'
+        f"{''.join(marks)}{titles}</svg>"
     )

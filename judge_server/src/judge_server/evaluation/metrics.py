@@ -179,11 +179,25 @@ class RowBootstrap:
         """Return every figure of some judgements with its interval."""
         if not len(rows):
             return dict.fromkeys(FIGURES, UNDEFINED)
-        values = arrays.figures()
-        weights = self.weights(rows, arrays.labels)
-        size = max(1, _CELLS // len(rows))
-        parts = [arrays.figures(weights[start : start + size]) for start in range(0, len(weights), size)]
-        return {name: estimate(float(values[name][0]), np.concatenate([p[name] for p in parts])) for name in FIGURES}
+        values, resampled = arrays.figures(), _in_parts(arrays, self.weights(rows, arrays.labels))
+        return {name: estimate(float(values[name][0]), resampled[name]) for name in FIGURES}
+
+    def differences(
+        self, rows: Sequence[Hashable], first: VerdictArrays, second: VerdictArrays
+    ) -> dict[Figure, Estimate]:
+        """Return every figure of `second` minus that of `first`: two judges' verdicts on the same labelled items.
+
+        Both are resampled together, so that what is hard for both does not widen the interval.
+        """
+        if not len(rows):
+            return dict.fromkeys(FIGURES, UNDEFINED)
+        weights = self.weights(rows, first.labels)
+        before, after = first.figures(), second.figures()
+        resampled_before, resampled_after = _in_parts(first, weights), _in_parts(second, weights)
+        return {
+            name: estimate(float(after[name][0] - before[name][0]), resampled_after[name] - resampled_before[name])
+            for name in FIGURES
+        }
 
     def mean(self, rows: Sequence[Hashable], values: Sequence[float]) -> Estimate:
         """Return the mean of one value per judgement, with its interval."""
@@ -195,6 +209,13 @@ class RowBootstrap:
             return UNDEFINED
         with np.errstate(invalid="ignore", divide="ignore"):
             return estimate(float(of(np.ones((1, len(rows))))[0]), of(self.weights(rows)))
+
+
+def _in_parts(arrays: VerdictArrays, weights: Floats) -> dict[Figure, Floats]:
+    """Return every figure for each row of weights, with at most `_CELLS` weights at a time."""
+    size = max(1, _CELLS // len(arrays.labels))
+    parts = [arrays.figures(weights[start : start + size]) for start in range(0, len(weights), size)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
 
 
 def _draw(rng: np.random.Generator, rows: int, resamples: int) -> Floats:

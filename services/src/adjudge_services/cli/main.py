@@ -42,6 +42,10 @@ COMMANDS: Final = {
         "adjudge_services.cli.evaluate:evaluate",
         "Measure a judge on labelled data: is it good enough, and what does it cost?",
     ),
+    "bakeoff": CommandSource(
+        "adjudge_services.cli.bakeoff:bakeoff",
+        "Compare judges, and ways of asking them, on labelled data: which is good enough, and what does it cost?",
+    ),
     "filter-easy": CommandSource(
         "adjudge_services.cli.score:filter_easy",
         "Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.",

@@ -1,0 +1,268 @@
+"""Compare contenders on one labelled data set: quality against cost. A contender is a judge and how it is asked.
+
+Every contender has the figures of its own verdicts, as `evaluate` computes them. Differences are paired: they are taken
+over the items that every measured contender has a verdict on, so that no contender gains by failing on a hard one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isnan
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from judge_server.evaluation.judging import Judgement
+from judge_server.evaluation.labelled import LabelledPair
+from judge_server.evaluation.metrics import Estimate, Figure, Floats, RowBootstrap, as_json
+from judge_server.evaluation.report import Measured, evaluate, measured_verdicts, verdict_arrays
+
+Cost: TypeAlias = Literal["seconds", "tokens_computed", "tokens_written", "calls"]
+"""A cost of a judgement, under its name in `CostFigures`."""
+
+COSTS: tuple[Cost, ...] = get_args(Cost)
+
+VERDICT_FIGURES: tuple[Figure, ...] = ("balanced_accuracy", "auroc", "ece")
+PAIRS_RIGHT = "pairs_right"
+"""The share of pairs judged right, with disagreement of the two orders counted as half."""
+
+_USAGE: Mapping[Cost, str] = {
+    "seconds": "seconds_judging",
+    "tokens_computed": "prompt_tokens_computed",
+    "tokens_written": "tokens_written",
+    "calls": "judge_calls",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A judge and how it is asked.
+
+    Attributes:
+        name: what tables call it.
+        judge: an engine URL, or the name of a service's judge.
+        options: the fields of `judging` in a request that are not the default.
+    """
+
+    name: str
+    judge: str
+    options: Mapping[str, Any]
+
+
+class Differences(NamedTuple):
+    """A contender minus the first one, over the items that every measured contender has a verdict on.
+
+    Attributes:
+        n: the number of those verdicts or, in a data set of pairs, of those comparisons.
+        quality: the difference of each quality figure.
+        cost: the difference of each cost of a judgement, over the examples that every contender asked its judge about.
+    """
+
+    n: int
+    quality: Mapping[str, Estimate]
+    cost: Mapping[Cost, Estimate]
+
+
+@dataclass(frozen=True, slots=True)
+class ContenderResult:
+    """The figures of a contender.
+
+    Attributes:
+        contender: the contender.
+        problem: why it has no figures; empty if it has some.
+        model, fingerprint: the judge.
+        n, rows: the number of verdicts (or comparisons of pairs) with a score, and of rows that they come from.
+        failed, refused: the number of failed verdicts, and of examples that the service refused.
+        quality: balanced accuracy, AUROC and ECE, or the share of pairs judged right.
+        cost: the costs of a judgement; empty if every answer came from a cache.
+        differences: to the first contender that has figures; None for that one.
+        on_front: whether no other contender is as good for less, or better for as much.
+    """
+
+    contender: Contender
+    problem: str = ""
+    model: str = ""
+    fingerprint: str = ""
+    n: int = 0
+    rows: int = 0
+    failed: int = 0
+    refused: int = 0
+    quality: Mapping[str, Estimate] = field(default_factory=dict)
+    cost: Mapping[Cost, Estimate] = field(default_factory=dict)
+    differences: Differences | None = None
+    on_front: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BakeOff:
+    """The results in the order of the contenders; `quality` and `cost` name the two figures of the front."""
+
+    results: tuple[ContenderResult, ...]
+    quality: str
+    cost: Cost
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the comparison as JSON; undefined numbers are null."""
+        return {"front": {"quality": self.quality, "cost": self.cost}, "contenders": [_row(r) for r in self.results]}
+
+
+def _row(one: ContenderResult) -> dict[str, Any]:
+    moved = one.differences
+    return {
+        "name": one.contender.name,
+        "judge": one.contender.judge,
+        "options": dict(one.contender.options),
+        "problem": one.problem or None,
+        "model": one.model,
+        "fingerprint": one.fingerprint,
+        "n": one.n,
+        "rows": one.rows,
+        "failed": one.failed,
+        "refused": one.refused,
+        "quality": as_json(one.quality),
+        "cost": as_json(one.cost),
+        "on_front": one.on_front,
+        "differences": None
+        if moved is None
+        else {"n": moved.n, "quality": as_json(moved.quality), "cost": as_json(moved.cost)},
+    }
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Return for each (quality, cost) whether no other point has at least its quality at no more cost, and differs.
+
+    A point with a nan is not on the front and keeps no other from it.
+    """
+
+    def beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
+        return a[0] >= b[0] and a[1] <= b[1] and a != b
+
+    known = [point for point in points if not any(map(isnan, point))]
+    return [point in known and not any(beats(other, point) for other in known) for point in points]
+
+
+def bake_off(entries: Sequence[tuple[Contender, Sequence[Judgement] | str]], cost: Cost = "seconds") -> BakeOff:
+    """Compare contenders.
+
+    Args:
+        entries: each contender with what it answered, one judgement per example in the same order for all; or with the
+            reason why it was not judged.
+        cost: the cost that the front weighs against quality.
+    """
+    results: dict[int, ContenderResult] = {}
+    measured: dict[int, Sequence[Judgement]] = {}
+    for number, (contender, answered) in enumerate(entries):
+        results[number] = _measure(contender, answered)
+        if not results[number].problem and not isinstance(answered, str):
+            measured[number] = answered
+    for number, moved in _differences(measured).items():
+        results[number] = replace(results[number], differences=moved)
+    balanced: Figure = "balanced_accuracy"
+    quality = balanced if any(balanced in one.quality for one in results.values()) or not measured else PAIRS_RIGHT
+    nan = Estimate(float("nan"), float("nan"), float("nan"))
+    points = [(one.quality.get(quality, nan).value, one.cost.get(cost, nan).value) for one in results.values()]
+    fronts = zip(results.values(), pareto_front(points), strict=True)
+    return BakeOff(tuple([replace(one, on_front=on_front) for one, on_front in fronts]), quality, cost)
+
+
+def _measure(contender: Contender, answered: Sequence[Judgement] | str) -> ContenderResult:
+    if isinstance(answered, str):
+        return ContenderResult(contender, answered)
+    try:
+        found = evaluate(answered)
+    except ValueError as error:
+        return ContenderResult(contender, str(error))
+    overall, pairs, refused = found.overall, found.pairs, sum(found.refused.values())
+    known = next(one for one in answered if not one.problem)
+    quality: dict[str, Estimate] = {}
+    if overall.n:
+        quality |= {name: overall.figures[name] for name in VERDICT_FIGURES}
+    if pairs is not None and pairs.n:
+        quality[PAIRS_RIGHT] = pairs.accuracy
+    failed = overall.failed + (0 if pairs is None else pairs.failed)
+    problem = ""
+    if not quality:
+        problem = "every verdict failed" if failed else "it gives no verdict on a labelled criterion"
+    return ContenderResult(
+        contender,
+        problem,
+        known.model,
+        known.fingerprint,
+        overall.n + (0 if pairs is None else pairs.n),
+        len({row for one in answered for row in _scored_rows(one)}),
+        failed,
+        refused,
+        quality,
+        {} if found.cost is None else {name: getattr(found.cost, name) for name in COSTS},
+    )
+
+
+def _scored_rows(judgement: Judgement) -> list[str]:
+    if judgement.comparison is not None and judgement.comparison.score is not None:
+        return [judgement.example.row]
+    return [one.row for one in measured_verdicts(judgement) if one.score is not None]
+
+
+def _differences(measured: Mapping[int, Sequence[Judgement]]) -> dict[int, Differences]:
+    """Compare every contender but the first with the first, over what all have in common."""
+    if len(measured) < 2:
+        return {}
+    first, *others = measured
+    bootstrap = RowBootstrap([one.example.row for one in measured[first]])
+    verdicts = {number: _verdicts(judged) for number, judged in measured.items()}
+    items = [item for item in verdicts[first] if all(item in own for own in verdicts.values())]
+    rows = [verdicts[first][item].row for item in items]
+    arrays = {number: verdict_arrays([own[item] for item in items]) for number, own in verdicts.items()}
+    right = {number: _pairs_right(judged) for number, judged in measured.items()}
+    pairs = [place for place in right[first] if all(place in own for own in right.values())]
+    pair_rows = [measured[first][place].example.row for place in pairs]
+    asked = [
+        place
+        for place in range(len(measured[first]))
+        if all(not judged[place].problem and judged[place].usage.judge_calls for judged in measured.values())
+    ]
+    found = {}
+    for number in others:
+        quality: dict[str, Estimate] = {}
+        if items:
+            moved = bootstrap.differences(rows, arrays[first], arrays[number])
+            quality |= {name: moved[name] for name in VERDICT_FIGURES}
+        if pairs:
+            gains = [right[number][place] - right[first][place] for place in pairs]
+            quality[PAIRS_RIGHT] = bootstrap.mean(pair_rows, gains)
+        both = [[measured[side][place] for place in asked] for side in (first, number)]
+        cost = {name: _cost_difference(bootstrap, name, *both) for name in COSTS} if asked else {}
+        found[number] = Differences(len(items) + len(pairs), quality, cost)
+    return found
+
+
+def _verdicts(judged: Sequence[Judgement]) -> dict[tuple[int, str], Measured]:
+    """Return the scored verdicts by example and criterion."""
+    return {
+        (place, one.criterion): one
+        for place, judgement in enumerate(judged)
+        for one in measured_verdicts(judgement)
+        if one.score is not None
+    }
+
+
+def _pairs_right(judged: Sequence[Judgement]) -> dict[int, float]:
+    """Return by place of the example how far each comparison of a pair is right."""
+    found = {}
+    for place, one in enumerate(judged):
+        score = None if one.comparison is None else one.comparison.score
+        if score is not None and isinstance(one.example, LabelledPair):
+            found[place] = score if one.example.preferred == "a" else 1 - score
+    return found
+
+
+def _cost_difference(
+    bootstrap: RowBootstrap, cost: Cost, first: Sequence[Judgement], second: Sequence[Judgement]
+) -> Estimate:
+    def per_judgement(judged: Sequence[Judgement], w: Floats) -> Floats:
+        totals = np.array([getattr(one.usage, _USAGE[cost]) for one in judged], dtype=float)
+        verdicts = np.array([max(1, len(one.verdicts)) for one in judged], dtype=float)
+        mean: Floats = w @ totals / (w @ verdicts)
+        return mean
+
+    rows = [one.example.row for one in first]
+    return bootstrap.statistic(rows, lambda w: per_judgement(second, w) - per_judgement(first, w))

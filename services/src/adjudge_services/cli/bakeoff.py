@@ -1,0 +1,266 @@
+"""`adjudge bakeoff`: compare judges, and ways of asking them, on one labelled data set: quality against cost."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from adjudge_services.cli.evaluate import (
+    DatasetArgument,
+    FreshOption,
+    LimitOption,
+    LongestOption,
+    ServiceOption,
+    judge_client,
+    judging_options,
+    load_examples,
+    log_file,
+)
+from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError
+from trainer_client import AdjudgeError
+from trainer_client.wire import JudgingProtocol
+
+if TYPE_CHECKING:  # numpy, which takes long to import
+    from judge_server.evaluation.bakeoff import BakeOff, Contender
+    from judge_server.evaluation.judging import Judgement
+    from judge_server.evaluation.labelled import Example
+
+_NO_CACHE = "memory://?entries=1"
+"""Contenders that ask the same must not answer from each other's verdicts, which would make the later ones free."""
+
+_DEFAULT_TEMPLATE = "default"
+
+_PROTOCOLS: tuple[str, ...] = get_args(JudgingProtocol)
+
+
+def _known_protocols(given: list[str] | None) -> list[str] | None:
+    for name in given or ():
+        if name not in _PROTOCOLS:
+            raise typer.BadParameter(f"{name!r} is not a protocol; write one of {', '.join(_PROTOCOLS)}")
+    return given
+
+
+def bakeoff(
+    dataset: DatasetArgument,
+    judge: Annotated[
+        list[str], typer.Option(help="An engine URL, or the name of a judge of the service at --url; repeat it.")
+    ],
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="Judging protocol; repeat it. By default binary.", callback=_known_protocols),
+    ] = None,
+    criteria_per_call: Annotated[
+        list[str] | None, typer.Option(help="Criteria per judge call; repeat it.", metavar="N|all")
+    ] = None,
+    rationale: Annotated[
+        list[bool] | None,
+        typer.Option("--rationale/--no-rationale", help="Reasons before the verdict; give both to compare."),
+    ] = None,
+    votes: Annotated[list[int] | None, typer.Option(min=1, help="Verdicts to sample per criterion; repeat it.")] = None,
+    template: Annotated[
+        list[str] | None, typer.Option(help="A set of prompt templates, or default; repeat it.")
+    ] = None,
+    cost: Annotated[
+        Literal["seconds", "tokens_computed", "tokens_written", "calls"],
+        typer.Option(help="The cost of a judgement that the front weighs against quality."),
+    ] = "seconds",
+    labels: Annotated[
+        Path | None, typer.Option(help="For run:NAME: JSONL with group, response and labels.", dir_okay=False)
+    ] = None,
+    half: Annotated[Literal["all", "fit", "held"], typer.Option(help="Rows to use.")] = "all",
+    limit: LimitOption = None,
+    longest: LongestOption = None,
+    html: Annotated[Path | None, typer.Option(help="Write the table and a plot here, as one HTML file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    fresh: FreshOption = False,
+    url: ServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
+) -> None:
+    """Compare judges, and ways of asking them, on labelled data: which is good enough, and what does it cost?
+
+    The contenders are all combinations of the repeated options; the first value of each makes the first contender, with
+    which the others are compared. An interrupted bake-off continues where it stopped.
+    """
+    from judge_server.evaluation.bakeoff import bake_off
+    from judge_server.evaluation.html import bakeoff_html
+    from judge_server.evaluation.labelled import DatasetError
+
+    contenders = combinations(
+        judge=judge,
+        protocol=protocol,
+        criteria_per_call=criteria_per_call,
+        rationale=rationale,
+        votes=votes,
+        template=template,
+    )
+    if len(contenders) < 2:
+        exit_with_error(
+            "there is one contender, and a bake-off needs two: repeat --judge, --protocol, --criteria-per-call, "
+            "--votes or --template, or give --rationale --no-rationale; to measure one judge, use adjudge evaluate"
+        )
+    try:
+        labelled_by, examples = load_examples(dataset, half, limit, longest, labels)
+    except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as error:
+        exit_with_error(str(error))
+    answered = asyncio.run(
+        _judge_all(contenders, examples, url=url, fresh=fresh, concurrency=concurrency, deadline_s=deadline_s)
+    )
+    found = bake_off(list(zip(contenders, answered, strict=True)), cost)
+    heading = {
+        "data set": f"{dataset}{'' if half == 'all' else f', half {half}'}",
+        "labels by": labelled_by,
+        "examples": f"{len(examples):,} of {len({one.row for one in examples}):,} rows",
+        "measured": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+    }
+    if html is not None:
+        html.write_text(bakeoff_html(found, heading), encoding="utf-8")
+        err.print(f"wrote {html}", highlight=False)
+    if as_json:
+        sys.stdout.write(json.dumps({**heading, **found.as_json()}, indent=2) + "\n")
+    else:
+        _show(found, heading)
+    if any(one.problem or one.failed or one.refused for one in found.results):
+        raise typer.Exit(1)
+
+
+def combinations(judge: Sequence[str], **given: Sequence[Any] | None) -> "list[Contender]":
+    """Return every combination of judges and options, each once; names tell apart what differs."""
+    from judge_server.evaluation.bakeoff import Contender
+
+    axes = {name: list(dict.fromkeys(values or [None])) for name, values in given.items()}
+    judges = list(dict.fromkeys(judge))
+    found = []
+    for chosen in product(judges, *axes.values()):
+        asked = dict(zip(axes, chosen[1:], strict=True))
+        parts = [chosen[0]] if len(judges) > 1 else []
+        parts += [_describe(name, value) for name, value in asked.items() if len(axes[name]) > 1]
+        options = judging_options(
+            protocol=asked["protocol"],
+            criteria_per_call=asked["criteria_per_call"],
+            rationale=asked["rationale"] or None,
+            votes=asked["votes"] if asked["votes"] != 1 else None,
+            template=asked["template"] if asked["template"] != _DEFAULT_TEMPLATE else None,
+        )
+        found.append(Contender(", ".join(parts) or chosen[0], chosen[0], options))
+    return found
+
+
+def _describe(name: str, value: Any) -> str:
+    if name == "rationale":
+        return "reasons first" if value else "no reasons"
+    if name == "criteria_per_call":
+        return f"{value} a call"
+    if name == "votes":
+        return f"{value} vote{'s' if value > 1 else ''}"
+    return f"templates {value}" if name == "template" else str(value)
+
+
+async def _judge_all(
+    contenders: "Sequence[Contender]",
+    examples: "Sequence[Example]",
+    *,
+    url: str | None,
+    fresh: bool,
+    concurrency: int,
+    deadline_s: float,
+) -> "list[Sequence[Judgement] | str]":
+    """Judge the examples with every contender, judge by judge; a contender that cannot be judged gets the reason."""
+    from judge_server.evaluation.judging import JudgeChoice, JudgementLog, judge_examples
+
+    settings = Settings().model_copy(update={"cache_url": _NO_CACHE})
+    by_judge: dict[str, list[int]] = {}
+    for number, contender in enumerate(contenders):
+        by_judge.setdefault(contender.judge, []).append(number)
+    answered: dict[int, Sequence[Judgement] | str] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("judging", total=len(contenders) * len(examples))
+        for judge, own in by_judge.items():
+            named = "://" not in judge
+            file = log_file(settings, judge if not named else f"{url or settings.url} {judge}")
+            if fresh:
+                file.unlink(missing_ok=True)
+            log = JudgementLog(file)
+            try:
+                async with judge_client(judge, url, settings) as client:
+                    for number in own:
+                        progress.update(task, description=escape(contenders[number].name))
+                        try:
+                            answered[number] = await judge_examples(
+                                client,
+                                [(one, "") for one in examples],
+                                JudgeChoice(judge if named else "default", contenders[number].options),
+                                log,
+                                concurrency=concurrency,
+                                deadline_s=deadline_s,
+                                advance=lambda: progress.advance(task),
+                            )
+                        except (AdjudgeError, OSError) as error:
+                            answered[number] = str(error)
+            except (StartError, AdjudgeError, ValueError, OSError) as error:
+                for number in own:
+                    answered.setdefault(number, str(error))
+    return [answered[number] for number in range(len(contenders))]
+
+
+def _show(found: "BakeOff", heading: Mapping[str, Any]) -> None:
+    from judge_server.evaluation.bakeoff import COSTS
+    from judge_server.evaluation.html import COST_DIGITS, QUALITY_HEADINGS, format_estimate, names_of
+    from judge_server.evaluation.metrics import UNDEFINED
+    from judge_server.evaluation.report import FEW_ROWS
+
+    def cells(quality: Mapping[str, Any], cost: Mapping[Any, Any]) -> list[str]:
+        figures = [format_estimate(quality.get(name, UNDEFINED)) for name in shown]
+        figures += [format_estimate(cost.get(name, UNDEFINED), COST_DIGITS[name]) for name in COSTS]
+        return [figure.replace(" [", "\n[") for figure in figures]
+
+    shown = names_of(found)
+    figures = [*(QUALITY_HEADINGS[name] for name in shown), *(name.replace("_", "\n") for name in COSTS)]
+    out.print(
+        f"[bold]{heading['data set']}[/]: {heading['examples']}; labels by {heading['labels by']}", highlight=False
+    )
+    table = Table("", header_style="bold")
+    table.add_column("contender", overflow="fold")
+    for name in ("n", "failed", *figures):
+        table.add_column(name, justify="right")
+    for one in found.results:
+        if one.problem:
+            table.add_row("", escape(one.contender.name), "–", f"{one.failed:,}")
+        else:
+            label = one.contender.name + (f"\n{one.refused:,} refused" if one.refused else "")
+            counts = (f"{one.n:,}", f"{one.failed:,}")
+            table.add_row("●" if one.on_front else "", escape(label), *counts, *cells(one.quality, one.cost))
+    out.print(table)
+    cost = found.cost.replace("_", " ")
+    out.print(
+        f"● no other contender has as much {QUALITY_HEADINGS[found.quality]} for fewer {cost}, or more for as many"
+    )
+    first = next((one.contender.name for one in found.results if not one.problem), "")
+    if any(one.differences for one in found.results):
+        table = Table(header_style="bold")
+        table.add_column(f"minus {escape(first)}", overflow="fold")
+        for name in ("n", *figures):
+            table.add_column(name, justify="right")
+        for one in found.results:
+            if one.differences is not None:
+                moved = cells(one.differences.quality, one.differences.cost)
+                table.add_row(escape(one.contender.name), f"{one.differences.n:,}", *moved)
+        out.print(table)
+    if any(0 < one.rows < FEW_ROWS for one in found.results):
+        out.print(f"With fewer than {FEW_ROWS} rows, the intervals are too narrow.", style="yellow")
+    for one in found.results:
+        if one.problem:
+            out.print(f"[red]{escape(one.contender.name)}:[/] {escape(one.problem)}", highlight=False, soft_wrap=True)
