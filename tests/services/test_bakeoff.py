@@ -18,6 +18,12 @@ RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "des
 ROWS, VERDICTS = 8, 16
 
 
+@pytest.fixture(autouse=True)
+def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripted engine answers by a hash of the prompt, so its answers are the same in every run."""
+    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
+
+
 @pytest.fixture
 def labelled(tmp_path: Path) -> str:
     """One response a row, two criteria each, half of them met."""

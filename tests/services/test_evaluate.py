@@ -19,6 +19,12 @@ RUBRIC = {
 }
 
 
+@pytest.fixture(autouse=True)
+def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripted engine answers by a hash of the prompt, so its answers are the same in every run."""
+    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
+
+
 @pytest.fixture
 def labelled(tmp_path: Path) -> str:
     """Groups, pairs and solutions with labels."""
