@@ -6,7 +6,7 @@ they follow the reader's choice of light or dark.
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
-from math import isnan
+from math import floor, isnan, log10
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -236,9 +236,9 @@ def front_plot(found: BakeOff) -> Markup:
         style = "chance" if tick == 0.5 else "grid"
         marks.append(f'<line class="{style}" x1="{left}" y1="{_y(tick)}" x2="{left + width}" y2="{_y(tick)}"/>')
         marks.append(f'<text class="tick" x="{left - 6}" y="{_y(tick) + 4}" text-anchor="end">{tick:g}</text>')
-        at = x(tick * largest)
-        marks.append(f'<line class="grid" x1="{at}" y1="{_y(0)}" x2="{at}" y2="{_y(1)}"/>')
-        marks.append(f'<text class="tick" x="{at}" y="{_y(0) + 15}" text-anchor="middle">{tick * largest:.3g}</text>')
+    for tick in _round_ticks(largest):
+        marks.append(f'<line class="grid" x1="{x(tick)}" y1="{_y(0)}" x2="{x(tick)}" y2="{_y(1)}"/>')
+        marks.append(f'<text class="tick" x="{x(tick)}" y="{_y(0) + 15}" text-anchor="middle">{tick:g}</text>')
     front = sorted((cost.value, quality.value) for _, one, quality, cost in points if one.on_front)
     path = " ".join(f"{x(cost)},{_y(quality)}" for cost, quality in front)
     marks.append(f'<polyline class="line main" points="{path}"/>')
@@ -263,7 +263,14 @@ def front_plot(found: BakeOff) -> Markup:
         f"{escape(QUALITY_HEADINGS[found.quality])}</text>"
     )
     size = (left + width + 24, _TOP + _SIDE + _BOTTOM)
-    return Markup(  # noqa: S704 (numbers, and names that are escaped)
+    return Markup(  # no text but escaped names # noqa: S704 # nosec B704
         f'<svg viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" role="img" aria-label="Quality against cost">'
         f"{''.join(marks)}{titles}</svg>"
     )
+
+
+def _round_ticks(largest: float) -> list[float]:
+    """Return three to seven round numbers from 0 to at most `largest`, which is above 0, in equal steps."""
+    power = 10.0 ** floor(log10(largest / 3))
+    step = next(factor * power for factor in (5, 2, 1) if 3 * factor * power <= largest * (1 + 1e-9) or factor == 1)
+    return [float(f"{number * step:.6g}") for number in range(int(largest / step + 1e-9) + 1)]
