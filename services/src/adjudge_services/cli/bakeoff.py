@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
@@ -17,6 +16,10 @@ from rich.table import Table
 from adjudge_services.cli.evaluate import (
     DatasetArgument,
     FreshOption,
+    HalfOption,
+    HtmlOption,
+    JsonOption,
+    LabelsOption,
     LimitOption,
     LongestOption,
     ServiceOption,
@@ -76,14 +79,12 @@ def bakeoff(
         Literal["seconds", "tokens_computed", "tokens_written", "calls"],
         typer.Option(help="The cost of a judgement that the front weighs against quality."),
     ] = "seconds",
-    labels: Annotated[
-        Path | None, typer.Option(help="For run:NAME: JSONL with group, response and labels.", dir_okay=False)
-    ] = None,
-    half: Annotated[Literal["all", "fit", "held"], typer.Option(help="Rows to use.")] = "all",
+    labels: LabelsOption = None,
+    half: HalfOption = "all",
     limit: LimitOption = None,
     longest: LongestOption = None,
-    html: Annotated[Path | None, typer.Option(help="Write the table and a plot here, as one HTML file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
     fresh: FreshOption = False,
     url: ServiceOption = None,
     concurrency: ConcurrencyOption = 4,

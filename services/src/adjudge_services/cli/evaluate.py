@@ -43,6 +43,14 @@ ServiceOption = Annotated[
 ]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="Judge at most N examples, chosen by a fixed hash.")]
 LongestOption = Annotated[int | None, typer.Option(min=1, help="Leave out examples with longer texts, in characters.")]
+HalfOption = Annotated[
+    Literal["all", "fit", "held"], typer.Option(help="Rows to use; `adjudge calibrate` fits on the half fit.")
+]
+LabelsOption = Annotated[
+    Path | None, typer.Option(help="For run:NAME: JSONL with group, response and labels.", dir_okay=False)
+]
+HtmlOption = Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.")]
 
 _DEFAULT_PROTOCOL = ("protocol", "binary")
@@ -52,12 +60,8 @@ FIGURE_COLUMNS = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece"
 def evaluate(
     judge: JudgeArgument,
     dataset: DatasetArgument,
-    labels: Annotated[
-        Path | None, typer.Option(help="For run:NAME: JSONL with group, response and labels.", dir_okay=False)
-    ] = None,
-    half: Annotated[
-        Literal["all", "fit", "held"], typer.Option(help="Rows to use; `adjudge calibrate` fits on the half fit.")
-    ] = "all",
+    labels: LabelsOption = None,
+    half: HalfOption = "all",
     limit: LimitOption = None,
     longest: LongestOption = None,
     protocol: Annotated[JudgingProtocol | None, typer.Option(help="Judging protocol; by default binary.")] = None,
@@ -70,8 +74,8 @@ def evaluate(
     sensitivity: Annotated[
         int, typer.Option(min=0, help="Judge N of the responses again with criteria and responses changed.")
     ] = 0,
-    html: Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
     fresh: FreshOption = False,
     url: ServiceOption = None,
     concurrency: ConcurrencyOption = 4,
