@@ -188,3 +188,37 @@ def test_a_share_that_would_starve_a_class_is_refused(share: float) -> None:
 def test_a_weight_that_is_none_is_refused_with_its_run(weight: float) -> None:
     with pytest.raises(ValueError, match="run 'a'"):
         FairQueue({"a": weight})
+
+
+def test_a_light_run_that_was_idle_goes_first_within_its_credit_and_gets_no_more_than_that() -> None:
+    now = [0.0]
+    queue: FairQueue[int] = FairQueue(idle_credit_s=1.0, clock=lambda: now[0])
+    queue.push(FairQueueItem("light", "online", 1.0, 0))
+    for number in range(400):
+        queue.push(FairQueueItem("flood", "online", 1.0, number))
+    for _ in range(101):  # ten a second
+        queue.pop()
+        now[0] += 0.1
+    for number in range(40):
+        queue.push(FairQueueItem("light", "online", 1.0, number))
+    served = [queue.pop() for _ in range(40)]
+    lights = [entry is not None and entry.run == "light" for entry in served]
+    first = lights.index(False)
+    assert 9 <= first <= 11  # a second of what the flood got
+    assert sum(lights[first:]) == pytest.approx((40 - first) / 2, abs=1)
+
+
+def test_a_new_run_has_no_credit_and_without_a_credit_no_run_has_one() -> None:
+    for credit, run in ((1.0, "new"), (0.0, "light")):
+        now = [0.0]
+        queue: FairQueue[int] = FairQueue(idle_credit_s=credit, clock=lambda now=now: now[0])  # type: ignore[misc]
+        queue.push(FairQueueItem("light", "online", 1.0, 0))
+        for number in range(400):
+            queue.push(FairQueueItem("flood", "online", 1.0, number))
+        for _ in range(101):
+            queue.pop()
+            now[0] += 0.1
+        for number in range(40):
+            queue.push(FairQueueItem(run, "online", 1.0, number))
+        served = [queue.pop() for _ in range(20)]
+        assert 9 <= sum(entry is not None and entry.run == run for entry in served) <= 11

@@ -147,7 +147,7 @@ async def test_pairs_are_planned_in_turns_and_large_ones_in_a_thread(
             advance_time()
         return plan_pair(*given)
 
-    monkeypatch.setattr("judge_server.scoring.planner._SLICE_S", 0.0)
+    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
     monkeypatch.setattr(comparisons, "_plans", plans)
     http = await serve()
     pairs = [{"id": str(n), "prompt": "?", "a": "x" * (1 if n else 2**16), "b": "y"} for n in range(20)]

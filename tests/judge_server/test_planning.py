@@ -353,7 +353,7 @@ async def test_what_is_too_much_is_refused_before_it_is_planned(serve: Serve, mo
 
 
 async def test_planning_sees_the_deadline_and_the_callers_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.scoring.planner._SLICE_S", 0.0)
+    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
     planned: list[str] = []
     plan_one = GroupPlanner.plan
 

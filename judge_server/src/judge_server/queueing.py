@@ -4,7 +4,12 @@
 start tag: the larger of the virtual time at which the run became active and the tag of its previous item plus that
 item's cost divided by the run's weight. The item with the smallest tag is served, and its tag becomes the virtual
 time. Over any interval in which two runs are both active, the service they receive, divided by their weights, differs
-by at most one item of each. Removing a waiting item costs its run nothing, and an idle run earns no credit.
+by at most one item of each. Removing a waiting item costs its run nothing.
+
+An idle run or project that has been served before earns a credit: its start tag when it becomes active again is its
+last one, but at most `idle_credit_s` seconds of virtual time behind. So a light run does not wait for the queue of a
+heavy one, and still gets no more than its share over longer intervals. A run seen for the first time has no credit,
+since otherwise a new name for each request would gain one.
 
 Projects are scheduled in the same way by their shares, and the runs of a project share what the project gets, so more
 runs do not get a project more service. Between the two priority classes the item that would finish first is served:
@@ -15,9 +20,11 @@ cost while both classes wait.
 """
 
 import math
+import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from judge_server.errors import Overloaded
@@ -78,12 +85,21 @@ class FairQueue(Generic[T]):
     Args:
         weights: the weights of runs, 1 by default; a run of a named project is written `project/run`.
         bulk_share: the share of the cost that bulk work gets while both classes wait; in (0, 1).
+        idle_credit_s: the most service, in seconds at the recent rate, that an idle run or project may catch up on.
+        clock: returns seconds.
 
     Raises:
         ValueError: a weight is not above 0, or the share is not between 0 and 1.
     """
 
-    def __init__(self, weights: Mapping[str, float] | None = None, *, bulk_share: float = 0.1) -> None:
+    def __init__(
+        self,
+        weights: Mapping[str, float] | None = None,
+        *,
+        bulk_share: float = 0.1,
+        idle_credit_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if not 0 < bulk_share < 1:
             raise ValueError(f"bulk_share is {bulk_share}; it must be above 0 and below 1")
         for run, weight in (weights or {}).items():
@@ -91,11 +107,12 @@ class FairQueue(Generic[T]):
                 raise ValueError(f"the weight of run {run!r} is {weight}; it must be above 0")
         self._weights = dict(weights or {})
         self._class_weights: dict[Priority, float] = {"online": 1.0 - bulk_share, "bulk": bulk_share}
-        self._classes: _VirtualClock[Priority] = _VirtualClock()
-        self._projects: dict[Priority, _VirtualClock[str]] = {"online": _VirtualClock(), "bulk": _VirtualClock()}
+        make_clock = partial(_VirtualClock[str], idle_credit_s, clock)
+        self._classes: _VirtualClock[Priority] = _VirtualClock(0.0, clock)
+        self._projects: dict[Priority, _VirtualClock[str]] = {"online": make_clock(), "bulk": make_clock()}
         self._runs: dict[Priority, defaultdict[str, _VirtualClock[str]]] = {
-            "online": defaultdict(_VirtualClock),
-            "bulk": defaultdict(_VirtualClock),
+            "online": defaultdict(make_clock),
+            "bulk": defaultdict(make_clock),
         }
         self._waiting: dict[Priority, dict[str, _RunQueue[T]]] = {"online": {}, "bulk": {}}
         self._length = 0
@@ -153,9 +170,9 @@ class FairQueue(Generic[T]):
         run_clocks[project].charge(entry.run, entry.cost / self._weights.get(label_of_run(entry.run), 1.0))
         for other in waiting:
             if other in excluded_runs:
-                run_clocks[project_of_run(other)].activate(other)
+                run_clocks[project_of_run(other)].skip(other)
                 if project_of_run(other) not in eligible[entry.priority]:
-                    project_clock.activate(project_of_run(other))
+                    project_clock.skip(project_of_run(other))
         self._discard_idle(entry)
         return entry
 
@@ -208,13 +225,24 @@ def _by_project(runs: Iterable[str]) -> dict[str, list[str]]:
 class _VirtualClock(Generic[K]):
     """The start tags of a set of keys, and their virtual time."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_credit_s: float, clock: Callable[[], float]) -> None:
         self._now = 0.0
         self._tags: dict[K, float] = {}
+        self._idle_credit_s = idle_credit_s
+        self._progress = DecayingRate(_RATE_HALF_LIFE_S, clock)
 
     def activate(self, key: K) -> None:
-        """Start a key's wait at the current virtual time."""
-        self._tags[key] = max(self._now, self._tags.get(key, 0.0))
+        """Start a key's wait: a known one at its last tag, within the credit, and a new one at the virtual time."""
+        last = self._tags.get(key)
+        if last is None or last >= self._now:
+            self._tags[key] = self._now if last is None else last
+        else:
+            credit = self._idle_credit_s * self._progress.per_second if self._idle_credit_s else 0.0
+            self._tags[key] = max(self._now - credit, last)
+
+    def skip(self, key: K) -> None:
+        """Pass over a waiting key, which does not catch up on what it misses."""
+        self._tags[key] = max(self._now, self._tags[key])
 
     def first(self, keys: Iterable[K]) -> K:
         """The key with the smallest tag."""
@@ -226,8 +254,10 @@ class _VirtualClock(Generic[K]):
 
     def charge(self, key: K, cost: float) -> None:
         """Serve a key at a cost: advance the virtual time to its tag, and its tag by the cost."""
-        self._now = max(self._now, self._tags[key])
-        self._tags[key] += cost
+        if (tag := self._tags[key]) > self._now:
+            self._progress.add(tag - self._now)
+            self._now = tag
+        self._tags[key] = tag + cost
 
     def forget(self, waiting: Collection[K]) -> None:
         """Drop the tags of idle keys that no longer matter, once there are many tags."""

@@ -6,7 +6,6 @@ worker process (`judge_server.bodies`), by turns of projects, and bodies above `
 workers, so that smaller ones do not wait for them.
 """
 
-import asyncio
 from collections import Counter
 from typing import Any
 
@@ -22,6 +21,7 @@ from judge_server.bodies import (
     validated,
 )
 from judge_server.errors import NotReady, Overloaded, TooLarge
+from judge_server.time_sharing import run_in_thread
 from judge_server.verifiers.checker import CheckOwner, CheckScheduler
 from judge_server.worker_pool import WorkerExited, WorkerPool
 
@@ -81,7 +81,7 @@ class BodyReader:
                 if size > WORKER_PARSE_MIN_BYTES:
                     self._hold(received, size)
             large = size > WORKER_PARSE_MIN_BYTES
-            received.content = await asyncio.to_thread(b"".join, parts) if large else b"".join(parts)
+            received.content = await run_in_thread(b"".join, parts) if large else b"".join(parts)
         except BaseException:
             received.release()
             raise
@@ -96,7 +96,7 @@ class BodyReader:
             NotReady: the worker processes could not be started.
         """
         if len(body) <= WORKER_PARSE_MIN_BYTES:
-            return await asyncio.to_thread(lambda: validated(parse_strict_json(body), kind))
+            return await run_in_thread(lambda: validated(parse_strict_json(body), kind))
         try:
             async with self._scheduler.acquire(CheckOwner(project_id), long=len(body) > LONG_READ_MIN_BYTES):
                 result = await self._pool.execute(read_in_worker, (body, kind), READ_TIMEOUT_S)
@@ -109,7 +109,7 @@ class BodyReader:
                 "service's log.",
                 retry_after_s=_RETRY_AFTER_S,
             )
-        return await asyncio.to_thread(_message_of, result[0])
+        return await run_in_thread(_message_of, result[0])
 
     def _hold(self, received: "ReceivedBody", size: int) -> None:
         own, more = self._held[received.project_id], size - received.size

@@ -18,7 +18,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 
-from judge_server.scoring.planner import TimeSlicer
+from judge_server.time_sharing import TimeSlicer, run_in_thread
 
 log = logging.getLogger("adjudge")
 
@@ -109,7 +109,7 @@ async def encode_json(message: BaseModel, *, exclude_unset: bool = False) -> byt
         return encode(message)
     parts: list[bytes] = []
     await _encode_lists(message, encode, TimeSlicer(), parts)
-    return await asyncio.to_thread(b"".join, parts)
+    return await run_in_thread(b"".join, parts)
 
 
 async def _encode_lists(

@@ -177,8 +177,11 @@ class _RowBuilder:
 
     def _text(self, text: Prompt) -> bytes:
         """The digest of a text or of messages as JSON; adds a row for it if texts are kept."""
-        value = text if isinstance(text, str) else [m.model_dump(mode="json", exclude_defaults=True) for m in text]
-        encoded = json.dumps(value).encode()
+        if isinstance(text, str):
+            encoded = json.dumps(text).encode()
+        else:  # message by message, because encoding does not let another thread run
+            messages = [json.dumps(m.model_dump(mode="json", exclude_defaults=True)) for m in text]
+            encoded = f"[{', '.join(messages)}]".encode()
         digest = hashlib.sha256(encoded).digest()
         if self._keep_texts and digest not in self._texts:
             self._texts[digest] = TextRow(self._project, digest, zlib.compress(encoded, _ZLIB_LEVEL))

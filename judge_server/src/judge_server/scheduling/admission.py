@@ -23,6 +23,9 @@ from judge_server.scheduling.concurrency import AdaptiveLimit, ConcurrencyLimit,
 
 CHARACTERS_PER_TOKEN = 4.0
 
+IDLE_CREDIT_S = 1.0
+"""Seconds of its share that a run or project that was idle may catch up on: a light run's group goes first."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
@@ -114,7 +117,9 @@ class Admission:
         self.concurrency = _limit(capacity(), rules, clock)
         self.calls_at_engine: Counter[str] = Counter()
         self._capacity = capacity
-        self._queue: FairQueue[QueueEntry] = FairQueue(rules.weights, bulk_share=rules.bulk_share)
+        self._queue: FairQueue[QueueEntry] = FairQueue(
+            rules.weights, bulk_share=rules.bulk_share, idle_credit_s=IDLE_CREDIT_S, clock=clock
+        )
         self._run_at_engine = rules.run_at_engine
         self._batches_at_engine = 0
         self.counts_calls = calls is not None

@@ -22,6 +22,7 @@ from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES, Admission, Qu
 from judge_server.scheduling.call_runner import CallRunner, CallTask
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.single_flight import DEADLINE_EXCEEDED, InFlightCalls, SingleFlight, Subscriber
+from judge_server.time_sharing import next_slice
 
 
 class PendingJudgement(Protocol):
@@ -93,8 +94,8 @@ class JudgeExecutor(Protocol):
         """Release all resources. Calls in flight fail."""
 
 
-RESPONSES_PER_TURN = 64
-"""Responses whose calls are started in one turn of the event loop, about 5 ms."""
+RESPONSES_PER_TURN = 16
+"""Responses whose calls are started in one slice of the event loop, about 2 ms."""
 
 
 class LocalPendingJudgement:
@@ -125,7 +126,7 @@ class LocalPendingJudgement:
         """Start the remaining calls, and wait until every outcome is known or the deadline passes."""
         loop = asyncio.get_running_loop()
         while self._left:
-            await asyncio.sleep(0)
+            await next_slice()
             if loop.time() >= self.subscriber.deadline:
                 late = [digest for _, planned_calls in self._left for one in planned_calls for digest in one.digests]
                 self._stop_starting()

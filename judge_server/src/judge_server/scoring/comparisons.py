@@ -16,8 +16,9 @@ from judge_server.ports import Batch, CallFailure, RubricSource, TokenChoice
 from judge_server.prompts.fencing import render_conversation
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.scoring.judge import Judge
-from judge_server.scoring.planner import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
+from judge_server.scoring.planner import LARGE_CHARACTERS
 from judge_server.scoring.verdicts import failure_of, judge_of, pinned, usage_of
+from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from trainer_client import wire
 from trainer_client.thinking import judged_content
 

@@ -33,6 +33,7 @@ from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.library import Declaration, TemplateLibrary, template_error
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scheduling.metrics import JudgeMetrics
+from judge_server.time_sharing import next_slice
 from judge_server.verifiers import Check, Checker, CheckOwner, is_inline_check
 from trainer_client.wire import FieldError, JudgingOptions, JudgingProtocol
 
@@ -278,8 +279,8 @@ class Judge:
 
         async def decide_inline(some: Sequence[tuple[bytes, Check, CheckOwner]]) -> None:
             for place, (digest, check, owner) in enumerate(some):
-                if place % _CHECKS_PER_TURN == 0:
-                    await asyncio.sleep(0)
+                if place and place % _CHECKS_PER_TURN == 0:
+                    await next_slice()
                 await decide(digest, check, owner)
 
         def release_limits(_: object) -> None:

@@ -7,13 +7,12 @@ If the request allows truncation, a response too long for the judge's context is
 
 import asyncio
 import math
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Protocol
 
-from judge_server.errors import EngineUnavailable, InvalidRequest, NotReady, TooLarge
+from judge_server.errors import EngineUnavailable, InvalidRequest, TooLarge
 from judge_server.judging.plan import (
     GroupContext,
     GroupPlanner,
@@ -29,13 +28,11 @@ from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, Call, JsonOutput, TextOutput
 from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.judge import Judge
+from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from judge_server.verifiers import missing_field, stated_answer
 from trainer_client.thinking import JudgedContent, judged_content
 from trainer_client.wire import FieldError, Group, JudgingOptions, Response, RewardRequest, VerdictRequest, as_response
 from trainer_client.wire.groups import ResponseLike
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 MAX_VERDICTS = 200_000
 """The most verdicts a request may ask for, from the judge and from programs, votes included."""
@@ -45,9 +42,6 @@ MAX_PROMPT_CHARACTERS = 2**28
 
 LARGE_CHARACTERS = 2**16
 """A response that is longer, with its context, is planned in a thread."""
-
-_SLICE_S = 0.005
-"""Seconds of work on the event loop before it yields to other tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,33 +183,6 @@ async def plan_groups(
             responses.append(PlannedResponse(response, material, plan))
         planned.append(PlannedGroup(group, rubric, omitted, responses))
     return planned
-
-
-class TimeSlicer:
-    """Yields to other tasks during long work on the event loop. `deadline` is in loop time."""
-
-    def __init__(self, deadline: float = math.inf) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._deadline = deadline
-        self._began = -math.inf
-
-    async def yield_if_due(self) -> None:
-        """Yield if the current slice has lasted long enough; raises `NotReady` if the deadline has passed."""
-        if time.perf_counter() - self._began < _SLICE_S:
-            return
-        await asyncio.sleep(0)
-        if self._loop.time() >= self._deadline:
-            raise NotReady(
-                "The request's deadline passed before it was planned, so nothing was judged; send fewer responses at "
-                "once, or raise deadline_s.",
-                retry_after_s=1,
-            )
-        self._began = time.perf_counter()
-
-
-async def run_inline_or_in_thread(large: bool, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function on the event loop, or in a thread if its texts are large."""
-    return await asyncio.to_thread(make, *args, **kwargs) if large else make(*args, **kwargs)
 
 
 async def _plan(

@@ -3,7 +3,6 @@
 No judge is asked: verdicts are read from the ledger, and a failed one stays failed.
 """
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -15,6 +14,7 @@ from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, Se
 from judge_server.judging.replies import combine_votes
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.scorer import reward_of, step_rewards
+from judge_server.time_sharing import run_in_thread
 from trainer_client.rewards import UnscoredCriteria, UnsuitableRubric, check_rubric
 from trainer_client.wire import PROTOCOLS_FOR, Criterion, FailureKind, FieldError, RewardMode, StepReward
 from trainer_client.wire.ledger import (
@@ -70,7 +70,7 @@ async def recompute(
     totals, after = RecomputeTotals(), None
     while True:
         responses, after = await ledger.judged_responses(part, after, _USES_AT_ONCE)
-        for group in await asyncio.to_thread(_rewarded, request, rubrics, responses, totals):
+        for group in await run_in_thread(_rewarded, request, rubrics, responses, totals):
             yield group
         if after is None:
             break

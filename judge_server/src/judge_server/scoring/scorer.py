@@ -23,10 +23,10 @@ from judge_server.scoring.planner import (
     PlannedGroup,
     PlannedResponse,
     RecordSink,
-    TimeSlicer,
     plan_groups,
 )
 from judge_server.scoring.verdicts import failure_of, judge_failure_kind, judge_of, pinned, read_verdicts, usage_of
+from judge_server.time_sharing import TimeSlicer
 from trainer_client import wire
 from trainer_client.penalties import penalise
 from trainer_client.rewards import RewardOutcome, UnscoredCriteria, check_rubric, reward_outcome

@@ -13,7 +13,8 @@ from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.prompts import points
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.scoring.judge import Judge
-from judge_server.scoring.planner import JudgedRequest, PlannedGroup, RecordSink, TimeSlicer, plan_groups
+from judge_server.scoring.planner import JudgedRequest, PlannedGroup, RecordSink, plan_groups
+from judge_server.time_sharing import TimeSlicer
 from trainer_client import wire
 
 

@@ -1,0 +1,171 @@
+"""Long work of one request that leaves other requests room: slices on the event loop, and one thread.
+
+Slices of several requests would add up if all of them ran in one iteration of the event loop, and a short request needs
+dozens of iterations. So one slice runs per iteration. Threads that compute share the interpreter lock with the event
+loop, which would wait for each of them in turn. So one computes at a time. Projects take turns at both, so that the
+long requests of one project do not delay those of another.
+"""
+
+import asyncio
+import contextvars
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from judge_server.auth.identity import current_identity
+from judge_server.errors import NotReady
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SLICE_S = 0.002
+"""Seconds of work on the event loop before it yields to other tasks."""
+
+
+class TimeSlicer:
+    """Yields to other tasks during long work on the event loop. `deadline` is in loop time.
+
+    Work of less than a slice does not yield at all.
+    """
+
+    def __init__(self, deadline: float = math.inf) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._deadline = deadline
+        self._began = time.perf_counter()
+
+    async def yield_if_due(self) -> None:
+        """Yield if the current slice has lasted long enough; raises `NotReady` if the deadline has passed."""
+        if time.perf_counter() - self._began < SLICE_S:
+            return
+        await next_slice()
+        if self._loop.time() >= self._deadline:
+            raise NotReady(
+                "The request's deadline passed before it was planned, so nothing was judged; send fewer responses at "
+                "once, or raise deadline_s.",
+                retry_after_s=1,
+            )
+        self._began = time.perf_counter()
+
+
+async def next_slice() -> None:
+    """Wait until this task may run another slice, one iteration of the event loop later at the earliest."""
+    await _of_loop().slices.wait()
+
+
+async def run_in_thread(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in the thread for long work, after the calls that are before it.
+
+    The function should take well below a second, since all others wait for it.
+    """
+    return await _of_loop().thread.run(partial(make, *args, **kwargs))
+
+
+async def run_inline_or_in_thread(large: bool, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function on the event loop, or in the thread for long work if its texts are large."""
+    return await run_in_thread(make, *args, **kwargs) if large else make(*args, **kwargs)
+
+
+class _Waiting:
+    """Tasks that wait for their turn. Projects take turns; the tasks of a project go in order."""
+
+    def __init__(self) -> None:
+        self._by_project: dict[str, deque[asyncio.Future[None]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_project)
+
+    def add(self) -> "asyncio.Future[None]":
+        """Add the current task; the future is done when its turn has come."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._by_project.setdefault(current_identity().project_id, deque()).append(future)
+        return future
+
+    def release_next(self) -> bool:
+        """Give the next task its turn; False if no task waits."""
+        while self._by_project:
+            project = next(iter(self._by_project))
+            waiting = self._by_project.pop(project)
+            future = waiting.popleft()
+            if waiting:
+                self._by_project[project] = waiting  # behind all other projects
+            if not future.done():
+                future.set_result(None)
+                return True
+        return False
+
+
+class _Slices:
+    """One slice per iteration of the event loop."""
+
+    def __init__(self) -> None:
+        self._waiting = _Waiting()
+        self._scheduled = False
+
+    async def wait(self) -> None:
+        future = self._waiting.add()
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._release)
+        await future
+
+    def _release(self) -> None:
+        self._waiting.release_next()
+        self._scheduled = bool(self._waiting)
+        if self._scheduled:
+            asyncio.get_running_loop().call_soon(self._release)
+
+
+class _Thread:
+    """One function at a time, in the thread for long work."""
+
+    def __init__(self) -> None:
+        self._waiting = _Waiting()
+        self._busy = False
+
+    async def run(self, make: Callable[[], T]) -> T:
+        if self._busy:
+            turn = self._waiting.add()
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._release()
+                raise
+        self._busy = True
+        loop = asyncio.get_running_loop()
+
+        def done(_: Future[T]) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._release)
+
+        running = _THREAD.submit(contextvars.copy_context().run, make)
+        running.add_done_callback(done)  # a thread goes on if the task that waits for it is cancelled
+        return await asyncio.wrap_future(running)
+
+    def _release(self) -> None:
+        self._busy = self._waiting.release_next()
+
+
+class _OfLoop:
+    """What the tasks of one event loop share."""
+
+    def __init__(self) -> None:
+        self.slices = _Slices()
+        self.thread = _Thread()
+
+
+_THREAD = ThreadPoolExecutor(1, "adjudge-long-work")
+_OF_LOOPS: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
+
+
+def _of_loop() -> _OfLoop:
+    loop = asyncio.get_running_loop()
+    if (found := _OF_LOOPS.get(loop)) is None:
+        found = _OF_LOOPS[loop] = _OfLoop()
+    return found

@@ -1,0 +1,124 @@
+"""Long work of many requests: slices of the event loop one at a time, one thread, and turns by project."""
+
+import asyncio
+import itertools
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import pytest
+
+from judge_server.auth.identity import ANONYMOUS, identity_context
+from judge_server.errors import NotReady
+from judge_server.time_sharing import TimeSlicer, next_slice, run_in_thread
+
+
+def acts_for(project: str) -> AbstractContextManager[None]:
+    return identity_context(replace(ANONYMOUS, project_id=project))
+
+
+async def test_one_slice_runs_per_iteration_of_the_event_loop_however_many_requests_have_long_work() -> None:
+    slices = 0
+
+    async def long_work() -> None:
+        nonlocal slices
+        for _ in range(20):
+            await next_slice()
+            slices += 1
+
+    working = [asyncio.create_task(long_work()) for _ in range(10)]
+    seen = [0]
+    while not all(task.done() for task in working):
+        await asyncio.sleep(0)
+        seen.append(slices)
+    assert seen[-1] == 200
+    assert max(after - before for before, after in itertools.pairwise(seen)) == 1
+
+
+async def test_work_of_less_than_a_slice_does_not_wait_for_that_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def long_work() -> None:
+        while True:
+            await next_slice()
+
+    others = [asyncio.create_task(long_work()) for _ in range(10)]
+    await asyncio.sleep(0)
+    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 60.0)
+    short = asyncio.create_task(TimeSlicer().yield_if_due())
+    await asyncio.sleep(0)
+    assert short.done()
+    for task in others:
+        task.cancel()
+
+
+async def test_projects_take_turns_so_that_many_requests_of_one_do_not_delay_those_of_another() -> None:
+    order: list[str] = []
+
+    async def long_work(project: str, slices: int) -> None:
+        with acts_for(project):
+            for _ in range(slices):
+                await next_slice()
+                order.append(project)
+
+    crowd = [asyncio.create_task(long_work("crowd", 30)) for _ in range(20)]
+    await asyncio.sleep(0)
+    alone = asyncio.create_task(long_work("alone", 5))
+    await alone
+    assert len(order) <= 13  # every other slice is its own, and it joined after at most three
+    for task in crowd:
+        task.cancel()
+
+
+async def test_one_function_computes_in_a_thread_at_a_time_and_projects_take_turns_at_it() -> None:
+    running, most, order, go_on = 0, 0, [], threading.Event()
+
+    def compute(project: str) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        go_on.wait(10)
+        order.append(project)
+        running -= 1
+        return project
+
+    async def call(project: str) -> str:
+        with acts_for(project):
+            return await run_in_thread(compute, project)
+
+    crowd = [asyncio.create_task(call("crowd")) for _ in range(5)]
+    await asyncio.sleep(0)
+    alone = asyncio.create_task(call("alone"))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await asyncio.gather(*crowd, alone) == ["crowd"] * 5 + ["alone"]
+    assert (most, order.index("alone")) == (1, 2)
+
+
+async def test_a_cancelled_wait_for_the_thread_lets_the_next_one_in() -> None:
+    go_on = threading.Event()
+    first = asyncio.create_task(run_in_thread(go_on.wait, 10))
+    await asyncio.sleep(0)
+    cancelled = [asyncio.create_task(run_in_thread(int, "1")) for _ in range(3)]
+    last = asyncio.create_task(run_in_thread(int, "2"))
+    await asyncio.sleep(0)
+    first.cancel()
+    cancelled[0].cancel()
+    go_on.set()
+    await asyncio.sleep(0)
+    cancelled[1].cancel()
+    assert await last == 2
+    assert await cancelled[2] == 1
+
+
+async def test_an_error_in_the_thread_reaches_its_caller_alone() -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        await run_in_thread(int, "x")
+    assert await run_in_thread(int, "7") == 7
+
+
+async def test_long_work_notices_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
+    slicer = TimeSlicer(deadline=asyncio.get_running_loop().time() - 1)
+    with pytest.raises(NotReady, match="deadline passed before it was planned"):
+        await slicer.yield_if_due()
