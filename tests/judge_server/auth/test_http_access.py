@@ -1,5 +1,7 @@
 """Keys over HTTP: nothing is served without one, a scope opens its routes, and no project sees another's things."""
 
+import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,11 +9,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.api.auth import OPEN_PATHS
+from judge_server.api.auth import OPEN_PATHS, AccessMiddleware
 from judge_server.auth import Identity
 from judge_server.auth.authenticator import UsageMeter
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.auth.keyed import KeyedService
+from tests.judge_server.auth.keyed import InMemoryApiKeyStore, KeyedService
 from tests.judge_server.golden_files import written_api
 from trainer_client.wire.tenants import Limits
 
@@ -316,3 +318,24 @@ async def test_a_key_sees_what_its_project_may_use_and_only_an_admin_who_changed
     async with keyed.client(admin) as client:
         entries = (await client.get("/v1/audit", params={"subject": "b"})).json()["entries"]
     assert [entry["action"] for entry in entries] == ["project.created"]
+
+
+async def test_a_burst_of_requests_without_a_key_begins_one_request_per_iteration_of_the_event_loop() -> None:
+    began = 0
+
+    async def page(*_: object) -> None:
+        nonlocal began
+        began += 1
+
+    access = AccessMiddleware(page, authenticator=InMemoryApiKeyStore().authenticator())
+    scope = {"type": "http", "path": "/openapi.json", "headers": [], "state": {}}
+    burst = [asyncio.create_task(access(dict(scope), _unused, _unused)) for _ in range(20)]
+    seen = [0]
+    while not all(task.done() for task in burst):
+        await asyncio.sleep(0)
+        seen.append(began)
+    assert max(after - before for before, after in itertools.pairwise(seen)) == 1
+
+
+async def _unused(*_: object) -> Any:
+    raise AssertionError("neither a body nor an answer is needed here")

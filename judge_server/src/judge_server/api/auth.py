@@ -21,9 +21,11 @@ from judge_server.auth import ANONYMOUS, Authenticator, Identity, identity_conte
 from judge_server.auth.authenticator import require_scope
 from judge_server.errors import Forbidden, ServiceError
 from judge_server.observability.logs import bind_log_context
+from judge_server.time_sharing import next_slice
 from trainer_client.wire.tenants import Scope as KeyScope
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+PROBE_PATHS = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS = PROBE_PATHS | {"/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
 """The paths that need no key: the probes and the API documentation."""
 
 _OPEN_FOLDER = "/static-offline-docs/"
@@ -46,6 +48,8 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._authenticator is not None and scope["path"] not in PROBE_PATHS and not authorization_of(scope):
+            await next_slice()  # a burst of requests that need no key, or lack theirs, begins one by one
         try:
             identity = await self._identity(scope)
         except ServiceError as error:
@@ -61,15 +65,19 @@ class AccessMiddleware:
         authenticator = self._authenticator
         if authenticator is None or path in OPEN_PATHS or path.startswith(_OPEN_FOLDER):
             return ANONYMOUS
-        headers = Headers(scope=scope)
-        authorization = headers.get("authorization")
-        if path == "/metrics" and authenticator.open_metrics and authorization is None:
+        authorization = authorization_of(scope)
+        if path == "/metrics" and authenticator.open_metrics and not authorization:
             return ANONYMOUS
         identity = await authenticator.identify(authorization)
         if identity is ANONYMOUS:
-            require_loopback_host(headers)
+            require_loopback_host(Headers(scope=scope))
         await authenticator.admit(identity)
         return identity
+
+
+def authorization_of(scope: Scope) -> str | None:
+    """The `Authorization` header of a request."""
+    return Headers(scope=scope).get("authorization")
 
 
 class RequiredScope:
