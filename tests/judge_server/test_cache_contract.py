@@ -52,6 +52,12 @@ async def test_the_first_verdict_stands(cache: VerdictCache) -> None:
     assert dict(await cache.get_many([second, first])) == {first: FINDINGS[0], second: FINDINGS[2]}
 
 
+async def test_thousands_of_verdicts_at_once_are_stored_and_found(cache: VerdictCache) -> None:
+    stored = {digest: FINDINGS[number % len(FINDINGS)] for number, digest in enumerate(digests(2500))}
+    await cache.put_many(stored)
+    assert dict(await cache.get_many([*digests(1), *stored, *digests(1)])) == stored
+
+
 async def test_what_is_not_known_is_absent(cache: VerdictCache) -> None:
     known, unknown = digests(2)
     await cache.put_many({known: FINDINGS[0]})
