@@ -6,7 +6,8 @@ with its difference from the plain prompt.
 
 import argparse
 import asyncio
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.agreement.contenders import FENCE, item_verdict
+from benchmarks.agreement.fit import fit_map
 from benchmarks.agreement.items import LONGEST, Item, load_items, tasks_of
-from benchmarks.agreement.metrics import Agreement, measure
+from benchmarks.agreement.metrics import measure
 from benchmarks.agreement.store import slug, stored_engine
 from benchmarks.agreement.verdicts import Verdicts
 from benchmarks.report import publish
+from judge_server.evaluation.metrics import Estimate
 from judge_server.judging.questions import YES_NO, option
 from judge_server.ports import Batch, Call, CallFailure, Option, TokenChoice
 
@@ -37,7 +40,7 @@ class Wording:
         prompt: the heading of the prompt.
         criterion: the word before the criterion.
         question: the question after the criterion.
-        mistake: the question about a pitfall; None uses `question` with "The response makes this mistake: …".
+        pitfall: the words before the description of a pitfall.
         options: the two options, yes first.
         response_first: put the response before the task instead of after it.
     """
@@ -47,7 +50,7 @@ class Wording:
     prompt: str = "Task"
     criterion: str = "Criterion"
     question: str = "Is it met? Answer yes or no."
-    mistake: str | None = None
+    pitfall: str = "The response makes this mistake: "
     options: tuple[Option, Option] = YES_NO
     response_first: bool = False
 
@@ -57,63 +60,147 @@ class Wording:
         sources = [("Source", item.grounding), ("Reference answer", item.reference_answer)]
         parts = [*response, *task, *sources] if self.response_first else [*task, *sources, *response]
         shown = [f"{heading}:\n{FENCE(text) if self.fenced else text}\n\n" for heading, text in parts if text]
-        pitfall = item.kind == "pitfall"
-        lead = "The response makes this mistake: " if pitfall and self.mistake is None else ""
-        question = self.mistake if pitfall and self.mistake is not None else self.question
-        text = f"{self.criterion}: {lead}{item.criterion}\n\n{question}"
+        lead = self.pitfall if item.kind == "pitfall" else ""
+        text = f"{self.criterion}: {lead}{item.criterion}\n\n{self.question}"
         return Batch(self.system, "".join(shown), (Call(text, TokenChoice(self.options)),))
 
 
 _PLAIN = Wording("You are a strict grader. Answer yes or no.", fenced=False)
 _FENCED = replace(_PLAIN, fenced=True)
 _MARKED = replace(_FENCED, system=f"You are a strict grader. {_MARKER_SENTENCE} Answer yes or no.")
-_PROMPT = replace(_MARKED, prompt="Prompt")
-_STATEMENT = replace(_PROMPT, criterion="Statement", question="Is the statement true of the response?")
-_DOUBT = replace(
-    _STATEMENT, system=f"You are a strict grader. {_MARKER_SENTENCE} When in doubt, the answer is no. Answer yes or no."
+_TRUE = replace(
+    _MARKED,
+    system=f"You are a strict grader. {_MARKER_SENTENCE} Answer true or false.",
+    question="Is it met? Answer true or false.",
+    options=_TRUE_FALSE,
 )
-_VERSION_1 = replace(
-    _STATEMENT,
-    system=f"You check a response against one criterion. {_MARKER_SENTENCE} Judge only what the criterion says. "
+_WRONG = replace(_TRUE, pitfall="The response is wrong because of this mistake: ")
+_DOUBT = replace(_MARKED, system=f"You are a strict grader. {_MARKER_SENTENCE} When in doubt, no. Answer yes or no.")
+_VERSION_1 = Wording(
+    f"You check a response against one criterion. {_MARKER_SENTENCE} Judge only what the criterion says. "
     "When in doubt, the answer is no. Answer with one word: yes or no.",
+    prompt="Prompt",
+    criterion="Statement",
+    question="Is the statement true of the response?",
 )
 
 STEPS: Mapping[str, Wording] = {
     "plain": _PLAIN,
     "+ fences": _FENCED,
     "+ marker sentence": _MARKED,
-    "+ Prompt for Task": _PROMPT,
-    "+ Statement for Criterion": _STATEMENT,
-    "+ when in doubt, no": _DOUBT,
-    "templates of version 1": _VERSION_1,
+    "+ true or false": _TRUE,
+    "+ pitfalls as the reason of a wrong response": _WRONG,
 }
-"""From the plain prompt to the templates of version 1, one step at a time."""
+"""From the plain prompt to the shipped templates, one step at a time."""
+
+_BARE = replace(_MARKED, system=f"You are a strict grader. {_MARKER_SENTENCE}")
 
 VARIANTS: Mapping[str, Wording] = {
-    "marked, true or false": replace(_MARKED, question="Is it met? Answer true or false.", options=_TRUE_FALSE),
-    "marked, met or unmet": replace(_MARKED, question="Is it met or unmet? One word.", options=_MET_UNMET),
-    "marked, response first": replace(_MARKED, response_first=True),
+    "marker sentence, when in doubt no": _DOUBT,
+    "marker sentence, response first": replace(_MARKED, response_first=True),
+    "templates of version 1": _VERSION_1,
+    "bare system": _BARE,
+    "bare system, true or false": replace(_BARE, question="Is it met? Answer true or false.", options=_TRUE_FALSE),
+    "bare system, met or unmet": replace(_BARE, question="Is it met or unmet? One word.", options=_MET_UNMET),
+    "bare system, a claim": replace(
+        _BARE,
+        criterion="Claim about the response",
+        pitfall="It makes this mistake: ",
+        question="Is the claim right? Answer yes or no.",
+    ),
+    "bare system, question first": replace(
+        _BARE,
+        criterion="Is this true of the response",
+        question="Answer yes or no.",
+    ),
+    "bare system, evidence": replace(_BARE, question="Does the response itself show that it is met? Answer yes or no."),
+    "bare system, opposite": replace(
+        _BARE, question="Is it violated or left out? Answer yes or no.", options=(YES_NO[1], YES_NO[0])
+    ),
 }
-"""Other single changes to the plain prompt with fences and the marker sentence."""
+"""Other single changes. Those with the bare system message share their prefix, so asking several of them is cheap."""
+
+AVERAGES: Mapping[str, tuple[str, ...]] = {
+    "average of two: true or false, a claim": ("bare system, true or false", "bare system, a claim"),
+    "average of yes or no and the opposite": ("bare system", "bare system, opposite"),
+    "average of five: all with the bare system message but two": tuple(
+        name
+        for name in VARIANTS
+        if name.startswith("bare system") and name.split(", ")[-1] not in ("opposite", "met or unmet")
+    ),
+}
+"""Several wordings asked about each item; their log-odds are averaged."""
 
 
 async def ask_wordings(model: str, items: list[Item], wordings: Mapping[str, Wording]) -> dict[str, Verdicts]:
     """Judge each item with each wording; return the verdicts of successful calls by wording."""
-    verdicts: dict[str, Verdicts] = {}
+    verdicts: dict[str, Verdicts] = {name: {} for name in wordings}
     async with stored_engine(model) as engine:
         await engine.start()
-        for name, wording in wordings.items():
-            verdicts[name] = {}
-            for item in items:
+        for number, item in enumerate(items, 1):
+            for name, wording in wordings.items():
                 reply = await engine.ask(wording.batch(item))
                 if not isinstance(reply, CallFailure) and reply.raw_probability is not None:
                     raw = reply.raw_probability
                     verdicts[name][item.key] = item_verdict(reply, raw >= 0.5, raw, raw)
-            print(f"{model} {name}: {len(verdicts[name])} of {len(items)} items", flush=True)
+            if not number % 20:
+                print(f"{model}: {number} of {len(items)} items", flush=True)
     return verdicts
 
 
-def best_threshold(items: list[Item], verdicts: Verdicts) -> float:
+def averaged(parts: Sequence[Verdicts]) -> Verdicts:
+    """Average the log-odds of several wordings; an item without one of the verdicts is left out. Costs add up."""
+    verdicts = {}
+    for key in set.intersection(*(set(part) for part in parts)):
+        own = [part[key] for part in parts]
+        log_odds = float(np.mean([_log_odds(verdict.raw_probability) for verdict in own]))
+        raw = 1 / (1 + float(np.exp(-log_odds)))
+        verdicts[key] = replace(
+            own[0],
+            satisfied=raw >= 0.5,
+            probability=raw,
+            raw_probability=raw,
+            tokens_computed=sum(verdict.tokens_computed for verdict in own),
+            tokens_reused=sum(verdict.tokens_reused for verdict in own),
+            seconds=sum(verdict.seconds for verdict in own),
+        )
+    return verdicts
+
+
+def _log_odds(raw: float) -> float:
+    clipped = min(max(raw, 1e-6), 1 - 1e-6)
+    return float(np.log(clipped / (1 - clipped)))
+
+
+def cross_calibrated(items: Sequence[Item], verdicts: Verdicts) -> Verdicts:
+    """Calibrate each fifth of the rows by a map fitted on the others, as the shipped maps are fitted.
+
+    Verdicts stay as they are where no map can be fitted.
+    """
+    calibrated: Verdicts = {}
+    for fold in range(FOLDS):
+        apart = [item for item in items if item.key in verdicts and _fold(item) == fold]
+        try:
+            maps = fit_map([item for item in items if _fold(item) != fold], verdicts)
+        except ValueError:  # probabilities without information about the labels cannot be calibrated
+            calibrated |= {item.key: verdicts[item.key] for item in apart}
+            continue
+        for item in apart:
+            own, fitted = verdicts[item.key], maps["pitfall" if item.kind == "pitfall" else "default"]
+            odds = fitted["slope"] * _log_odds(own.raw_probability) + fitted["intercept"]
+            probability = 1 / (1 + float(np.exp(-odds)))
+            calibrated[item.key] = replace(own, satisfied=probability >= 0.5, probability=probability)
+    return calibrated
+
+
+FOLDS = 5
+
+
+def _fold(item: Item) -> int:
+    return int(hashlib.sha256(item.row.encode()).hexdigest()[:8], 16) % FOLDS
+
+
+def best_threshold(items: Sequence[Item], verdicts: Verdicts) -> float:
     """Compute the balanced accuracy with the best threshold in hindsight per task, averaged over tasks."""
     best = []
     for task in dict.fromkeys(item.task for item in items):
@@ -126,26 +213,43 @@ def best_threshold(items: list[Item], verdicts: Verdicts) -> float:
     return float(np.mean(best)) if best else float("nan")
 
 
-def table_rows(items: list[Item], verdicts: Mapping[str, Verdicts], agreement: Agreement) -> list[dict[str, Any]]:
-    """Return a row per wording: the means over tasks."""
-    baseline, mean = next(iter(verdicts)), agreement.mean
+def table_rows(items: Sequence[Item], verdicts: Mapping[str, Verdicts]) -> list[dict[str, Any]]:
+    """Return a row per wording: the means over tasks, raw and with a map fitted on other rows."""
+    calibrated = {name: cross_calibrated(items, own) for name, own in verdicts.items()}
+    baseline = next(iter(verdicts))
+    raw, fitted = measure(items, verdicts).mean, measure(items, {baseline: verdicts[baseline], **_suffixed(calibrated)})
     rows = []
     for name, own in verdicts.items():
-        values, difference = mean.values[name], mean.difference(name, baseline, "balanced_accuracy")
         rows.append(
             {
                 "wording": name,
-                "n": mean.n,
-                "balanced accuracy": f"{values['balanced_accuracy']:.3f}",
-                f"- {baseline}": f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]",
+                "n": raw.n,
+                "balanced accuracy": f"{raw.values[name]['balanced_accuracy']:.3f}",
+                f"- {baseline}": _signed(raw.difference(name, baseline, "balanced_accuracy")),
+                "with a map": f"{fitted.mean.values[name + _MAPPED]['balanced_accuracy']:.3f}",
+                f"with a map - {baseline}": _signed(
+                    fitted.mean.difference(name + _MAPPED, baseline, "balanced_accuracy")
+                ),
                 "best thresholds": f"{best_threshold(items, own):.3f}",
-                "AUROC": f"{values['auroc']:.3f}",
-                "ECE": f"{values['ece']:.3f}",
-                "yes": f"{values['yes_rate']:.2f}",
-                "tokens": f"{mean.tokens[name].all:.0f}",
+                "AUROC": f"{raw.values[name]['auroc']:.3f}",
+                f"AUROC - {baseline}": _signed(raw.difference(name, baseline, "auroc")),
+                "ECE, all items, with a map": f"{fitted.pooled.values[name + _MAPPED]['ece']:.3f}",
+                "yes": f"{raw.values[name]['yes_rate']:.2f}",
+                "tokens computed": f"{raw.tokens[name].computed:.0f}",
             }
         )
     return rows
+
+
+_MAPPED = ", with a map"
+
+
+def _suffixed(verdicts: Mapping[str, Verdicts]) -> dict[str, Verdicts]:
+    return {name + _MAPPED: own for name, own in verdicts.items()}
+
+
+def _signed(difference: Estimate) -> str:
+    return f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
 
 
 def main() -> None:
@@ -163,8 +267,13 @@ def main() -> None:
     items = [item for of_task in tasks.values() for item in of_task]
     for model in given.models:
         verdicts = asyncio.run(ask_wordings(model, items, {**STEPS, **(VARIANTS if given.variants else {})}))
-        rows = table_rows(items, verdicts, measure(items, verdicts))
-        notes = ["means over tasks; best thresholds: balanced accuracy under each task's best threshold in hindsight"]
+        if given.variants:
+            verdicts |= {name: averaged([verdicts[part] for part in parts]) for name, parts in AVERAGES.items()}
+        rows = table_rows(items, verdicts)
+        notes = [
+            "means over tasks; with a map: a calibration fitted on four fifths of the rows, measured on the other",
+            "best thresholds: balanced accuracy under each task's best threshold in hindsight",
+        ]
         publish(f"wordings_{slug(model)}", f"Wordings, {model}, rows of the half {given.half}", rows, notes)
 
 
