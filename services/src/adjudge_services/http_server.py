@@ -38,7 +38,7 @@ from adjudge_services.wiring import StartError, build_app, has_usable_key, keys_
 from judge_server.api.auth import is_loopback
 from judge_server.api.operations import SHUTDOWN_STATE_KEY
 from judge_server.api.responses import add_headers
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.combined import AnyJudge
 from trainer_client.wire import Problem, ProblemType
 
 log = logging.getLogger("adjudge")
@@ -406,7 +406,7 @@ class _Server(uvicorn.Server):
 
 
 def serve_api(
-    settings: Settings, judges_of: Callable[[Settings, FenceFunction], dict[str, Judge]], what: str, *, process: str
+    settings: Settings, judges_of: Callable[[Settings, FenceFunction], dict[str, AnyJudge]], what: str, *, process: str
 ) -> None:
     """Serve the API with these judges until stopped; `what` names the judges in the startup line."""
 

@@ -2,21 +2,24 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from adjudge_services.settings import Settings
+from adjudge_services.settings import CombinedJudgeSettings, Settings
 from judge_server.cache import cache_from_url
 from judge_server.engines import engine_from_url
 from judge_server.errors import EngineNotReady
 from judge_server.judging.calibration import builtin_calibrations
+from judge_server.judging.combining import Band, CascadeRule, CombinationRule, PanelRule, WeightedMean
 from judge_server.ports import Engine
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.executor import JudgeExecutor, LocalExecutor
+from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from trainer_client.wire import DEFAULT_JUDGE
+from trainer_client.wire.problems import field_errors
 
 if TYPE_CHECKING:
     from judge_server.remote.link import JudgeClient
@@ -33,42 +36,90 @@ HEALTH_CHECK_INTERVAL_S = 1.0
 
 WAITING_FOR_ENDPOINT = "the judge is waiting for an endpoint that does not answer yet; see its log"
 
-_URLS_BY_NAME = TypeAdapter(dict[str, str])
+_JUDGES_BY_NAME = TypeAdapter(dict[str, str | CombinedJudgeSettings])
 
 
-def local_judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
-    """Judges with engines in this process, the default one first. Raises `ValueError` for an unknown engine."""
-    urls = {DEFAULT_JUDGE: settings.engine_url} | settings.engines
-    return {
+def local_judges(settings: Settings, fence: FenceFunction) -> dict[str, AnyJudge]:
+    """Judges with engines in this process, the default one first.
+
+    Raises:
+        ValueError: an engine is unknown, or a cascade or panel names a judge that there is not.
+    """
+    given = {DEFAULT_JUDGE: settings.engine_url} | settings.engines
+    judges = {
         name: build_judge(LocalExecutor(build_engine(settings, url), rules=settings.queue_rules), settings, fence)
-        for name, url in urls.items()
+        for name, url in given.items()
+        if isinstance(url, str)
     }
+    return with_combined(judges, given)
 
 
-def remote_judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
-    """Judges in other processes. Raises `ValueError` if the settings do not name any."""
+def with_combined(judges: Mapping[str, Judge], given: Mapping[str, str | CombinedJudgeSettings]) -> dict[str, AnyJudge]:
+    """Add the cascades and panels among `given` to the judges, in the order given.
+
+    Raises:
+        ValueError: one of them names a judge that there is not, or one that is itself a cascade or panel.
+    """
+    found: dict[str, AnyJudge] = {}
+    for name, one in given.items():
+        if isinstance(one, str):
+            found[name] = judges[name]
+            continue
+        for member in one.members:
+            if member not in judges:
+                known = "is a cascade or panel itself" if member in given else "does not exist"
+                raise ValueError(
+                    f"the judge {name!r} is made of {member!r}, which {known}; name judges with an engine of their "
+                    f"own: {', '.join(judges)}"
+                )
+        members = {member: judges[member] for member in one.members}
+        kind: Literal["cascade", "panel"] = "cascade" if one.cascade else "panel"
+        found[name] = CombinedJudge(members, kind, _rule_of(one), reference=one.reference)
+    return found
+
+
+def _rule_of(given: CombinedJudgeSettings) -> CombinationRule | None:
+    """The rule in the settings; None if a stored version has it."""
+    if given.reference is not None:
+        return None
+    if given.band is not None and not isinstance(given.band, str):
+        return CascadeRule(Band(*given.band))
+    return PanelRule(WeightedMean(given.weights or (1.0,) * len(given.members)))
+
+
+def remote_judges(settings: Settings, fence: FenceFunction) -> dict[str, AnyJudge]:
+    """Judges in other processes. Raises `ValueError` as `judge_links` and `with_combined` do."""
     from judge_server.remote.executor import RemoteExecutor  # an HTTP client that only `adjudge api` needs
 
     calls = settings.queue_rules.calls
-    return {
+    judges = {
         name: build_judge(RemoteExecutor(links, max_calls=calls * len(links)), settings, fence)
         for name, links in judge_links(settings).items()
     }
+    return with_combined(judges, named_judges(settings))
+
+
+def named_judges(settings: Settings) -> dict[str, str | CombinedJudgeSettings]:
+    """What ADJUDGE_JUDGES says of each judge: URLs separated by spaces, or a cascade or panel. Raises `ValueError`."""
+    text = (settings.judges or "").strip()
+    if not text.startswith("{"):
+        return {DEFAULT_JUDGE: text}
+    try:
+        return _JUDGES_BY_NAME.validate_json(text)
+    except ValidationError as error:
+        raise ValueError(
+            "ADJUDGE_JUDGES is not a JSON object of names and URLs, cascades or panels: "
+            f"{field_errors(error.errors())[0].message}"
+        ) from error
 
 
 def judge_links(settings: Settings) -> "dict[str, list[JudgeClient]]":
     """Clients of the judge processes in ADJUDGE_JUDGES, by judge. Raises `ValueError` if it is invalid or empty."""
     from judge_server.remote.link import JudgeClient
 
-    text = (settings.judges or "").strip()
-    try:
-        urls_by_name = _URLS_BY_NAME.validate_json(text) if text.startswith("{") else {DEFAULT_JUDGE: text}
-    except ValidationError as error:
-        raise ValueError(
-            f"ADJUDGE_JUDGES is not a JSON object of names and URLs: {error.errors()[0]['msg']}"
-        ) from error
-    urls = {name: url_list.split() for name, url_list in urls_by_name.items()}
-    if not urls.get(DEFAULT_JUDGE):
+    given = named_judges(settings)
+    urls = {name: listed.split() for name, listed in given.items() if isinstance(listed, str)}
+    if not given.get(DEFAULT_JUDGE):
         raise ValueError(
             "ADJUDGE_JUDGES does not name the default judge; set it to the URLs of judge processes, such as "
             "'http://judge-0:8001 http://judge-1:8001', or run `adjudge serve`, which includes a judge"

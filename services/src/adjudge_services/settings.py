@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from platformdirs import user_data_path
-from pydantic import Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from judge_server.judging.replies import MIN_CHOICE_MASS
@@ -15,6 +15,57 @@ if TYPE_CHECKING:
     from judge_server.scheduling.admission import QueueRules
 
 Weight = Annotated[float, Field(gt=0)]
+
+Reference = Annotated[str, Field(min_length=1)]
+"""A stored version: NAME, NAME@VERSION or NAME@ALIAS."""
+
+
+class CombinedJudgeSettings(BaseModel):
+    """A cascade or a panel of judges by name.
+
+    Attributes:
+        cascade: the small judge and the large one.
+        band: where the large judge is asked: two probabilities, or a stored band.
+        panel: two or more judges.
+        weights: one for each judge of the panel; equal by default.
+        dawid_skene: stored error rates of the panel's judges, instead of weights.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cascade: tuple[str, str] | None = None
+    band: tuple[float, float] | Reference | None = None
+    panel: Annotated[tuple[str, ...], Field(min_length=2)] | None = None
+    weights: tuple[Weight, ...] | None = None
+    dawid_skene: Reference | None = None
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The names of the judges."""
+        return self.cascade or self.panel or ()
+
+    @property
+    def reference(self) -> str | None:
+        """The stored version that it needs, if any."""
+        return self.band if isinstance(self.band, str) else self.dawid_skene
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "CombinedJudgeSettings":
+        if (self.cascade is None) == (self.panel is None):
+            raise ValueError('write either "cascade": [SMALL, LARGE] or "panel": [NAME, NAME, …]')
+        if len(set(self.members)) < len(self.members):
+            raise ValueError("name each judge once")
+        if self.cascade is not None:
+            if self.band is None or self.weights is not None or self.dawid_skene is not None:
+                raise ValueError('a cascade needs "band", as in [0.2, 0.8] or "NAME@ALIAS", and nothing else')
+            if not isinstance(self.band, str) and not 0 <= self.band[0] <= self.band[1] <= 1:
+                raise ValueError("the two numbers of a band must rise and lie between 0 and 1")
+        if self.panel is not None:
+            if self.band is not None or (self.weights is not None and self.dawid_skene is not None):
+                raise ValueError('a panel takes "weights" or "dawid_skene", not both, and no "band"')
+            if self.weights is not None and len(self.weights) != len(self.panel):
+                raise ValueError(f"give {len(self.panel)} weights, one for each judge of the panel")
+        return self
 
 
 class Settings(BaseSettings):
@@ -35,12 +86,15 @@ class Settings(BaseSettings):
         default="llamacpp://qwen2.5-coder-1.5b",
         description="Engine of the judge: llamacpp://MODEL, vllm://MODEL, openai+http://HOST:PORT or systemone+http://….",
     )
-    engines: dict[str, str] = Field(
-        default_factory=dict, description='More judges of `adjudge serve`, as JSON: {"NAME": "ENGINE URL"}.'
+    engines: dict[str, str | CombinedJudgeSettings] = Field(
+        default_factory=dict,
+        description='More judges of `adjudge serve`, as JSON: {"NAME": "ENGINE URL"}, cascades and panels included: '
+        '{"NAME": {"cascade": ["SMALL", "LARGE"], "band": "VERSION"}}.',
     )
     judges: str | None = Field(
         default=None,
-        description='Judge processes of `adjudge api`: "http://HOST:PORT http://…", or JSON {"NAME": "…"}.',
+        description='Judge processes of `adjudge api`: "http://HOST:PORT http://…", or JSON {"NAME": "…"}, where a '
+        "cascade or panel is written as in ADJUDGE_ENGINES.",
     )
     calibrations: str | None = Field(
         default=None,

@@ -8,7 +8,7 @@ import asyncio
 import getpass
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -30,6 +30,7 @@ from judge_server.ledger import Recorder
 from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTokens
 from judge_server.ports import RateLimiter
 from judge_server.prompts.fencing import Fence
+from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, SQLIdempotencyKeys, SQLLedger, TenantStore, migrations
 from rubric_store.migrations import SchemaStatus
@@ -102,7 +103,7 @@ class StartError(Exception):
 
 def build_app(
     settings: Settings,
-    judges_of: Callable[[Settings, FenceFunction], dict[str, Judge]] = local_judges,
+    judges_of: Callable[[Settings, FenceFunction], dict[str, AnyJudge]] = local_judges,
     *,
     wait_for_judge: bool = False,
     on_judge_failure: Callable[[str], None] | None = None,
@@ -129,10 +130,11 @@ def build_app(
     service = Service(rubrics=store, ledger=ledger, authenticator=authenticator, audit=tenants, idempotency_keys=keys)
     judges = judges_of(settings, build_fence(settings))
     calibrations = CalibrationLoader.of(settings, judges)
+    engines = {name: judge for name, judge in judges.items() if isinstance(judge, Judge)}
     service.names = tuple(judges)
-    service.checker = next(iter(judges.values())).checker
-    service.executors = tuple([judge.executor for judge in judges.values()])
-    for judge in judges.values():
+    service.checker = next(iter(engines.values())).checker
+    service.executors = tuple([judge.executor for judge in engines.values()])
+    for judge in engines.values():
         judge.metrics.meter = authenticator.usage.count
 
     def set_problem(why: str) -> None:
@@ -148,8 +150,13 @@ def build_app(
             return
         service.judges[name] = judge
 
+    async def add_combined(name: str, judge: CombinedJudge, members: Sequence[asyncio.Task[None]]) -> None:
+        await asyncio.wait(members)
+        if all(member in service.judges for member in judge.names):
+            service.judges[name] = judge
+
     async def watch_judges() -> None:
-        why = await wait_for_engine_failure(judges.values())
+        why = await wait_for_engine_failure(engines.values())
         if on_judge_failure is not None:
             on_judge_failure(why)
 
@@ -160,7 +167,13 @@ def build_app(
         except CalibrationError as error:
             raise StartError(str(error)) from error
         service.recorder = start_recorder(settings, ledger)
-        loading = [asyncio.create_task(start_judge(name, judge)) for name, judge in judges.items()]
+        starting = {name: asyncio.create_task(start_judge(name, judge)) for name, judge in engines.items()}
+        combining = [
+            asyncio.create_task(add_combined(name, judge, [starting[member] for member in judge.names]))
+            for name, judge in judges.items()
+            if isinstance(judge, CombinedJudge)
+        ]
+        loading = [*starting.values(), *combining]
         watching = asyncio.create_task(watch_judges())
         counting = asyncio.create_task(authenticator.run())
         refreshing = asyncio.create_task(calibrations.run())
@@ -175,7 +188,7 @@ def build_app(
             for task in (*loading, watching, refreshing):
                 task.cancel()
             await asyncio.gather(*loading, watching, refreshing, return_exceptions=True)
-            await asyncio.gather(*(judge.close() for judge in judges.values()))
+            await asyncio.gather(*(judge.close() for judge in engines.values()))
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)
             await rates.close()

@@ -65,7 +65,7 @@ CREATE TABLE ledger_rejudgements (
     menu_mass DOUBLE,
     step INTEGER,
     grade DOUBLE,
-    rationale TEXT, raw_probability DOUBLE,
+    rationale TEXT, raw_probability DOUBLE, members TEXT,
     CONSTRAINT pk_ledger_rejudgements PRIMARY KEY (project_id, digest, request)
 )
  WITHOUT ROWID
@@ -87,7 +87,7 @@ CREATE TABLE ledger_requests (
     tokens_reused BIGINT NOT NULL,
     tokens_written BIGINT NOT NULL,
     seconds DOUBLE NOT NULL,
-    created_at DATETIME NOT NULL,
+    created_at DATETIME NOT NULL, members TEXT,
     CONSTRAINT pk_ledger_requests PRIMARY KEY (project_id, run, request)
 )
 CREATE INDEX ix_ledger_requests_created_at ON ledger_requests (project_id, created_at)
@@ -216,7 +216,7 @@ CREATE TABLE ledger_verdicts (
     menu_mass DOUBLE,
     step INTEGER,
     grade DOUBLE,
-    rationale TEXT, raw_probability DOUBLE,
+    rationale TEXT, raw_probability DOUBLE, members TEXT,
     CONSTRAINT pk_ledger_verdicts PRIMARY KEY (project_id, digest)
 )
  WITHOUT ROWID

@@ -7,7 +7,7 @@ in it. A worker has only the probes and `/metrics`.
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Annotated, Protocol, get_args
+from typing import Annotated, Literal, Protocol, get_args
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -24,7 +24,7 @@ from judge_server.errors import NotReady
 from judge_server.observability.metrics import LedgerMetrics, OperationMetrics, PoolMetrics
 from judge_server.observability.requests import FASTAPI_TELEMETRY_OFF
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from trainer_client import __version__
 from trainer_client.wire import (
     DEFAULT_JUDGE,
@@ -67,11 +67,21 @@ class EngineCapabilities(BaseModel):
     typed_questions: bool
 
 
+class JudgeDescription(BaseModel):
+    """A judge by name. Model and kind are null while it loads; `members` names the judges of a cascade or panel."""
+
+    name: str
+    model: str | None = None
+    kind: Literal["engine", "cascade", "panel"] | None = None
+    members: list[str] = []
+
+
 class ServerCapabilities(BaseModel):
-    """What this server supports, so that clients can adapt to it."""
+    """What this server supports, so that clients can adapt to it. `model` and `engine` are of the default judge."""
 
     version: str
     model: str | None
+    judges: list[JudgeDescription]
     modes: list[str]
     protocols: list[str]
     protocols_for: dict[str, list[str]]
@@ -122,10 +132,12 @@ async def readyz(request: Request, only: SelectedChecks = ()) -> Readiness | Res
 )
 async def capabilities(request: Request) -> ServerCapabilities:
     """Lists the reward modes, judging protocols and failure policies of this server, and what its engine supports."""
-    judge = service_of(request).judge
+    service = service_of(request)
+    judge = service.judge
     return ServerCapabilities(
         version=__version__,
         model=judge.identity.model if judge else None,
+        judges=[_describe(name, service.judges.get(name)) for name in service.names],
         modes=list(get_args(RewardMode)),
         protocols=list(get_args(JudgingProtocol)),
         protocols_for={mode: list(protocols) for mode, protocols in PROTOCOLS_FOR.items()},
@@ -134,6 +146,14 @@ async def capabilities(request: Request) -> ServerCapabilities:
         templates=judge.templates.names if judge else [],
         engine=EngineCapabilities(**asdict(judge.identity.capabilities)) if judge else None,
     )
+
+
+def _describe(name: str, judge: AnyJudge | None) -> JudgeDescription:
+    if judge is None:
+        return JudgeDescription(name=name)
+    if isinstance(judge, CombinedJudge):
+        return JudgeDescription(name=name, model=judge.identity.model, kind=judge.kind, members=list(judge.names))
+    return JudgeDescription(name=name, model=judge.identity.model, kind="engine")
 
 
 class MetricSource(Protocol):
@@ -203,7 +223,7 @@ async def metrics(request: Request) -> Response:
     return Response(judge_metrics_page(service.judges, others), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
-def judge_metrics_page(judges: Mapping[str, Judge], others: Iterable[MetricSource] = ()) -> bytes:
+def judge_metrics_page(judges: Mapping[str, AnyJudge], others: Iterable[MetricSource] = ()) -> bytes:
     """The metrics page of judges by name, of their pools, and of other sources."""
     pools = PoolMetrics({name: judge.executor.members() for name, judge in judges.items()})
     return metrics_page({name: judge.metrics for name, judge in judges.items()}, [pools, *others])

@@ -13,7 +13,7 @@ from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.service import Operations
 from judge_server.ports import AuditTrail, IdempotencyKeys, LedgerReader, RubricSource
 from judge_server.scheduling.executor import JudgeExecutor
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.scorer import Scorer
 from judge_server.verifiers import Checker
@@ -41,7 +41,7 @@ class Service:
     """
 
     rubrics: RubricSource
-    judges: dict[str, Judge] = field(default_factory=dict)
+    judges: dict[str, AnyJudge] = field(default_factory=dict)
     names: tuple[str, ...] = (DEFAULT_JUDGE,)
     problem: str = "the judge model is still loading"
     executors: tuple[JudgeExecutor, ...] = ()
@@ -55,7 +55,7 @@ class Service:
     operation_metrics: OperationMetrics = field(default_factory=OperationMetrics)
 
     @property
-    def judge(self) -> Judge | None:
+    def judge(self) -> AnyJudge | None:
         """The default judge, once it has started."""
         return self.judges.get(DEFAULT_JUDGE)
 
@@ -65,7 +65,7 @@ class Service:
         reason = next((executor.unavailable_reason for executor in self.executors if executor.unavailable_reason), "")
         return reason or (self.problem if self.judge is None else "")
 
-    def ready_judge(self, name: str = DEFAULT_JUDGE) -> Judge:
+    def ready_judge(self, name: str = DEFAULT_JUDGE) -> AnyJudge:
         """The judge with that name.
 
         Raises:

@@ -102,7 +102,8 @@ class ScriptedEngine:
     """An engine that answers by a script, a function from a call to its outcome.
 
     Each call takes `delay_s` seconds, and at most `concurrent_batches` calls run at a time, whatever their batch. What
-    `capabilities` lacks is not returned: the answer is then text, as from a chat model.
+    `capabilities` lacks is not returned: the answer is then text, as from a chat model. Engines with different scripts
+    need different values of `weights_digest`, or they count as one judge.
     """
 
     fatal_error = ""
@@ -115,12 +116,14 @@ class ScriptedEngine:
         context_tokens: int = 1_000_000,
         concurrent_batches: int = 64,
         capabilities: Capabilities = CAPABILITIES,
+        weights_digest: str = "none",
     ) -> None:
         self._script = script
         self._delay_s = delay_s
         self._context_tokens = context_tokens
         self._concurrent_batches = concurrent_batches
         self._capabilities = capabilities
+        self._weights_digest = weights_digest
         self._running_calls = RunningCalls()
         self._running = False
 
@@ -144,6 +147,7 @@ class ScriptedEngine:
             delay_s=options.number("delay_s", 0.0),
             context_tokens=options.integer("context", 1_000_000),
             concurrent_batches=options.integer("concurrency", 64),
+            weights_digest="none" if url.netloc == "hash" else url.netloc,
         )
         options.reject_unknown()
         return engine
@@ -154,7 +158,7 @@ class ScriptedEngine:
         self._semaphore = asyncio.Semaphore(self._concurrent_batches)
         return EngineIdentity(
             model="scripted",
-            weights_digest="none",
+            weights_digest=self._weights_digest,
             engine="scripted",
             chat_template_digest="none",
             decoding="scripted",

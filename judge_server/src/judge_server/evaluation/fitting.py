@@ -105,7 +105,9 @@ def _beta(p: Floats, y: Any) -> ProbabilityMap:
 
 
 def _isotonic(p: Floats, y: Any) -> ProbabilityMap:
-    isotonic = _sklearn("isotonic").IsotonicRegression(y_min=0.5 / len(y), y_max=1 - 0.5 / len(y), out_of_bounds="clip")
+    isotonic = import_extra("sklearn.isotonic").IsotonicRegression(
+        y_min=0.5 / len(y), y_max=1 - 0.5 / len(y), out_of_bounds="clip"
+    )
     isotonic.fit(p, y.astype(float))
     points = zip(isotonic.X_thresholds_.tolist(), isotonic.y_thresholds_.tolist(), strict=True)
     fitted = ProbabilityMap(points=tuple([(round(x, 6), round(v, 6)) for x, v in points]))
@@ -132,7 +134,7 @@ def _logistic(x: Floats, y: Any, neutral: Floats) -> list[float]:
     The offset x @ neutral cannot be given to scikit-learn, so the ridge is written as labels: for each coefficient a
     pair of observations at its scale that the neutral map predicts, of weight `_RIDGE` together.
     """
-    linear = _sklearn("linear_model")
+    linear = import_extra("sklearn.linear_model")
     at = np.diag(np.maximum(np.std(x, axis=0), np.abs(x).mean(axis=0)))
     expected = 1 / (1 + np.exp(-(at @ neutral)))
     features = np.concatenate([x, at, at])
@@ -161,14 +163,15 @@ def _balanced_threshold(calibrated: Floats, y: Any) -> float:
     return float(np.clip(best[np.argmin(np.abs(best - 0.5))], 1e-6, 1 - 1e-6))
 
 
-def _sklearn(module: str) -> Any:
+def import_extra(module: str) -> Any:
+    """Import a module of scikit-learn or scipy. Raises `MissingExtraError` if they are not installed."""
     from importlib import import_module
 
     try:
-        return import_module(f"sklearn.{module}")
+        return import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            "fitting a calibration needs scikit-learn; install it with: pip install 'adjudge-server[evaluate]'"
+            "fitting needs scikit-learn; install it with: pip install 'adjudge-server[evaluate]'"
         ) from error
 
 

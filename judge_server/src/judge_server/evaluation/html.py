@@ -13,6 +13,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from judge_server.evaluation.bakeoff import PAIRS_RIGHT, VERDICT_FIGURES, BakeOff, Cost
+from judge_server.evaluation.cascading import CascadePoint
 from judge_server.evaluation.metrics import UNDEFINED, Estimate, ReliabilityBin
 from judge_server.evaluation.report import FEW_ROWS, Evaluation, Slice
 
@@ -127,7 +128,7 @@ def _y(value: float) -> float:
     return round(_TOP + (1 - value) * _SIDE, 1)
 
 
-def _frame(x_title: str, y_title: str, inner: Iterable[str], label: str) -> Markup:
+def _frame(x_title: str, y_title: str, inner: Iterable[str], label: str, *, diagonal: bool = True) -> Markup:
     """Return a square plot with both axes from 0 to 1."""
     grid = []
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -135,7 +136,8 @@ def _frame(x_title: str, y_title: str, inner: Iterable[str], label: str) -> Mark
         grid.append(f'<line class="grid" x1="{_x(0)}" y1="{_y(tick)}" x2="{_x(1)}" y2="{_y(tick)}"/>')
         grid.append(f'<text class="tick" x="{_x(tick)}" y="{_y(0) + 15}" text-anchor="middle">{tick:g}</text>')
         grid.append(f'<text class="tick" x="{_x(0) - 6}" y="{_y(tick) + 4}" text-anchor="end">{tick:g}</text>')
-    grid.append(f'<line class="chance" x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(1)}"/>')
+    if diagonal:
+        grid.append(f'<line class="chance" x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(1)}"/>')
     titles = (
         f'<text class="axis" x="{_x(0.5)}" y="{_y(0) + 33}" text-anchor="middle">{escape(x_title)}</text>'
         f'<text class="axis" transform="translate(12 {_y(0.5)}) rotate(-90)" text-anchor="middle">'
@@ -179,6 +181,35 @@ def roc_plot(curve: Sequence[tuple[float, float]]) -> Markup:
     """Plot the share of met items found against the share of unmet items accepted."""
     path = " ".join(f"{_x(false)},{_y(true)}" for false, true in curve)
     return _frame("unmet judged met", "met judged met", [f'<polyline class="line main" points="{path}"/>'], "ROC curve")
+
+
+def cascade_html(points: Sequence[CascadePoint], chosen: CascadePoint | None, heading: Mapping[str, Any]) -> str:
+    """Render the page of a cascade's curve; `chosen` is the point of the fitted band, if there is one."""
+    template = _environment().get_template("cascade.html.jinja")
+    return template.render(points=points, chosen=chosen, heading=heading, plot=cascade_plot(points, chosen))
+
+
+def cascade_plot(points: Sequence[CascadePoint], chosen: CascadePoint | None) -> Markup:
+    """Plot agreement with the large judge, and balanced accuracy, against the share escalated to it."""
+    marks = []
+    for name in ("balanced_accuracy", "agreement"):
+        kind = "main" if name == "agreement" else "raw"
+        known = [(one.escalated.value, getattr(one, name)) for one in points]
+        known = [(share, figure) for share, figure in known if not isnan(figure.value)]
+        path = " ".join(f"{_x(share)},{_y(figure.value)}" for share, figure in known)
+        marks.append(f'<polyline class="line {kind}" points="{path}"/>')
+        at = [(chosen.escalated.value, getattr(chosen, name), 6)] if chosen is not None else []
+        for share, figure, size in [*((*one, 3) for one in known), *at]:
+            x = _x(share)
+            if not isnan(figure.low):
+                marks.append(f'<line class="bar" x1="{x}" y1="{_y(figure.low)}" x2="{x}" y2="{_y(figure.high)}"/>')
+            if not isnan(figure.value):
+                marks.append(
+                    f'<circle class="dot {kind}" cx="{x}" cy="{_y(figure.value)}" r="{size}">'
+                    f"<title>{name.replace('_', ' ')} {format_estimate(figure)} at {share:.2f} escalated</title></circle>"
+                )
+    title = "Agreement and balanced accuracy of a cascade against the share escalated"
+    return _frame("share escalated to the large judge", "", marks, title, diagonal=False)
 
 
 def interval_plot(parts: Sequence[Slice]) -> Markup:

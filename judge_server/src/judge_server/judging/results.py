@@ -6,6 +6,7 @@ it, a request that read the cache just before another one's verdicts were writte
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -53,15 +54,29 @@ ANONYMOUS_CALLER = Caller()
 
 
 @dataclass(slots=True)
+class MemberCost:
+    """The distinct verdicts of one judge of a cascade or panel, how many of them failed, and what its calls cost."""
+
+    verdicts: int = 0
+    failed: int = 0
+    calls: int = 0
+    tokens_computed: int = 0
+    tokens_reused: int = 0
+    tokens_written: int = 0
+    seconds_judging: float = 0.0
+
+
+@dataclass(slots=True)
 class JudgementResults:
     """The outcome of every digest asked for, where it came from, and what the calls cost.
 
     `cached` digests came from the cache, `joined` ones from another request's calls. The costs are those of this
-    request's own calls.
+    request's own calls. A cascade or panel adds the part of each member by name, the number of verdicts that at least
+    two members gave (`compared`), and on how many of them they disagreed.
     """
 
     by_digest: dict[bytes, CallOutcome] = field(default_factory=dict)
-    cached: frozenset[bytes] = frozenset()
+    cached: AbstractSet[bytes] = frozenset()
     joined: set[bytes] = field(default_factory=set)
     calls: int = 0
     checks: int = 0
@@ -70,6 +85,9 @@ class JudgementResults:
     tokens_written: int = 0
     seconds_queued: float = 0.0
     seconds_judging: float = 0.0
+    members: dict[str, MemberCost] = field(default_factory=dict)
+    compared: int = 0
+    disagreed: int = 0
 
 
 class CompletionTracker:

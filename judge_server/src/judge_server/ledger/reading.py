@@ -7,11 +7,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from judge_server.judging.combining import CombinedResult, MemberOutcome
 from judge_server.judging.plan import VerdictSlot
 from judge_server.judging.results import CallOutcome, JudgementResults
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.verdicts import verdict_of
-from trainer_client.wire import Criterion
+from trainer_client.wire import Criterion, MemberVerdict
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 from trainer_client.wire.ledger_rows import UseFilter, UseRecord, UseRow, VerdictRow
 
@@ -92,4 +93,9 @@ def _to_outcome(use: UseRow, row: VerdictRow | None) -> CallOutcome:
         return CallFailure("engine", "its verdict is not in the ledger")
     # Rows from before calibration have no raw probability; their probability is raw.
     raw = row.probability if row.raw_probability is None else row.raw_probability
-    return JudgeResult(row.score, row.probability, row.menu_mass, row.step, row.grade, row.rationale, raw)
+    result = JudgeResult(row.score, row.probability, row.menu_mass, row.step, row.grade, row.rationale, raw)
+    if row.members is None:
+        return result
+    said = [MemberVerdict.model_validate(one) for one in json.loads(row.members)]
+    members = [MemberOutcome(one.judge, one.score, one.probability, one.failure) for one in said]
+    return CombinedResult.of(result, tuple(members))

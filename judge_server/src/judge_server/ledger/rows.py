@@ -10,9 +10,11 @@ from itertools import count
 from typing import Any
 
 from judge_server.judging.replies import combine_votes
+from judge_server.judging.results import JudgementResults
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse
+from judge_server.scoring.verdicts import members_of, usage_of
 from trainer_client.steps import has_format
 from trainer_client.wire import Prompt
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
@@ -40,6 +42,16 @@ def storable_text(text: str) -> str:
 def digest_bytes(rubric: str) -> bytes:
     """The bytes of a rubric digest `sha256:…`."""
     return bytes.fromhex(rubric.removeprefix("sha256:"))
+
+
+def _member_costs(outcomes: JudgementResults) -> str | None:
+    usage = usage_of(outcomes).members
+    return json.dumps({name: cost.model_dump() for name, cost in usage.items()}) if usage else None
+
+
+def _member_verdicts(result: JudgeResult) -> str | None:
+    said = members_of(result)
+    return json.dumps([one.model_dump(exclude_defaults=True) for one in said]) if said else None
 
 
 class _RowBuilder:
@@ -82,6 +94,7 @@ class _RowBuilder:
                 outcomes.tokens_written,
                 entry.seconds,
                 entry.at,
+                _member_costs(outcomes),
             )
         )
         places = count()
@@ -164,6 +177,7 @@ class _RowBuilder:
                 result.grade,
                 None if result.rationale is None else storable_text(result.rationale),
                 result.raw_probability,
+                _member_verdicts(result),
             )
         )
 

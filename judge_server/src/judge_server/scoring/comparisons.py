@@ -7,6 +7,7 @@ comes first gives every pair one half.
 import asyncio
 from collections.abc import Sequence
 
+from judge_server.judging.combining import CombinedConfig, combine_plans
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.judging.plan import GroupContext, PlannedCall, ResponsePlan, VerdictSlot, check_required
 from judge_server.judging.questions import JudgingConfig, PreparedConfig, ask, option
@@ -15,7 +16,7 @@ from judge_server.judging.shortening import fit_grounding, prompt_characters
 from judge_server.ports import Batch, CallFailure, RubricSource, TokenChoice
 from judge_server.prompts.fencing import render_conversation
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import LARGE_CHARACTERS
 from judge_server.scoring.verdicts import failure_of, judge_of, pinned, usage_of
 from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
@@ -28,7 +29,7 @@ _TIE = 0.5
 
 
 async def compare(
-    judge: Judge, rubrics: RubricSource, request: wire.ComparisonRequest, *, request_id: str, project_id: str
+    judge: AnyJudge, rubrics: RubricSource, request: wire.ComparisonRequest, *, request_id: str, project_id: str
 ) -> wire.ComparisonAnswer:
     """Compare every pair of the request.
 
@@ -89,6 +90,9 @@ def _plans(
     prepared: PreparedConfig, request: wire.ComparisonRequest, pair: wire.Pair, rubric: ResolvedRubric
 ) -> list[ResponsePlan]:
     """Return the plans of both orders, `a` first and `b` first."""
+    if isinstance(prepared, CombinedConfig):
+        orders = zip(*[_plans(own, request, pair, rubric) for own in prepared.members], strict=True)
+        return [combine_plans(prepared, plans) for plans in orders]
     templates, options = prepared.single_templates, request.judging
     a, b = [
         render_conversation(material.messages or material.text, templates.fence)

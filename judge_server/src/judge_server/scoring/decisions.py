@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from judge_server.errors import InvalidRequest, JudgingFailed
 from judge_server.ports import RubricSource
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.verdicts import judge_responses
 from trainer_client import wire
@@ -28,7 +28,7 @@ Answer = NoulAnswer | ChoiceAnswer | LevelAnswer
 
 
 async def answer_questions(
-    judge: Judge,
+    judge: AnyJudge,
     judge_name: str,
     rubrics: RubricSource,
     request: SystemOneRequest,

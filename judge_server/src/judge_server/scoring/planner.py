@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from judge_server.errors import EngineUnavailable, InvalidRequest, TooLarge
+from judge_server.judging.combining import CombinedConfig, combine_plans
 from judge_server.judging.plan import (
     GroupContext,
     GroupPlanner,
@@ -27,6 +28,7 @@ from judge_server.judging.shortening import fit_grounding, material_characters, 
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, Call, JsonOutput, TextOutput
 from judge_server.rubrics import ResolvedRubric
+from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from judge_server.verifiers import missing_field, stated_answer
@@ -132,7 +134,7 @@ def _characters(given: ResponseLike) -> int:
 
 @traced("plan")
 async def plan_groups(
-    judge: Judge,
+    judge: AnyJudge,
     prepared: PreparedConfig | None,
     groups: Sequence[Group],
     rubrics: Sequence[ResolvedRubric],
@@ -158,16 +160,20 @@ async def plan_groups(
             budget, large = options.grounding_characters, len(group.grounding) > LARGE_CHARACTERS
             grounding, omitted = await run_inline_or_in_thread(large, fit_grounding, group.grounding, budget)
         context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
-        planner, truth, true_answer = None, group.ground_truth or "", ""
+        planners: list[GroupPlanner] = []
+        truth, true_answer = group.ground_truth or "", ""
         if prepared is None:  # `outcome`, which RewardRequest refuses without a ground truth
             true_answer = await run_inline_or_in_thread(len(truth) > LARGE_CHARACTERS, stated_answer, truth)
         else:
             check_required(f"groups.{index}", prepared, context)
             large = prompt_characters(group.prompt) + len(group.ground_truth or "") > LARGE_CHARACTERS
-            planner = await run_inline_or_in_thread(
-                large, GroupPlanner, prepared, context, rubric.criteria, votes=options.votes, group=index
-            )
-            _check_verifications(f"groups.{index}", planner, context)
+            for own in prepared.members if isinstance(prepared, CombinedConfig) else (prepared,):
+                planners.append(
+                    await run_inline_or_in_thread(
+                        large, GroupPlanner, own, context, rubric.criteria, votes=options.votes, group=index
+                    )
+                )
+            _check_verifications(f"groups.{index}", planners[0], context)
         responses = []
         shared = sum(map(len, filter(None, (grounding, group.reference_answer, group.ground_truth))))
         shared += prompt_characters(group.prompt)
@@ -176,10 +182,13 @@ async def plan_groups(
             response = as_response(given)
             large = shared + prompt_characters(response.text) > LARGE_CHARACTERS
             material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning)
-            if planner is None:
+            if prepared is None:
                 plan = await run_inline_or_in_thread(large, plan_outcome, material, truth, true_answer, index)
             else:
-                plan = await _plan(judge, planner, material, options.truncate, large)
+                judges = judge.judges if isinstance(judge, CombinedJudge) else (judge,)
+                asked = zip(judges, planners, strict=True)
+                plans = [await _plan(one, planner, material, options.truncate, large) for one, planner in asked]
+                plan = combine_plans(prepared, plans) if isinstance(prepared, CombinedConfig) else plans[0]
             responses.append(PlannedResponse(response, material, plan))
         planned.append(PlannedGroup(group, rubric, omitted, responses))
     return planned
@@ -304,7 +313,7 @@ class JudgedRequest:
     @classmethod
     def of(
         cls,
-        judge: Judge,
+        judge: AnyJudge,
         request: RewardRequest | VerdictRequest,
         prepared: PreparedConfig | None,
         groups: Sequence[PlannedGroup],

@@ -17,7 +17,7 @@ from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import Caller, JudgementResults, failures_by_kind
 from judge_server.ports import CallFailure, RubricSource
 from judge_server.rubrics import resolve_rubrics
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import (
     JudgedRequest,
     PlannedGroup,
@@ -57,7 +57,7 @@ class ScoringJob:
 class Scorer:
     """Scores requests with one judge and one source of rubrics, and passes them to the recorder, if there is one."""
 
-    def __init__(self, judge: Judge, rubrics: RubricSource, recorder: RecordSink | None = None) -> None:
+    def __init__(self, judge: AnyJudge, rubrics: RubricSource, recorder: RecordSink | None = None) -> None:
         self.judge = judge
         self.rubrics = rubrics
         self.recorder = recorder
@@ -152,7 +152,7 @@ class Scorer:
             )
 
 
-def _answer_fields(judge: Judge, job: ScoringJob) -> dict[str, Any]:
+def _answer_fields(judge: AnyJudge, job: ScoringJob) -> dict[str, Any]:
     """Return the fields of an answer other than its groups."""
     return {
         "request_id": job.request_id,

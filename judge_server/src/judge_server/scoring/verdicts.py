@@ -5,21 +5,22 @@ from collections.abc import Sequence
 
 from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
+from judge_server.judging.combining import CombinedConfig, CombinedResult
 from judge_server.judging.plan import ResponsePlan, VerdictSlot
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.replies import combine_votes
-from judge_server.judging.results import Caller, JudgementResults, failures_by_kind
+from judge_server.judging.results import Caller, JudgementResults, MemberCost, failures_by_kind
 from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.prompts import points
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, RecordSink, plan_groups
 from judge_server.time_sharing import TimeSlicer
 from trainer_client import wire
 
 
 async def judge_responses(
-    judge: Judge,
+    judge: AnyJudge,
     rubrics: RubricSource,
     request: wire.VerdictRequest,
     *,
@@ -112,8 +113,16 @@ def verdict_of(slot: VerdictSlot, outcomes: JudgementResults) -> wire.Verdict:
         method=slot.method,
         votes=scores,
         failure=None,
-        cached=outcomes.cached.issuperset(slot.digests),
+        cached=all(digest in outcomes.cached for digest in slot.digests),
+        members=members_of(outcome),
     )
+
+
+def members_of(outcome: JudgeResult) -> tuple[wire.MemberVerdict, ...]:
+    """Return what each judge of a cascade or panel said; empty for any other judge."""
+    if not isinstance(outcome, CombinedResult):
+        return ()
+    return tuple([wire.MemberVerdict.model_validate(one._asdict()) for one in outcome.members])
 
 
 def failure_of(outcome: CallFailure) -> wire.Failure:
@@ -126,18 +135,37 @@ def judge_failure_kind(verdict: wire.Verdict) -> wire.FailureKind | None:
     return verdict.failure.kind if verdict.failure is not None and verdict.method == "judge" else None
 
 
-def judge_of(judge: Judge, prepared: PreparedConfig | None) -> wire.JudgeInfo | None:
+def judge_of(judge: AnyJudge, prepared: PreparedConfig | None) -> wire.JudgeInfo | None:
     """Return the judge as named in an answer; None if no judge was asked."""
     if prepared is None:
         return None
+    members: tuple[wire.JudgeMember, ...] = ()
+    if isinstance(judge, CombinedJudge) and isinstance(prepared, CombinedConfig):
+        of = zip(judge.names, judge.judges, prepared.members, strict=True)
+        members = tuple(
+            [
+                wire.JudgeMember(
+                    judge=name,
+                    model=member.identity.model,
+                    fingerprint=own.fingerprint,
+                    calibration=_calibration_of(own),
+                )
+                for name, member, own in of
+            ]
+        )
     return wire.JudgeInfo(
         model=judge.identity.model,
         protocol=prepared.config.protocol,
         fingerprint=prepared.fingerprint,
         withheld=prepared.declaration.withholds,
-        calibration=None if prepared.calibration == NEUTRAL else prepared.calibration.name,
-        uncalibrated=prepared.uncalibrated,
+        calibration=_calibration_of(prepared),
+        uncalibrated=prepared.uncalibrated or None,
+        members=members,
     )
+
+
+def _calibration_of(prepared: PreparedConfig) -> str | None:
+    return None if prepared.calibration == NEUTRAL else prepared.calibration.name
 
 
 def pinned(rubrics: Sequence[ResolvedRubric]) -> tuple[wire.PinnedRubric, ...]:
@@ -159,6 +187,21 @@ def usage_of(outcomes: JudgementResults, groups: Sequence[PlannedGroup] = ()) ->
         tokens_written=outcomes.tokens_written,
         seconds_queued=outcomes.seconds_queued,
         seconds_judging=outcomes.seconds_judging,
+        members={name: _member_usage(cost) for name, cost in outcomes.members.items()},
+        compared=outcomes.compared,
+        disagreed=outcomes.disagreed,
+    )
+
+
+def _member_usage(cost: MemberCost) -> wire.MemberUsage:
+    return wire.MemberUsage(
+        verdicts=cost.verdicts,
+        failed=cost.failed,
+        judge_calls=cost.calls,
+        prompt_tokens_computed=cost.tokens_computed,
+        prompt_tokens_reused=cost.tokens_reused,
+        tokens_written=cost.tokens_written,
+        seconds_judging=cost.seconds_judging,
     )
 
 

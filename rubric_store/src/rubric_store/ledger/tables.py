@@ -1,8 +1,8 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007 and 0010 create them; a test compares the two. The columns of the ledger's tables are in the order
-of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the thousand, and are deleted
-by run.
+Migrations 0003, 0007, 0010 and 0012 create them; a test compares the two. The columns of the ledger's tables are in the
+order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the thousand, and are
+deleted by run.
 
 Run figures are sums, updated as the ledger is written, so that reading them never counts uses. A step of -1 and an
 empty rubric stand for none. On conflict all values are added, except keys and times.
@@ -54,6 +54,7 @@ def _verdict_table(name: str, *also: str) -> Table:
         Column("grade", Double),
         Column("rationale", Text),
         Column("raw_probability", Double),
+        Column("members", Text),
         PrimaryKeyConstraint("project_id", "digest", *also, name=f"pk_{name}"),
         sqlite_with_rowid=False,
     )
@@ -85,6 +86,7 @@ requests = Table(
     Column("tokens_written", BigInteger, nullable=False),
     Column("seconds", Double, nullable=False),
     Column("created_at", UTCDateTime, nullable=False),
+    Column("members", Text),
     PrimaryKeyConstraint("project_id", "run", "request", name="pk_ledger_requests"),
     Index("ix_ledger_requests_created_at", "project_id", "created_at"),
 )

@@ -24,6 +24,7 @@ from adjudge_services.cli.evaluate import (
     LongestOption,
     ServiceOption,
     judge_client,
+    judge_label,
     judging_options,
     load_examples,
     log_file,
@@ -99,14 +100,17 @@ def bakeoff(
     from judge_server.evaluation.html import bakeoff_html
     from judge_server.evaluation.labelled import DatasetError
 
-    contenders = combinations(
-        judge=judge,
-        protocol=protocol,
-        criteria_per_call=criteria_per_call,
-        rationale=rationale,
-        votes=votes,
-        template=template,
-    )
+    try:
+        contenders = combinations(
+            judge=judge,
+            protocol=protocol,
+            criteria_per_call=criteria_per_call,
+            rationale=rationale,
+            votes=votes,
+            template=template,
+        )
+    except ValueError as error:
+        exit_with_error(str(error))
     if len(contenders) < 2:
         exit_with_error(
             "there is one contender, and a bake-off needs two: repeat --judge, --protocol, --criteria-per-call, "
@@ -146,7 +150,7 @@ def combinations(judge: Sequence[str], **given: Sequence[Any] | None) -> "list[C
     found = []
     for chosen in product(judges, *axes.values()):
         asked = dict(zip(axes, chosen[1:], strict=True))
-        parts = [chosen[0]] if len(judges) > 1 else []
+        parts = [judge_label(chosen[0])] if len(judges) > 1 else []
         parts += [_describe(name, value) for name, value in asked.items() if len(axes[name]) > 1]
         options = judging_options(
             protocol=asked["protocol"],
@@ -155,7 +159,7 @@ def combinations(judge: Sequence[str], **given: Sequence[Any] | None) -> "list[C
             votes=asked["votes"] if asked["votes"] != 1 else None,
             template=asked["template"] if asked["template"] != _DEFAULT_TEMPLATE else None,
         )
-        found.append(Contender(", ".join(parts) or chosen[0], chosen[0], options))
+        found.append(Contender(", ".join(parts) or judge_label(chosen[0]), chosen[0], options))
     return found
 
 

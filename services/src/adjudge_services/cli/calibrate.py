@@ -82,6 +82,10 @@ def calibrate(
             judge, responses, options, url=url, fresh=fresh, concurrency=concurrency, deadline_s=deadline_s
         )
         accepted = [one for one in judgements if one.uncalibrated]
+        if not accepted and any(one.fingerprint for one in judgements):
+            raise ValueError(
+                "a cascade or panel has no calibration of its own; calibrate the judges that it is made of"
+            )
         if not accepted:
             raise ValueError(f"no example was judged: {judgements[0].problem}")
         measured = [verdict for one in accepted for verdict in measured_verdicts(one)]
@@ -118,7 +122,7 @@ def calibrate(
             content["fingerprint"] = asyncio.run(_calibrated_fingerprint(judge, name, content, config))
         except (StartError, ServiceError, OSError) as problem:
             exit_with_error(str(problem))
-    version, added = _with_store(lambda store: store.add(name, content))
+    version, added = with_store(lambda store: store.add(name, content))
     out.print(
         f"{'stored' if added else 'unchanged:'} {name}@{version.version}; to apply it: "
         f"ADJUDGE_CALIBRATIONS={name}@{version.version}, or an alias (`adjudge calibrations alias`)",
@@ -136,6 +140,7 @@ async def _calibrated_fingerprint(
         InvalidRequest: the calibration does not hold for the engine.
     """
     from judge_server.judging.calibration import StoredCalibration
+    from judge_server.scoring.judge import Judge
 
     settings = Settings.with_options(engine_url=engine_url, calibrations=None).model_copy(
         update={"engines": {}, "ledger": "off", "host": "127.0.0.1", "keys": "loopback"}
@@ -145,6 +150,7 @@ async def _calibrated_fingerprint(
     async with app.router.lifespan_context(app):
         service: Service = app.state.service
         judge = service.ready_judge()
+        assert isinstance(judge, Judge), "a cascade or panel has no calibration of its own"
         judge.stored_calibrations = [StoredCalibration.model_validate({**content, "name": name, "version": 1})]
         return judge.prepared(config).fingerprint
 
@@ -182,21 +188,22 @@ def _show(method: str, calibration: Any, figures: Any, held: int) -> None:
 def calibrations(
     context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """List the stored calibrations of judges, each version with its aliases."""
+    """List the stored calibrations of judges, bands of cascades and error rates of panels, with their aliases."""
     if context.invoked_subcommand is not None:
         return
-    found = _with_store(lambda store: store.versions())
+    found = with_store(lambda store: store.versions())
     if as_json:
         sys.stdout.write(json.dumps([{**one._asdict(), "created_at": str(one.created_at)} for one in found]) + "\n")
         return
     table = Table("calibration", "aliases", "model", "method", "verdicts", "stored (UTC)", header_style="bold")
     for one in found:
+        combined = "kind" in one.content
         table.add_row(
             f"{one.name}@{one.version}",
             ", ".join(one.aliases),
-            one.content["model"],
-            one.content["method"],
-            f"{one.content['calibration']['items']:,}",
+            ", ".join(one.content["models"]) if combined else one.content["model"],
+            one.content["kind" if combined else "method"],
+            f"{(one.content if combined else one.content['calibration'])['items']:,}",
             f"{one.created_at:%Y-%m-%d %H:%M}",
         )
     out.print(table if found else "No calibration is stored yet; `adjudge calibrate` fits one.")
@@ -205,7 +212,7 @@ def calibrations(
 @app.command("show")
 def show(reference: Annotated[str, typer.Argument(help="NAME, NAME@VERSION or NAME@ALIAS.")]) -> None:
     """Print a calibration as JSON: its judge, its maps, its data's digest and what was measured."""
-    found = _with_store(lambda store: store.find(reference))
+    found = with_store(lambda store: store.find(reference))
     if found is None:
         exit_with_error(f"there is no calibration {reference}; `adjudge calibrations` lists those that are stored")
     sys.stdout.write(json.dumps({"name": found.name, "version": found.version, **found.content}, indent=2) + "\n")
@@ -218,11 +225,12 @@ def alias(
     version: Annotated[int, typer.Argument(help="The version to point it at.", min=1)],
 ) -> None:
     """Point an alias at a version. Running services follow within ten seconds."""
-    before = _with_store(lambda store: store.move_alias(name, alias_name, version))
+    before = with_store(lambda store: store.move_alias(name, alias_name, version))
     err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}", highlight=False)
 
 
-def _with_store(use: Callable[[CalibrationStore], Awaitable[Result]]) -> Result:
+def with_store(use: Callable[[CalibrationStore], Awaitable[Result]]) -> Result:
+    """Use the store of calibrations, bands and error rates; exit with the reason if that fails."""
     settings = Settings()
 
     async def run() -> Result:

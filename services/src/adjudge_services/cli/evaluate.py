@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from pydantic import ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption, open_client
-from adjudge_services.settings import Settings
+from adjudge_services.settings import CombinedJudgeSettings, Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError
 from trainer_client.wire import JudgingProtocol
+from trainer_client.wire.problems import field_errors
 
 if TYPE_CHECKING:  # numpy, which takes long to import
     from collections.abc import AsyncIterator
@@ -33,7 +35,11 @@ if TYPE_CHECKING:  # numpy, which takes long to import
     from trainer_client import AsyncClient
 
 JudgeArgument = Annotated[
-    str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.", metavar="JUDGE")
+    str,
+    typer.Argument(
+        help="An engine URL, the name of a judge of the service at --url, or a cascade or panel of engine URLs as JSON.",
+        metavar="JUDGE",
+    ),
 ]
 DatasetArgument = Annotated[
     str, typer.Argument(help="JSONL with labels, or READER:PATH, such as llmbar:llmbar.jsonl.", metavar="DATASET")
@@ -261,12 +267,50 @@ async def judge_client(judge: str, url: str | None, settings: Settings) -> "Asyn
     A service in this process does not record what it judges, so that labelled data stays where it is.
     """
     if "://" in judge:
-        own = settings.model_copy(update={"engine_url": judge, "engines": {}, "ledger": "off"})
+        own = settings.model_copy(update=_engines(judge) | {"ledger": "off"})
         async with open_client(None, own) as client:
             yield client
     else:
         async with open_client(url or settings.url, settings) as client:
             yield client
+
+
+MEMBERS_OF_CASCADE = ("small", "large")
+"""The names of a cascade's judges while it is measured, by which ADJUDGE_CALIBRATIONS names them."""
+
+
+def _engines(judge: str) -> dict[str, Any]:
+    """Return the settings of a service with this judge as its default: an engine URL, or a cascade or panel as JSON."""
+    if not judge.startswith("{"):
+        return {"engine_url": judge, "engines": {}}
+    given = combined_judge(judge)
+    names = MEMBERS_OF_CASCADE if given.cascade else tuple(f"judge-{n}" for n in range(1, len(given.members) + 1))
+    default = given.model_copy(update={"cascade" if given.cascade else "panel": names})
+    return {"engines": {"default": default, **dict(zip(names, given.members, strict=True))}}
+
+
+def combined_judge(judge: str) -> CombinedJudgeSettings:
+    """Read a cascade or panel of engine URLs, written as in the settings. Raises `ValueError` if it is invalid."""
+    try:
+        given = CombinedJudgeSettings.model_validate_json(judge)
+    except ValidationError as error:
+        raise ValueError(f"{judge} is not a cascade or panel: {field_errors(error.errors())[0].message}") from None
+    named = [member for member in given.members if "://" not in member]
+    if named:
+        raise ValueError(
+            f"{named[0]!r} is not an engine URL; a cascade or panel to measure here is made of engine URLs"
+        )
+    return given
+
+
+def judge_label(judge: str) -> str:
+    """Return what tables call a judge: its name or URL, or those of a cascade's or panel's judges."""
+    if not judge.startswith("{"):
+        return judge
+    given = combined_judge(judge)
+    how = given.band or given.weights or given.dawid_skene or "equal weights"
+    written = how if isinstance(how, str) else " to ".join(map(str, how)) if given.cascade else f"weights {how}"
+    return f"{'cascade' if given.cascade else 'panel'}({', '.join(given.members)}; {written})"
 
 
 def show(evaluation: "Evaluation", heading: Mapping[str, Any]) -> None:

@@ -83,6 +83,14 @@ COMMANDS: Final = {
     ),
     "keys": CommandSource("adjudge_services.cli.projects:keys_app", "Create, list and revoke API keys."),
     "projects": CommandSource("adjudge_services.cli.projects:app", "Create projects and set their limits."),
+    "cascade": CommandSource(
+        "adjudge_services.cli.combined:cascade",
+        "Fit the band in which a cascade asks its large judge, and show its agreement against its cost.",
+    ),
+    "panel": CommandSource(
+        "adjudge_services.cli.combined:panel",
+        "Fit the error rates of a panel's judges by Dawid and Skene's model, and compare ways of combining them.",
+    ),
     "calibrations": CommandSource("adjudge_services.cli.calibrate:app", "List, show and select stored calibrations."),
     "judges": CommandSource("adjudge_services.cli.judges:app", "Compare judges before you switch."),
     "models": CommandSource("adjudge_services.cli.models:app", "Fetch judge models, list them, print their paths."),

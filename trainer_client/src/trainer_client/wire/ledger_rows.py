@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 
 class RequestRow(NamedTuple):
-    """One request. `uses` is the number of its use rows; `seconds` is the time from its arrival to its answer."""
+    """One request. `uses` is the number of its use rows; `seconds` is the time from its arrival to its answer.
+
+    `members` is JSON: the cost of each judge of a cascade or panel, by name, as `MemberUsage`. None for other judges.
+    """
 
     project_id: str
     run: str
@@ -29,6 +32,7 @@ class RequestRow(NamedTuple):
     tokens_written: int
     seconds: float
     created_at: datetime
+    members: str | None = None
 
 
 class ResponseRow(NamedTuple):
@@ -84,7 +88,8 @@ class UseRow(NamedTuple):
 class VerdictRow(NamedTuple):
     """The verdict of a judge call, by the call's digest, and the request that made the call.
 
-    `raw_probability` is None in rows written before calibration existed; their `probability` is the raw one.
+    `raw_probability` is None in rows written before calibration existed; their `probability` is the raw one. `members`
+    is JSON: what each judge of a cascade or panel said, as a list of `MemberVerdict`. None for other judges.
     """
 
     project_id: str
@@ -97,6 +102,7 @@ class VerdictRow(NamedTuple):
     grade: float | None
     rationale: str | None
     raw_probability: float | None = None
+    members: str | None = None
 
 
 class TextRow(NamedTuple):

@@ -4,6 +4,7 @@ The request holds groups of responses, the rubric to judge them by, and how verd
 the rewards, the verdicts that they were computed from, and what judging cost.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -200,6 +201,15 @@ class Failure(AnswerModel):
     detail: str
 
 
+class MemberVerdict(AnswerModel):
+    """What one judge of a cascade or panel said: its score and probability, or the kind of its failure."""
+
+    judge: str
+    score: float | None = None
+    probability: float | None = None
+    failure: FailureKind | None = None
+
+
 class Verdict(AnswerModel):
     """The verdict on one criterion for one response.
 
@@ -219,6 +229,8 @@ class Verdict(AnswerModel):
         method: what decided: the judge, or a program.
         votes: the score of each vote if several were requested, null for a failed one. `score` is then the majority,
             and the probabilities are means.
+        members: what each judge of a cascade or panel said, in order, without those that were not asked. Empty for any
+            other judge, for a failed verdict and for one of several votes.
     """
 
     criterion: str
@@ -234,6 +246,7 @@ class Verdict(AnswerModel):
     votes: tuple[float | None, ...] = ()
     failure: Failure | None = None
     cached: bool = False
+    members: tuple[MemberVerdict, ...] = ()
 
 
 class StepReward(AnswerModel):
@@ -292,6 +305,15 @@ class PinnedRubric(AnswerModel):
     version: int | None = None
 
 
+class JudgeMember(AnswerModel):
+    """A judge of a cascade or panel, by its name in the service. The fields are those of `JudgeInfo`."""
+
+    judge: str
+    model: str
+    fingerprint: str
+    calibration: str | None = None
+
+
 class JudgeInfo(AnswerModel):
     """The judge that was used. Equal fingerprints mean equal weights, templates, decoding, protocol and options.
 
@@ -299,6 +321,9 @@ class JudgeInfo(AnswerModel):
     `reference_answer`, `ground_truth`, or the `criteria` of a rating. `calibration` names the map between
     `raw_probability` and `probability`; it is null if there is none. `uncalibrated` is the fingerprint that the judge
     would have without one: equal values mean comparable raw probabilities.
+
+    `members` lists the judges of a cascade or panel in order. Its fingerprint changes when a member's does; it has no
+    calibration of its own, so `calibration` and `uncalibrated` are null.
     """
 
     model: str
@@ -307,6 +332,19 @@ class JudgeInfo(AnswerModel):
     withheld: tuple[str, ...] = ()
     calibration: str | None = None
     uncalibrated: str | None = None
+    members: tuple[JudgeMember, ...] = ()
+
+
+class MemberUsage(AnswerModel):
+    """What one judge of a cascade or panel cost, and its distinct verdicts, failed ones included."""
+
+    verdicts: int = 0
+    failed: int = 0
+    judge_calls: int = 0
+    prompt_tokens_computed: int = 0
+    prompt_tokens_reused: int = 0
+    tokens_written: int = 0
+    seconds_judging: float = 0.0
 
 
 class Usage(AnswerModel):
@@ -325,6 +363,10 @@ class Usage(AnswerModel):
         tokens_written: tokens that the judge generated.
         seconds_queued: time that calls waited for the judge.
         seconds_judging: time that the judge worked on calls.
+        members: the part of each judge of a cascade or panel, by name; empty for any other judge. In a cascade, the
+            large judge's `verdicts` are those that were escalated to it.
+        compared: distinct verdicts on which at least two members gave a score.
+        disagreed: how many of them the members did not agree on.
     """
 
     judge_calls: int = 0
@@ -338,6 +380,9 @@ class Usage(AnswerModel):
     tokens_written: int = 0
     seconds_queued: float = 0.0
     seconds_judging: float = 0.0
+    members: Mapping[str, MemberUsage] = {}
+    compared: int = 0
+    disagreed: int = 0
 
 
 class RewardAnswer(AnswerModel):

@@ -1,0 +1,207 @@
+"""Choose the band of a cascade, and measure its agreement against its cost, from the verdicts of both judges.
+
+The band is chosen for a wanted rate of *changed verdicts*: those that the small judge decides, and on which the large
+one would have decided otherwise. Each half of the band gets half of that rate. As its edge moves towards one half, the
+rate of changed verdicts beyond it can only rise, so the edge is moved as long as an upper confidence bound of that rate
+stays within its half: the rate of the cascade is then at most the wanted one with a confidence of `CONFIDENCE`
+(risk-controlling prediction sets; Bates et al. 2021, J. ACM 68:43). Whatever the labels are, a cascade errs at most by
+that rate more often than the large judge.
+
+Verdicts of one row are similar: they count as fewer independent ones, by the effective size of the disagreements of
+both judges (Kish; Korn and Graubard 1998, Surv. Methodol. 24:193-201). Fitting needs scipy, of the extra `evaluate`.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from judge_server.evaluation.corrected_rates import PassCount, effective_size
+from judge_server.evaluation.fitting import import_extra
+from judge_server.evaluation.judging import Judgement
+from judge_server.evaluation.labelled import MET_FROM
+from judge_server.evaluation.metrics import Bools, Estimate, RowBootstrap, VerdictArrays
+from judge_server.evaluation.report import Measured, measured_verdicts
+from judge_server.judging.combining import Band
+
+CONFIDENCE = 0.95
+"""The confidence that the rate of changed verdicts is at most the wanted one."""
+
+EDGES = tuple([round(0.01 * step, 2) for step in range(51)])
+"""The edges that the lower half of the band may have; those of the upper half are 1 minus these."""
+
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""The shares of verdicts at which the curve asks the large judge."""
+
+
+class TooFewVerdictsError(ValueError):
+    """There are too few verdicts to show the wanted rate."""
+
+
+class VerdictPair(NamedTuple):
+    """What both judges said about a labelled criterion. `small` has a probability; neither failed."""
+
+    small: Measured
+    large: Measured
+
+    @property
+    def agree(self) -> bool:
+        """Whether both say the same."""
+        return _met(self.small) == _met(self.large)
+
+
+class JudgementCost(NamedTuple):
+    """The mean cost of one judgement of a judge, over the examples that were not answered from a cache."""
+
+    seconds: float
+    tokens_computed: float
+    calls: float
+
+
+class CascadePoint(NamedTuple):
+    """A cascade with one band, measured on verdicts that both judges gave.
+
+    Attributes:
+        band: the band.
+        escalated: the share of verdicts for which the large judge is asked.
+        agreement: the share of verdicts that are the large judge's.
+        balanced_accuracy: the cascade's, by the labels.
+        accuracy: the share of verdicts equal to the label.
+        seconds, tokens_computed, calls: the cost of a judgement: the small judge's, and the escalated share of the
+            large one's. Criteria of a response that are escalated share a prefix, so few of them cost more than this.
+    """
+
+    band: Band
+    escalated: Estimate
+    agreement: Estimate
+    balanced_accuracy: Estimate
+    accuracy: Estimate
+    seconds: float
+    tokens_computed: float
+    calls: float
+
+
+def pair_verdicts(small: Sequence[Judgement], large: Sequence[Judgement]) -> list[VerdictPair]:
+    """Pair the verdicts of two judges on the same examples, in the same order; failed ones are left out.
+
+    A verdict of the small judge without a probability is left out too.
+    """
+    found = []
+    for first, second in zip(small, large, strict=True):
+        others = {one.criterion: one for one in measured_verdicts(second) if one.score is not None}
+        for one in measured_verdicts(first):
+            if one.probability is not None and one.score is not None and one.criterion in others:
+                found.append(VerdictPair(one, others[one.criterion]))
+    return found
+
+
+def fit_band(pairs: Sequence[VerdictPair], error: float) -> Band:
+    """Return the narrowest band for a rate of changed verdicts of at most `error`, in (0, 1), with `CONFIDENCE`.
+
+    Raises:
+        TooFewVerdictsError: no band but the whole range can be shown to keep the rate; the message says what is needed.
+        MissingExtraError: scipy is not installed.
+    """
+    p = np.array([one.small.probability for one in pairs], dtype=float)
+    changed = np.array([not one.agree for one in pairs], dtype=bool)
+    rows = [one.small.row for one in pairs]
+    level, budget = 1 - (1 - CONFIDENCE) / 2, error / 2
+    effective = _effective_size(rows, changed)
+    least = float(np.log(1 - level) / np.log1p(-budget))
+    if effective < least:
+        raise TooFewVerdictsError(
+            f"{len(pairs)} verdicts of {len(set(rows))} rows, which count as {effective:.0f} independent ones, cannot "
+            f"show that a cascade changes at most {error:.1%} of the verdicts; {least:.0f} are needed at least. Label "
+            "more rows, or raise --error"
+        )
+
+    def farthest(edges: Sequence[float], beyond: Callable[[float], Bools]) -> float:
+        """Return the last edge, from the outermost inwards, up to which the rate beyond the edge is shown."""
+        kept = edges[0]
+        for edge in edges:
+            if _upper_bound(float((changed & beyond(edge)).mean()), effective, level) > budget:
+                break
+            kept = edge
+        return kept
+
+    low = farthest(EDGES, lambda edge: p < edge)
+    high = farthest([1 - edge for edge in EDGES], lambda edge: p > edge)
+    return Band(round(low, 2), round(high, 2))
+
+
+def _effective_size(rows: Sequence[Hashable], changed: Bools) -> float:
+    counts: dict[Hashable, list[int]] = defaultdict(lambda: [0, 0])
+    for row, one in zip(rows, changed, strict=True):
+        counts[row][0] += int(one)
+        counts[row][1] += 1
+    return effective_size([PassCount(*count) for count in counts.values()])
+
+
+def _upper_bound(rate: float, n: float, level: float) -> float:
+    """Return Clopper and Pearson's one-sided upper bound of a proportion, also for a fractional number of trials."""
+    if rate >= 1:
+        return 1.0
+    return float(import_extra("scipy.special").betaincinv(rate * n + 1, n - rate * n, level))
+
+
+def mean_cost(judgements: Sequence[Judgement]) -> JudgementCost:
+    """Return the mean cost of a judgement; nan if every answer came from a cache."""
+    asked = [one for one in judgements if one.usage.judge_calls and one.verdicts]
+    verdicts = sum(len(one.verdicts) for one in asked) or float("nan")
+    return JudgementCost(
+        sum(one.usage.seconds_judging for one in asked) / verdicts,
+        sum(one.usage.prompt_tokens_computed for one in asked) / verdicts,
+        sum(one.usage.judge_calls for one in asked) / verdicts,
+    )
+
+
+def cascade_curve(
+    pairs: Sequence[VerdictPair], small: JudgementCost, large: JudgementCost, bands: Sequence[Band] = ()
+) -> list[CascadePoint]:
+    """Measure cascades that escalate each of `SHARES`, those nearest to one half first, and those with these bands."""
+    p = np.array([one.small.probability for one in pairs], dtype=float)
+    distances = np.sort(np.abs(p - 0.5))
+    widths = [0.0 if share == 0 else float(distances[max(0, round(share * len(p)) - 1)]) for share in SHARES]
+    nested = [Band(max(0.0, 0.5 - width), min(1.0, 0.5 + width)) for width in widths]
+    bootstrap = RowBootstrap([one.small.row for one in pairs])
+    return [_measure(pairs, band, bootstrap, small, large) for band in (*nested, *bands)]
+
+
+def _measure(
+    pairs: Sequence[VerdictPair],
+    band: Band,
+    bootstrap: RowBootstrap,
+    small: JudgementCost,
+    large: JudgementCost,
+) -> CascadePoint:
+    rows = [one.small.row for one in pairs]
+    asked = [band.low <= (one.small.probability or 0.0) <= band.high for one in pairs]
+    decided = [one.large if escalate else one.small for one, escalate in zip(pairs, asked, strict=True)]
+    said = np.array([_met(one) for one in decided], dtype=bool)
+    labels = np.array([one.label >= MET_FROM for one in decided], dtype=bool)
+    arrays = VerdictArrays(labels, said, np.array([one.likelihood for one in decided], dtype=float))
+    figures = bootstrap.figures(rows, arrays)
+    share = bootstrap.mean(rows, [float(one) for one in asked])
+    return CascadePoint(
+        band,
+        share,
+        bootstrap.mean(rows, [float(one.agree or escalate) for one, escalate in zip(pairs, asked, strict=True)]),
+        figures["balanced_accuracy"],
+        figures["accuracy"],
+        *[float(a + share.value * b) for a, b in zip(small, large, strict=True)],
+    )
+
+
+def digest_of_verdicts(verdicts: Sequence[Sequence[Measured]]) -> str:
+    """Return the digest of what several judges said about the same criteria, in any order of the criteria."""
+    lines = sorted(
+        repr([(one.row, one.criterion, one.score, one.probability) for one in said])
+        for said in zip(*verdicts, strict=True)
+    )
+    return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _met(one: Measured) -> bool:
+    return one.score is not None and one.score >= MET_FROM

@@ -1,0 +1,435 @@
+"""Cascades and panels as judges: they plan with their members, ask them, and combine the verdicts.
+
+Each member is a judge of its own, with its queue, its cache and its single flight, so that its verdicts are shared with
+requests that name it directly. In a cascade, the large judge is asked as soon as the small one is done with a response,
+about all of the response's escalated criteria in one batch.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, TypeAlias
+
+from prometheus_client import Counter
+
+from judge_server.errors import InvalidRequest, NotReady
+from judge_server.judging.combining import (
+    CascadeRule,
+    CombinationRule,
+    CombinedConfig,
+    CombinedPlan,
+    StoredRule,
+    combined_verdicts,
+    only,
+    only_checks,
+)
+from judge_server.judging.plan import ResponsePlan, VerdictSlot
+from judge_server.judging.questions import JudgingConfig, PreparedConfig
+from judge_server.judging.results import (
+    ANONYMOUS_CALLER,
+    Caller,
+    CallOutcome,
+    JudgementResults,
+    MemberCost,
+)
+from judge_server.pools import MemberView
+from judge_server.ports import Batch, CallFailure, Capabilities, EngineIdentity
+from judge_server.scheduling.metrics import JudgeMetrics
+from judge_server.scoring.judge import Judge
+from trainer_client.wire import FieldError, JudgingOptions, JudgingProtocol
+
+_COMBINABLE = ("binary", "stepwise", "comparison")
+"""The protocols whose verdicts are a yes or a no with a probability."""
+
+_COSTS = ("calls", "tokens_computed", "tokens_reused", "tokens_written", "seconds_judging")
+
+
+class CombinedMetrics(JudgeMetrics):
+    """The metrics of a cascade or panel. What its members cost is in their own metrics too, with all else they do."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        registry = self._registry
+        self._verdicts = Counter(
+            "adjudge_member_verdicts",
+            "Distinct verdicts that a member of a cascade or panel was asked for; in a cascade, those of the large "
+            "judge are the escalated ones",
+            ["member", "outcome"],
+            registry=registry,
+        )
+        self._member_calls = Counter(
+            "adjudge_member_calls", "Judge calls of a cascade or panel, by member", ["member"], registry=registry
+        )
+        self._member_tokens = Counter(
+            "adjudge_member_prompt_tokens",
+            "Prompt tokens of a cascade or panel, by member: computed, or reused",
+            ["member", "source"],
+            registry=registry,
+        )
+        self._compared = Counter(
+            "adjudge_members_compared", "Verdicts on which at least two members gave a score", registry=registry
+        )
+        self._disagreed = Counter("adjudge_members_disagreed", "Verdicts on which members disagreed", registry=registry)
+
+    def combined(self, caller: Caller, outcomes: JudgementResults) -> None:
+        """Record a request's verdicts, and the part of each member."""
+        verdicts = JudgementResults(outcomes.by_digest, outcomes.cached, outcomes.joined, checks=outcomes.checks)
+        self.request(caller, verdicts, len(verdicts.by_digest))
+        for name, cost in outcomes.members.items():
+            self._verdicts.labels(name, "ok").inc(cost.verdicts - cost.failed)
+            self._verdicts.labels(name, "failed").inc(cost.failed)
+            self._member_calls.labels(name).inc(cost.calls)
+            self._member_tokens.labels(name, "computed").inc(cost.tokens_computed)
+            self._member_tokens.labels(name, "reused").inc(cost.tokens_reused)
+        self._compared.inc(outcomes.compared)
+        self._disagreed.inc(outcomes.disagreed)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberExecutors:
+    """The state of the members' executors, as that of one."""
+
+    members_of: tuple[Judge, ...]
+
+    @property
+    def max_calls(self) -> int:
+        """How many calls of one request the member with the shortest queue takes."""
+        return min(judge.executor.max_calls for judge in self.members_of)
+
+    @property
+    def unavailable_reason(self) -> str:
+        """Why a member cannot answer calls at the moment; empty if all can."""
+        return next((reason for judge in self.members_of if (reason := judge.executor.unavailable_reason)), "")
+
+    def members(self) -> list[MemberView]:
+        """Return nothing: the pools of endpoints are the members' own."""
+        return []
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """Return the most tokens that a member counts."""
+        return max([await judge.executor.count_tokens(batch) for judge in self.members_of])
+
+    async def ready(self) -> bool:
+        """Return whether all members could answer a call now."""
+        return all([await judge.executor.ready() for judge in self.members_of])
+
+    async def should_receive_traffic(self) -> bool:
+        """Return whether this replica should receive traffic, as far as the members are concerned."""
+        return all([await judge.executor.should_receive_traffic() for judge in self.members_of])
+
+
+class CombinedJudge:
+    """A cascade or panel of judges. The members are started and closed by whoever made them.
+
+    Args:
+        members: the judges by name; of a cascade, the small one and then the large one.
+        kind: what they form.
+        rule: how their verdicts are combined; None if a stored version says so, which `stored_rule` must then hold.
+        reference: the name of that version.
+    """
+
+    def __init__(
+        self,
+        members: Mapping[str, Judge],
+        kind: Literal["cascade", "panel"],
+        rule: CombinationRule | None,
+        *,
+        reference: str | None = None,
+    ) -> None:
+        self.kind, self.reference = kind, reference
+        self.members = dict(members)
+        self.names = tuple(members)
+        self.judges = tuple(members.values())
+        self.stored_rule: StoredRule | None = None
+        self._rule = rule
+        first = self.judges[0]
+        self.executor = MemberExecutors(self.judges)
+        self.cache, self.checker, self.templates, self.clock = first.cache, first.checker, first.templates, first.clock
+        self.metrics = CombinedMetrics(self.clock)
+
+    @property
+    def rule(self) -> CombinationRule:
+        """How verdicts are combined now."""
+        rule = self._rule if self.stored_rule is None else self.stored_rule.rule
+        assert rule is not None, "the stored rule has not been loaded"
+        return rule
+
+    @property
+    def identity(self) -> EngineIdentity:
+        """The model's name is made of the members' names; a capability is there if all members have it."""
+        of = [judge.identity for judge in self.judges]
+        flags = [asdict(one.capabilities) for one in of]
+        return EngineIdentity(
+            model=f"{self.kind}({', '.join(one.model for one in of)})",
+            weights_digest="",
+            engine=self.kind,
+            chat_template_digest="",
+            decoding="",
+            context_tokens=min(one.context_tokens for one in of),
+            concurrent_batches=min(one.concurrent_batches for one in of),
+            capabilities=Capabilities(**{name: all(one[name] for one in flags) for name in flags[0]}),
+        )
+
+    def prepared(self, config: JudgingConfig) -> CombinedConfig:
+        """Return the members' templates, calibrations and fingerprints for a configuration.
+
+        Raises:
+            InvalidRequest: as `Judge.prepared` for a member; or the verdicts of this configuration cannot be combined;
+                or the band or error rates in use were fitted for other judges or another configuration.
+        """
+        self._refuse_what_cannot_be_combined(config)
+        members = [judge.prepared(config) for judge in self.judges]
+        self._refuse_other_judges(config, members)
+        return CombinedConfig.of(members, self.rule)
+
+    def prepared_for(self, options: JudgingOptions, protocol: JudgingProtocol) -> CombinedConfig:
+        """Return the prepared configuration for a request's options; raises as `check_votes` and `prepared` do."""
+        config = JudgingConfig.of(options, protocol)
+        prepared = self.prepared(config)
+        for judge in self.judges:
+            judge.check_votes(config, options.votes)
+        return prepared
+
+    def _refuse_what_cannot_be_combined(self, config: JudgingConfig) -> None:
+        alone = f"or name one of its judges: {', '.join(self.names)}"
+        if config.protocol not in _COMBINABLE:
+            message = f"a {self.kind} combines verdicts of yes or no, not {config.protocol}; use binary or stepwise, "
+            raise _refusal("judging.protocol", message + alone)
+        if config.per_call != 1:
+            message = f"a {self.kind} needs a probability for each criterion; ask for one criterion per call, "
+            raise _refusal("judging.criteria_per_call", message + alone)
+        if self.kind == "cascade" and not self.judges[0].identity.capabilities.logprobs:
+            raise _refusal(
+                "judge",
+                f"{self.names[0]!r} decides by its probability, and {self.judges[0].identity.model} returns none; make "
+                f"a cascade whose first judge returns probabilities, {alone}",
+            )
+
+    def _refuse_other_judges(self, config: JudgingConfig, members: Sequence[PreparedConfig]) -> None:
+        stored = self.stored_rule
+        if stored is None or stored.judges == tuple([one.fingerprint for one in members]):
+            return
+        reference = f"{stored.name}@{stored.version}"
+        if stored.config != asdict(config):
+            message = f"{reference} was fitted for other judging options than this request has; fit one for these"
+        else:
+            changed = [
+                name
+                for name, before, one in zip(self.names, stored.judges, members, strict=False)
+                if before != one.fingerprint
+            ]
+            message = (
+                f"{reference} was fitted for other judges: {', '.join(changed) or 'their number'} has changed since, "
+                f"or its calibration has; fit it again with `adjudge {self.kind}`"
+            )
+        raise _refusal("judge", message)
+
+    async def outcomes(
+        self,
+        plans: Sequence[ResponsePlan],
+        deadline: float,
+        *,
+        caller: Caller = ANONYMOUS_CALLER,
+        into: JudgementResults | None = None,
+        done: Callable[[int], None] | None = None,
+    ) -> JudgementResults:
+        """Ask the members about the plans, and combine their verdicts; otherwise as `Judge.outcomes`.
+
+        A member that is lost fails the verdicts that need it, unless all of a panel or the small judge of a cascade is.
+
+        Raises:
+            Overloaded: the queue of a member has no room for the calls. Verdicts that are there already are cached.
+            NotReady: the small judge of a cascade, or every judge of a panel, is not available.
+        """
+        result = JudgementResults() if into is None else into
+        combined = [plan for plan in plans if isinstance(plan, CombinedPlan)]
+        if len(combined) < len(plans):  # only programs are asked
+            return await self.judges[0].outcomes(plans, deadline, caller=caller, into=result, done=done)
+        try:
+            await _CombinedRequest(self, combined, deadline, caller, result, done).run()
+        finally:
+            self.metrics.combined(caller, result)
+        return result
+
+
+AnyJudge: TypeAlias = Judge | CombinedJudge
+
+
+class _CombinedRequest:
+    """One request to a cascade or panel: which members are still to answer about which response."""
+
+    def __init__(
+        self,
+        judge: CombinedJudge,
+        plans: Sequence[CombinedPlan],
+        deadline: float,
+        caller: Caller,
+        result: JudgementResults,
+        done: Callable[[int], None] | None,
+    ) -> None:
+        self._judge, self._plans, self._result, self._done = judge, plans, result, done
+        self._deadline, self._caller = deadline, caller
+        self._first = (0,) if judge.kind == "cascade" else tuple(range(len(judge.names)))
+        self._missing = [len(self._first) + bool(plan.checks) for plan in plans]
+        self._known: list[dict[bytes, CallOutcome]] = [{} for _ in judge.names]
+        self._cached: list[set[bytes]] = [set() for _ in judge.names]
+        self._joined: list[set[bytes]] = [set() for _ in judge.names]
+        self._escalated: dict[int, set[bytes]] = {}
+        self._waiting: list[int] = []
+        self._lost = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._all_cached: set[bytes] = set()
+
+    async def run(self) -> None:
+        """Ask the members until every plan has its verdicts."""
+        result = self._result
+        result.members = {name: MemberCost() for name in self._judge.names}
+        result.cached = self._all_cached
+        for place in self._first:
+            self._tasks.add(asyncio.create_task(self._ask(place, range(len(self._plans)))))
+        with_checks = [index for index, plan in enumerate(self._plans) if plan.checks]
+        if with_checks:
+            self._tasks.add(asyncio.create_task(self._check(with_checks)))
+        try:
+            while self._tasks:
+                finished, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                self._tasks -= finished
+                for task in finished:
+                    task.result()
+        finally:
+            left = list(self._tasks)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    async def _check(self, indices: Sequence[int]) -> None:
+        """Have programs decide their part of these plans."""
+        found, parts = JudgementResults(), [only_checks(self._plans[index]) for index in indices]
+
+        def part_done(number: int) -> None:
+            digests = _digests(parts[number])
+            self._result.by_digest.update({digest: found.by_digest[digest] for digest in digests})
+            self._all_cached.update(digests & found.cached)
+            self._answered(indices[number])
+
+        await self._judge.judges[0].outcomes(parts, self._deadline, caller=self._caller, into=found, done=part_done)
+        self._result.checks += found.checks
+
+    async def _ask(self, place: int, indices: Sequence[int]) -> None:
+        """Have a member judge its part of these plans."""
+        parts = [self._part(place, index) for index in indices]
+        found, open_ = JudgementResults(), set(range(len(indices)))
+
+        def part_done(number: int) -> None:
+            open_.discard(number)
+            self._settle(place, indices[number], parts[number], found)
+
+        try:
+            await self._judge.judges[place].outcomes(
+                parts, self._deadline, caller=self._caller, into=found, done=part_done
+            )
+        except NotReady as error:
+            self._lost += 1
+            if self._lost == len(self._first) and place in self._first:
+                raise
+            failure = CallFailure("engine", f"the judge {self._judge.names[place]!r} is not available: {error}")
+            for part in parts:
+                for digest in _digests(part):
+                    found.by_digest.setdefault(digest, failure)
+            for number in list(open_):
+                part_done(number)
+        finally:
+            self._charge(place, found)
+
+    def _part(self, place: int, index: int) -> ResponsePlan:
+        plan = self._plans[index].members[place]
+        return only(plan, self._escalated[index]) if index in self._escalated else plan
+
+    async def _escalate(self) -> None:
+        """Ask the large judge about all responses that wait for it. It runs a turn after the first began to wait."""
+        waiting, self._waiting = self._waiting, []
+        await self._ask(1, waiting)
+
+    def _settle(self, place: int, index: int, part: ResponsePlan, found: JudgementResults) -> None:
+        """Take over what a member said about a response, and in a cascade find out what the large judge is to say."""
+        digests = _digests(part)
+        self._known[place].update({digest: found.by_digest[digest] for digest in digests})
+        self._cached[place] |= digests & found.cached
+        self._joined[place] |= digests & found.joined
+        plan = self._plans[index]
+        if isinstance(plan.rule, CascadeRule) and index not in self._escalated:
+            needed = {
+                large
+                for _, ((small, _), (large, _)) in combined_verdicts(plan)
+                if plan.rule.escalates(self._known[0][small])
+            }
+            if needed:
+                self._escalated[index] = needed
+                self._waiting.append(index)
+                if len(self._waiting) == 1:
+                    self._tasks.add(asyncio.create_task(self._escalate()))
+                return
+        self._answered(index)
+
+    def _answered(self, index: int) -> None:
+        """Combine the verdicts on a response once all that are to be asked have answered."""
+        self._missing[index] -= 1
+        if not self._missing[index]:
+            self._combine(index)
+            if self._done is not None:
+                self._done(index)
+
+    def _combine(self, index: int) -> None:
+        plan, result, names = self._plans[index], self._result, self._judge.names
+        for digest, own in combined_verdicts(plan):
+            if digest in result.by_digest:
+                continue
+            needed = self._needed(index, own)
+            outcomes = [self._outcome(place, slot, one) for place, (one, slot) in enumerate(needed)]
+            combined = plan.rule.combine(names, outcomes)
+            result.by_digest[digest] = combined
+            known = [(place, one) for place, (one, _) in enumerate(needed) if one is not None]
+            if all(one in self._cached[place] for place, one in known):
+                self._all_cached.add(digest)
+            elif all(one in self._cached[place] or one in self._joined[place] for place, one in known):
+                result.joined.add(digest)
+            self._count(outcomes)
+
+    def _needed(self, index: int, own: Sequence[tuple[bytes, VerdictSlot]]) -> list[tuple[bytes | None, VerdictSlot]]:
+        """Return each member's digest of a verdict, None for one that was not asked."""
+        asked = self._escalated.get(index, set())
+        if len(self._first) == len(own):
+            return [(digest, slot) for digest, slot in own]
+        return [own[0], *[(digest if digest in asked else None, slot) for digest, slot in own[1:]]]
+
+    def _outcome(self, place: int, slot: VerdictSlot, digest: bytes | None) -> CallOutcome | None:
+        if digest is None:
+            return None
+        outcome = self._known[place][digest]
+        if isinstance(outcome, CallFailure) or outcome.step is not None or slot.step is None:
+            return outcome
+        return replace(outcome, step=slot.step)
+
+    def _count(self, outcomes: Sequence[CallOutcome | None]) -> None:
+        for name, outcome in zip(self._judge.names, outcomes, strict=True):
+            if outcome is not None:
+                self._result.members[name].verdicts += 1
+                self._result.members[name].failed += isinstance(outcome, CallFailure)
+        scores = [one.score for one in outcomes if one is not None and not isinstance(one, CallFailure)]
+        self._result.compared += len(scores) > 1
+        self._result.disagreed += len(set(scores)) > 1
+
+    def _charge(self, place: int, found: JudgementResults) -> None:
+        result, cost = self._result, self._result.members[self._judge.names[place]]
+        for name in _COSTS:
+            setattr(result, name, getattr(result, name) + getattr(found, name))
+            setattr(cost, name, getattr(cost, name) + getattr(found, name))
+        result.seconds_queued += found.seconds_queued
+
+
+def _digests(plan: ResponsePlan) -> set[bytes]:
+    return {digest for slot in plan.slots for digest in slot.digests}
+
+
+def _refusal(field: str, message: str) -> InvalidRequest:
+    return InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))

@@ -1,0 +1,405 @@
+"""Cascades and panels over scripted judges: who is asked, what stands, what fails, what it costs, what is kept."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from judge_server.cache import MemoryCache
+from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine, by_hash
+from judge_server.errors import InvalidRequest, NotReady, Overloaded
+from judge_server.judging.combining import (
+    Band,
+    CascadeRule,
+    CombinedConfig,
+    CombinedResult,
+    DawidSkene,
+    PanelRule,
+    StoredBand,
+    WeightedMean,
+    combine_plans,
+)
+from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
+from judge_server.judging.questions import JudgingConfig
+from judge_server.judging.results import Caller, JudgementResults
+from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
+from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.combined import CombinedJudge
+from judge_server.scoring.judge import Judge
+from tests.judge_server.support import (
+    FENCE,
+    GatedEngine,
+    RecordingScript,
+    advance_time,
+    criteria,
+    deadline_after,
+    judge,
+)
+from trainer_client.thinking import judged_content
+from trainer_client.wire import Criterion, as_response
+
+CRITERIA = criteria("Alpha.", "Beta.", "Gamma.", "Delta.")
+SURE = {"Alpha": 0.95, "Beta": 0.05, "Gamma": 0.9, "Delta": 0.1}
+BAND = CascadeRule(Band(0.3, 0.7))
+BINARY = JudgingConfig("binary")
+Outcome = Callable[[Batch, Call], Reply | CallFailure]
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry comes at once."""
+    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
+
+
+def saying(probabilities: Mapping[str, float | CallFailure]) -> Outcome:
+    """A script that answers a question by the word of `probabilities` that it holds."""
+
+    def outcome(batch: Batch, call: Call) -> Reply | CallFailure:
+        said = next(value for word, value in probabilities.items() if word in call.question)
+        if isinstance(said, CallFailure):
+            return said
+        return Reply((said * 0.9, (1 - said) * 0.9), tokens_computed=10, tokens_written=1)
+
+    return outcome
+
+
+def named(model: str, script: RecordingScript, capabilities: Capabilities = CAPABILITIES) -> ScriptedEngine:
+    """An engine of its own model, so that its fingerprint differs."""
+    return ScriptedEngine(script, capabilities=capabilities, weights_digest=model)
+
+
+class Members:
+    """Judges by name with their scripts."""
+
+    def __init__(self, **says: Outcome | Mapping[str, float | CallFailure]) -> None:
+        made = {name: said if callable(said) else saying(said) for name, said in says.items()}
+        self.scripts = {name: RecordingScript(said) for name, said in made.items()}
+
+    async def judges(self, cache: MemoryCache | None = None) -> dict[str, Judge]:
+        """Start them."""
+        shared = cache or MemoryCache()
+        return {name: await judge(named(name, script), cache=shared) for name, script in self.scripts.items()}
+
+    async def cascade(self, rule: CascadeRule = BAND) -> CombinedJudge:
+        """A cascade of them."""
+        return CombinedJudge(await self.judges(), "cascade", rule)
+
+    async def panel(self, rule: PanelRule | None = None) -> CombinedJudge:
+        """A panel of them, with equal weights unless given."""
+        equal = PanelRule(WeightedMean((1.0,) * len(self.scripts)))
+        return CombinedJudge(await self.judges(), "panel", rule or equal)
+
+    def asked(self, name: str) -> set[str]:
+        """The criteria that a judge was asked about."""
+        return {word for word in SURE for question in self.scripts[name].asked if word in question}
+
+
+def plans(
+    made: CombinedJudge, *responses: str, of: list[Criterion] = CRITERIA, config: JudgingConfig = BINARY
+) -> list[ResponsePlan]:
+    """Plans of these responses."""
+    prepared = made.prepared(config)
+    assert isinstance(prepared, CombinedConfig)
+    planners = [GroupPlanner(own, GroupContext("Is 7 prime?"), of) for own in prepared.members]
+    contents = [judged_content(as_response(response), "strip") for response in responses]
+    return [combine_plans(prepared, [planner.plan(content) for planner in planners]) for content in contents]
+
+
+async def verdicts(made: CombinedJudge, *responses: str, of: list[Criterion] = CRITERIA) -> dict[str, object]:
+    """The outcome of each criterion of the first response."""
+    asked = plans(made, *(responses or ("Yes.",)), of=of)
+    found = await made.outcomes(asked, await deadline_after())
+    return {slot.criterion: found.by_digest[slot.digests[0]] for slot in asked[0].slots}
+
+
+async def test_the_large_judge_is_asked_only_inside_the_band_and_in_one_batch() -> None:
+    batches: list[int] = []
+
+    def large(batch: Batch, call: Call) -> Reply | CallFailure:
+        batches.append(len(batch.calls))
+        return saying({"Beta": 0.8, "Delta": 0.2})(batch, call)
+
+    members = Members(small=SURE | {"Beta": 0.6, "Delta": 0.7}, large=large)
+    made = await members.cascade()
+    asked = plans(made, "Yes.")
+    found = await made.outcomes(asked, await deadline_after())
+    said = [found.by_digest[slot.digests[0]] for slot in asked[0].slots]
+    assert members.asked("large") == {"Beta", "Delta"}
+    assert batches == [2, 2]
+    assert [(one.score, one.probability) for one in said if isinstance(one, JudgeResult)] == [
+        (1.0, pytest.approx(0.95)),
+        (1.0, pytest.approx(0.8)),
+        (1.0, pytest.approx(0.9)),
+        (0.0, pytest.approx(0.2)),
+    ]
+    assert isinstance(said[3], CombinedResult)
+    assert [(one.judge, one.score) for one in said[3].members] == [("small", 1.0), ("large", 0.0)]
+    assert {name: (cost.verdicts, cost.calls, cost.tokens_computed) for name, cost in found.members.items()} == {
+        "small": (4, 4, 40),
+        "large": (2, 2, 20),
+    }
+    assert (found.calls, found.tokens_computed, found.compared, found.disagreed) == (6, 60, 2, 1)
+
+
+async def test_what_the_small_judge_judged_alone_is_not_asked_again() -> None:
+    members = Members(small=SURE, large={})
+    made = await members.cascade()
+    small = made.judges[0]
+    alone = plans(made, "Yes.")
+    await small.outcomes([one.members[0] for one in alone], await deadline_after())  # type: ignore[attr-defined]
+    found = await made.outcomes(alone, await deadline_after())
+    assert found.calls == 0
+    assert found.cached == {slot.digests[0] for slot in alone[0].slots}
+    assert set(members.scripts["small"].asked.values()) == {1}
+
+
+async def test_a_large_judge_that_is_not_needed_may_fail() -> None:
+    gone = CallFailure("engine", "gone")
+    members = Members(small=SURE | {"Beta": 0.5}, large=dict.fromkeys(SURE, gone))
+    said = await verdicts(await members.cascade())
+    kinds = {name: one.kind if isinstance(one, CallFailure) else "ok" for name, one in said.items()}
+    assert kinds == {"c0": "ok", "c1": "engine", "c2": "ok", "c3": "ok"}
+    failed = said["c1"]
+    assert isinstance(failed, CallFailure)
+    assert failed.detail.startswith("'small' said 0.5")
+    assert "'large' was asked, which failed: gone" in failed.detail
+
+
+async def test_a_small_judge_that_gives_no_verdict_does_not_decide() -> None:
+    members = Members(small=SURE | {"Gamma": CallFailure("parse", "mumbled")}, large={"Gamma": 0.9})
+    said = await verdicts(await members.cascade())
+    gamma = said["c2"]
+    assert isinstance(gamma, CombinedResult)
+    assert [(one.judge, one.score, one.failure) for one in gamma.members] == [
+        ("small", None, "parse"),
+        ("large", 1.0, None),
+    ]
+
+
+async def test_a_hanging_large_judge_costs_only_what_needs_it() -> None:
+    members = Members(small=SURE | {"Alpha": 0.5}, large={})
+    large = GatedEngine()
+    judges = await members.judges() | {"large": await judge(large)}
+    made = CombinedJudge(judges, "cascade", BAND)
+    asked = plans(made, "Yes.")
+    running = asyncio.create_task(made.outcomes(asked, await deadline_after()))
+    await large.busy()
+    advance_time()
+    found = await running
+    said = [found.by_digest[slot.digests[0]] for slot in asked[0].slots]
+    assert [one.kind if isinstance(one, CallFailure) else one.score for one in said] == ["timeout", 0.0, 1.0, 0.0]
+
+
+class Away(LocalExecutor):
+    """An executor whose judge is lost: whatever is asked, it is not there."""
+
+    error: Exception = NotReady("no judge is available")
+
+    def submit(self, *_: object, **__: object) -> object:  # type: ignore[override]
+        """Raise."""
+        raise self.error
+
+
+async def lost(name: str, error: Exception = Away.error) -> Judge:
+    """A judge that was there when the service started, and is lost now."""
+    executor = Away(named(name, RecordingScript()))
+    executor.error = error
+    made = Judge(executor, MemoryCache(), FENCE)
+    await made.start()
+    return made
+
+
+async def test_a_lost_judge_fails_what_needs_it_and_a_lost_small_one_the_request() -> None:
+    members = Members(small=SURE | {"Alpha": 0.5}, other=SURE)
+    judges = await members.judges()
+    made = CombinedJudge({"small": judges["small"], "large": await lost("large")}, "cascade", BAND)
+    said = await verdicts(made)
+    assert [one.kind if isinstance(one, CallFailure) else "ok" for one in said.values()] == ["engine", "ok", "ok", "ok"]
+    with pytest.raises(NotReady, match="no judge is available"):
+        await verdicts(CombinedJudge({"small": await lost("small"), "large": judges["other"]}, "cascade", BAND))
+    two_of_three = CombinedJudge(
+        {"a": judges["small"], "b": await lost("b"), "c": judges["other"]}, "panel", PanelRule(WeightedMean((1, 1, 1)))
+    )
+    said = await verdicts(two_of_three)
+    assert {name: one.score for name, one in said.items() if isinstance(one, JudgeResult)} == {
+        "c1": 0.0,
+        "c2": 1.0,
+        "c3": 0.0,
+    }
+    none = CombinedJudge({"a": await lost("a"), "b": await lost("b")}, "panel", PanelRule(WeightedMean((1, 1))))
+    with pytest.raises(NotReady):
+        await verdicts(none)
+
+
+async def test_a_full_queue_of_a_member_refuses_the_request() -> None:
+    judges = await Members(small=SURE | {"Alpha": 0.5}).judges()
+    full = await lost("large", Overloaded("the queue is full", retry_after_s=3))
+    with pytest.raises(Overloaded):
+        await verdicts(CombinedJudge({"small": judges["small"], "large": full}, "cascade", BAND))
+
+
+async def test_responses_are_done_one_by_one_and_escalated_while_others_are_judged() -> None:
+    small = GatedEngine(concurrent_batches=1)
+    members = Members(large=dict.fromkeys(("Alpha",), 0.8))
+    made = CombinedJudge({"small": await judge(small), **await members.judges()}, "cascade", CascadeRule(Band(0, 1)))
+    done: list[int] = []
+    one = asyncio.Event()
+
+    def note(index: int) -> None:
+        done.append(index)
+        one.set()
+
+    asked = plans(made, "Yes.", "No.", of=criteria("Alpha."))
+    running = asyncio.create_task(made.outcomes(asked, await deadline_after(), done=note))
+    await small.busy()
+    small.release(1)
+    await asyncio.wait_for(one.wait(), 10)
+    assert (len(done), running.done()) == (1, False)
+    small.release(1)
+    await running
+    assert sorted(done) == [0, 1]
+
+
+async def test_a_cancelled_request_leaves_no_call_and_keeps_its_cost() -> None:
+    large = GatedEngine()
+    members = Members(small=SURE | {"Alpha": 0.5})
+    made = CombinedJudge({**await members.judges(), "large": await judge(large)}, "cascade", BAND)
+    into = JudgementResults()
+    running = asyncio.create_task(made.outcomes(plans(made, "Yes."), await deadline_after(), into=into))
+    await large.busy()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert into.members["small"].calls == 4
+    waiting, at_engine, *_ = made.judges[1].executor.admission.state()  # type: ignore[attr-defined]
+    assert (waiting, at_engine) == (0, 0)
+
+
+async def test_identical_calls_of_two_cascades_are_made_once() -> None:
+    members = Members(small=SURE | {"Alpha": 0.5}, large={"Alpha": 0.8})
+    made = await members.cascade()
+    asked = [made.outcomes(plans(made, "Yes."), await deadline_after()) for _ in range(3)]
+    await asyncio.gather(*asked)
+    assert {name: sum(script.asked.values()) for name, script in members.scripts.items()} == {"small": 4, "large": 1}
+
+
+async def test_a_panel_weighs_probabilities_and_says_where_its_judges_disagree() -> None:
+    members = Members(a={"Alpha": 0.9, "Beta": 0.2}, b={"Alpha": 0.4, "Beta": 0.1}, c={"Alpha": 0.6, "Beta": 0.3})
+    made = await members.panel(PanelRule(WeightedMean((2, 1, 1))))
+    asked = plans(made, "Yes.", of=CRITERIA[:2])
+    found = await made.outcomes(asked, await deadline_after())
+    said = [found.by_digest[slot.digests[0]] for slot in asked[0].slots]
+    assert [(one.score, one.probability) for one in said if isinstance(one, JudgeResult)] == [
+        (1.0, pytest.approx(0.7)),
+        (0.0, pytest.approx(0.2)),
+    ]
+    assert (found.compared, found.disagreed) == (2, 1)
+
+
+async def test_a_panel_stands_on_the_rest_only_if_the_failed_judge_could_not_turn_it() -> None:
+    gone = CallFailure("engine", "gone")
+    members = Members(a={"Alpha": 0.9, "Beta": 0.6}, b={"Alpha": gone, "Beta": gone}, c={"Alpha": 0.8, "Beta": 0.7})
+    said = await verdicts(await members.panel(), of=CRITERIA[:2])
+    alpha, beta = said["c0"], said["c1"]
+    assert isinstance(alpha, CombinedResult)
+    assert (alpha.score, alpha.probability) == (1.0, pytest.approx(0.85))
+    assert isinstance(beta, CallFailure)
+    assert beta.detail == "1 of 3 judges of the panel failed and could have turned the verdict; 'b': gone"
+
+
+async def test_dawid_skene_trusts_the_judge_that_errs_less() -> None:
+    rule = PanelRule(DawidSkene(0.5, (0.95, 0.6, 0.6), (0.95, 0.6, 0.6)))
+    members = Members(a={"Alpha": 0.1}, b={"Alpha": 0.9}, c={"Alpha": 0.9})
+    (said,) = (await verdicts(await members.panel(rule), of=CRITERIA[:1])).values()
+    odds = (0.05 / 0.95) * (0.6 / 0.4) ** 2
+    assert isinstance(said, JudgeResult)
+    assert (said.score, said.probability) == (0.0, pytest.approx(odds / (1 + odds)))
+
+
+async def test_the_fingerprint_changes_with_a_member_the_band_or_the_weights() -> None:
+    judges = await Members(a=by_hash, b=by_hash, c=by_hash).judges()
+    changed = await judge(named("a", RecordingScript()), min_choice_mass=0.2)
+
+    def fingerprint(first: Judge, rule: CascadeRule) -> str:
+        return CombinedJudge({"a": first, "b": judges["b"]}, "cascade", rule).prepared(BINARY).fingerprint
+
+    panels = [
+        CombinedJudge(judges, "panel", PanelRule(WeightedMean(weights))).prepared(BINARY).fingerprint
+        for weights in ((1, 1, 1), (2, 2, 2), (1, 1, 2))
+    ]
+    cascades = {
+        fingerprint(judges["a"], BAND),
+        fingerprint(changed, BAND),
+        fingerprint(judges["c"], BAND),
+        fingerprint(judges["a"], CascadeRule(Band(0.3, 0.8))),
+    }
+    assert len(cascades) == 4
+    assert panels[0] == panels[1] != panels[2]
+    swapped = CombinedJudge({"b": judges["b"], "a": judges["a"]}, "cascade", BAND).prepared(BINARY).fingerprint
+    assert swapped not in cascades
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        (JudgingConfig("graded"), "judging.protocol"),
+        (JudgingConfig("likert"), "judging.protocol"),
+        (JudgingConfig("checklist", "all"), "judging.protocol"),
+        (JudgingConfig("binary", 4), "judging.criteria_per_call"),
+    ],
+)
+async def test_what_has_no_probability_is_refused(config: JudgingConfig, field: str) -> None:
+    made = await Members(small=by_hash, large=by_hash).cascade()
+    with pytest.raises(InvalidRequest) as refused:
+        made.prepared(config)
+    assert refused.value.errors[0].field == field
+    assert "small, large" in str(refused.value)
+
+
+async def test_a_small_judge_without_probabilities_is_refused() -> None:
+    plain = named("small", RecordingScript(), capabilities=replace(CAPABILITIES, logprobs=False))
+    made = CombinedJudge({"small": await judge(plain), "large": await judge()}, "cascade", BAND)
+    with pytest.raises(InvalidRequest, match="returns none"):
+        made.prepared(BINARY)
+
+
+async def test_a_stored_band_is_refused_once_a_judge_has_changed_or_for_other_options() -> None:
+    members = Members(small=by_hash, large=by_hash)
+    judges = await members.judges()
+    made = CombinedJudge(judges, "cascade", None, reference="team@live")
+    fingerprints = [one.prepared(BINARY).fingerprint for one in judges.values()]
+    config = {"protocol": "binary", "per_call": 1, "rationale": False, "think_tokens": 0, "temperature": 0.0}
+    stored = StoredBand(
+        name="team",
+        version=3,
+        judges=(fingerprints[0], fingerprints[1]),
+        models=("small", "large"),
+        config=config | {"template": None},
+        low=0.2,
+        high=0.8,
+        error=0.05,
+        fitted_on="sha256:0",
+        items=300,
+    )
+    made.stored_rule = stored
+    assert made.prepared(BINARY).rule == CascadeRule(Band(0.2, 0.8))
+    with pytest.raises(InvalidRequest, match="team@3 was fitted for other judging options"):
+        made.prepared(JudgingConfig("stepwise"))
+    made.stored_rule = stored.model_copy(update={"judges": (fingerprints[0], "sha256:other")})
+    with pytest.raises(InvalidRequest, match=r"fitted for other judges: large has changed since.*adjudge cascade"):
+        made.prepared(BINARY)
+
+
+async def test_steps_are_those_of_the_judge_that_decides() -> None:
+    made = await Members(small=by_hash, large=by_hash).cascade(CascadeRule(Band(0.0, 1.0)))
+    text = "### Step 1: a\nx\n### Step 2: b\ny"
+    stepwise = plans(made, text, config=JudgingConfig("stepwise"))
+    found = await made.outcomes(stepwise, await deadline_after(), caller=Caller("run"))
+    (plan,) = stepwise
+    of_large = await made.judges[1].outcomes([plan.members[1]], await deadline_after())  # type: ignore[attr-defined]
+    large = {slot.criterion: of_large.by_digest[slot.digests[0]] for slot in plan.members[1].slots}  # type: ignore[attr-defined]
+    for slot in plan.slots:
+        said, expected = found.by_digest[slot.digests[0]], large[slot.criterion]
+        assert isinstance(said, JudgeResult)
+        assert isinstance(expected, JudgeResult)
+        assert (said.score, said.step) == (expected.score, expected.step)
