@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from judge_server.judging.replies import MIN_CHOICE_MASS
+from trainer_client.wire.monitors import MonitorThresholds
 
 if TYPE_CHECKING:
     from judge_server.scheduling.admission import QueueRules
@@ -154,6 +155,10 @@ class Settings(BaseSettings):
     )
     ledger: Literal["all", "verdicts", "off"] = Field(
         default="all", description="What to record of judged requests: all, verdicts (without texts), or off."
+    )
+    monitors: MonitorThresholds = Field(
+        default=MonitorThresholds(),
+        description='Thresholds of the monitors of runs, as JSON: {"window_steps": 60, "z": 5}.',
     )
     ledger_spool_bytes: int = Field(
         default=2**30,

@@ -27,9 +27,12 @@ from judge_server.auth.rates import LocalRateLimiter, RedisRateLimiter
 from judge_server.cache import redis_url_of
 from judge_server.errors import EngineStartError
 from judge_server.ledger import Recorder
+from judge_server.monitoring.gold import GoldSampler
+from judge_server.monitoring.metrics import MonitorMetrics
 from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTokens
 from judge_server.ports import RateLimiter
 from judge_server.prompts.fencing import Fence
+from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, SQLIdempotencyKeys, SQLLedger, TenantStore, migrations
@@ -128,6 +131,9 @@ def build_app(
     ledger = SQLLedger(settings.store_url)
     keys = SQLIdempotencyKeys(settings.store_url)
     service = Service(rubrics=store, ledger=ledger, authenticator=authenticator, audit=tenants, idempotency_keys=keys)
+    service.gold = gold = GoldSampler(store)
+    service.monitor_thresholds = settings.monitors
+    service.monitor_metrics = MonitorMetrics(ledger, settings.monitors, PROJECT_ID)
     judges = judges_of(settings, build_fence(settings))
     calibrations = CalibrationLoader.of(settings, judges)
     engines = {name: judge for name, judge in judges.items() if isinstance(judge, Judge)}
@@ -177,6 +183,7 @@ def build_app(
         watching = asyncio.create_task(watch_judges())
         counting = asyncio.create_task(authenticator.run())
         refreshing = asyncio.create_task(calibrations.run())
+        sampling = asyncio.create_task(gold.run())
         try:
             if wait_for_judge:
                 await asyncio.gather(*loading)
@@ -185,9 +192,9 @@ def build_app(
             async with run_operations(settings, store, app, service.operation_metrics) as service.operations:
                 yield
         finally:
-            for task in (*loading, watching, refreshing):
+            for task in (*loading, watching, refreshing, sampling):
                 task.cancel()
-            await asyncio.gather(*loading, watching, refreshing, return_exceptions=True)
+            await asyncio.gather(*loading, watching, refreshing, sampling, return_exceptions=True)
             await asyncio.gather(*(judge.close() for judge in engines.values()))
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, get_args
 from trainer_client.wire.criteria import Criterion, CriterionKind
 
 CriterionLike = Criterion | Mapping[str, Any]
-"""A `Criterion`, or a mapping with its `kind` (default `point`), `weight` (default 1) and, for messages,
-`id`."""
+"""A `Criterion`, or a mapping with its `kind` (default `point`), `weight` (default 1), `shadow` (default False) and,
+for messages, `id`."""
 
 Score = Any
 """A number in [0, 1] (float, int, bool, a numpy or tensor scalar), or None if judging failed."""
@@ -20,11 +20,15 @@ _KINDS = frozenset(get_args(CriterionKind))
 
 
 class Term(NamedTuple):
-    """The fields of a criterion that the formulas need: a label for messages, the kind and the weight."""
+    """The fields of a criterion that the formulas need: a label for messages, kind, weight, and whether it is a shadow.
+
+    Shadow criteria are judged but not rewarded, so every formula leaves them out.
+    """
 
     label: str
     kind: str
     weight: float
+    shadow: bool = False
 
 
 def read_criteria(criteria: Sequence[CriterionLike]) -> list[Term]:
@@ -38,16 +42,17 @@ def read_criteria(criteria: Sequence[CriterionLike]) -> list[Term]:
 
 def _term(index: int, criterion: CriterionLike) -> Term:
     if isinstance(criterion, Criterion):  # a check for Mapping would be slow
-        label, kind, given = criterion.id, criterion.kind, criterion.weight
+        label, kind, given, shadow = criterion.id, criterion.kind, criterion.weight, criterion.shadow
     else:
         label = criterion.get("id", f"criteria[{index}]")
         kind, given = criterion.get("kind", "point"), criterion.get("weight", 1.0)
+        shadow = bool(criterion.get("shadow", False))
     if kind not in _KINDS:
         raise ValueError(f"criteria[{index}].kind is {kind!r}; use one of {', '.join(sorted(_KINDS))}")
     weight = given if type(given) is float else as_number(given)
     if not math.isfinite(weight):
         raise ValueError(f"criteria[{index}].weight is {given!r}; a weight must be a finite number")
-    return Term(str(label), kind, weight)
+    return Term(str(label), kind, weight, shadow)
 
 
 def read_scores(scores: Sequence[Score], count: int) -> list[float | None]:

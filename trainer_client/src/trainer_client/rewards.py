@@ -22,6 +22,8 @@ Modes, with s_j the score and w_j the weight of criterion j:
 - `outcome`: the single score of the whole response, 1 if its final answer equals the ground truth, else 0
   (Outcome-GRPO, ibid.).
 
+Shadow criteria (`shadow: true`) are left out of every formula: they are judged and recorded, and never rewarded.
+
 A criterion is *satisfied* if its score is 1. A high grade or probability below 1 does not satisfy it.
 
 Every formula is monotone in each score. The completions of the missing scores that are worst and best for the response
@@ -161,7 +163,7 @@ def reward_outcome(
         ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range.
     """
     terms = read_criteria(criteria)
-    check_terms(filter_kinds(terms, kinds, mode), mode)
+    check_terms(filter_kinds(rewarded_terms(terms), kinds, mode), mode)
     if on_failure not in get_args(FailurePolicy):
         raise ValueError(f"on_failure is {on_failure!r}; use one of {', '.join(get_args(FailurePolicy))}")
     if mode in NEEDS_NO_RUBRIC:
@@ -170,6 +172,10 @@ def reward_outcome(
         terms = [_WHOLE_RESPONSE]
     values = read_scores(scores, len(terms))
     failure_kinds = _read_failures(failures, len(terms))
+    if any(term.shadow for term in terms):
+        rewarded = [index for index, term in enumerate(terms) if not term.shadow]
+        terms, values = [terms[index] for index in rewarded], [values[index] for index in rewarded]
+        failure_kinds = [failure_kinds[index] for index in rewarded]
     counted = [
         (term, score, kind)
         for term, score, kind in zip(terms, values, failure_kinds, strict=True)
@@ -241,7 +247,12 @@ def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode, kinds: Col
         UnsuitableRubric: the rubric breaks these rules, or no criterion is of the given kinds.
         ValueError: an unknown mode or kind, kinds for `likert` or `outcome`, or a weight that is not a finite number.
     """
-    check_terms(filter_kinds(read_criteria(criteria), kinds, mode), mode)
+    check_terms(filter_kinds(rewarded_terms(read_criteria(criteria)), kinds, mode), mode)
+
+
+def rewarded_terms(terms: list[Term]) -> list[Term]:
+    """Return the terms without shadow criteria."""
+    return [term for term in terms if not term.shadow]
 
 
 def check_terms(terms: list[Term], mode: RewardMode) -> None:

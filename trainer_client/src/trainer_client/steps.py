@@ -143,11 +143,11 @@ def step_deltas(
     values = read_scores(scores, len(terms))
     if len(steps) != len(terms):
         raise ValueError(f"{len(steps)} steps for {len(terms)} criteria; give one step for each criterion")
-    counts = Counter(term.kind for term in terms)
+    counts = Counter(term.kind for term in terms if not term.shadow)
     budgets = {"suggest": suggest, "pitfall": -abs(pitfall), "bonus": bonus}
     deltas: dict[int, float] = {}
     for index, (term, value) in enumerate(zip(terms, values, strict=True)):
-        carries = term.kind in budgets
+        carries = term.kind in budgets and not term.shadow
         if value is None or (steps[index] is None and not carries):
             continue
         step = _step_number(index, steps[index], n_steps)

@@ -2,6 +2,7 @@
 
 - `GET /v1/verdicts` and `GET /v1/ledger`: recorded verdicts, and the status of recording.
 - `GET /v1/runs` and `GET /v1/runs/{run}`: the training runs in the ledger, and the figures of one run.
+- `GET /v1/runs/{run}/monitors`: what monitors find in a run.
 - `GET /v1/project` and `GET /v1/audit`: the limits and usage of the project, and its audit log.
 """
 
@@ -19,11 +20,13 @@ from judge_server.api.service import Service, service_of
 from judge_server.errors import NotReady, invalid_request
 from judge_server.ledger.reading import decode_cursor, recorded_page
 from judge_server.ledger.rows import digest_bytes, storable_text
+from judge_server.monitoring.monitors import monitor_run
 from judge_server.rubrics import find_rubric
 from judge_server.scoring.recompute import UnknownRun
 from trainer_client.wire import FieldError, parse_reference
 from trainer_client.wire.ledger import LedgerState, RecordedPage, RunPage, RunReport
 from trainer_client.wire.ledger_rows import RunReportQuery, UseFilter
+from trainer_client.wire.monitors import MonitorReport
 from trainer_client.wire.tenants import AuditTail, ProjectState
 
 ledger_router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
@@ -96,6 +99,51 @@ async def list_runs(request: Request, after: After = None, limit: Annotated[int,
     return await _read(ledger.runs(project_of(request), after=after, limit=limit))
 
 
+RunPathName = Annotated[
+    str,
+    PathParameter(
+        description="The run's name, which may contain slashes; empty for requests without a run.",
+        examples=["llama-srar-3"],
+        max_length=256,
+    ),
+]
+
+
+@runs_router.get(
+    "/{run:path}/monitors",
+    summary="Apply the monitors to a run",
+    response_model=MonitorReport,
+    responses=problem_responses(404, 422, 503),
+)
+async def read_monitors(
+    request: Request,
+    run: RunPathName,
+    until_step: Annotated[
+        int | None, Query(ge=0, le=2**63 - 1, description="The last step to look at; by default the run's last one.")
+    ] = None,
+) -> MonitorReport:
+    """What the monitors find in the last steps of a run, and in its history: see docs/monitoring.md.
+
+    The most severe findings come first. Only steps are looked at, so requests without a step are left out.
+    """
+    service = service_of(request)
+    found = await _read(
+        monitor_run(
+            service.readable_ledger(),
+            project_of(request),
+            storable_text(run),
+            service.monitor_thresholds,
+            until_step=until_step,
+        )
+    )
+    if found is None:
+        raise UnknownRun(
+            f"The ledger has no step of run {run!r}. GET /v1/runs lists the recorded runs; requests must name their "
+            "step, and verdicts of the last second may not be written yet"
+        )
+    return found
+
+
 @runs_router.get(
     "/{run:path}",
     summary="Read the figures of a run, by step and by criterion",
@@ -104,14 +152,7 @@ async def list_runs(request: Request, after: After = None, limit: Annotated[int,
 )
 async def read_run(
     request: Request,
-    run: Annotated[
-        str,
-        PathParameter(
-            description="The run's name, which may contain slashes; empty for requests without a run.",
-            examples=["llama-srar-3"],
-            max_length=256,
-        ),
-    ],
+    run: RunPathName,
     first_step: Step = None,
     last_step: Step = None,
     order: Annotated[Literal["oldest", "newest"], Query(description="Which step comes first.")] = "oldest",

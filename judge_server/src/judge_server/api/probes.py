@@ -220,6 +220,11 @@ async def metrics(request: Request) -> Response:
         others.append(service.authenticator.metrics)
     await service.operation_metrics.read()
     others.append(service.operation_metrics)
+    if service.gold is not None:
+        others.append(service.gold.metrics)
+    if service.monitor_metrics is not None:
+        await service.monitor_metrics.read()
+        others.append(service.monitor_metrics)
     return Response(judge_metrics_page(service.judges, others), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 

@@ -122,7 +122,8 @@ async def rewards(
     own = [group.rubric for group in body.groups]
     checker, project_id = service_of(request).checker, project_of(request)
     await refuse_unusable_patterns(checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
-    scorer = service_of(request).scorer(body.judge, recorder_of(request))
+    service = service_of(request)
+    scorer = service.scorer(body.judge, service.recorder_for(body, recorder_of(request)))
     record_id = await record_id_of(request, idempotency_key)
     if NDJSON in request.headers.get("accept", ""):
         stream = scorer.stream(body, request_id=request_id, project_id=project_id, record_id=record_id)

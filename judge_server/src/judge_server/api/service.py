@@ -9,6 +9,8 @@ from fastapi import Request
 from judge_server.auth import Authenticator
 from judge_server.errors import InvalidRequest, NotReady
 from judge_server.ledger import Recorder
+from judge_server.monitoring.gold import GoldSampler
+from judge_server.monitoring.metrics import MonitorMetrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.service import Operations
 from judge_server.ports import AuditTrail, IdempotencyKeys, LedgerReader, RubricSource
@@ -17,7 +19,8 @@ from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
 from judge_server.scoring.scorer import Scorer
 from judge_server.verifiers import Checker
-from trainer_client.wire import DEFAULT_JUDGE, FieldError
+from trainer_client.wire import DEFAULT_JUDGE, FieldError, RewardRequest
+from trainer_client.wire.monitors import MonitorThresholds
 
 
 @dataclass(slots=True)
@@ -38,6 +41,9 @@ class Service:
         operations: the long-running operations.
         checker: compiles the regular expressions of requests.
         operation_metrics: the metrics of operations.
+        gold: has samples judged by gold judges.
+        monitor_thresholds: the thresholds of monitors.
+        monitor_metrics: the findings of monitors for Prometheus.
     """
 
     rubrics: RubricSource
@@ -53,6 +59,9 @@ class Service:
     operations: Operations | None = None
     checker: Checker = field(default_factory=Checker)
     operation_metrics: OperationMetrics = field(default_factory=OperationMetrics)
+    gold: GoldSampler | None = None
+    monitor_thresholds: MonitorThresholds = field(default_factory=MonitorThresholds)
+    monitor_metrics: MonitorMetrics | None = None
 
     @property
     def judge(self) -> AnyJudge | None:
@@ -65,8 +74,8 @@ class Service:
         reason = next((executor.unavailable_reason for executor in self.executors if executor.unavailable_reason), "")
         return reason or (self.problem if self.judge is None else "")
 
-    def ready_judge(self, name: str = DEFAULT_JUDGE) -> AnyJudge:
-        """The judge with that name.
+    def ready_judge(self, name: str = DEFAULT_JUDGE, field: str = "judge") -> AnyJudge:
+        """The judge with that name; `field` is the request's field that names it.
 
         Raises:
             InvalidRequest: no judge has that name.
@@ -77,7 +86,7 @@ class Service:
             return judge
         if name not in self.names:
             message = f"there is no judge {name!r}; use one of {', '.join(self.names)}"
-            raise InvalidRequest(f"judge: {message}", errors=(FieldError(field="judge", message=message),))
+            raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
         raise NotReady(
             f"Cannot judge yet: {self.not_ready_reason or self.problem}. GET /readyz says when it can.",
             retry_after_s=2,
@@ -86,6 +95,20 @@ class Service:
     def scorer(self, judge: str, records: RecordSink | None) -> Scorer:
         """A scorer with the judge of that name, which passes its records to `records`; raises as `ready_judge` does."""
         return Scorer(self.ready_judge(judge), self.rubrics, records)
+
+    def recorder_for(self, request: RewardRequest, recorder: RecordSink | None) -> RecordSink | None:
+        """The recorder of a request, which also has the gold judge judge a sample if the request asks for that.
+
+        Raises:
+            InvalidRequest: there is no such gold judge, or no ledger to compare the judges in.
+            NotReady: the gold judge has not started.
+        """
+        if request.gold is None:
+            return recorder
+        if recorder is None or self.gold is None:
+            message = "needs the ledger, which is off here; set ADJUDGE_LEDGER=all, or leave out gold"
+            raise InvalidRequest(f"gold: {message}", errors=(FieldError(field="gold", message=message),))
+        return self.gold.recorder(request, self.ready_judge(request.gold.judge, "gold.judge"), recorder)
 
     def readable_ledger(self) -> LedgerReader:
         """The ledger; raises `NotReady` if this process has none."""

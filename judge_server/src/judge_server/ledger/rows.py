@@ -11,13 +11,14 @@ from typing import Any
 
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import JudgementResults
+from judge_server.monitoring.signals import signals_of
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse
 from judge_server.scoring.verdicts import members_of, usage_of
 from trainer_client.steps import has_format
 from trainer_client.wire import Prompt
-from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
+from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, SignalRow, TextRow, UseRow, VerdictRow
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _ZLIB_LEVEL = 1  # higher levels take several times as long and save only a tenth
@@ -25,11 +26,14 @@ _ZLIB_LEVEL = 1  # higher levels take several times as long and save only a tent
 
 def rows_of(entries: Iterable[JudgedRequest], *, keep_texts: bool) -> LedgerRows:
     """The rows of judged requests. Without `keep_texts`, rubrics are the only texts kept, since rewards need them."""
-    rows = LedgerRows([], [], [], [], [])
+    signals: list[SignalRow] = []
+    rows = LedgerRows([], [], [], [], [], signals)
     texts: dict[bytes, TextRow] = {}
     results: dict[bytes, JudgeResult] = {}
     for entry in entries:
-        _RowBuilder(entry, rows, texts, results, keep_texts).add()
+        builder = _RowBuilder(entry, rows, texts, results, keep_texts)
+        builder.add()
+        signals += builder.signals()
     rows.texts.extend(texts.values())
     return rows
 
@@ -71,6 +75,10 @@ class _RowBuilder:
         self._project = entry.project_id
         self._run = storable_text(entry.run or "")
         self._id = entry.record_id or int(entry.at.timestamp() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
+
+    def signals(self) -> list[SignalRow]:
+        """The request's signals, which monitors read."""
+        return signals_of(self._entry, self._project, self._run, self._id)
 
     def add(self) -> None:
         """Add all rows of the request."""

@@ -32,6 +32,7 @@ from trainer_client.wire.ledger_rows import (
     RefusedRows,
     RequestRow,
     ResponseRow,
+    SignalRow,
     TextRow,
     UseRow,
     VerdictRow,
@@ -297,10 +298,12 @@ def decode(body: bytes) -> LedgerRows:
 
 def from_columns(columns: Sequence[Any]) -> LedgerRows:
     """The inverse of `as_columns`, after JSON; raises `ValueError` for other content."""
-    return LedgerRows(*(_rows_of(row_type, *table) for row_type, table in zip(_ROW_TYPES, columns, strict=True)))
+    if len(columns) not in (len(_ROW_TYPES) - 1, len(_ROW_TYPES)):  # a file of an older version has no signals
+        raise ValueError(f"the file has {len(columns)} tables, and this version knows {len(_ROW_TYPES)}")
+    return LedgerRows(*(_rows_of(row_type, *table) for row_type, table in zip(_ROW_TYPES, columns, strict=False)))
 
 
-_ROW_TYPES: tuple[Any, ...] = (TextRow, VerdictRow, RequestRow, ResponseRow, UseRow)
+_ROW_TYPES: tuple[Any, ...] = (TextRow, VerdictRow, RequestRow, ResponseRow, UseRow, SignalRow)
 
 _READERS: dict[Any, Callable[[str], Any]] = {
     bytes: base64.urlsafe_b64decode,

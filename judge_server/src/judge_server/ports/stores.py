@@ -19,6 +19,8 @@ from trainer_client.wire.ledger_rows import (
     JudgedResponse,
     JudgedRun,
     LedgerRows,
+    MonitoredRun,
+    MonitorQuery,
     RefusedRows,
     RunRange,
     RunReportQuery,
@@ -165,6 +167,9 @@ class RunReader(Protocol):
 
     async def run(self, view: RunReportQuery) -> RunReport | None:
         """Return the statistics of a run, with a page of its steps; None if there is no such run."""
+
+    async def monitored_run(self, query: MonitorQuery) -> MonitoredRun:
+        """Return what monitors read of a run; no steps if there is no such run."""
 
 
 class LedgerReader(RunReader, Protocol):

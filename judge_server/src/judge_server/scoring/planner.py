@@ -7,10 +7,10 @@ If the request allows truncation, a response too long for the judge's context is
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from judge_server.errors import EngineUnavailable, InvalidRequest, TooLarge
 from judge_server.judging.combining import CombinedConfig, combine_plans
@@ -280,13 +280,20 @@ def _room(call: Call) -> int:
     return 2 * call.think_tokens + call.reasoning.max_tokens + len(call.reasoning.ask.encode()) + written
 
 
+class FirstJudgement(NamedTuple):
+    """What the first judge gave a response that the gold judge judged too: its reward, and its scores by criterion."""
+
+    reward: float | None
+    scores: Mapping[str, float | None]
+
+
 @dataclass(slots=True)
 class JudgedRequest:
     """A judged request, complete and no longer modified.
 
     `rewards` holds each response's reward and status in order; it is empty if none were computed. `seconds` is the time
     from arrival to answer. `record_id` is the 16-byte id to record under, so that a request sent again is recorded only
-    once: the first write stands.
+    once: the first write stands. `compared` holds each response's first judgement if this is a gold judge's request.
     """
 
     project_id: str
@@ -303,6 +310,7 @@ class JudgedRequest:
     seconds: float
     at: datetime
     record_id: bytes | None = None
+    compared: Sequence[FirstJudgement] = ()
     uses: int = field(init=False)
     """How many verdicts the request used, every vote counted."""
 

@@ -1,7 +1,9 @@
 """Turn outcomes into the verdicts of an answer, and answer `POST /v1/verdicts`, which computes no rewards."""
 
 import asyncio
+import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
@@ -42,7 +44,10 @@ async def judge_responses(
         rubrics, group_rubrics, request.rubric, project_id, deadline=deadline, allow_retired=request.allow_retired
     )
     prepared = judge.prepared_for(request.judging, request.protocol)
-    groups = await plan_groups(judge, prepared, request.groups, resolved, request.judging, deadline)
+    asked = prepared
+    if request.fresh:  # digests that nobody has yet are in no cache, and no request has them in flight
+        asked = replace(prepared, fingerprint=f"{prepared.fingerprint} {secrets.token_hex(16)}")
+    groups = await plan_groups(judge, asked, request.groups, resolved, request.judging, deadline)
     plans = [response.plan for group in groups for response in group.responses]
     outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
     if recorder is not None:

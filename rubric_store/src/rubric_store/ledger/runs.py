@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import groupby
 from math import sqrt
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, delete, func, or_, select
 
 from rubric_store.ledger import tables
-from rubric_store.ledger.tables import NO_STEP, criteria, failures, rubrics, runs, steps
+from rubric_store.ledger.tables import NO_STEP, criteria, failures, rubrics, runs, signals, steps
 from rubric_store.rubrics.queries import UNKNOWN_CURSOR, CursorError, text_from_cursor, to_cursor
 from rubric_store.rubrics.tables import rubric_versions
 from trainer_client.wire import PinnedRubric
@@ -42,9 +42,14 @@ def count_figures(rows: LedgerRows, requests: Collection[RowKey]) -> FigureDelta
     """The figures that these requests (project, run, request) add: by table and key, the values in column order."""
     chosen = set(requests)
     chosen_requests = {row[:3]: row for row in rows.requests if row[:3] in chosen}
-    added: FigureDeltas = {table: {} for table in (runs, steps, failures, rubrics, criteria)}
+    added: FigureDeltas = {table: {} for table in tables.TABLES}
     for row in chosen_requests.values():
         _add_request(added, row)
+    for signal in rows.signals:
+        if signal[:3] in chosen:
+            step = NO_STEP if signal.step is None else signal.step
+            sums = added[signals].setdefault((*signal[:2], step, signal.signal, signal.name), [0] * 10)
+            sums[:] = map(add, sums, signal[6:])
     rubric_by_response = _add_responses(added, rows, chosen_requests)
     verdicts: dict[str, dict[bytes, VerdictRow]] = {}
     for verdict in rows.verdicts:

@@ -24,7 +24,7 @@ from rubric_store.database import (
     read_url,
     statement_timeout,
 )
-from rubric_store.ledger import reading, writing
+from rubric_store.ledger import monitoring, reading, writing
 from rubric_store.ledger import runs as runs_reading
 from rubric_store.ledger.runs import delete_empty_runs
 from rubric_store.ledger.tables import rejudgements, requests, responses, texts, uses, verdicts
@@ -34,6 +34,8 @@ from trainer_client.wire.ledger_rows import (
     JudgedResponse,
     JudgedRun,
     LedgerRows,
+    MonitoredRun,
+    MonitorQuery,
     PurgeCounts,
     RefusedRows,
     RunRange,
@@ -154,6 +156,10 @@ class SQLLedger:
             CursorError: the cursor is invalid.
         """
         return await self._read(lambda connection: runs_reading.run_report(connection, view))
+
+    async def monitored_run(self, query: MonitorQuery) -> MonitoredRun:
+        """What monitors read of a run; no steps if the run does not exist."""
+        return await self._read(lambda connection: monitoring.monitored_run(connection, query))
 
     def purge(
         self,

@@ -1,8 +1,8 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010 and 0012 create them; a test compares the two. The columns of the ledger's tables are in the
-order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the thousand, and are
-deleted by run.
+Migrations 0003, 0007, 0010, 0012 and 0013 create them; a test compares the two. The columns of the ledger's tables are
+in the order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the thousand, and
+are deleted by run.
 
 Run figures are sums, updated as the ledger is written, so that reading them never counts uses. A step of -1 and an
 empty rubric stand for none. On conflict all values are added, except keys and times.
@@ -229,5 +229,21 @@ criteria = Table(
 )
 """One row per step, rubric and criterion."""
 
-TABLES = (runs, steps, failures, rubrics, criteria)
+signals = Table(
+    "ledger_run_signals",
+    metadata,
+    *_run(),
+    _step(),
+    _text_key("signal"),
+    _text_key("name"),
+    *_counts("pairs"),
+    *_sums("x", "y", "xx", "yy", "xy"),
+    *_counts("within"),
+    *_sums("within_xx", "within_yy", "within_xy"),
+    PrimaryKeyConstraint("project_id", "run", "step", "signal", "name", name="pk_ledger_run_signals"),
+    sqlite_with_rowid=False,
+)
+"""One row per step and signal: the sums of `SignalRow`, which monitors read. Kept since migration 0013."""
+
+TABLES = (runs, steps, failures, rubrics, criteria, signals)
 """The tables in the order in which they are written."""

@@ -73,6 +73,7 @@ def _drop_duplicate_requests(rows: LedgerRows) -> LedgerRows:
         requests=_first_by_key(rows.requests, 3),
         responses=_first_by_key(rows.responses, 4),
         uses=_first_by_key(rows.uses, 6),
+        signals=_first_by_key(rows.signals, 5),
     )
 
 
@@ -175,6 +176,7 @@ def split_by_request(rows: LedgerRows) -> Iterator[LedgerRows]:
     Rows that belong to no request come last, together.
     """
     requests, responses, uses = _by_key(rows.requests, 3), _by_key(rows.responses, 3), _by_key(rows.uses, 3)
+    signals = _by_key(rows.signals, 3)
     texts, verdicts = _by_key(rows.texts, 2), _by_key(rows.verdicts, 2)
     unreferenced = {*texts}, {*verdicts}
     for key in dict.fromkeys((*requests, *responses, *uses)):
@@ -191,6 +193,7 @@ def split_by_request(rows: LedgerRows) -> Iterator[LedgerRows]:
             requests[key],
             responses[key],
             uses[key],
+            signals[key],
         )
     if any(unreferenced):
         yield LedgerRows(
@@ -243,7 +246,7 @@ def write_row_by_row(
     responses, no_responses = write_accepted(tables.responses, rows.responses)
     refused_responses = {response[:4] for response in no_responses}
     uses, no_uses = write_accepted(tables.uses, [use for use in rows.uses if use[:4] not in refused_responses])
-    write(connection, LedgerRows(texts, verdicts, rows.requests, responses, uses))
+    write(connection, LedgerRows(texts, verdicts, rows.requests, responses, uses, rows.signals))
     no_uses += [use for use in rows.uses if use[:4] in refused_responses]
     refused = LedgerRows(no_texts, no_verdicts, [], no_responses, no_uses)
     return RefusedRows(refused, "; ".join(sorted(reasons)[:3])) if reasons else None

@@ -51,7 +51,7 @@ COMMANDS: Final = {
         "Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.",
     ),
     "recompute": CommandSource(
-        "adjudge_services.cli.runs:recompute",
+        "adjudge_services.cli.recompute:recompute",
         "Recompute the rewards of a run from its recorded verdicts, without asking a judge.",
     ),
     "top": CommandSource(

@@ -44,6 +44,7 @@ from trainer_client.wire import (
     VerdictRequest,
 )
 from trainer_client.wire.problems import field_errors
+from trainer_client.wire.rewards import GoldSampling
 
 GroupLike = Group | Mapping[str, Any]
 PairLike = Pair | Mapping[str, Any]
@@ -133,7 +134,7 @@ def send_options(request: PreparedRequest[AnswerT], timeout_s: float) -> dict[st
     }
 
 
-TOP_LEVEL_OPTIONS = frozenset({"priority", "allow_retired", "judge"})
+TOP_LEVEL_OPTIONS = frozenset({"priority", "allow_retired", "judge", "gold", "fresh"})
 """Options that are fields of the request itself, not of one of its parts."""
 
 
@@ -160,9 +161,16 @@ class JudgingKeywords(ComparisonKeywords, total=False):
     truncate: bool
 
 
+class VerdictKeywords(JudgingKeywords, total=False):
+    """Options of verdict requests."""
+
+    fresh: bool
+
+
 class RewardKeywords(JudgingKeywords, total=False):
     """Options of reward requests: also those of `wire.RewardOptions`, except `mode`."""
 
+    gold: GoldSampling | Mapping[str, Any] | None
     kinds: Sequence[CriterionKind] | None
     format_weight: float
     gate_fraction: float
@@ -227,7 +235,7 @@ def verdicts_request(
     run: str | None,
     groups: Sequence[GroupLike],
     rubric: RubricLike | None,
-    options: JudgingKeywords,
+    options: VerdictKeywords,
     *,
     deadline_s: float,
     step: int | None,

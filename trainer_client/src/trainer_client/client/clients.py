@@ -11,10 +11,10 @@ from trainer_client.client.answers import NDJSON, AsyncRewardStream, RewardStrea
 from trainer_client.client.calls import (
     ComparisonKeywords,
     GroupLike,
-    JudgingKeywords,
     PairLike,
     RewardKeywords,
     RubricLike,
+    VerdictKeywords,
     comparison_request,
     rewards_request,
     verdicts_request,
@@ -93,6 +93,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             allow_retired: accept retired rubrics.
             judge: the name of one of the service's judges.
             priority: `online` (the default), or `bulk` for work that can wait for online requests.
+            gold: a `GoldSampling` or its fields: another judge sees a share of the responses too, for monitors.
             format_weight: lambda of the `stepwise` base reward, in [0, 1].
             kinds: the kinds of criteria that count; defaults to all.
             gate_fraction: the share of the criteria that a response must satisfy to pass a `gate`, in [0, 1].
@@ -176,12 +177,12 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         deadline_s: float = 60.0,
         step: int | None = None,
         idempotency_key: str | None = None,
-        **options: Unpack[JudgingKeywords],
+        **options: Unpack[VerdictKeywords],
     ) -> VerdictAnswer:
         """Judge groups of responses by a rubric, without computing rewards. Accepts any rubric.
 
         Arguments, options (those up to `priority`) and errors are the same as for `rewards`. `protocol` defaults to
-        `binary`.
+        `binary`. With `fresh=True`, the judge is asked even where its verdict is known already.
 
         Returns:
             Verdicts, with groups and responses in the order given. A score is None if judging failed.
@@ -297,7 +298,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
         deadline_s: float = 60.0,
         step: int | None = None,
         idempotency_key: str | None = None,
-        **options: Unpack[JudgingKeywords],
+        **options: Unpack[VerdictKeywords],
     ) -> VerdictAnswer:
         """Judge groups of responses without computing rewards; see `Client.verdicts`."""
         request = verdicts_request(

@@ -29,6 +29,7 @@ from trainer_client.wire.ledger import (
     RunSummary,
     StepBudgets,
 )
+from trainer_client.wire.monitors import MonitorReport
 
 _STEPS_PER_PAGE = 500
 
@@ -83,6 +84,19 @@ class RunMethods(Connection):
             steps += report.steps
         return report.model_copy(update={"steps": tuple(steps)})
 
+    def run_monitors(self, run: str | None = None, *, until_step: int | None = None) -> MonitorReport:
+        """Fetch what the monitors find in a run.
+
+        Args:
+            run: the run's name; defaults to the client's run.
+            until_step: the last step to look at; defaults to the run's last one.
+
+        Raises:
+            NotFound: the ledger has no step of such a run.
+            AdjudgeError: as for `rewards`.
+        """
+        return self._send(monitors_request(self.run if run is None else run, until_step))
+
 
 class AsyncRunMethods(AsyncConnection):
     """The methods of `AsyncClient` about training runs; see `RunMethods`."""
@@ -107,6 +121,10 @@ class AsyncRunMethods(AsyncConnection):
             steps += report.steps
         return report.model_copy(update={"steps": tuple(steps)})
 
+    async def run_monitors(self, run: str | None = None, *, until_step: int | None = None) -> MonitorReport:
+        """Fetch what the monitors find in a run; see `Client.run_monitors`."""
+        return await self._send(monitors_request(self.run if run is None else run, until_step))
+
 
 def runs_request(after: str | None) -> PreparedRequest[RunPage]:
     """Build `GET /v1/runs` for the page after a cursor."""
@@ -122,6 +140,12 @@ def run_request(run: str | None, part: RunKeywords, after: str | None) -> Prepar
         if value is not None
     }
     return PreparedRequest("GET", f"/v1/runs/{_quote_segment(run or '')}", RunReport, params=params)
+
+
+def monitors_request(run: str | None, until_step: int | None) -> PreparedRequest[MonitorReport]:
+    """Build `GET /v1/runs/{run}/monitors`."""
+    params = {} if until_step is None else {"until_step": str(until_step)}
+    return PreparedRequest("GET", f"/v1/runs/{_quote_segment(run or '')}/monitors", MonitorReport, params=params)
 
 
 def _quote_segment(run: str) -> str:

@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration, TrainingMeasures
     from trainer_client.trl.config import RubricGRPOConfig
     from trainer_client.trl.evolving_rubrics import EvolvingFailed, EvolvingRubrics
+    from trainer_client.trl.monitoring import ControlSet, MonitorCallback
     from trainer_client.trl.reward import RubricReward
     from trainer_client.trl.trainer import RubricGRPOTrainer
 
 __all__ = [
+    "ControlSet",
     "EvolvingFailed",
     "EvolvingRubrics",
     "GenerationCallback",
+    "MonitorCallback",
     "RubricGRPOConfig",
     "RubricGRPOTrainer",
     "RubricReward",
@@ -29,9 +32,11 @@ __all__ = [
 ]
 
 _MODULES = {
+    "ControlSet": "monitoring",
     "EvolvingFailed": "evolving_rubrics",
     "EvolvingRubrics": "evolving_rubrics",
     "GenerationCallback": "callbacks",
+    "MonitorCallback": "monitoring",
     "RubricGRPOConfig": "config",
     "RubricGRPOTrainer": "trainer",
     "RubricReward": "reward",

@@ -137,7 +137,7 @@ class VerdictReader:
 
 def _answer_is_right(row: ScoredRow) -> bool | None:
     """Whether all criteria of kind `answer` are satisfied; None if there are none, or if missing verdicts decide."""
-    answers = {criterion.id for criterion in row.criteria or () if criterion.kind == "answer"}
+    answers = {criterion.id for criterion in row.criteria or () if criterion.kind == "answer" and not criterion.shadow}
     if not answers or row.answer is None:
         return None
     scores = [verdict.score for verdict in row.answer.verdicts if verdict.criterion in answers]

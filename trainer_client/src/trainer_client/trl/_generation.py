@@ -139,7 +139,8 @@ class RolloutGenerator:
     def _scaffolded(self, method: Ruscarl, prompts: list[Any], inputs: Sequence[Mapping[str, Any]]) -> SampledBatch:
         trainer = self._trainer
         rubrics = [row.get("rubric") for row in inputs]
-        criteria: list[tuple[Criterion, ...]] = self._run_coroutine(trainer.rubric_reward.criteria(rubrics))
+        judged: list[tuple[Criterion, ...]] = self._run_coroutine(trainer.rubric_reward.criteria(rubrics))
+        criteria = [tuple([one for one in each if not one.shadow]) for each in judged]  # the policy never sees shadows
         rows = sample_requests(prompts, criteria, self.first(len(prompts)), self.group_size)
         training_progress = current_progress(trainer)
         scaffolded_prompts = method.prompts(rows, training_progress)
@@ -325,7 +326,7 @@ def _member(place: int, row: ScoredRow, method: Rgr) -> GroupMember:
     if row.answer is None or row.criteria is None:
         return GroupMember(place, None, (), (), row.text)
     scores_by_criterion = {verdict.criterion: verdict.score for verdict in row.answer.verdicts}
-    criteria = tuple(criterion for criterion in row.criteria if method.assesses(criterion))
+    criteria = tuple(criterion for criterion in row.criteria if method.assesses(criterion) and not criterion.shadow)
     reward = row.answer.reward if row.answer.unpenalised is None else row.answer.unpenalised
     return GroupMember(place, reward, tuple(scores_by_criterion.get(c.id) for c in criteria), criteria, row.text)
 

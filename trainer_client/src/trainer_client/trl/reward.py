@@ -247,8 +247,10 @@ class RubricReward:
 
     @property
     def judging_options(self) -> tuple[RewardMode, RewardKeywords]:
-        """The mode and the judging options, without penalties."""
-        return self.mode, self._without_penalties
+        """The mode and the judging options, without penalties and gold judge."""
+        options = self._without_penalties
+        options.pop("gold", None)
+        return self.mode, options
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
@@ -345,7 +347,7 @@ def check_reward_options(
     rubric_or_probe = rubric or "probe"
     rewards_request(
         "RubricReward",
-        None,
+        "probe",
         [_PROBE_GROUP],
         rubric_or_probe,
         mode,

@@ -115,7 +115,8 @@ class ScaffoldedAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # verl ha
             )
         if "session_id" not in row or "global_steps" not in row:
             raise InvalidRequest("a scaffold needs the sample and the step from verl; set trainer.use_v1=True")
-        step, sample, criteria = int(row["global_steps"]), int(row["session_id"]) + 1, rubric.criteria
+        step, sample = int(row["global_steps"]), int(row["session_id"]) + 1
+        criteria = [criterion for criterion in rubric.criteria if not criterion.shadow]
         samples = max(int(self.rollout_config.n), sample)
         ratios = scaffold_ratios(training_progress(max(1, step), self._total), samples, **self._schedule)
         shown = shown_to_sample(

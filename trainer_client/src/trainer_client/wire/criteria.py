@@ -193,8 +193,11 @@ class Criterion(RequestModel):
     criterion is checked. Without it, a criterion of kind `answer` is compared with the group's `ground_truth`, if there
     is one, and the judge decides all other criteria.
 
-    The last six fields come from Rubric-Grounded RL and give the judge more than the description: a short `name`; the
-    `required_elements` of a full score; a `scoring_guide` for partial scores; `expected_keywords` and
+    A `shadow` criterion is judged and recorded, but never rewarded: it enters no reward, no step's reward and no
+    advantage, whatever its weight, and is never shown to the policy. Monitors compare it with the reward.
+
+    The other six fields come from Rubric-Grounded RL and give the judge more than the description: a short `name`;
+    the `required_elements` of a full score; a `scoring_guide` for partial scores; `expected_keywords` and
     `expected_concepts`; and `verification_method`, which says in words how to check the criterion (use `verification`
     for a check by a program). The judge reads them in every call, so they are bounded: `name` to 200 characters, each
     list to 64 entries of 2,000 characters, and `scoring_guide` and `verification_method` to 20,000 characters, like
@@ -214,6 +217,7 @@ class Criterion(RequestModel):
     expected_keywords: _Elements = ()
     expected_concepts: _Elements = ()
     verification_method: _Guide | None = None
+    shadow: Flag = False
 
 
 def content_digest(criteria: Sequence[Criterion]) -> str:
@@ -245,5 +249,5 @@ GUIDANCE_FIELDS = (
 """The optional fields that a judge reads in addition to the description."""
 
 _FIELDS_ADDED_LATER = {
-    field: Criterion.model_fields[field].default for field in ("scale", "verification", *GUIDANCE_FIELDS)
+    field: Criterion.model_fields[field].default for field in ("scale", "verification", *GUIDANCE_FIELDS, "shadow")
 }

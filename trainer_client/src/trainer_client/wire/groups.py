@@ -116,7 +116,9 @@ RubricChoice = Annotated[
 """A rubric: a reference, or the rubric itself."""
 
 GroupId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-RunName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+MAX_RUN_CHARACTERS = 256
+
+RunName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_RUN_CHARACTERS)]
 
 
 class Group(RequestModel):

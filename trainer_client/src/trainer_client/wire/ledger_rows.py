@@ -113,6 +113,31 @@ class TextRow(NamedTuple):
     body: bytes
 
 
+class SignalRow(NamedTuple):
+    """Sums over pairs (x, y) of one request, which monitors read; `signal` and `name` say what x and y are.
+
+    `within_xx`, `within_yy` and `within_xy` are sums of products of deviations from the mean of each pair's group, with
+    `within` degrees of freedom (pairs minus groups). `judge_server.monitoring.signals` defines the signals.
+    """
+
+    project_id: str
+    run: str
+    request: bytes
+    signal: str
+    name: str
+    step: int | None
+    pairs: int
+    x: float
+    y: float
+    xx: float
+    yy: float
+    xy: float
+    within: int = 0
+    within_xx: float = 0.0
+    within_yy: float = 0.0
+    within_xy: float = 0.0
+
+
 class LedgerRows(NamedTuple):
     """Rows to write together, one list per table."""
 
@@ -121,6 +146,7 @@ class LedgerRows(NamedTuple):
     requests: list[RequestRow]
     responses: list[ResponseRow]
     uses: list[UseRow]
+    signals: Sequence[SignalRow] = ()
 
     @classmethod
     def concat(cls, parts: Sequence["LedgerRows"]) -> "LedgerRows":
@@ -238,3 +264,63 @@ class PurgeCounts(NamedTuple):
     uses: int = 0
     verdicts: int = 0
     texts: int = 0
+
+
+class MonitorQuery(NamedTuple):
+    """The steps of a run that monitors look at: the first `first` steps, and the last `last`, up to step `until`."""
+
+    project_id: str
+    run: str
+    first: int
+    last: int
+    until: int | None = None
+
+
+class StepSums(NamedTuple):
+    """Sums over the responses of a training step."""
+
+    step: int
+    responses: int
+    unscored: int
+    rewards: int
+    reward_sum: float
+    reward_squares: float
+
+
+class SignalSums(NamedTuple):
+    """The sums of a signal over the requests of a training step; the columns are those of `SignalRow`."""
+
+    signal: str
+    name: str
+    step: int
+    pairs: int
+    x: float
+    y: float
+    xx: float
+    yy: float
+    xy: float
+    within: int
+    within_xx: float
+    within_yy: float
+    within_xy: float
+
+
+class ControlVerdict(NamedTuple):
+    """A request's verdict on one criterion of a response of the control set. `score` is None if it failed."""
+
+    request: bytes
+    step: int | None
+    fingerprint: str | None
+    group_id: str
+    response: bytes
+    criterion: str
+    score: float | None
+
+
+class MonitoredRun(NamedTuple):
+    """What monitors read of a run: the selected steps in order, their signals, and its control set's verdicts."""
+
+    steps: Sequence[StepSums]
+    signals: Sequence[SignalSums]
+    gold: Sequence[SignalSums]
+    control: Sequence[ControlVerdict]

@@ -21,7 +21,7 @@ from trainer_client.wire.base import (
     SafeInt,
 )
 from trainer_client.wire.criteria import CriterionKind, VerificationMethod
-from trainer_client.wire.groups import Group, RubricChoice, RunName, as_response
+from trainer_client.wire.groups import MAX_RUN_CHARACTERS, Group, RubricChoice, RunName, as_response
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, JudgingProtocol, Priority
 from trainer_client.wire.problems import Problem
 
@@ -127,12 +127,32 @@ class RewardOptions(RequestModel):
         return any(p is not None for p in (self.length_penalty, self.overlong_penalty, self.truncation_factor))
 
 
+GOLD_SUFFIX, CONTROL_SUFFIX = "/gold", "/control"
+"""Run NAME's gold judge is recorded under NAME/gold, and its control set under NAME/control."""
+
+
+class GoldSampling(RequestModel):
+    """Judge a share of the responses a second time, by another judge, after the request was answered.
+
+    The gold judge's rewards are compared with the first ones and never trained on.
+
+    Attributes:
+        judge: the name of the gold judge.
+        share: the share of responses to judge again, in (0, 1]. A hash of prompt and response decides, so the same
+            responses are chosen in every process and at every repetition.
+    """
+
+    judge: JudgeName
+    share: BoundedFloat = Field(default=0.05, gt=0, le=1)
+
+
 class RewardRequest(RequestModel):
     """Judge groups of responses by rubrics and compute their rewards.
 
     `rubric` applies to every group without its own. A retired rubric is refused unless `allow_retired` is true.
     `deadline_s` is the time the service has, in seconds; verdicts that are not ready by then fail. `on_failure` says
-    what reward a response gets if judging fails. `run` and `step` are recorded with the verdicts.
+    what reward a response gets if judging fails. `run` and `step` are recorded with the verdicts. `gold` has a share of
+    the responses judged by a second judge as well, which needs a `run`.
     """
 
     run: RunName | None = None
@@ -145,6 +165,7 @@ class RewardRequest(RequestModel):
     on_failure: FailurePolicy = "null"
     deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
+    gold: GoldSampling | None = None
     groups: RequestList[Group] = Field(min_length=1, max_length=4096)
 
     @property
@@ -160,6 +181,15 @@ class RewardRequest(RequestModel):
             raise ValueError(
                 f"reward.mode {self.reward.mode!r} does not support judging.protocol {self.judging.protocol!r}; "
                 f"{remedy} out judging.protocol"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gold_needs_a_run(self) -> "RewardRequest":
+        if self.gold is not None and not 0 < len(self.run or "") <= MAX_RUN_CHARACTERS - len(CONTROL_SUFFIX):
+            raise ValueError(
+                "gold needs a run, under whose name the comparison is recorded; set run to a name of at most "
+                f"{MAX_RUN_CHARACTERS - len(CONTROL_SUFFIX)} characters, or leave out gold"
             )
         return self
 

@@ -28,7 +28,8 @@ class VerdictRequest(RequestModel):
     """Judge groups of responses by rubrics, without computing rewards.
 
     The fields are the same as in `RewardRequest`. `judging.protocol` defaults to `binary`. Only `likert` works without
-    a rubric.
+    a rubric. With `fresh`, the judge is asked even where its verdict is known already, which shows whether it still
+    gives the same one.
     """
 
     run: RunName | None = None
@@ -39,6 +40,7 @@ class VerdictRequest(RequestModel):
     judging: JudgingOptions = JudgingOptions()
     deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
+    fresh: Flag = False
     groups: RequestList[Group] = Field(min_length=1, max_length=4096)
 
     @property

@@ -64,7 +64,7 @@ class Srar(Method):
     def deltas(self, scored: ScoredResponse) -> Mapping[int, float]:
         """Sum the verdicts' deltas of each step, with those of no step under -1, leaving out unscored ones (eq. 3)."""
         verdict_by_criterion = {verdict.criterion: verdict for verdict in scored.answer.verdicts}
-        carrying = [criterion for criterion in scored.criteria if criterion.kind in self.kinds]
+        carrying = [criterion for criterion in scored.criteria if criterion.kind in self.kinds and not criterion.shadow]
         verdicts = [verdict_by_criterion.get(criterion.id) for criterion in carrying]
         return step_deltas(
             carrying,

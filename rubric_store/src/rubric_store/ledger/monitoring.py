@@ -1,0 +1,103 @@
+"""Read what monitors look at: sums of a run's steps and signals, and the verdicts on its control set.
+
+Everything but the control set is read from sums, so a run of a million verdicts is read as fast as a short one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, and_, func, select
+
+from rubric_store.ledger.tables import requests, responses, signals, steps, uses, verdicts
+from trainer_client.wire.ledger_rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums, StepSums
+from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
+
+_SUMMED = ("responses", "unscored", "rewards", "reward_sum", "reward_squares")
+_MAX_CONTROL_VERDICTS = 20_000
+
+
+def monitored_run(connection: Connection, query: MonitorQuery) -> MonitoredRun:
+    """Read the selected steps of a run; no steps if the run does not exist or names none."""
+    listed = (
+        select(steps.c.step)
+        .distinct()
+        .where(steps.c.project_id == query.project_id, steps.c.run == query.run, steps.c.step >= 0)
+    )
+    if query.until is not None:
+        listed = listed.where(steps.c.step <= query.until)
+    first = connection.execute(listed.order_by(steps.c.step).limit(query.first)).scalars()
+    last = connection.execute(listed.order_by(steps.c.step.desc()).limit(query.last)).scalars()
+    numbers = sorted({*first, *last})
+    if not numbers:
+        return MonitoredRun((), (), (), ())
+    return MonitoredRun(
+        _steps(connection, query, numbers),
+        _signals(connection, query, query.run, numbers),
+        _signals(connection, query, query.run + GOLD_SUFFIX, numbers),
+        _control(connection, query),
+    )
+
+
+def _steps(connection: Connection, query: MonitorQuery, numbers: Sequence[int]) -> list[StepSums]:
+    sums = [func.sum(steps.c[name]).label(name) for name in _SUMMED]
+    rows = (
+        select(steps.c.step, *sums)
+        .where(steps.c.project_id == query.project_id, steps.c.run == query.run, steps.c.step.in_(numbers))
+        .group_by(steps.c.step)
+        .order_by(steps.c.step)
+    )
+    return [
+        StepSums(row.step, int(row.responses), int(row.unscored), int(row.rewards), row.reward_sum, row.reward_squares)
+        for row in connection.execute(rows)
+    ]
+
+
+def _signals(connection: Connection, query: MonitorQuery, run: str, numbers: Sequence[int]) -> list[SignalSums]:
+    columns = [signals.c[name] for name in SignalSums._fields]
+    rows = (
+        select(*columns)
+        .where(signals.c.project_id == query.project_id, signals.c.run == run, signals.c.step.in_(numbers))
+        .order_by(signals.c.step, signals.c.signal, signals.c.name)
+    )
+    return [SignalSums(*row) for row in connection.execute(rows)]
+
+
+def _control(connection: Connection, query: MonitorQuery) -> list[ControlVerdict]:
+    """Read the control set's newest verdicts, a vote each, and those of its first request, which they compare with."""
+    run = query.run + CONTROL_SUFFIX
+    listed = select(requests.c.request, requests.c.uses).where(
+        requests.c.project_id == query.project_id, requests.c.run == run
+    )
+    if query.until is not None:
+        listed = listed.where(requests.c.step <= query.until)
+    chosen: list[bytes] = []
+    total = 0
+    for request, count in connection.execute(listed.order_by(requests.c.request.desc())):
+        total += count
+        if chosen and total > _MAX_CONTROL_VERDICTS:
+            break
+        chosen.append(request)
+    if not chosen:
+        return []
+    same: list[Any] = [uses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
+    of_response = [uses.c[name] == responses.c[name] for name in ("project_id", "run", "request", "place")]
+    rows = (
+        select(
+            requests.c.request,
+            requests.c.step,
+            requests.c.fingerprint,
+            responses.c.group_id,
+            responses.c.response,
+            uses.c.criterion,
+            verdicts.c.score,
+        )
+        .select_from(uses)
+        .join(requests, and_(*same))
+        .join(responses, and_(*of_response))
+        .outerjoin(verdicts, and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest))
+        .where(uses.c.project_id == query.project_id, uses.c.run == run, uses.c.vote == 0)
+        .where(uses.c.request >= chosen[-1])
+        .order_by(uses.c.request, uses.c.place, uses.c.slot)
+    )
+    known = {*chosen}
+    return [ControlVerdict(*row) for row in connection.execute(rows) if row.request in known]
