@@ -17,7 +17,7 @@ from rubric_store import SQLLedger, migrations
 from tests.hypothesis_examples import examples
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
 from tests.judge_server.support import CRITERIA, STEPPED, request
-from trainer_client.wire import PROTOCOLS_FOR
+from trainer_client.wire import NOT_LINEAR, PROTOCOLS_FOR, YES_NO_PROTOCOLS
 from trainer_client.wire.base import MIN_MAGNITUDE
 from trainer_client.wire.ledger import RecomputedGroup, RecomputeRequest, RecomputeSummary
 
@@ -114,6 +114,8 @@ def test_recomputing_gives_what_judging_would_have_given(
     if not usable:
         rules, usable = rules | {"mode": judged_as}, list(PROTOCOLS_FOR[judged_as])  # type: ignore[index]
     protocol = data.draw(st.sampled_from(usable))
+    if rules["mode"] not in NOT_LINEAR and protocol in YES_NO_PROTOCOLS:
+        rules = rules | {"use": data.draw(st.sampled_from(["verdict", "probability"]))}
     criteria = suited(suited(CRITERIA, judged_as), rules["mode"])
     reweighted = [c | {"weight": w} for c, w in zip(criteria, weights, strict=False)]
     if protocol == "checklist":  # its question says what each criterion is worth, so other weights ask another question

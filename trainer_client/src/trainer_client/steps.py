@@ -112,12 +112,14 @@ def step_deltas(
     bonus: float = 1.0,
     count_satisfied_only: bool = False,
     keep_no_step: bool = False,
+    soft: bool = False,
 ) -> dict[int, float]:
     """Sum each step's deltas (SRaR, eq. 3 and the d_k below it).
 
     A satisfied criterion (score 1) of kind k adds budget_k / N_k to its step, an unsatisfied one 0, where N_k is the
-    number of all criteria of that kind, scored or not. A pitfall always subtracts: its budget counts as -|pitfall|,
-    whatever its sign. Criteria of other kinds, such as `answer`, have no delta.
+    number of all criteria of that kind, scored or not. With `soft`, a criterion of score s adds s * budget_k / N_k, the
+    expectation of that over verdicts that are yes with probability s (ours). A pitfall always subtracts: its budget
+    counts as -|pitfall|, whatever its sign. Criteria of other kinds, such as `answer`, have no delta.
 
     Args:
         criteria: M criteria, as `Criterion` models or mappings; weights are ignored.
@@ -132,13 +134,20 @@ def step_deltas(
             code), rather than any scored one (the paper's G_k).
         keep_no_step: also sum the deltas of no step, under -1. They have no tokens, so SRaR's own advantages leave
             them out; RaR and the merged variant add them to the response's sum.
+        soft: the scores are probabilities of yes; add each in proportion. Not with `count_satisfied_only`.
 
     Returns:
         {step: d_k} for the steps that have a delta.
 
     Raises:
-        ValueError: the step of a scored criterion is out of range, or lengths, weights or scores are wrong.
+        ValueError: the step of a scored criterion is out of range, lengths, weights or scores are wrong, or `soft` is
+            combined with `count_satisfied_only`.
     """
+    if soft and count_satisfied_only:
+        raise ValueError(
+            "count_satisfied_only needs to know which criteria are satisfied, and a probability does not say; leave "
+            "out count_satisfied_only, or use verdicts"
+        )
     terms = read_criteria(criteria)
     values = read_scores(scores, len(terms))
     if len(steps) != len(terms):
@@ -156,7 +165,8 @@ def step_deltas(
             continue
         if step == NO_STEP and not keep_no_step:
             continue
-        delta = budgets[term.kind] / counts[term.kind] if satisfied else 0.0
+        share = value if soft else float(satisfied)
+        delta = share * budgets[term.kind] / counts[term.kind] if share else 0.0
         deltas[step] = deltas.get(step, 0.0) + delta
     return deltas
 

@@ -183,6 +183,19 @@ class Judge:
         self.check_votes(config, options.votes)
         return self.prepared(config)
 
+    def require_probabilities(self, field: str) -> None:
+        """Refuse an option that needs the probability of yes; `field` is the option's field in the request.
+
+        Raises:
+            InvalidRequest: the judge gives no probabilities.
+        """
+        if not self.identity.capabilities.logprobs:
+            message = (
+                f"the judge {self.identity.model} gives no probabilities, which this option needs; leave it out, or "
+                "use a judge on an engine that reads probabilities"
+            )
+            raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
+
     def check_votes(self, config: JudgingConfig, votes: int) -> None:
         """Refuse several votes on a verdict that involves no sampling.
 

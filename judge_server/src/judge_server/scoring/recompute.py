@@ -16,7 +16,16 @@ from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.scorer import reward_of, step_rewards
 from judge_server.time_sharing import run_in_thread
 from trainer_client.rewards import UnscoredCriteria, UnsuitableRubric, check_rubric
-from trainer_client.wire import PROTOCOLS_FOR, Criterion, FailureKind, FieldError, RewardMode, StepReward
+from trainer_client.wire import (
+    PROTOCOLS_FOR,
+    YES_NO_PROTOCOLS,
+    Criterion,
+    FailureKind,
+    FieldError,
+    RewardMode,
+    StepReward,
+    VerdictUse,
+)
 from trainer_client.wire.ledger import (
     RecomputedGroup,
     RecomputedResponse,
@@ -99,6 +108,8 @@ def _check(request: RecomputeRequest, run: JudgedRun) -> None:
             "written yet"
         )
     if all(_feeds(protocol, mode) for protocol in run.protocols):
+        if request.reward.use == "probability":
+            _require_yes_no(request.run, run.protocols)
         return
     fed = [m for m in PROTOCOLS_FOR if all(_feeds(protocol, m) for protocol in run.protocols)]
     was = " and ".join(repr(protocol or "outcome") for protocol in run.protocols)
@@ -108,6 +119,17 @@ def _check(request: RecomputeRequest, run: JudgedRun) -> None:
         remedy = "no mode takes them all, so select a part of the run by protocol or by step"
     message = f"run {request.run!r} was judged as {was}, which cannot feed mode {mode!r}; {remedy}"
     raise InvalidRequest(f"reward.mode: {message}", errors=(FieldError(field="reward.mode", message=message),))
+
+
+def _require_yes_no(run: str | None, protocols: Sequence[str]) -> None:
+    """Refuse probabilities of verdicts that are grades."""
+    grades = [protocol for protocol in protocols if protocol not in YES_NO_PROTOCOLS]
+    if grades:
+        message = (
+            f"run {run!r} was judged as {' and '.join(map(repr, grades))}, whose verdicts are grades and have no "
+            "probability of yes; leave out use, or select a part of the run by protocol"
+        )
+        raise InvalidRequest(f"reward.use: {message}", errors=(FieldError(field="reward.use", message=message),))
 
 
 def _feeds(protocol: str, mode: RewardMode) -> bool:
@@ -163,8 +185,9 @@ def _response(
         raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is no longer in the ledger")
     criteria = rubrics[response.rubric]
     verdicts = [_verdict(list(votes)) for _, votes in groupby(response.votes, key=lambda vote: vote.slot)]
-    scores = [verdict.score for verdict in verdicts]
+    use = request.reward.use
     try:
+        scores = [verdict.value(use) for verdict in verdicts]
         reward, unpenalised, outcome = reward_of(
             criteria,
             scores,
@@ -182,7 +205,8 @@ def _response(
     steps: tuple[StepReward, ...] = ()
     if response.spans is not None:
         named = [verdict.step for verdict in verdicts]
-        steps = step_rewards(criteria, scores, named, json.loads(response.spans), request.budgets)
+        spans = json.loads(response.spans)
+        steps = step_rewards(criteria, scores, named, spans, request.budgets, soft=use == "probability")
     _count(totals, response.votes, reward, outcome.status)
     return RecomputedResponse(
         position=response.position,
@@ -205,21 +229,37 @@ def _count(totals: RecomputeTotals, votes: Sequence[JudgedVote], reward: float |
 
 
 class _Verdict(NamedTuple):
-    """A criterion's score and step, or why the judge gave none; `failure` is None if a program was responsible."""
+    """A criterion's verdict, or why the judge gave none; `failure` is None if a program was responsible."""
 
+    criterion: str
     score: float | None
     step: int | None
     failure: FailureKind | None = None
+    probability: float | None = None
+    judged: bool = True
+
+    def value(self, use: VerdictUse) -> float | None:
+        """Return what enters the reward, as `Verdict.value` does; raises `ValueError` for a missing probability."""
+        if use == "verdict" or self.score is None or not self.judged:
+            return self.score
+        if self.probability is None:
+            raise ValueError(
+                f"the verdict on {self.criterion!r} was given without a probability; leave out reward.use, or judge "
+                "again with a judge that gives probabilities"
+            )
+        return self.probability
 
 
 def _verdict(votes: Sequence[JudgedVote]) -> _Verdict:
     """Combine the votes on a criterion."""
-    if len(votes) == 1 and votes[0].score is not None:
-        return _Verdict(votes[0].score, votes[0].step)
+    first = votes[0]
+    judged = first.method == "judge"
+    if len(votes) == 1 and first.score is not None:
+        return _Verdict(first.criterion, first.score, first.step, None, first.probability, judged)
     combined = combine_votes(list(_outcomes(votes)))
     if isinstance(combined, CallFailure):
-        return _Verdict(None, None, combined.kind if votes[0].method == "judge" else None)
-    return _Verdict(combined.score, combined.step)
+        return _Verdict(first.criterion, None, None, combined.kind if judged else None)
+    return _Verdict(first.criterion, combined.score, combined.step, None, combined.probability, judged)
 
 
 def recorded_score(votes: Sequence[JudgedVote]) -> float | None:
@@ -232,7 +272,7 @@ def _outcomes(votes: Sequence[JudgedVote]) -> Iterator[JudgeResult | CallFailure
         if vote.score is None:
             yield CallFailure(vote.failure or "engine", vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
         else:
-            yield JudgeResult(vote.score, step=vote.step, grade=vote.grade)
+            yield JudgeResult(vote.score, vote.probability, step=vote.step, grade=vote.grade)
 
 
 def _reference(digest: bytes | None) -> str | None:

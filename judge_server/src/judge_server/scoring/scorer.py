@@ -25,7 +25,15 @@ from judge_server.scoring.planner import (
     RecordSink,
     plan_groups,
 )
-from judge_server.scoring.verdicts import failure_of, judge_failure_kind, judge_of, pinned, read_verdicts, usage_of
+from judge_server.scoring.verdicts import (
+    VerdictRules,
+    failure_of,
+    judge_failure_kind,
+    judge_of,
+    pinned,
+    read_verdicts,
+    usage_of,
+)
 from judge_server.time_sharing import TimeSlicer
 from trainer_client import wire
 from trainer_client.penalties import penalise
@@ -47,6 +55,11 @@ class ScoringJob:
     groups: list[PlannedGroup]
     record_id: bytes | None = None
     outcomes: JudgementResults = field(default_factory=JudgementResults)
+
+    @property
+    def rules(self) -> VerdictRules:
+        """How the request takes verdicts."""
+        return VerdictRules(needs_probability=self.request.reward.use == "probability")
 
     @property
     def caller(self) -> Caller:
@@ -128,6 +141,8 @@ class Scorer:
             allow_retired=request.allow_retired,
         )
         prepared = self.judge.prepared_for(request.judging, request.protocol) if request.protocol is not None else None
+        if request.reward.use == "probability":
+            self.judge.require_probabilities("reward.use")
         groups = await plan_groups(self.judge, prepared, request.groups, rubrics, request.judging, deadline)
         return ScoringJob(request, request_id, deadline, prepared, groups, record_id)
 
@@ -184,11 +199,11 @@ async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer
 
 def _reward_response(job: ScoringJob, group: PlannedGroup, planned: PlannedResponse) -> wire.ResponseReward:
     options = job.request.reward
-    verdicts = read_verdicts(planned.plan, job.outcomes)
+    verdicts = read_verdicts(planned.plan, job.outcomes, job.rules)
     response, text = planned.response, planned.material.text
     reward, unpenalised, outcome = reward_of(
         group.rubric.criteria,
-        [verdict.score for verdict in verdicts],
+        [verdict.value(options.use) for verdict in verdicts],
         options,
         job.request.on_failure,
         failures=[judge_failure_kind(verdict) for verdict in verdicts],
@@ -205,18 +220,19 @@ def _reward_response(job: ScoringJob, group: PlannedGroup, planned: PlannedRespo
         dropped=outcome.dropped,
         characters_omitted=planned.plan.characters_omitted,
         verdicts=tuple(verdicts),
-        steps=_steps(group, planned, verdicts) if stepwise else (),
+        steps=_steps(group, planned, verdicts, options.use) if stepwise else (),
     )
 
 
 def _steps(
-    group: PlannedGroup, planned: PlannedResponse, verdicts: Sequence[wire.Verdict]
+    group: PlannedGroup, planned: PlannedResponse, verdicts: Sequence[wire.Verdict], use: wire.VerdictUse
 ) -> tuple[wire.StepReward, ...]:
     return step_rewards(
         group.rubric.criteria,
-        [verdict.score for verdict in verdicts],
+        [verdict.value(use) for verdict in verdicts],
         [verdict.step for verdict in verdicts],
         planned.spans,
+        soft=use == "probability",
     )
 
 
@@ -301,6 +317,8 @@ def step_rewards(
     steps: Sequence[int | None],
     spans: Sequence[tuple[int, int, int]],
     budgets: StepBudgets = DEFAULT_BUDGETS,
+    *,
+    soft: bool = False,
 ) -> tuple[wire.StepReward, ...]:
     """Return the reward of each step.
 
@@ -310,6 +328,7 @@ def step_rewards(
         steps: M step numbers named by the verdicts; None where a verdict names none.
         spans: (number, start, end) of the whole response, as step 0, and of each step.
         budgets: the total that all criteria of one kind together add or subtract.
+        soft: whether the scores are probabilities of yes.
     """
     named = [NO_STEP if step is None else step for step in steps]
     highest = max([number for number, _, _ in spans], default=0)
@@ -321,6 +340,7 @@ def step_rewards(
         suggest=budgets.suggest,
         pitfall=budgets.pitfall,
         bonus=budgets.bonus,
+        soft=soft,
     )
     for delta in deltas.values():
         if delta is not None and not math.isfinite(delta):

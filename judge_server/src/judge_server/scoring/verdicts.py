@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
@@ -91,15 +91,40 @@ async def _group(group: PlannedGroup, outcomes: JudgementResults, slicer: TimeSl
     )
 
 
-def read_verdicts(plan: ResponsePlan, outcomes: JudgementResults) -> list[wire.Verdict]:
+NO_PROBABILITY = "the judge gave no probability with this verdict, and the request needs one"
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictRules:
+    """How a request takes verdicts.
+
+    Attributes:
+        needs_probability: a verdict of the judge without a probability of yes fails.
+    """
+
+    needs_probability: bool = False
+
+    def apply(self, outcome: JudgeResult | CallFailure, method: wire.VerificationMethod) -> JudgeResult | CallFailure:
+        """Return the outcome, or why it cannot be used."""
+        if isinstance(outcome, CallFailure) or method != "judge" or outcome.probability is not None:
+            return outcome
+        return CallFailure("engine", NO_PROBABILITY) if self.needs_probability else outcome
+
+
+DEFAULT_RULES = VerdictRules()
+
+
+def read_verdicts(
+    plan: ResponsePlan, outcomes: JudgementResults, rules: VerdictRules = DEFAULT_RULES
+) -> list[wire.Verdict]:
     """Return the verdict of each slot of a plan, in order."""
-    return [verdict_of(slot, outcomes) for slot in plan.slots]
+    return [verdict_of(slot, outcomes, rules) for slot in plan.slots]
 
 
-def verdict_of(slot: VerdictSlot, outcomes: JudgementResults) -> wire.Verdict:
+def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRules = DEFAULT_RULES) -> wire.Verdict:
     """Return the verdict of one slot."""
     votes = [outcomes.by_digest[digest] for digest in slot.digests]
-    outcome = combine_votes(votes)
+    outcome = rules.apply(combine_votes(votes), slot.method)
     scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
     if isinstance(outcome, CallFailure):
         return wire.Verdict(

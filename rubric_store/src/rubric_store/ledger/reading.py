@@ -143,7 +143,8 @@ def _votes(
     connection: Connection, part: RunRange, known: dict[bytes, tuple[str, int | None]]
 ) -> dict[tuple[bytes, int], list[JudgedVote]]:
     step = func.coalesce(verdicts.c.step, uses.c.step)
-    rows = _read(connection, part, known, uses, [*_VOTE_COLUMNS, step], uses.c.place, uses.c.slot, uses.c.vote)
+    columns = [*_VOTE_COLUMNS, step, verdicts.c.probability]
+    rows = _read(connection, part, known, uses, columns, uses.c.place, uses.c.slot, uses.c.vote)
     return {
         key: [JudgedVote(*row[2:]) for row in found] for key, found in groupby(rows, key=lambda row: (row[0], row[1]))
     }

@@ -20,7 +20,7 @@ from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.recompute import recompute as recomputed
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.wire import FailurePolicy, JudgingProtocol, RewardMode
+from trainer_client.wire import FailurePolicy, JudgingProtocol, RewardMode, VerdictUse
 from trainer_client.wire.ledger import (
     RecomputedGroup,
     RecomputeEvent,
@@ -44,6 +44,9 @@ def recompute(
     suggest: Annotated[float, typer.Option(help="Budget that all suggest criteria add to a response's steps.")] = 0.8,
     pitfall: Annotated[float, typer.Option(help="Budget that all pitfalls add to them; negative.")] = -1.0,
     bonus: Annotated[float, typer.Option(help="Budget that all bonus criteria add to them.")] = 1.0,
+    use: Annotated[
+        VerdictUse, typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.")
+    ] = "verdict",
     on_failure: Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")] = "null",
     format_weight: Annotated[float, typer.Option(help="Weight of the format in mode stepwise.")] = 0.1,
     gate_fraction: Annotated[float, typer.Option(help="Share of criteria that mode gate requires.")] = 0.5,
@@ -86,6 +89,7 @@ def recompute(
                     "length_penalty": _json(length_penalty),
                     "overlong_penalty": _json(overlong_penalty),
                     "truncation_factor": truncation_factor,
+                    "use": use,
                 },
             }
         )

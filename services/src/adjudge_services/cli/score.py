@@ -54,6 +54,7 @@ from trainer_client.wire import (
     ResponseReward,
     RewardMode,
     Verdict,
+    VerdictUse,
 )
 
 _VERDICTS_A_LINE = 3
@@ -149,6 +150,9 @@ def score(
     protocol: Annotated[
         JudgingProtocol | None, typer.Option(help="Judging protocol; by default the mode's own.")
     ] = None,
+    use: Annotated[
+        VerdictUse, typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.")
+    ] = "verdict",
     on_failure: Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")] = "null",
     criteria_per_call: Annotated[
         str | None, typer.Option(help="Criteria per judge call: a number, or all.", metavar="N|all")
@@ -201,6 +205,7 @@ def score(
             "rubric": read_rubric_argument(rubric) if rubric else None,
             "mode": mode,
             "protocol": protocol,
+            "use": None if use == "verdict" else use,
             "on_failure": on_failure,
             "criteria_per_call": _per_call(criteria_per_call),
             "rationale": rationale,

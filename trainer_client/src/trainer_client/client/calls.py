@@ -42,6 +42,7 @@ from trainer_client.wire import (
     RubricContent,
     VerdictAnswer,
     VerdictRequest,
+    VerdictUse,
 )
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rewards import GoldSampling
@@ -177,6 +178,7 @@ class RewardKeywords(JudgingKeywords, total=False):
     length_penalty: LengthPenalty | Mapping[str, Any] | None
     overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
     truncation_factor: float | None
+    use: VerdictUse
 
 
 def split_options(

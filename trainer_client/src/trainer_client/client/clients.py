@@ -101,6 +101,8 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             overlong_penalty: an `OverlongPenalty` or its fields; needs `tokens` of every response.
             truncation_factor: the factor for the reward of a response that was cut off, in [0, 1]; needs `stopped` of
                 every response.
+            use: `probability` for soft rewards: the calibrated probability of yes takes the place of a verdict's
+                score. Only in linear modes; defaults to `verdict`.
 
         Returns:
             Rewards and verdicts, with groups and responses in the order given. A reward is None if judging failed.

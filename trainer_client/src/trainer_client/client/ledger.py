@@ -18,6 +18,7 @@ from trainer_client.wire import (
     LengthPenalty,
     OverlongPenalty,
     RewardMode,
+    VerdictUse,
 )
 from trainer_client.wire.ledger import (
     RecomputeEvent,
@@ -161,6 +162,7 @@ _REWARD_FIELDS = (
     "length_penalty",
     "overlong_penalty",
     "truncation_factor",
+    "use",
 )
 
 
@@ -177,6 +179,7 @@ class RecomputeKeywords(TypedDict, total=False):
     length_penalty: LengthPenalty | Mapping[str, Any] | None
     overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
     truncation_factor: float | None
+    use: VerdictUse
     on_failure: FailurePolicy
     weights: Mapping[str, float]
     budgets: StepBudgets | Mapping[str, float]
@@ -194,8 +197,8 @@ class LedgerMethods(RunMethods):
         Rules; for those left out, the service uses its defaults:
             first_step, last_step: only these steps, both included.
             protocol: use only verdicts of this judging protocol.
-            mode, kinds, format_weight, gate_fraction, length_penalty, overlong_penalty, truncation_factor, on_failure:
-                as for `rewards`.
+            mode, kinds, format_weight, gate_fraction, length_penalty, overlong_penalty, truncation_factor, use,
+                on_failure: as for `rewards`.
             weights: weights by criterion id, which replace those of the rubrics.
             budgets: `suggest`, `pitfall` and `bonus` of step rewards.
 

@@ -187,7 +187,7 @@ class StepReader:
             steps = [(step.number, step.start, step.end) for step in row.answer.steps]
             spans = {} if not steps else None if alignment is None else alignment.steps(steps)
             unaligned += spans is None
-            deltas = self._method.deltas(ScoredResponse(row.answer, row.criteria))
+            deltas = self._method.deltas(ScoredResponse(row.answer, row.criteria, self._reward.use))
             read.append(replace(rollout, deltas=deltas, spans=spans or {}))
         if unaligned:
             logger.warning(

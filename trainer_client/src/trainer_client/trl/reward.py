@@ -39,7 +39,15 @@ from trainer_client.trl._scoring import (
     judged_text,
     rank_summary,
 )
-from trainer_client.wire import NEEDS_NO_RUBRIC, ZERO_POLICIES, Criterion, FailurePolicy, RewardMode, Usage
+from trainer_client.wire import (
+    NEEDS_NO_RUBRIC,
+    ZERO_POLICIES,
+    Criterion,
+    FailurePolicy,
+    RewardMode,
+    Usage,
+    VerdictUse,
+)
 
 __all__ = [
     "RankFailed",
@@ -147,6 +155,11 @@ class RubricReward:
     def on_failure(self) -> FailurePolicy:
         """The failure policy in effect."""
         return self._on_failure or "null"
+
+    @property
+    def use(self) -> VerdictUse:
+        """What of a verdict enters the reward: its score, or its probability."""
+        return self._options.get("use", "verdict")
 
     async def __call__(
         self,

@@ -24,7 +24,9 @@ from trainer_client.wire.ledger import CriterionFigures, JudgingFigures, RunPage
 from trainer_client.wire.problems import FieldError, Problem, ProblemType
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
+    NOT_LINEAR,
     PROTOCOLS_FOR,
+    YES_NO_PROTOCOLS,
     ZERO_POLICIES,
     AppliedPolicy,
     Failure,
@@ -48,6 +50,7 @@ from trainer_client.wire.rewards import (
     StepReward,
     Usage,
     Verdict,
+    VerdictUse,
 )
 from trainer_client.wire.rubrics import (
     AliasMove,
@@ -95,8 +98,10 @@ from trainer_client.wire.verdicts import (
 __all__ = [
     "DEFAULT_JUDGE",
     "NEEDS_NO_RUBRIC",
+    "NOT_LINEAR",
     "PROTOCOLS_FOR",
     "RATIONALE_TOKENS",
+    "YES_NO_PROTOCOLS",
     "ZERO_POLICIES",
     "AliasMove",
     "AliasName",
@@ -179,6 +184,7 @@ __all__ = [
     "Verdict",
     "VerdictAnswer",
     "VerdictRequest",
+    "VerdictUse",
     "Verification",
     "VerificationMethod",
     "VersionSummary",

@@ -164,7 +164,10 @@ class RefusedRows(NamedTuple):
 
 
 class JudgedVote(NamedTuple):
-    """A vote read back to recompute rewards. `score` is None if it failed or its verdict is not in the ledger."""
+    """A vote read back to recompute rewards. `score` is None if it failed or its verdict is not in the ledger.
+
+    `probability` is the calibrated one; None if the judge gave none.
+    """
 
     slot: int
     criterion: str
@@ -174,6 +177,7 @@ class JudgedVote(NamedTuple):
     score: float | None
     grade: float | None
     step: int | None
+    probability: float | None = None
 
 
 class JudgedResponse(NamedTuple):

@@ -62,6 +62,36 @@ PROTOCOLS_FOR: dict[RewardMode, tuple[JudgingProtocol, ...]] = {
 
 NEEDS_NO_RUBRIC: frozenset[RewardMode] = frozenset({"likert", "outcome"})
 
+VerdictUse = Literal["verdict", "probability"]
+"""What of a yes/no verdict enters a reward: its score of 0 or 1, or the calibrated probability of yes."""
+
+NOT_LINEAR: dict[RewardMode, str] = {
+    "factual_override": "gives the full reward only if every factual criterion is satisfied",
+    "clipped_points": "clips the sum of points to [0, 1]",
+    "gate": "compares the number of satisfied criteria with a threshold",
+    "likert": "rates the whole response and has no criteria",
+    "outcome": "compares the final answer by a program and has no criteria",
+}
+"""The modes whose reward is not linear in the scores of criteria, and why. All other modes are linear."""
+
+YES_NO_PROTOCOLS: tuple[JudgingProtocol, ...] = ("binary", "stepwise")
+"""The protocols whose verdicts are yes or no, and so have a probability of yes."""
+
+
+def why_no_probability(protocol: JudgingProtocol | None, judging: JudgingOptions) -> str | None:
+    """Return why verdicts judged like this have no probability of yes, and what to change; None if they have one."""
+    if protocol not in YES_NO_PROTOCOLS:
+        return (
+            f"verdicts of the protocol {protocol!r} are grades and have no probability of yes; use judging.protocol "
+            "'binary' or 'stepwise'"
+        )
+    if judging.criteria_per_call not in (None, 1):
+        return (
+            f"with judging.criteria_per_call {judging.criteria_per_call!r} the judge writes its verdicts, which then "
+            "have no probability; leave out criteria_per_call"
+        )
+    return None
+
 
 class LengthPenalty(RequestModel):
     """Subtract `coefficient` * (tokens - `target_tokens`) from the reward (RGR-GRPO: 1e-4 and 2000).
@@ -103,6 +133,9 @@ class RewardOptions(RequestModel):
         overlong_penalty: a penalty near the generation limit; needs `tokens` of every response.
         truncation_factor: the factor, in [0, 1], for the reward of a response that was cut off. A negative reward stays
             unchanged. Needs `stopped` of every response.
+        use: `verdict` for hard rewards from scores of 0 and 1; `probability` for soft rewards, where the calibrated
+            probability of yes takes the place of the score. In a linear mode, the soft reward is the expectation of
+            the hard one over verdicts drawn with these probabilities. The modes in `NOT_LINEAR` refuse it.
     """
 
     mode: RewardMode = "weighted_mean"
@@ -112,6 +145,16 @@ class RewardOptions(RequestModel):
     length_penalty: LengthPenalty | None = None
     overlong_penalty: OverlongPenalty | None = None
     truncation_factor: Annotated[float, Field(ge=0, le=1), STRICT_NUMBER] | None = None
+    use: VerdictUse = "verdict"
+
+    @model_validator(mode="after")
+    def _mode_is_linear(self) -> "RewardOptions":
+        if self.use == "probability" and self.mode in NOT_LINEAR:
+            raise ValueError(
+                f"mode {self.mode!r} {NOT_LINEAR[self.mode]}, so it is not linear in the scores and cannot use "
+                "probabilities; leave out use, or take a linear mode such as 'weighted_mean' or 'points'"
+            )
+        return self
 
     @model_validator(mode="after")
     def _mode_reads_criteria(self) -> "RewardOptions":
@@ -191,6 +234,13 @@ class RewardRequest(RequestModel):
                 "gold needs a run, under whose name the comparison is recorded; set run to a name of at most "
                 f"{MAX_RUN_CHARACTERS - len(CONTROL_SUFFIX)} characters, or leave out gold"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _verdicts_have_probabilities(self) -> "RewardRequest":
+        reason = why_no_probability(self.protocol, self.judging) if self.reward.use == "probability" else None
+        if reason is not None:
+            raise ValueError(f"reward.use is 'probability', but {reason}, or leave out reward.use")
         return self
 
     @model_validator(mode="after")
@@ -277,6 +327,15 @@ class Verdict(AnswerModel):
     failure: Failure | None = None
     cached: bool = False
     members: tuple[MemberVerdict, ...] = ()
+
+    def value(self, use: VerdictUse) -> float | None:
+        """Return the number in [0, 1] that enters a reward; None if there is none.
+
+        It is `score`, or with `probability` the calibrated probability of yes. What a program decided is certain, so
+        its score counts either way.
+        """
+        hard = use == "verdict" or self.score is None or self.method != "judge"
+        return self.score if hard else self.probability
 
 
 class StepReward(AnswerModel):

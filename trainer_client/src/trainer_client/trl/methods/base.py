@@ -16,7 +16,7 @@ import numpy.typing as npt
 from trainer_client.advantages import Scale, group_advantages
 from trainer_client.scaffold import training_progress
 from trainer_client.trl._dataset import WithoutRubric
-from trainer_client.wire import Criterion, ResponseReward
+from trainer_client.wire import Criterion, ResponseReward, VerdictUse
 
 if TYPE_CHECKING:
     import torch
@@ -101,10 +101,11 @@ class TrainingProgress(NamedTuple):
 
 
 class ScoredResponse(NamedTuple):
-    """The judge's answer for one response, and the criteria of its rubric."""
+    """The judge's answer for one response, the criteria of its rubric, and what of a verdict enters the deltas."""
 
     answer: ResponseReward
     criteria: tuple[Criterion, ...]
+    use: VerdictUse = "verdict"
 
 
 @dataclass(frozen=True, kw_only=True)

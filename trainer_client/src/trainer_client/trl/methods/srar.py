@@ -68,7 +68,7 @@ class Srar(Method):
         verdicts = [verdict_by_criterion.get(criterion.id) for criterion in carrying]
         return step_deltas(
             carrying,
-            [None if verdict is None else verdict.score for verdict in verdicts],
+            [None if verdict is None else verdict.value(scored.use) for verdict in verdicts],
             [None if verdict is None else verdict.step for verdict in verdicts],
             max((step.number for step in scored.answer.steps), default=0),
             suggest=self.suggest,
@@ -76,6 +76,7 @@ class Srar(Method):
             bonus=self.bonus,
             count_satisfied_only=self.count_satisfied_only,
             keep_no_step=True,
+            soft=scored.use == "probability",
         )
 
     def advantages(self, group: Sequence[Rollout]) -> list[Array]:
