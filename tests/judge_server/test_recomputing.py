@@ -79,6 +79,14 @@ def suited(criteria: list[dict[str, Any]], mode: str) -> list[dict[str, Any]]:
 
 SHARE = st.just(0.0) | st.floats(MIN_MAGNITUDE, 1)
 
+DOUBTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "uncertain_band": st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
+        "on_uncertain": st.sampled_from(["null", "zero", "skip"]),
+    },
+)
+
 RULES = st.fixed_dictionaries(
     {
         "mode": st.sampled_from(MODES),
@@ -114,6 +122,9 @@ def test_recomputing_gives_what_judging_would_have_given(
     if not usable:
         rules, usable = rules | {"mode": judged_as}, list(PROTOCOLS_FOR[judged_as])  # type: ignore[index]
     protocol = data.draw(st.sampled_from(usable))
+    doubts: dict[str, Any] = {}
+    if protocol in YES_NO_PROTOCOLS:
+        doubts = data.draw(DOUBTS)
     if rules["mode"] not in NOT_LINEAR and protocol in YES_NO_PROTOCOLS:
         rules = rules | {"use": data.draw(st.sampled_from(["verdict", "probability"]))}
     criteria = suited(suited(CRITERIA, judged_as), rules["mode"])
@@ -129,7 +140,7 @@ def test_recomputing_gives_what_judging_would_have_given(
         made = await scorer(recorder, some_fail)
         run = f"run-{next(RUNS)}"
         await score(made, body | {"run": run, "rubric": {"criteria": criteria}, "reward": {"mode": judged_as}})
-        other = {"rubric": {"criteria": reweighted}, "reward": rules | penalty, "on_failure": on_failure}
+        other = {"rubric": {"criteria": reweighted}, "reward": rules | penalty, "on_failure": on_failure, **doubts}
         recorder.ledger = None
         judging = await score(made, body | other)
         (again,), summary = await recomputed(
@@ -137,6 +148,7 @@ def test_recomputing_gives_what_judging_would_have_given(
             run=run,
             reward=rules | penalty,
             on_failure=on_failure,
+            **doubts,
             weights={c["id"]: c.get("weight", 1) for c in reweighted},
         )
         assert [facts(r) for r in again.responses] == [facts(r) for r in judging.groups[0].responses]

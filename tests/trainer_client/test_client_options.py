@@ -14,8 +14,15 @@ from trainer_client import (
     OverlongPenalty,
     RewardStream,
 )
-from trainer_client.client.calls import ComparisonKeywords, JudgingKeywords, RewardKeywords
-from trainer_client.wire import ComparisonOptions, JudgingOptions, RewardOptions
+from trainer_client.client.calls import TOP_LEVEL_OPTIONS, ComparisonKeywords, JudgingKeywords, RewardKeywords
+from trainer_client.wire import (
+    ComparisonOptions,
+    ComparisonRequest,
+    JudgingOptions,
+    RewardOptions,
+    RewardRequest,
+    VerdictRequest,
+)
 
 GROUP = {"id": "q17", "prompt": "x?", "responses": [{"text": "42", "tokens": 3, "stopped": True}]}
 PAIR = {"id": "q17", "prompt": "x?", "a": "42", "b": "43"}
@@ -117,16 +124,16 @@ def test_an_option_of_another_call_is_refused(connect, service, method, option):
 
 
 @pytest.mark.parametrize(
-    ("keywords", "models"),
+    ("keywords", "models", "request_model"),
     [
-        (ComparisonKeywords, [ComparisonOptions]),
-        (JudgingKeywords, [JudgingOptions]),
-        (RewardKeywords, [JudgingOptions, RewardOptions]),
+        (ComparisonKeywords, [ComparisonOptions], ComparisonRequest),
+        (JudgingKeywords, [JudgingOptions], VerdictRequest),
+        (RewardKeywords, [JudgingOptions, RewardOptions], RewardRequest),
     ],
 )
-def test_the_typed_keywords_are_the_fields_of_the_contract(keywords, models):
+def test_the_typed_keywords_are_the_fields_of_the_contract(keywords, models, request_model):
     fields = {name for model in models for name in model.model_fields} - {"mode"}
-    assert set(get_type_hints(keywords)) == fields | {"priority", "allow_retired", "judge"}
+    assert set(get_type_hints(keywords)) == fields | (TOP_LEVEL_OPTIONS & request_model.model_fields.keys())
 
 
 @pytest.mark.parametrize(("method", "items"), [("rewards", [GROUP]), ("verdicts", [GROUP]), ("compare", [PAIR])])

@@ -121,7 +121,7 @@ CREATE TABLE ledger_run_criteria (
     verdicts BIGINT NOT NULL,
     failed BIGINT NOT NULL,
     passed BIGINT NOT NULL,
-    score_sum DOUBLE NOT NULL,
+    score_sum DOUBLE NOT NULL, uncertain BIGINT DEFAULT '0' NOT NULL,
     CONSTRAINT pk_ledger_run_criteria PRIMARY KEY (project_id, run, step, rubric, criterion)
 )
  WITHOUT ROWID
@@ -167,7 +167,7 @@ CREATE TABLE ledger_run_steps (
     tokens_computed BIGINT NOT NULL,
     tokens_reused BIGINT NOT NULL,
     tokens_written BIGINT NOT NULL,
-    seconds DOUBLE NOT NULL,
+    seconds DOUBLE NOT NULL, uncertain BIGINT DEFAULT '0' NOT NULL,
     CONSTRAINT pk_ledger_run_steps PRIMARY KEY (project_id, run, step, mode, protocol, model)
 )
  WITHOUT ROWID

@@ -56,6 +56,7 @@ async def test_the_log_tells_shares_counts_costs_and_pass_rates():
         "rubric/zeroed": 1.0,
         "rubric/skipped": 1.0,
         "rubric/failed_verdicts": 0.5,
+        "rubric/uncertain_verdicts": 0.0,
         "rubric/cached": 0.125,
         "rubric/clipped": 0.0,
         "rubric/judge_calls": 2.0,

@@ -38,7 +38,14 @@ from typing import Literal, NamedTuple, SupportsIndex, get_args
 
 from trainer_client._criteria import CriterionLike, Score, Term, read_criteria, read_scores
 from trainer_client.wire.criteria import CriterionKind
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, AppliedPolicy, FailureKind, FailurePolicy, RewardMode
+from trainer_client.wire.rewards import (
+    NEEDS_NO_RUBRIC,
+    AppliedPolicy,
+    FailureKind,
+    FailurePolicy,
+    RewardMode,
+    UncertainPolicy,
+)
 
 __all__ = [
     "RewardOutcome",
@@ -63,16 +70,25 @@ class UnsuitableRubric(ValueError):
 class UnscoredCriteria(ValueError):
     """Judging failed on criteria that the reward needs, and the failure policy is `error`.
 
-    `criteria` holds their ids.
+    `criteria` holds their ids, and `uncertain` those on which the judge was uncertain, if `on_uncertain` is `error`.
     """
 
-    def __init__(self, criteria: tuple[str, ...]) -> None:
-        super().__init__(
-            f"the judge gave no score for {', '.join(criteria)}; judge again, or use on_failure "
-            "'null' (no reward), 'zero' (reward 0), 'zero_unparseable' (reward 0 where the judge's output was invalid) "
-            "or 'skip' (reward from the rest)"
-        )
+    def __init__(self, criteria: tuple[str, ...], uncertain: tuple[str, ...] = ()) -> None:
+        problems = []
+        if criteria:
+            problems.append(
+                f"the judge gave no score for {', '.join(criteria)}; judge again, or use on_failure "
+                "'null' (no reward), 'zero' (reward 0), 'zero_unparseable' (reward 0 where the judge's output was "
+                "invalid) or 'skip' (reward from the rest)"
+            )
+        if uncertain:
+            problems.append(
+                f"the judge was uncertain about {', '.join(uncertain)}; use on_uncertain 'null' (no reward), 'zero' "
+                "(reward 0) or 'skip' (reward from the rest), or a narrower uncertain_band"
+            )
+        super().__init__("; ".join(problems))
         self.criteria = criteria
+        self.uncertain = uncertain
 
 
 class RewardOutcome(NamedTuple):
@@ -80,7 +96,7 @@ class RewardOutcome(NamedTuple):
 
     `status` is `scored` if every criterion has a score, `partial` if some have none but there is a reward, and
     `unscored` if the scores give no reward; `reward` is then None, or 0.0 under a policy of zero. `policy_applied` is
-    the failure policy that determined the reward, if any. `dropped` is the number of criteria that `skip` left out.
+    the policy that determined the reward, if any. `dropped` is the number of criteria that `skip` left out.
     """
 
     reward: float | None
@@ -99,6 +115,8 @@ def reward(
     on_failure: FailurePolicy = "null",
     *,
     failures: Sequence[FailureKind | None] | None = None,
+    on_uncertain: UncertainPolicy = "null",
+    uncertain: Sequence[bool] | None = None,
     kinds: Collection[str] | None = None,
     format_ok: bool | None = None,
     format_weight: float = 0.1,
@@ -111,6 +129,8 @@ def reward(
         mode,
         on_failure,
         failures=failures,
+        on_uncertain=on_uncertain,
+        uncertain=uncertain,
         kinds=kinds,
         format_ok=format_ok,
         format_weight=format_weight,
@@ -126,6 +146,8 @@ def reward_outcome(
     on_failure: FailurePolicy = "null",
     *,
     failures: Sequence[FailureKind | None] | None = None,
+    on_uncertain: UncertainPolicy = "null",
+    uncertain: Sequence[bool] | None = None,
     kinds: Collection[str] | None = None,
     format_ok: bool | None = None,
     format_weight: float = 0.1,
@@ -148,6 +170,10 @@ def reward_outcome(
             scores are due to invalid output of the judge, else no reward; Rubric-Grounded RL, section 3.2) or `skip`.
         failures: M kinds of failure, where `parse` is invalid output; None for a criterion with a score, or if no judge
             was called. Required for `zero_unparseable` if a score is missing.
+        on_uncertain: what an uncertain verdict does to the reward: `null`, `error`, `zero` or `skip`, as for failures.
+            If a reward needs failed and uncertain verdicts, `skip` drops its own first; of the policies of those that
+            are still needed, `error` wins over `null`, and `null` over zero.
+        uncertain: M flags: whether the score is missing because the judge was uncertain, and did not fail.
         kinds: the kinds of criteria that count, as if the rubric had no others; the other scores may be missing. None
             for all. Not for `likert` and `outcome`.
         format_ok: whether the response has step headers and a boxed answer (`trainer_client.steps.has_format`). Only
@@ -166,50 +192,99 @@ def reward_outcome(
     check_terms(filter_kinds(rewarded_terms(terms), kinds, mode), mode)
     if on_failure not in get_args(FailurePolicy):
         raise ValueError(f"on_failure is {on_failure!r}; use one of {', '.join(get_args(FailurePolicy))}")
+    if on_uncertain not in get_args(UncertainPolicy):
+        raise ValueError(f"on_uncertain is {on_uncertain!r}; use one of {', '.join(get_args(UncertainPolicy))}")
     if mode in NEEDS_NO_RUBRIC:
         if len(scores) != 1:
             raise ValueError(f"{len(scores)} scores in mode {mode!r}; give one, that of the whole response")
         terms = [_WHOLE_RESPONSE]
     values = read_scores(scores, len(terms))
     failure_kinds = _read_failures(failures, len(terms))
+    doubts = _read_uncertain(uncertain, values)
     if any(term.shadow for term in terms):
         rewarded = [index for index, term in enumerate(terms) if not term.shadow]
         terms, values = [terms[index] for index in rewarded], [values[index] for index in rewarded]
+        doubts = [doubts[index] for index in rewarded]
         failure_kinds = [failure_kinds[index] for index in rewarded]
     counted = [
-        (term, score, kind)
-        for term, score, kind in zip(terms, values, failure_kinds, strict=True)
-        if (kinds is None or term.kind in kinds) and (mode != "stepwise" or term.kind == "answer")
+        _Counted(*each)
+        for each in zip(terms, values, failure_kinds, doubts, strict=True)
+        if (kinds is None or each[0].kind in kinds) and (mode != "stepwise" or each[0].kind == "answer")
     ]
     if mode == "clipped_points":  # whether the rubric lists only mistakes must not depend on which scores are missing
-        only_mistakes = not any(term.weight > 0 for term, _, _ in counted)
+        only_mistakes = not any(each.term.weight > 0 for each in counted)
         formula: Callable[[ScoredTerms], float | None] = partial(clipped_points, only_mistakes=only_mistakes)
     else:
         formula = _formula(mode, format_ok, format_weight, gate_fraction)
     status: Literal["scored", "partial"] = "partial" if None in values else "scored"
-    worst = best = formula([(t, _completed_score(t, s, mode, good=False)) for t, s, _ in counted])
-    if None in values:
-        best = formula([(t, _completed_score(t, s, mode, good=True)) for t, s, _ in counted])
+    worst, best = _bounds(formula, counted, mode)
     if worst == best:
         return RewardOutcome(worst, status)
-    missing = [(term, kind) for term, score, kind in counted if score is None]
-    if on_failure == "error":
-        raise UnscoredCriteria(tuple(term.label for term, _ in missing))
-    if on_failure == "zero":
-        return RewardOutcome(0.0, "unscored", "zero")
+    missing = [each for each in counted if each.score is None]
+    skipped = [each for each in missing if (on_uncertain if each.uncertain else on_failure) == "skip"]
+    if skipped:
+        rest = [each for each in counted if each not in skipped]
+        worst, best = _bounds(formula, rest, mode) if rest else (None, None)
+        if worst == best:
+            outcome = RewardOutcome(worst, status, "skip", len(skipped))
+            return outcome if worst is not None else RewardOutcome(None, "unscored")
+        missing = [each for each in rest if each.score is None]
+    return _without_scores(missing, on_failure, on_uncertain, failures)
+
+
+class _Counted(NamedTuple):
+    """A criterion that counts, with its score, or why there is none: a failure, or an uncertain judge."""
+
+    term: Term
+    score: float | None
+    failure: FailureKind | None
+    uncertain: bool
+
+
+def _bounds(
+    formula: Callable[[ScoredTerms], float | None], counted: Sequence[_Counted], mode: RewardMode
+) -> tuple[float | None, float | None]:
+    """Return the rewards of the worst and of the best completion of the missing scores."""
+    worst = formula([(each.term, _completed_score(each.term, each.score, mode, good=False)) for each in counted])
+    if all(each.score is not None for each in counted):
+        return worst, worst
+    return worst, formula([(each.term, _completed_score(each.term, each.score, mode, good=True)) for each in counted])
+
+
+def _without_scores(
+    missing: Sequence[_Counted],
+    on_failure: FailurePolicy,
+    on_uncertain: UncertainPolicy,
+    failures: Sequence[FailureKind | None] | None,
+) -> RewardOutcome:
+    """Return the outcome of a response whose reward needs the missing scores: no reward, or 0."""
+    failed = [each for each in missing if not each.uncertain]
+    doubtful = [each for each in missing if each.uncertain]
+    unscored = tuple(each.term.label for each in failed if on_failure == "error")
+    undecided = tuple(each.term.label for each in doubtful if on_uncertain == "error")
+    if unscored or undecided:
+        raise UnscoredCriteria(unscored, undecided)
+    applied: set[AppliedPolicy | None] = set()
+    if failed:
+        applied.add(_zero_policy(on_failure, failed, failures))
+    if doubtful:
+        applied.add("zero" if on_uncertain == "zero" else None)
+    if None in applied:
+        return RewardOutcome(None, "unscored")
+    return RewardOutcome(0.0, "unscored", "zero" if "zero" in applied else "zero_unparseable")
+
+
+def _zero_policy(
+    on_failure: FailurePolicy, failed: Sequence[_Counted], failures: Sequence[FailureKind | None] | None
+) -> AppliedPolicy | None:
+    """Return the policy under which these failures give the reward 0, if any."""
     if on_failure == "zero_unparseable":
         if failures is None:
             raise ValueError(
                 "on_failure 'zero_unparseable' needs failures; give the kind of each missing score's failure"
             )
-        if all(kind == "parse" for _, kind in missing):
-            return RewardOutcome(0.0, "unscored", "zero_unparseable")
-    if on_failure == "skip":
-        scored = [(term, score) for term, score, _ in counted if score is not None]
-        value = formula(scored) if scored else None
-        if value is not None:
-            return RewardOutcome(value, status, "skip", len(missing))
-    return RewardOutcome(None, "unscored")
+        return "zero_unparseable" if all(each.failure == "parse" for each in failed) else None
+    return "zero" if on_failure == "zero" else None
 
 
 def likert_score(rating: SupportsIndex, low: int = 1, high: int = 10) -> float:
@@ -368,6 +443,19 @@ def _read_failures(failures: Sequence[FailureKind | None] | None, count: int) ->
             f"{len(failures)} failures for {count} scores; give one for each score, None where judging did not fail"
         )
     return failures
+
+
+def _read_uncertain(uncertain: Sequence[bool] | None, values: Sequence[float | None]) -> Sequence[bool]:
+    if uncertain is None:
+        return [False] * len(values)
+    if len(uncertain) != len(values):
+        raise ValueError(f"{len(uncertain)} uncertain for {len(values)} scores; give one for each score")
+    for index, (doubt, value) in enumerate(zip(uncertain, values, strict=True)):
+        if doubt and value is not None:
+            raise ValueError(
+                f"scores[{index}] is {value!r} and uncertain[{index}] true; an uncertain verdict has no score"
+            )
+    return uncertain
 
 
 def _format_share(format_ok: bool | None, format_weight: float) -> tuple[float, float]:

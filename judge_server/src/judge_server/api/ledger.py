@@ -23,7 +23,7 @@ from judge_server.ledger.rows import digest_bytes, storable_text
 from judge_server.monitoring.monitors import monitor_run
 from judge_server.rubrics import find_rubric
 from judge_server.scoring.recompute import UnknownRun
-from trainer_client.wire import FieldError, parse_reference
+from trainer_client.wire import FieldError, VerdictStatus, parse_reference
 from trainer_client.wire.ledger import LedgerState, RecordedPage, RunPage, RunReport
 from trainer_client.wire.ledger_rows import RunReportQuery, UseFilter
 from trainer_client.wire.monitors import MonitorReport
@@ -44,7 +44,7 @@ async def recorded_verdicts(
     step: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None,
     rubric: Annotated[str | None, Query(description="`name`, `name@3`, `name@alias` or `sha256:…`")] = None,
     criterion: Annotated[str | None, Query(description="A criterion's id.", max_length=128)] = None,
-    status: Annotated[Literal["ok", "failed"] | None, Query(description="The status of the verdict.")] = None,
+    status: Annotated[VerdictStatus | None, Query(description="The status of the verdict.")] = None,
     texts: Annotated[bool, Query(description="Include prompts, responses and groundings, if they are kept.")] = False,
     after: Annotated[str | None, Query(description="The `next_cursor` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
@@ -57,8 +57,7 @@ async def recorded_verdicts(
     except ValueError as error:
         raise invalid_request((FieldError(field="after", message=str(error)),)) from None
     digest = None if rubric is None else digest_bytes(await digest_of_reference(service, project_of(request), rubric))
-    failed = None if status is None else status == "failed"
-    use_filter = UseFilter(project_of(request), storable_text(run), step, digest, criterion, failed, place, limit)
+    use_filter = UseFilter(project_of(request), storable_text(run), step, digest, criterion, status, place, limit)
     try:
         return await recorded_page(ledger, use_filter, texts=texts)
     except ConnectionError as error:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainer_client.wire import Criterion, JudgingProtocol
+from trainer_client.wire import Criterion, JudgingProtocol, UncertainBand
 from trainer_client.wire.criteria import CriterionKind
 
 SATISFIED_THRESHOLD = 0.5
@@ -112,6 +112,7 @@ class Calibration:
         default: the map of every criterion that none of the others is for.
         by_kind: the maps of particular kinds of criteria.
         by_criterion: the maps of particular criteria, by the digest of their description (`criterion_key`).
+        uncertain_band: two calibrated probabilities between which a verdict is uncertain, for requests that set none.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -120,6 +121,7 @@ class Calibration:
     default: ProbabilityMap
     by_kind: Mapping[CriterionKind, ProbabilityMap] = field(default_factory=dict)
     by_criterion: Mapping[str, ProbabilityMap] = field(default_factory=dict)
+    uncertain_band: UncertainBand | None = None
 
     def scaling_for(self, criterion: Criterion) -> ProbabilityMap:
         """Return the map of a criterion."""

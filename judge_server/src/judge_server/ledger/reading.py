@@ -10,11 +10,12 @@ from typing import Any
 from judge_server.judging.combining import CombinedResult, MemberOutcome
 from judge_server.judging.plan import VerdictSlot
 from judge_server.judging.results import CallOutcome, JudgementResults
+from judge_server.judging.verdict_rules import ALWAYS_UNCERTAIN, DEFAULT_RULES
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.verdicts import verdict_of
 from trainer_client.wire import Criterion, MemberVerdict
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
-from trainer_client.wire.ledger_rows import UseFilter, UseRecord, UseRow, VerdictRow
+from trainer_client.wire.ledger_rows import UNCERTAIN, UseFilter, UseRecord, UseRow, VerdictRow
 
 _CURSOR = struct.Struct(">16sII")
 _FIELDS = Criterion.model_fields
@@ -60,6 +61,7 @@ def _to_recorded_verdict(
     first, _ = use.votes[0]
     criterion = rubrics.get(response.rubric or b"", {}).get(first.criterion)
     votes = {vote.digest: _to_outcome(vote, verdict) for vote, verdict in use.votes}
+    rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
     slot = VerdictSlot(first.criterion, first.method, tuple(votes), first.step)  # type: ignore[arg-type]
     cached = frozenset(vote.digest for vote, _ in use.votes if vote.cached)
     return RecordedVerdict(
@@ -68,7 +70,7 @@ def _to_recorded_verdict(
         group=response.group_id,
         response=response.position,
         rubric=None if response.rubric is None else f"sha256:{response.rubric.hex()}",
-        verdict=verdict_of(slot, JudgementResults(by_digest=votes, cached=cached)),
+        verdict=verdict_of(slot, JudgementResults(by_digest=votes, cached=cached), rules),
         reward=response.reward,
         kind=None if criterion is None else criterion.get("kind", _FIELDS["kind"].default),
         weight=None if criterion is None else criterion.get("weight", _FIELDS["weight"].default),
@@ -87,10 +89,10 @@ def _texts_of(use: UseRecord) -> Sequence[tuple[str, bytes | None]]:
 
 
 def _to_outcome(use: UseRow, row: VerdictRow | None) -> CallOutcome:
-    if use.failure is not None:
+    if use.failure is not None and use.failure != UNCERTAIN:
         return CallFailure(use.failure, use.detail or "")  # type: ignore[arg-type]
     if row is None:
-        return CallFailure("engine", "its verdict is not in the ledger")
+        return CallFailure("engine", use.detail or "its verdict is not in the ledger")
     # Rows from before calibration have no raw probability; their probability is raw.
     raw = row.probability if row.raw_probability is None else row.raw_probability
     result = JudgeResult(row.score, row.probability, row.menu_mass, row.step, row.grade, row.rationale, raw)

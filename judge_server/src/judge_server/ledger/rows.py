@@ -18,7 +18,16 @@ from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedRes
 from judge_server.scoring.verdicts import members_of, usage_of
 from trainer_client.steps import has_format
 from trainer_client.wire import Prompt
-from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, SignalRow, TextRow, UseRow, VerdictRow
+from trainer_client.wire.ledger_rows import (
+    UNCERTAIN,
+    LedgerRows,
+    RequestRow,
+    ResponseRow,
+    SignalRow,
+    TextRow,
+    UseRow,
+    VerdictRow,
+)
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _ZLIB_LEVEL = 1  # higher levels take several times as long and save only a tenth
@@ -153,15 +162,16 @@ class _RowBuilder:
         return json.dumps(planned.spans)
 
     def _uses(self, planned: PlannedResponse, place: int) -> None:
-        outcomes, known = self._entry.outcomes.by_digest, self._known
+        outcomes, known, rules = self._entry.outcomes.by_digest, self._known, self._entry.rules
         project, run, request, add = self._project, self._run, self._id, self._rows.uses.append
         for number, slot in enumerate(planned.plan.slots):
             votes = [outcomes[digest] for digest in slot.digests]
-            failed = isinstance(votes[0] if len(votes) == 1 else combine_votes(votes), CallFailure)
+            outcome = votes[0] if len(votes) == 1 else combine_votes(votes)
+            failed, uncertain = isinstance(outcome, CallFailure), rules.is_uncertain(outcome, slot.method)
             for vote, (digest, outcome) in enumerate(zip(slot.digests, votes, strict=True)):
-                failure = detail = None
+                failure, detail = UNCERTAIN if uncertain else None, None
                 if isinstance(outcome, CallFailure):
-                    failure, detail = outcome.kind, storable_text(outcome.detail)
+                    failure, detail = failure or outcome.kind, storable_text(outcome.detail)
                 elif (before := self._results.get(digest)) is None or (before is not outcome and before != outcome):
                     self._verdict(digest, outcome)
                 add(

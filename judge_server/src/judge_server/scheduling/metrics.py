@@ -86,6 +86,11 @@ class JudgeMetrics(Collector):
             ["outcome", "failure"],
             registry=registry,
         )
+        self._uncertain = Counter(
+            "adjudge_uncertain_verdicts",
+            "Verdicts answered as uncertain, of requests or calibrations that set an uncertain band",
+            registry=registry,
+        )
         self._calls = Counter("adjudge_judge_calls", "Calls sent to the engine, retries included", registry=registry)
         self._lookups = Counter("adjudge_cache_lookups", "Verdicts looked up", ["result"], registry=registry)
         self._tokens = Counter(
@@ -159,6 +164,10 @@ class JudgeMetrics(Collector):
             prompt_tokens_computed=outcomes.tokens_computed,
             prompt_tokens_reused=outcomes.tokens_reused,
         )
+
+    def count_uncertain(self, verdicts: int) -> None:
+        """Count verdicts that were answered as uncertain."""
+        self._uncertain.inc(verdicts)
 
     def observe_rewards(self, caller: Caller, rewards: Sequence[float]) -> None:
         """Record the rewards of a request."""

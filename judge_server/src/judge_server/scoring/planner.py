@@ -25,6 +25,7 @@ from judge_server.judging.plan import (
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import JudgementResults
 from judge_server.judging.shortening import fit_grounding, material_characters, prompt_characters
+from judge_server.judging.verdict_rules import DEFAULT_RULES, VerdictRules
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, Call, JsonOutput, TextOutput
 from judge_server.rubrics import ResolvedRubric
@@ -293,7 +294,8 @@ class JudgedRequest:
 
     `rewards` holds each response's reward and status in order; it is empty if none were computed. `seconds` is the time
     from arrival to answer. `record_id` is the 16-byte id to record under, so that a request sent again is recorded only
-    once: the first write stands. `compared` holds each response's first judgement if this is a gold judge's request.
+    once: the first write stands. `compared` holds each response's first judgement if this is a gold judge's request, and
+    `rules` say which verdicts were uncertain.
     """
 
     project_id: str
@@ -311,6 +313,7 @@ class JudgedRequest:
     at: datetime
     record_id: bytes | None = None
     compared: Sequence[FirstJudgement] = ()
+    rules: VerdictRules = DEFAULT_RULES
     uses: int = field(init=False)
     """How many verdicts the request used, every vote counted."""
 
@@ -349,6 +352,7 @@ class JudgedRequest:
             seconds=asyncio.get_running_loop().time() - (deadline - request.deadline_s),
             at=datetime.now(UTC),
             record_id=record_id,
+            rules=VerdictRules.of(request, prepared),
         )
 
 

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError
 from judge_server.judging.replies import combine_votes
+from judge_server.judging.verdict_rules import VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.scorer import reward_of, step_rewards
 from judge_server.time_sharing import run_in_thread
@@ -24,7 +25,9 @@ from trainer_client.wire import (
     FieldError,
     RewardMode,
     StepReward,
+    UncertainBand,
     VerdictUse,
+    VerificationMethod,
 )
 from trainer_client.wire.ledger import (
     RecomputedGroup,
@@ -33,7 +36,7 @@ from trainer_client.wire.ledger import (
     RecomputeStart,
     RecomputeSummary,
 )
-from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, JudgedVote, RunRange
+from trainer_client.wire.ledger_rows import UNCERTAIN, JudgedResponse, JudgedRun, JudgedVote, RunRange
 
 _USES_AT_ONCE = 10_000
 
@@ -108,8 +111,8 @@ def _check(request: RecomputeRequest, run: JudgedRun) -> None:
             "written yet"
         )
     if all(_feeds(protocol, mode) for protocol in run.protocols):
-        if request.reward.use == "probability":
-            _require_yes_no(request.run, run.protocols)
+        if request.reward.use == "probability" or request.uncertain_band is not None:
+            _require_yes_no(request, run.protocols)
         return
     fed = [m for m in PROTOCOLS_FOR if all(_feeds(protocol, m) for protocol in run.protocols)]
     was = " and ".join(repr(protocol or "outcome") for protocol in run.protocols)
@@ -121,15 +124,16 @@ def _check(request: RecomputeRequest, run: JudgedRun) -> None:
     raise InvalidRequest(f"reward.mode: {message}", errors=(FieldError(field="reward.mode", message=message),))
 
 
-def _require_yes_no(run: str | None, protocols: Sequence[str]) -> None:
-    """Refuse probabilities of verdicts that are grades."""
+def _require_yes_no(request: RecomputeRequest, protocols: Sequence[str]) -> None:
+    """Refuse what needs probabilities of yes if verdicts are grades."""
     grades = [protocol for protocol in protocols if protocol not in YES_NO_PROTOCOLS]
     if grades:
+        where = "reward.use" if request.reward.use == "probability" else "uncertain_band"
         message = (
-            f"run {run!r} was judged as {' and '.join(map(repr, grades))}, whose verdicts are grades and have no "
-            "probability of yes; leave out use, or select a part of the run by protocol"
+            f"run {request.run!r} was judged as {' and '.join(map(repr, grades))}, whose verdicts are grades and have "
+            f"no probability of yes; leave out {where}, or select a part of the run by protocol"
         )
-        raise InvalidRequest(f"reward.use: {message}", errors=(FieldError(field="reward.use", message=message),))
+        raise InvalidRequest(f"{where}: {message}", errors=(FieldError(field=where, message=message),))
 
 
 def _feeds(protocol: str, mode: RewardMode) -> bool:
@@ -184,7 +188,8 @@ def _response(
     if response.rubric not in rubrics:
         raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is no longer in the ledger")
     criteria = rubrics[response.rubric]
-    verdicts = [_verdict(list(votes)) for _, votes in groupby(response.votes, key=lambda vote: vote.slot)]
+    slots = groupby(response.votes, key=lambda vote: vote.slot)
+    verdicts = [_verdict(list(votes), request.uncertain_band) for _, votes in slots]
     use = request.reward.use
     try:
         scores = [verdict.value(use) for verdict in verdicts]
@@ -194,6 +199,8 @@ def _response(
             request.reward,
             request.on_failure,
             failures=[verdict.failure for verdict in verdicts],
+            on_uncertain=request.on_uncertain,
+            uncertain=[verdict.uncertain for verdict in verdicts],
             format_ok=response.format_ok,
             tokens=response.tokens,
             stopped=response.stopped,
@@ -237,6 +244,7 @@ class _Verdict(NamedTuple):
     failure: FailureKind | None = None
     probability: float | None = None
     judged: bool = True
+    uncertain: bool = False
 
     def value(self, use: VerdictUse) -> float | None:
         """Return what enters the reward, as `Verdict.value` does; raises `ValueError` for a missing probability."""
@@ -250,15 +258,20 @@ class _Verdict(NamedTuple):
         return self.probability
 
 
-def _verdict(votes: Sequence[JudgedVote]) -> _Verdict:
-    """Combine the votes on a criterion."""
+def _verdict(votes: Sequence[JudgedVote], band: UncertainBand | None = None) -> _Verdict:
+    """Combine the votes on a criterion. Without a band, a verdict is uncertain if it was recorded as such."""
     first = votes[0]
-    judged = first.method == "judge"
+    method = cast(VerificationMethod, first.method)
+    judged = method == "judge"
+    combined: JudgeResult | CallFailure
     if len(votes) == 1 and first.score is not None:
-        return _Verdict(first.criterion, first.score, first.step, None, first.probability, judged)
-    combined = combine_votes(list(_outcomes(votes)))
+        combined = JudgeResult(first.score, first.probability, step=first.step)
+    else:
+        combined = combine_votes(list(_outcomes(votes)))
     if isinstance(combined, CallFailure):
         return _Verdict(first.criterion, None, None, combined.kind if judged else None)
+    if first.failure == UNCERTAIN if band is None else VerdictRules(band=band).is_uncertain(combined, method):
+        return _Verdict(first.criterion, None, combined.step, None, combined.probability, judged, uncertain=True)
     return _Verdict(first.criterion, combined.score, combined.step, None, combined.probability, judged)
 
 
@@ -270,7 +283,8 @@ def recorded_score(votes: Sequence[JudgedVote]) -> float | None:
 def _outcomes(votes: Sequence[JudgedVote]) -> Iterator[JudgeResult | CallFailure]:
     for vote in votes:
         if vote.score is None:
-            yield CallFailure(vote.failure or "engine", vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
+            kind = "engine" if vote.failure in (None, UNCERTAIN) else vote.failure
+            yield CallFailure(kind, vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
         else:
             yield JudgeResult(vote.score, vote.probability, step=vote.step, grade=vote.grade)
 

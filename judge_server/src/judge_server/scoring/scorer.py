@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from judge_server.errors import InvalidRequest, JudgingFailed
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import Caller, JudgementResults, failures_by_kind
+from judge_server.judging.verdict_rules import VerdictRules
 from judge_server.ports import CallFailure, RubricSource
 from judge_server.rubrics import resolve_rubrics
 from judge_server.scoring.combined import AnyJudge
@@ -26,7 +27,7 @@ from judge_server.scoring.planner import (
     plan_groups,
 )
 from judge_server.scoring.verdicts import (
-    VerdictRules,
+    count_uncertain,
     failure_of,
     judge_failure_kind,
     judge_of,
@@ -59,7 +60,7 @@ class ScoringJob:
     @property
     def rules(self) -> VerdictRules:
         """How the request takes verdicts."""
-        return VerdictRules(needs_probability=self.request.reward.use == "probability")
+        return VerdictRules.of(self.request, self.prepared)
 
     @property
     def caller(self) -> Caller:
@@ -143,12 +144,15 @@ class Scorer:
         prepared = self.judge.prepared_for(request.judging, request.protocol) if request.protocol is not None else None
         if request.reward.use == "probability":
             self.judge.require_probabilities("reward.use")
+        if request.uncertain_band is not None:
+            self.judge.require_probabilities("uncertain_band")
         groups = await plan_groups(self.judge, prepared, request.groups, rubrics, request.judging, deadline)
         return ScoringJob(request, request_id, deadline, prepared, groups, record_id)
 
     def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
         numbers = [response.reward for group in groups for response in group.responses if response.reward is not None]
         self.judge.metrics.observe_rewards(job.caller, numbers)
+        self.judge.metrics.count_uncertain(count_uncertain(job.outcomes, job.groups, job.rules))
         if self.recorder is not None:
             rewards = [(response.reward, response.status) for group in groups for response in group.responses]
             self.recorder.record(
@@ -177,8 +181,13 @@ def _answer_fields(judge: AnyJudge, job: ScoringJob) -> dict[str, Any]:
         "on_failure": job.request.on_failure,
         "judge": judge_of(judge, job.prepared),
         "rubrics": pinned([group.rubric for group in job.groups]),
-        "usage": usage_of(job.outcomes, job.groups if job.request.protocol == "checklist" else ()),
+        "usage": usage_of(job.outcomes, job.groups, job.rules, checklist=job.request.protocol == "checklist"),
+        **({} if job.rules.band is None else _abstention(job)),
     }
+
+
+def _abstention(job: ScoringJob) -> dict[str, Any]:
+    return {"uncertain_band": job.rules.band, "on_uncertain": job.request.on_uncertain}
 
 
 async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
@@ -187,8 +196,8 @@ async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer
         for response in group.responses:
             await slicer.yield_if_due()
             responses.append(_reward_response(job, group, response))
-    except UnscoredCriteria:
-        raise _judging_failed(job.outcomes) from None
+    except UnscoredCriteria as error:
+        raise _judging_failed(job.outcomes, error) from None
     return wire.GroupRewards(
         id=group.group.id,
         rubric=group.rubric.digest,
@@ -207,6 +216,8 @@ def _reward_response(job: ScoringJob, group: PlannedGroup, planned: PlannedRespo
         options,
         job.request.on_failure,
         failures=[judge_failure_kind(verdict) for verdict in verdicts],
+        on_uncertain=job.request.on_uncertain,
+        uncertain=[verdict.status == "uncertain" for verdict in verdicts],
         format_ok=has_format(text) if options.mode == "stepwise" else None,
         tokens=response.tokens,
         stopped=response.stopped,
@@ -236,10 +247,12 @@ def _steps(
     )
 
 
-def _judging_failed(outcomes: JudgementResults) -> JudgingFailed:
+def _judging_failed(outcomes: JudgementResults, error: UnscoredCriteria) -> JudgingFailed:
+    if error.uncertain:
+        return JudgingFailed(f"on_uncertain is 'error': {error}.")
     kinds = failures_by_kind(outcomes.by_digest.values())
     counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    example = next(failure_of(o).detail for o in outcomes.by_digest.values() if isinstance(o, CallFailure))
+    example = next((failure_of(o).detail for o in outcomes.by_digest.values() if isinstance(o, CallFailure)), error)
     return JudgingFailed(
         f"{kinds.total()} of {len(outcomes.by_digest)} verdicts failed ({counts}) and on_failure is 'error'. "
         f"For example: {example}"
@@ -261,6 +274,8 @@ def reward_of(
     on_failure: wire.FailurePolicy,
     *,
     failures: Sequence[wire.FailureKind | None],
+    on_uncertain: wire.UncertainPolicy,
+    uncertain: Sequence[bool],
     format_ok: bool | None,
     tokens: int | None,
     stopped: bool | None,
@@ -277,6 +292,8 @@ def reward_of(
             options.mode,
             on_failure,
             failures=failures,
+            on_uncertain=on_uncertain,
+            uncertain=uncertain,
             kinds=options.kinds,
             format_ok=format_ok if options.mode == "stepwise" else None,
             format_weight=options.format_weight,

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
@@ -12,6 +12,7 @@ from judge_server.judging.plan import ResponsePlan, VerdictSlot
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import Caller, JudgementResults, MemberCost, failures_by_kind
+from judge_server.judging.verdict_rules import DEFAULT_RULES, VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.prompts import points
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
@@ -44,12 +45,16 @@ async def judge_responses(
         rubrics, group_rubrics, request.rubric, project_id, deadline=deadline, allow_retired=request.allow_retired
     )
     prepared = judge.prepared_for(request.judging, request.protocol)
+    if request.uncertain_band is not None:
+        judge.require_probabilities("uncertain_band")
+    rules = VerdictRules.of(request, prepared)
     asked = prepared
     if request.fresh:  # digests that nobody has yet are in no cache, and no request has them in flight
         asked = replace(prepared, fingerprint=f"{prepared.fingerprint} {secrets.token_hex(16)}")
     groups = await plan_groups(judge, asked, request.groups, resolved, request.judging, deadline)
     plans = [response.plan for group in groups for response in group.responses]
     outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
+    judge.metrics.count_uncertain(count_uncertain(outcomes, groups, rules))
     if recorder is not None:
         recorder.record(
             JudgedRequest.of(
@@ -65,23 +70,26 @@ async def judge_responses(
             )
         )
     slicer = TimeSlicer()
-    answered = tuple([await _group(group, outcomes, slicer) for group in groups])
+    answered = tuple([await _group(group, outcomes, rules, slicer) for group in groups])
     return wire.VerdictAnswer(
         request_id=request_id,
         run=request.run,
         step=request.step,
         judge=judge_of(judge, prepared),
         rubrics=pinned(resolved),
-        usage=usage_of(outcomes, groups if request.protocol == "checklist" else ()),
+        uncertain_band=rules.band,
+        usage=usage_of(outcomes, groups, rules, checklist=request.protocol == "checklist"),
         groups=answered,
     )
 
 
-async def _group(group: PlannedGroup, outcomes: JudgementResults, slicer: TimeSlicer) -> wire.GroupVerdicts:
+async def _group(
+    group: PlannedGroup, outcomes: JudgementResults, rules: VerdictRules, slicer: TimeSlicer
+) -> wire.GroupVerdicts:
     responses = []
     for response in group.responses:
         await slicer.yield_if_due()
-        verdicts = tuple(read_verdicts(response.plan, outcomes))
+        verdicts = tuple(read_verdicts(response.plan, outcomes, rules))
         responses.append(wire.ResponseVerdicts(verdicts=verdicts, characters_omitted=response.plan.characters_omitted))
     return wire.GroupVerdicts(
         id=group.group.id,
@@ -89,29 +97,6 @@ async def _group(group: PlannedGroup, outcomes: JudgementResults, slicer: TimeSl
         grounding_characters_omitted=group.grounding_omitted,
         responses=tuple(responses),
     )
-
-
-NO_PROBABILITY = "the judge gave no probability with this verdict, and the request needs one"
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictRules:
-    """How a request takes verdicts.
-
-    Attributes:
-        needs_probability: a verdict of the judge without a probability of yes fails.
-    """
-
-    needs_probability: bool = False
-
-    def apply(self, outcome: JudgeResult | CallFailure, method: wire.VerificationMethod) -> JudgeResult | CallFailure:
-        """Return the outcome, or why it cannot be used."""
-        if isinstance(outcome, CallFailure) or method != "judge" or outcome.probability is not None:
-            return outcome
-        return CallFailure("engine", NO_PROBABILITY) if self.needs_probability else outcome
-
-
-DEFAULT_RULES = VerdictRules()
 
 
 def read_verdicts(
@@ -125,6 +110,7 @@ def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRule
     """Return the verdict of one slot."""
     votes = [outcomes.by_digest[digest] for digest in slot.digests]
     outcome = rules.apply(combine_votes(votes), slot.method)
+    uncertain = rules.is_uncertain(outcome, slot.method)
     scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
     if isinstance(outcome, CallFailure):
         return wire.Verdict(
@@ -132,8 +118,8 @@ def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRule
         )
     return wire.Verdict(
         criterion=slot.criterion,
-        status="ok",
-        score=outcome.score,
+        status="uncertain" if uncertain else "ok",
+        score=None if uncertain else outcome.score,
         probability=outcome.probability,
         raw_probability=outcome.raw_probability,
         choice_mass=outcome.choice_mass,
@@ -203,15 +189,22 @@ def pinned(rubrics: Sequence[ResolvedRubric]) -> tuple[wire.PinnedRubric, ...]:
     return tuple(dict.fromkeys(rubric.pinned for rubric in rubrics if rubric.pinned is not None))
 
 
-def usage_of(outcomes: JudgementResults, groups: Sequence[PlannedGroup] = ()) -> wire.Usage:
-    """Return what judging cost, and how many points awarded in the groups' checklists were clipped."""
+def usage_of(
+    outcomes: JudgementResults,
+    groups: Sequence[PlannedGroup] = (),
+    rules: VerdictRules = DEFAULT_RULES,
+    *,
+    checklist: bool = False,
+) -> wire.Usage:
+    """Return what judging cost, and how many verdicts of the groups were uncertain or awarded too many points."""
     return wire.Usage(
         judge_calls=outcomes.calls,
         checks=outcomes.checks,
         cached=len(outcomes.cached),
         joined=len(outcomes.joined),
         failed=failures_by_kind(outcomes.by_digest.values()).total(),
-        clipped=_clipped(outcomes, groups),
+        clipped=_clipped(outcomes, groups) if checklist else 0,
+        uncertain=count_uncertain(outcomes, groups, rules),
         prompt_tokens_computed=outcomes.tokens_computed,
         prompt_tokens_reused=outcomes.tokens_reused,
         tokens_written=outcomes.tokens_written,
@@ -233,6 +226,14 @@ def _member_usage(cost: MemberCost) -> wire.MemberUsage:
         tokens_written=cost.tokens_written,
         seconds_judging=cost.seconds_judging,
     )
+
+
+def count_uncertain(outcomes: JudgementResults, groups: Sequence[PlannedGroup], rules: VerdictRules) -> int:
+    """Return the number of distinct verdicts that were uncertain."""
+    if rules.band is None:
+        return 0
+    slots = {slot.digests: slot for group in groups for response in group.responses for slot in response.plan.slots}
+    return sum(verdict_of(slot, outcomes, rules).status == "uncertain" for slot in slots.values())
 
 
 def _clipped(outcomes: JudgementResults, groups: Sequence[PlannedGroup]) -> int:

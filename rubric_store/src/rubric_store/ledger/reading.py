@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Select, and_, func, select, tuple_
 
 from rubric_store.ledger.tables import requests, responses, texts, uses, verdicts
 from trainer_client.wire.ledger_rows import (
+    UNCERTAIN,
     JudgedResponse,
     JudgedRun,
     JudgedVote,
@@ -27,6 +28,12 @@ _REQUEST, _RESPONSE, _USE = len(requests.columns), len(responses.columns), len(u
 _VERDICT_JOIN = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest)
 _REQUEST_JOIN = [uses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
 _RESPONSE_JOIN = [uses.c[name] == responses.c[name] for name in ("project_id", "run", "request", "place")]
+_STATUS = {
+    "ok": and_(~uses.c.failed, uses.c.failure.is_distinct_from(UNCERTAIN)),
+    "failed": uses.c.failed,
+    "uncertain": and_(~uses.c.failed, uses.c.failure == UNCERTAIN),
+}
+"""The condition on a use for its verdict's status."""
 _USE_KEY = tuple_(uses.c.request, uses.c.place, uses.c.slot)
 
 
@@ -46,10 +53,11 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
         (requests.c.step, wanted.step),
         (responses.c.rubric, wanted.rubric),
         (uses.c.criterion, wanted.criterion),
-        (uses.c.failed, wanted.failed),
     ):
         if value is not None:
             shown = shown.where(column == value)
+    if wanted.status is not None:
+        shown = shown.where(_STATUS[wanted.status])
     if wanted.after is not None:
         shown = shown.where(tuple_(*wanted.after) < _USE_KEY)
     records = [_to_record(tuple(row)) for row in connection.execute(shown)]

@@ -25,7 +25,7 @@ from rubric_store.rubrics.queries import UNKNOWN_CURSOR, CursorError, text_from_
 from rubric_store.rubrics.tables import rubric_versions
 from trainer_client.wire import PinnedRubric
 from trainer_client.wire.ledger import CriterionFigures, RunPage, RunReport, RunStep, RunSummary
-from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, RunReportQuery, UseRow, VerdictRow
+from trainer_client.wire.ledger_rows import UNCERTAIN, LedgerRows, RequestRow, RunReportQuery, UseRow, VerdictRow
 
 PASS_THRESHOLD = 0.5
 """The score from which a criterion counts as passed."""
@@ -34,6 +34,7 @@ RowKey = tuple[Any, ...]
 FigureDeltas = dict[Table, dict[RowKey, list[Any]]]
 
 _RESPONSES, _SCORED, _REWARDS, _REWARD_SUM, _REWARD_SQUARES, _VERDICTS, _FAILED, _CACHED = 1, 2, 5, 6, 7, 8, 9, 10
+_UNCERTAIN = 16
 _STATUSES = {"scored": _SCORED, "partial": _SCORED + 1, "unscored": _SCORED + 2}
 _response_of, _slot_of = itemgetter(slice(0, 4)), itemgetter(4)
 
@@ -63,7 +64,7 @@ def count_figures(rows: LedgerRows, requests: Collection[RowKey]) -> FigureDelta
 def _add_request(added: FigureDeltas, row: RequestRow) -> None:
     moments = added[runs].setdefault(row[:2], [row.created_at, row.created_at])
     moments[:] = min(moments[0], row.created_at), max(moments[1], row.created_at)
-    figures = added[steps].setdefault(_step_key(row), [0] * 6 + [0.0] * 2 + [0] * 7 + [0.0])
+    figures = added[steps].setdefault(_step_key(row), [0] * 6 + [0.0] * 2 + [0] * 7 + [0.0, 0])
     spent = (row.judge_calls, row.tokens_computed, row.tokens_reused, row.tokens_written, row.seconds)
     figures[0] += 1
     for place, value in enumerate(spent, _CACHED + 1):
@@ -102,10 +103,15 @@ def _add_verdicts(
     slots: Iterable[Sequence[UseRow]] = zip(uses) if row.votes == 1 else map(_votes_of, groupby(uses, _slot_of))
     for votes in slots:
         first = votes[0]
-        criterion_counts = criteria_counts.setdefault((*key, rubric, first.criterion), [0, 0, 0, 0.0])
+        criterion_counts = criteria_counts.setdefault((*key, rubric, first.criterion), [0, 0, 0, 0.0, 0])
         score = None if first.failed else _score([verdicts.get(vote.digest) for vote in votes])
         figures[_VERDICTS] += 1
         criterion_counts[0] += 1
+        if first.failure == UNCERTAIN:
+            figures[_UNCERTAIN] += 1
+            criterion_counts[4] += 1
+            figures[_CACHED] += all(vote.cached for vote in votes)
+            continue
         if score is None:
             kind = next((vote.failure for vote in votes if vote.failure is not None), "engine")
             figures[_FAILED] += 1
@@ -171,7 +177,10 @@ def from_step_cursor(cursor: str) -> int:
     return int(step)
 
 
-_COUNTS = ("requests", "responses", "scored", "partial", "unscored", "verdicts", "failed", "cached", "judge_calls")
+_COUNTS = (
+    *("requests", "responses", "scored", "partial", "unscored", "verdicts", "failed", "uncertain", "cached"),
+    "judge_calls",
+)
 _TOKENS = {
     "prompt_tokens_computed": "tokens_computed",
     "prompt_tokens_reused": "tokens_reused",
@@ -197,12 +206,13 @@ def judging_figures(step_rows: Sequence[Row[Any]], failed: Sequence[Row[Any]]) -
 
 def criterion_figures(row: Row[Any]) -> CriterionFigures:
     """The figures of a criterion from sums of `ledger_run_criteria`."""
-    verdicts, failed = int(row.verdicts), int(row.failed)
-    given = verdicts - failed
+    verdicts, failed, uncertain = int(row.verdicts), int(row.failed), int(row.uncertain)
+    given = verdicts - failed - uncertain
     return CriterionFigures(
         criterion=row.criterion,
         verdicts=verdicts,
         failed=failed,
+        uncertain=uncertain,
         pass_rate=int(row.passed) / given if given else None,
         mean_score=row.score_sum / given if given else None,
     )
@@ -236,7 +246,9 @@ _JUDGING_COLUMNS = [steps.c[name] for name in ("mode", "protocol", "model")]
 _SUMS = [
     func.sum(column).label(column.name) for column in steps.columns if column.name not in steps.primary_key.columns
 ]
-_CRITERION = [func.sum(criteria.c[name]).label(name) for name in ("verdicts", "failed", "passed", "score_sum")]
+_CRITERION = [
+    func.sum(criteria.c[name]).label(name) for name in ("verdicts", "failed", "passed", "score_sum", "uncertain")
+]
 
 
 def run_page(connection: Connection, project_id: str, after: str | None, limit: int) -> RunPage:

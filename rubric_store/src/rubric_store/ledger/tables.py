@@ -1,8 +1,8 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010, 0012 and 0013 create them; a test compares the two. The columns of the ledger's tables are
-in the order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the thousand, and
-are deleted by run.
+Migrations 0003, 0007, 0010, 0012, 0013 and 0014 create them; a test compares the two. The columns of the ledger's
+tables are in the order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the
+thousand, and are deleted by run.
 
 Run figures are sums, updated as the ledger is written, so that reading them never counts uses. A step of -1 and an
 empty rubric stand for none. On conflict all values are added, except keys and times.
@@ -19,6 +19,7 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    text,
 )
 
 from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
@@ -161,6 +162,11 @@ def _counts(*names: str) -> list[Column[int]]:
     return [Column(name, BigInteger, nullable=False) for name in names]
 
 
+def _added_counts(*names: str) -> list[Column[int]]:
+    """Counts that a later migration added; code from before it writes 0."""
+    return [Column(name, BigInteger, nullable=False, server_default=text("0")) for name in names]
+
+
 def _sums(*names: str) -> list[Column[float]]:
     return [Column(name, Double, nullable=False) for name in names]
 
@@ -189,6 +195,7 @@ steps = Table(
     *_counts("verdicts", "failed", "cached"),
     *_counts("judge_calls", "tokens_computed", "tokens_reused", "tokens_written"),
     *_sums("seconds"),
+    *_added_counts("uncertain"),
     PrimaryKeyConstraint("project_id", "run", "step", "mode", "protocol", "model", name="pk_ledger_run_steps"),
     sqlite_with_rowid=False,
 )
@@ -224,6 +231,7 @@ criteria = Table(
     _text_key("criterion"),
     *_counts("verdicts", "failed", "passed"),
     *_sums("score_sum"),
+    *_added_counts("uncertain"),
     PrimaryKeyConstraint("project_id", "run", "step", "rubric", "criterion", name="pk_ledger_run_criteria"),
     sqlite_with_rowid=False,
 )

@@ -4,10 +4,11 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
+from pydantic import TypeAdapter
 from rich.table import Table
 
 from adjudge_services.cli.evaluate import (
@@ -28,6 +29,7 @@ from adjudge_services.wiring import StartError, build_app, command_line_user, pr
 from judge_server.errors import ServiceError
 from rubric_store import CalibrationStore
 from trainer_client import AdjudgeError
+from trainer_client.wire import UncertainBand
 
 if TYPE_CHECKING:  # numpy and FastAPI, which take long to import
     from judge_server.api.service import Service
@@ -36,6 +38,8 @@ if TYPE_CHECKING:  # numpy and FastAPI, which take long to import
 app = typer.Typer(invoke_without_command=True, help="List, show and select stored calibrations.")
 
 Result = TypeVar("Result")
+
+_BAND: TypeAdapter[UncertainBand] = TypeAdapter(UncertainBand)
 
 
 def calibrate(
@@ -49,6 +53,10 @@ def calibrate(
     threshold: Annotated[
         str, typer.Option(help="Lowest calibrated probability of a yes, or balanced: fitted for balanced accuracy.")
     ] = "0.5",
+    uncertain_band: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="LOW HIGH", help="Calibrated probabilities between which verdicts are uncertain."),
+    ] = None,
     limit: LimitOption = None,
     longest: LongestOption = None,
     protocol: Annotated[Literal["binary", "stepwise"], typer.Option(help="Judging protocol.")] = "binary",
@@ -94,6 +102,8 @@ def calibrate(
         chosen, calibration = fit_calibration(
             fit, descriptions, name=name, method=method, threshold=_threshold(threshold)
         )
+        if uncertain_band is not None:
+            calibration = replace(calibration, uncertain_band=_BAND.validate_python(uncertain_band))
         figures = before_and_after(held, descriptions, calibration)
     except (DatasetError, MissingExtraError, StartError, AdjudgeError, ValueError, OSError) as error:
         exit_with_error(str(error))
@@ -165,9 +175,9 @@ def _threshold(text: str) -> float | Literal["balanced"]:
 
 
 def _as_json(calibration: Any) -> dict[str, Any]:
-    from pydantic import TypeAdapter
-
     content: dict[str, Any] = TypeAdapter(type(calibration)).dump_python(calibration, mode="json")
+    if calibration.uncertain_band is None:
+        del content["uncertain_band"]
     return content
 
 

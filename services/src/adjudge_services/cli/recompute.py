@@ -20,7 +20,7 @@ from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.recompute import recompute as recomputed
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.wire import FailurePolicy, JudgingProtocol, RewardMode, VerdictUse
+from trainer_client.wire import FailurePolicy, JudgingProtocol, RewardMode, UncertainPolicy, VerdictUse
 from trainer_client.wire.ledger import (
     RecomputedGroup,
     RecomputeEvent,
@@ -48,6 +48,13 @@ def recompute(
         VerdictUse, typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.")
     ] = "verdict",
     on_failure: Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")] = "null",
+    uncertain_band: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="LOW HIGH", help="A verdict with a probability between these is uncertain."),
+    ] = None,
+    on_uncertain: Annotated[
+        UncertainPolicy, typer.Option(help="Effect of an uncertain verdict on the reward.")
+    ] = "null",
     format_weight: Annotated[float, typer.Option(help="Weight of the format in mode stepwise.")] = 0.1,
     gate_fraction: Annotated[float, typer.Option(help="Share of criteria that mode gate requires.")] = 0.5,
     length_penalty: Annotated[
@@ -80,6 +87,8 @@ def recompute(
                 "last_step": last_step,
                 "protocol": protocol,
                 "on_failure": on_failure,
+                "uncertain_band": uncertain_band,
+                "on_uncertain": on_uncertain,
                 "weights": _WEIGHTS.validate_json(weights.read_bytes()) if weights else {},
                 "budgets": {"suggest": suggest, "pitfall": pitfall, "bonus": bonus},
                 "reward": {
@@ -125,8 +134,9 @@ async def _lines(request: RecomputeRequest, url: str | None, settings: Settings)
 
 
 def _rules(request: RecomputeRequest) -> Any:
-    rules = {name: getattr(request, name) for name in RecomputeRequest.model_fields if name not in ("run", "reward")}
-    return rules | {name: getattr(request.reward, name) for name in type(request.reward).model_fields}
+    chosen = request.model_dump(exclude={"run", "reward"}, exclude_defaults=True)
+    rules = {name: getattr(request, name) for name in chosen}
+    return rules | request.reward.model_dump(exclude_defaults=True)
 
 
 async def _write(lines: AsyncIterator[RecomputeEvent], file: TextIO | None) -> RecomputeSummary:

@@ -92,6 +92,8 @@ def heading(report: RunReport, width: int) -> Group:
     if run.mean_reward is not None:
         table.add_row("reward", f"{run.mean_reward:.3f} on average{_reward_curve(report.steps, width)}")
     table.add_row("verdicts", f"{run.verdicts:,}, {_share(run.cached, run.verdicts)} cached or shared")
+    if run.uncertain:
+        table.add_row("uncertain", f"{run.uncertain:,} ({_share(run.uncertain, run.verdicts)})")
     if run.failed:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in run.failures.items())
         table.add_row("failed", f"[red]{run.failed:,}[/] ({_share(run.failed, run.verdicts)}): {kinds}")
@@ -137,7 +139,8 @@ def criteria_table(report: RunReport, width: int, corrected: "CorrectedRates | N
     table = Table(title="criteria", title_justify="left", caption=caption, caption_justify="left")
     table.add_column("criterion", overflow="ellipsis", max_width=_ID, no_wrap=True)
     rates = {} if corrected is None else corrected.rates
-    for name in ("verdicts", "failed", "passed", *(["corrected [95%]"] if rates else []), "score"):
+    doubts = ["uncertain"] if report.run.uncertain else []
+    for name in ("verdicts", "failed", *doubts, "passed", *(["corrected [95%]"] if rates else []), "score"):
         table.add_column(escape(name), justify="right", no_wrap=True)
     longest = min(_ID, max(len(each.criterion) for each in report.criteria))
     columns = min(
@@ -153,6 +156,7 @@ def criteria_table(report: RunReport, width: int, corrected: "CorrectedRates | N
             escape(figures.criterion),
             f"{figures.verdicts:,}",
             _red_if(_share(figures.failed, figures.verdicts), figures.failed),
+            *([_share(figures.uncertain, figures.verdicts)] if doubts else []),
             _percent(figures.pass_rate),
             *([_interval(corrected, figures.criterion)] if corrected is not None and rates else []),
             _number(figures.mean_score),
@@ -179,7 +183,11 @@ def _interval(corrected: "CorrectedRates", criterion: str) -> str:
 def _pass_rates(steps: Sequence[RunStep], criterion: str, columns: int) -> list[float | None]:
     by_step = [next((each for each in step.criteria if each.criterion == criterion), None) for step in steps]
     return _curve(
-        [(None, 0) if each is None else (each.pass_rate, each.verdicts - each.failed) for each in by_step], columns
+        [
+            (None, 0) if each is None else (each.pass_rate, each.verdicts - each.failed - each.uncertain)
+            for each in by_step
+        ],
+        columns,
     )
 
 

@@ -53,6 +53,7 @@ from trainer_client.wire import (
     ReasoningPart,
     ResponseReward,
     RewardMode,
+    UncertainPolicy,
     Verdict,
     VerdictUse,
 )
@@ -63,8 +64,9 @@ _VERDICTS_A_LINE = 3
 def rewards_table(groups: Sequence[GroupRewards]) -> Table:
     """A table with one row per response.
 
-    A verdict reads `s1 ✓ 0.87 @2` (criterion, satisfied, probability, step), `s1 0.68 (2.7)` (criterion, score,
-    expected grade) or `s1 ✓ math` (criterion, satisfied, the program that verified it).
+    A verdict reads `s1 ✓ 0.87 @2` (criterion, satisfied, probability, step), `s1 ? 0.52` (uncertain),
+    `s1 0.68 (2.7)` (criterion, score, expected grade) or `s1 ✓ math` (criterion, satisfied, the program that verified
+    it).
     """
     stepwise = any(response.steps for group in groups for response in group.responses)
     table = Table(show_lines=stepwise, header_style="bold")
@@ -102,11 +104,11 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Text:
 def _verdict(verdict: Verdict) -> Text:
     if verdict.failure is not None:
         return Text(f"{verdict.criterion} ! {verdict.failure.kind}", style="red")
-    style = "green" if verdict.score else "dim"
+    style = "yellow" if verdict.score is None else "green" if verdict.score else "dim"
     if verdict.grade is not None:
         text = f"{verdict.criterion} {verdict.score:.2f} ({verdict.grade:.1f})"
     else:
-        text = f"{verdict.criterion} {'✓' if verdict.score else '✗'}"
+        text = f"{verdict.criterion} {'?' if verdict.score is None else '✓' if verdict.score else '✗'}"
     if verdict.probability is not None:
         text += f" {verdict.probability:.2f}"
     elif verdict.method != "judge":
@@ -129,11 +131,15 @@ def _steps(response: ResponseReward) -> Text:
 def unscored_reasons(groups: Sequence[GroupRewards]) -> Counter[str]:
     """Unscored responses by the kind of their first failure."""
     return Counter(
-        next((v.failure.kind for v in response.verdicts if v.failure), "no reward")
+        next((_reason(v) for v in response.verdicts if v.failure or v.status == "uncertain"), "no reward")
         for group in groups
         for response in group.responses
         if response.status == "unscored"
     )
+
+
+def _reason(verdict: Verdict) -> str:
+    return "uncertain" if verdict.failure is None else verdict.failure.kind
 
 
 _NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with --rubric"
@@ -154,6 +160,13 @@ def score(
         VerdictUse, typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.")
     ] = "verdict",
     on_failure: Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")] = "null",
+    uncertain_band: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="LOW HIGH", help="A verdict with a probability between these is uncertain."),
+    ] = None,
+    on_uncertain: Annotated[
+        UncertainPolicy, typer.Option(help="Effect of an uncertain verdict on the reward.")
+    ] = "null",
     criteria_per_call: Annotated[
         str | None, typer.Option(help="Criteria per judge call: a number, or all.", metavar="N|all")
     ] = None,
@@ -207,6 +220,8 @@ def score(
             "protocol": protocol,
             "use": None if use == "verdict" else use,
             "on_failure": on_failure,
+            "uncertain_band": uncertain_band,
+            "on_uncertain": None if on_uncertain == "null" else on_uncertain,
             "criteria_per_call": _per_call(criteria_per_call),
             "rationale": rationale,
             "votes": votes,

@@ -40,6 +40,7 @@ from trainer_client.wire import (
     RewardOptions,
     RewardRequest,
     RubricContent,
+    UncertainPolicy,
     VerdictAnswer,
     VerdictRequest,
     VerdictUse,
@@ -135,7 +136,7 @@ def send_options(request: PreparedRequest[AnswerT], timeout_s: float) -> dict[st
     }
 
 
-TOP_LEVEL_OPTIONS = frozenset({"priority", "allow_retired", "judge", "gold", "fresh"})
+TOP_LEVEL_OPTIONS = frozenset({"priority", "allow_retired", "judge", "gold", "fresh", "uncertain_band", "on_uncertain"})
 """Options that are fields of the request itself, not of one of its parts."""
 
 
@@ -160,6 +161,7 @@ class JudgingKeywords(ComparisonKeywords, total=False):
     votes: int
     temperature: float | None
     truncate: bool
+    uncertain_band: tuple[float, float] | None
 
 
 class VerdictKeywords(JudgingKeywords, total=False):
@@ -179,6 +181,7 @@ class RewardKeywords(JudgingKeywords, total=False):
     overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
     truncation_factor: float | None
     use: VerdictUse
+    on_uncertain: UncertainPolicy
 
 
 def split_options(

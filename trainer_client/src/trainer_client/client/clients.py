@@ -101,6 +101,9 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             overlong_penalty: an `OverlongPenalty` or its fields; needs `tokens` of every response.
             truncation_factor: the factor for the reward of a response that was cut off, in [0, 1]; needs `stopped` of
                 every response.
+            uncertain_band: two calibrated probabilities; a verdict between them is uncertain and has no score.
+            on_uncertain: the reward of a response that needs an uncertain verdict: `null` (the default), `error`,
+                `zero` or `skip`.
             use: `probability` for soft rewards: the calibrated probability of yes takes the place of a verdict's
                 score. Only in linear modes; defaults to `verdict`.
 

@@ -18,6 +18,7 @@ from trainer_client.wire import (
     LengthPenalty,
     OverlongPenalty,
     RewardMode,
+    UncertainPolicy,
     VerdictUse,
 )
 from trainer_client.wire.ledger import (
@@ -181,6 +182,8 @@ class RecomputeKeywords(TypedDict, total=False):
     truncation_factor: float | None
     use: VerdictUse
     on_failure: FailurePolicy
+    uncertain_band: tuple[float, float] | None
+    on_uncertain: UncertainPolicy
     weights: Mapping[str, float]
     budgets: StepBudgets | Mapping[str, float]
 
@@ -198,7 +201,7 @@ class LedgerMethods(RunMethods):
             first_step, last_step: only these steps, both included.
             protocol: use only verdicts of this judging protocol.
             mode, kinds, format_weight, gate_fraction, length_penalty, overlong_penalty, truncation_factor, use,
-                on_failure: as for `rewards`.
+                on_failure, uncertain_band, on_uncertain: as for `rewards`.
             weights: weights by criterion id, which replace those of the rubrics.
             budgets: `suggest`, `pitfall` and `bonus` of step rewards.
 

@@ -251,7 +251,7 @@ def failed_to_reward(answer: ResponseReward | None) -> bool:
 
 
 def failures_of(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
-    """Return the kinds of failures of a row, without duplicates.
+    """Return the kinds of failures of a row, without duplicates; `uncertain` if that alone cost its reward.
 
     Args:
         answer: the row's answer.
@@ -261,6 +261,8 @@ def failures_of(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
         return (kind,)
     kinds = dict.fromkeys(v.failure.kind if v.failure else "engine" for v in answer.verdicts if v.status == "failed")
     if judged_reward(answer) is None and not kinds:
+        if any(verdict.status == "uncertain" for verdict in answer.verdicts):
+            return ("uncertain",)
         return ("not_finite" if answer.reward is not None else "unscored",)
     return tuple(kinds)
 

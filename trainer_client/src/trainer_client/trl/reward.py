@@ -382,9 +382,9 @@ def reward_metrics(
 ) -> dict[str, float]:
     """Compute the metrics of a reward call, by name. Metrics without data are left out.
 
-    `unscored`, `partial` and `without_rubric` are shares of the rows, `failed_verdicts` and `cached` shares of the
-    verdicts. `zeroed`, `skipped` and `failures/<kind>` count rows, and `clipped` counts verdicts. `pass/<criterion>`
-    is the mean score of the criterion's verdicts.
+    `unscored`, `partial` and `without_rubric` are shares of the rows, `failed_verdicts`, `uncertain_verdicts` and
+    `cached` shares of the verdicts. `zeroed`, `skipped` and `failures/<kind>` count rows, and `clipped` counts
+    verdicts. `pass/<criterion>` is the mean score of the criterion's verdicts.
 
     Args:
         rows: the scored rows of this rank.
@@ -409,6 +409,7 @@ def reward_metrics(
     }
     if verdicts:
         numbers["failed_verdicts"] = sum(verdict.status == "failed" for verdict in verdicts) / len(verdicts)
+        numbers["uncertain_verdicts"] = sum(verdict.status == "uncertain" for verdict in verdicts) / len(verdicts)
         numbers["cached"] = sum(verdict.cached for verdict in verdicts) / len(verdicts)
     if usage:
         numbers["clipped"] = sum(one.clipped for one in usage)

@@ -219,8 +219,10 @@ def _client(url: str, run: str | None, retries: int, retry_budget_s: float) -> A
 def _score_result(response: ResponseReward, step_deltas: StepDeltas) -> dict[str, Any]:
     steps = [(step.number, step.start, step.end, step.delta) for step in response.steps if step.delta is not None]
     failed = [verdict.failure for verdict in response.verdicts if verdict.status == "failed"]
-    kinds = dict.fromkeys(failure.kind if failure else "engine" for failure in failed)
+    kinds: dict[str, None] = dict.fromkeys(failure.kind if failure else "engine" for failure in failed)
     reward = response.reward
+    if reward is None and not kinds and any(verdict.status == "uncertain" for verdict in response.verdicts):
+        kinds = {"uncertain": None}
     if reward is not None and step_deltas == "fold":
         reward, steps = math.fsum([reward, *(delta for *_, delta in steps)]), []
     return _result(reward, response.status, list(kinds), steps)

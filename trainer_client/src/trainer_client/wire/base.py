@@ -173,6 +173,11 @@ class RequestModel(BaseModel):
         return value
 
 
+def is_unset(value: Any) -> bool:
+    """Whether a field of an answer, added later, is left out of the JSON: it is null, 0 or empty."""
+    return not value
+
+
 class AnswerModel(BaseModel):
     """A message from the service. Unknown fields are ignored."""
 

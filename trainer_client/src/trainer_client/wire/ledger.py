@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, RequestDict, RequestModel
+from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, RequestDict, RequestModel, is_unset
 from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import Prompt, RunName
 from trainer_client.wire.judging import JudgingProtocol
@@ -23,6 +23,8 @@ from trainer_client.wire.rewards import (
     RewardMode,
     RewardOptions,
     StepReward,
+    UncertainBand,
+    UncertainPolicy,
     Verdict,
 )
 
@@ -106,6 +108,7 @@ class JudgingFigures(AnswerModel):
         mean_reward: the mean over the responses that have a reward; null if none has.
         verdicts: verdicts on a criterion, failed ones included; several votes count as one.
         failed: verdicts that failed.
+        uncertain: verdicts whose probability lay in the uncertain band; left out of the JSON if there are none.
         failures: failed verdicts by kind of failure.
         cached: verdicts without a call of their own: from the cache, or from a call of another request.
         mean_seconds: the mean time of a request, from its arrival to its answer, in seconds.
@@ -119,6 +122,7 @@ class JudgingFigures(AnswerModel):
     mean_reward: float | None
     verdicts: int
     failed: int
+    uncertain: int = Field(default=0, exclude_if=is_unset)
     failures: dict[FailureKind, int]
     cached: int
     judge_calls: int
@@ -155,14 +159,16 @@ class CriterionFigures(AnswerModel):
     high rate is therefore bad.
 
     Attributes:
-        verdicts: verdicts on the criterion, failed ones included.
-        pass_rate: the share of scores of at least 0.5 among the verdicts that did not fail; null if there are none.
-        mean_score: the mean score of the verdicts that did not fail, in [0, 1]; null if there are none.
+        verdicts: verdicts on the criterion, failed and uncertain ones included.
+        uncertain: verdicts whose probability lay in the uncertain band; left out of the JSON if there are none.
+        pass_rate: the share of scores of at least 0.5 among the verdicts with a score; null if there are none.
+        mean_score: the mean score of the verdicts with a score, in [0, 1]; null if there are none.
     """
 
     criterion: str
     verdicts: int
     failed: int
+    uncertain: int = Field(default=0, exclude_if=is_unset)
     pass_rate: float | None
     mean_score: float | None
 
@@ -222,6 +228,9 @@ class RecomputeRequest(RequestModel):
             does not support all of them.
         reward: as in `RewardRequest`.
         on_failure: as in `RewardRequest`.
+        uncertain_band: as in `RewardRequest`, for the recorded probabilities. Without it, verdicts that were recorded
+            as uncertain stay uncertain.
+        on_uncertain: as in `RewardRequest`.
         weights: weights by criterion id, which replace those of the rubrics.
         budgets: the budgets of step rewards, for responses that were judged by steps.
     """
@@ -247,6 +256,8 @@ class RecomputeRequest(RequestModel):
     protocol: JudgingProtocol | None = None
     reward: RewardOptions = RewardOptions()
     on_failure: FailurePolicy = "null"
+    uncertain_band: UncertainBand | None = None
+    on_uncertain: UncertainPolicy = "null"
     weights: RequestDict[CriterionId, BoundedFloat] = Field(default_factory=dict, max_length=10_000)
     budgets: StepBudgets = StepBudgets()
 

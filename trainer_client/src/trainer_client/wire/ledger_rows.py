@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from trainer_client.wire.rewards import VerdictStatus
+
 
 class RequestRow(NamedTuple):
     """One request. `uses` is the number of its use rows; `seconds` is the time from its arrival to its answer.
@@ -62,11 +64,15 @@ class ResponseRow(NamedTuple):
     status: str | None
 
 
+UNCERTAIN = "uncertain"
+"""The `failure` of every vote on a criterion whose verdict did not fail but was uncertain."""
+
+
 class UseRow(NamedTuple):
     """One vote on one criterion of a response. `digest` is that of its judge call.
 
     `failed` says whether the criterion has no verdict from any of its votes; `failure` and `detail` say why this vote
-    failed. `step` is the verdict's step if the verdict row has none.
+    failed, or `failure` is `UNCERTAIN`. `step` is the verdict's step if the verdict row has none.
     """
 
     project_id: str
@@ -226,7 +232,7 @@ class UseFilter(NamedTuple):
     step: int | None = None
     rubric: bytes | None = None
     criterion: str | None = None
-    failed: bool | None = None
+    status: VerdictStatus | None = None
     after: tuple[bytes, int, int] | None = None
     limit: int = 100
 

@@ -7,7 +7,7 @@ the rewards, the verdicts that they were computed from, and what judging cost.
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from trainer_client.wire.base import (
     LIMIT_ERRORS,
@@ -19,11 +19,19 @@ from trainer_client.wire.base import (
     RequestList,
     RequestModel,
     SafeInt,
+    is_unset,
 )
 from trainer_client.wire.criteria import CriterionKind, VerificationMethod
 from trainer_client.wire.groups import MAX_RUN_CHARACTERS, Group, RubricChoice, RunName, as_response
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, JudgingProtocol, Priority
 from trainer_client.wire.problems import Problem
+
+
+def _in_order(band: tuple[float, float]) -> tuple[float, float]:
+    if band[0] > band[1]:
+        raise ValueError(f"the uncertain band begins at {band[0]:g} and ends at {band[1]:g}; write the lower end first")
+    return band
+
 
 RewardMode = Literal[
     "weighted_mean",
@@ -39,6 +47,10 @@ RewardMode = Literal[
     "gate",
 ]
 FailurePolicy = Literal["null", "error", "zero", "zero_unparseable", "skip"]
+UncertainPolicy = Literal["null", "error", "zero", "skip"]
+"""What becomes of a response with an uncertain verdict that its reward needs: the failure policies of the same names.
+"""
+
 AppliedPolicy = Literal["zero", "zero_unparseable", "skip"]
 """A failure policy that can determine a reward."""
 
@@ -61,6 +73,16 @@ PROTOCOLS_FOR: dict[RewardMode, tuple[JudgingProtocol, ...]] = {
 """The protocols that each mode supports, its default first. `outcome` does not call a judge."""
 
 NEEDS_NO_RUBRIC: frozenset[RewardMode] = frozenset({"likert", "outcome"})
+
+UncertainBand = Annotated[
+    tuple[
+        Annotated[float, Field(ge=0, le=1), STRICT_NUMBER],
+        Annotated[float, Field(ge=0, le=1), STRICT_NUMBER],
+    ],
+    AfterValidator(_in_order),
+]
+"""Two calibrated probabilities, LOW and HIGH: a verdict is uncertain if LOW <= probability < HIGH. Equal ones mean that
+no verdict is uncertain."""
 
 VerdictUse = Literal["verdict", "probability"]
 """What of a yes/no verdict enters a reward: its score of 0 or 1, or the calibrated probability of yes."""
@@ -196,6 +218,10 @@ class RewardRequest(RequestModel):
     `deadline_s` is the time the service has, in seconds; verdicts that are not ready by then fail. `on_failure` says
     what reward a response gets if judging fails. `run` and `step` are recorded with the verdicts. `gold` has a share of
     the responses judged by a second judge as well, which needs a `run`.
+
+    A verdict of the judge whose calibrated probability lies in `uncertain_band` is uncertain: it has no score, and
+    `on_uncertain` says what reward a response gets that needs it. Without a band of its own, the request takes the
+    calibration's, if that has one.
     """
 
     run: RunName | None = None
@@ -206,6 +232,8 @@ class RewardRequest(RequestModel):
     reward: RewardOptions = RewardOptions()
     judging: JudgingOptions = JudgingOptions()
     on_failure: FailurePolicy = "null"
+    uncertain_band: UncertainBand | None = None
+    on_uncertain: UncertainPolicy = "null"
     deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
     gold: GoldSampling | None = None
@@ -238,9 +266,11 @@ class RewardRequest(RequestModel):
 
     @model_validator(mode="after")
     def _verdicts_have_probabilities(self) -> "RewardRequest":
-        reason = why_no_probability(self.protocol, self.judging) if self.reward.use == "probability" else None
-        if reason is not None:
+        reason = why_no_probability(self.protocol, self.judging)
+        if reason is not None and self.reward.use == "probability":
             raise ValueError(f"reward.use is 'probability', but {reason}, or leave out reward.use")
+        if reason is not None and self.uncertain_band is not None:
+            raise ValueError(f"uncertain_band is set, but {reason}, or leave out uncertain_band")
         return self
 
     @model_validator(mode="after")
@@ -274,6 +304,9 @@ FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_inp
 ResponseStatus = Literal["scored", "partial", "unscored"]
 
 
+VerdictStatus = Literal["ok", "failed", "uncertain"]
+
+
 class Failure(AnswerModel):
     """Why judging a criterion failed. A failure never counts as a wrong answer."""
 
@@ -294,7 +327,8 @@ class Verdict(AnswerModel):
     """The verdict on one criterion for one response.
 
     Attributes:
-        score: in [0, 1]; null if and only if `status` is `failed`.
+        status: `ok`; `failed`, if there is no verdict; or `uncertain`, if its probability lies in the uncertain band.
+        score: in [0, 1]; null unless `status` is `ok`.
         probability: the calibrated probability of yes, equal to `raw_probability` if the judge has no calibration. If
             present, `score` is 1 if and only if it is at least 0.5. Null if the engine returns no probabilities.
         raw_probability: the judge's probability of yes divided by that of yes and no together, before any output
@@ -314,7 +348,7 @@ class Verdict(AnswerModel):
     """
 
     criterion: str
-    status: Literal["ok", "failed"]
+    status: VerdictStatus
     score: float | None = None
     probability: float | None = None
     raw_probability: float | None = None
@@ -357,9 +391,9 @@ class ResponseReward(AnswerModel):
 
     Attributes:
         unpenalised: the reward before penalties; null if the request has no penalties.
-        status: `scored` if every criterion has a verdict, `partial` if some failed but there is a reward, `unscored` if
-            the verdicts give no reward.
-        policy_applied: the failure policy that determined the reward; null if none did.
+        status: `scored` if every criterion has a verdict, `partial` if some failed or are uncertain but there is a
+            reward, `unscored` if the verdicts give no reward.
+        policy_applied: the policy that determined the reward; null if none did.
         dropped: the number of criteria that the policy left out.
         characters_omitted: how many characters of the response the judge did not see.
     """
@@ -447,6 +481,7 @@ class Usage(AnswerModel):
         joined: distinct verdicts from calls of another request, which is charged for them.
         failed: distinct verdicts that failed.
         clipped: distinct verdicts that awarded more points than the criterion has, or fewer than 0.
+        uncertain: distinct verdicts that were uncertain; left out of the JSON if there are none.
         prompt_tokens_computed: prompt tokens that the judge computed.
         prompt_tokens_reused: prompt tokens that the judge took from its prefix cache.
         tokens_written: tokens that the judge generated.
@@ -464,6 +499,7 @@ class Usage(AnswerModel):
     joined: int = 0
     failed: int = 0
     clipped: int = 0
+    uncertain: int = Field(default=0, exclude_if=is_unset)
     prompt_tokens_computed: int = 0
     prompt_tokens_reused: int = 0
     tokens_written: int = 0
@@ -475,13 +511,18 @@ class Usage(AnswerModel):
 
 
 class RewardAnswer(AnswerModel):
-    """The answer to a `RewardRequest`. Groups are in the request's order. `judge` is null if no judge was called."""
+    """The answer to a `RewardRequest`. Groups are in the request's order. `judge` is null if no judge was called.
+
+    `uncertain_band` and `on_uncertain` are the band and the policy in force; they are left out if there is no band.
+    """
 
     request_id: str
     run: str | None = None
     step: int | None = None
     mode: RewardMode
     on_failure: FailurePolicy
+    uncertain_band: UncertainBand | None = Field(default=None, exclude_if=is_unset)
+    on_uncertain: UncertainPolicy | None = Field(default=None, exclude_if=is_unset)
     judge: JudgeInfo | None = None
     rubrics: tuple[PinnedRubric, ...]
     usage: Usage
@@ -496,6 +537,8 @@ class RewardSummary(AnswerModel):
     step: int | None = None
     mode: RewardMode
     on_failure: FailurePolicy
+    uncertain_band: UncertainBand | None = Field(default=None, exclude_if=is_unset)
+    on_uncertain: UncertainPolicy | None = Field(default=None, exclude_if=is_unset)
     judge: JudgeInfo | None = None
     rubrics: tuple[PinnedRubric, ...]
     usage: Usage

@@ -10,7 +10,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, Flag, RequestList, RequestModel, SafeInt
+from trainer_client.wire.base import (
+    STRICT_NUMBER,
+    AnswerModel,
+    BoundedFloat,
+    Flag,
+    RequestList,
+    RequestModel,
+    SafeInt,
+    is_unset,
+)
 from trainer_client.wire.groups import Group, GroupId, Prompt, ResponseLike, RubricChoice, RubricRef, RunName
 from trainer_client.wire.judging import (
     DEFAULT_JUDGE,
@@ -21,7 +30,17 @@ from trainer_client.wire.judging import (
     ReasoningPart,
     TemplateName,
 )
-from trainer_client.wire.rewards import Failure, JudgeInfo, PinnedRubric, RewardOptions, RewardRequest, Usage, Verdict
+from trainer_client.wire.rewards import (
+    Failure,
+    JudgeInfo,
+    PinnedRubric,
+    RewardOptions,
+    RewardRequest,
+    UncertainBand,
+    Usage,
+    Verdict,
+    why_no_probability,
+)
 
 
 class VerdictRequest(RequestModel):
@@ -38,6 +57,7 @@ class VerdictRequest(RequestModel):
     allow_retired: Flag = False
     judge: JudgeName = DEFAULT_JUDGE
     judging: JudgingOptions = JudgingOptions()
+    uncertain_band: UncertainBand | None = None
     deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
     fresh: Flag = False
@@ -47,6 +67,13 @@ class VerdictRequest(RequestModel):
     def protocol(self) -> JudgingProtocol:
         """The judging protocol in force."""
         return self.judging.protocol or "binary"
+
+    @model_validator(mode="after")
+    def _verdicts_have_probabilities(self) -> "VerdictRequest":
+        reason = why_no_probability(self.protocol, self.judging) if self.uncertain_band is not None else None
+        if reason is not None:
+            raise ValueError(f"uncertain_band is set, but {reason}, or leave out uncertain_band")
+        return self
 
     @model_validator(mode="after")
     def _every_group_has_a_rubric(self) -> "VerdictRequest":
@@ -77,11 +104,15 @@ class GroupVerdicts(AnswerModel):
 
 
 class VerdictAnswer(AnswerModel):
-    """The answer to a `VerdictRequest`. Groups are in the request's order."""
+    """The answer to a `VerdictRequest`. Groups are in the request's order.
+
+    `uncertain_band` is the band in force; it is left out if there is none.
+    """
 
     request_id: str
     run: str | None = None
     step: int | None = None
+    uncertain_band: UncertainBand | None = Field(default=None, exclude_if=is_unset)
     judge: JudgeInfo | None = None
     rubrics: tuple[PinnedRubric, ...]
     usage: Usage
@@ -213,6 +244,7 @@ class _ScoringRequest(RequestModel):
             reward=self.reward,
             judging=self.judging,
             on_failure="error",
+            on_uncertain="error",
             deadline_s=self.deadline_s,
             groups=self.groups(),
         )
