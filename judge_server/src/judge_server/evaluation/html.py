@@ -61,7 +61,7 @@ def html_report(evaluation: Evaluation, heading: Mapping[str, Any]) -> str:
     """
     parts = [one for one in evaluation.slices if one.by != "all"]
     return (
-        _environment()
+        page_environment()
         .get_template("report.html.jinja")
         .render(
             evaluation=evaluation,
@@ -81,7 +81,7 @@ def bakeoff_html(found: BakeOff, heading: Mapping[str, Any]) -> str:
     """Render the page of a bake-off. `heading` says what was measured: names and texts."""
     with_figures = [one for one in found.results if not one.problem]
     return (
-        _environment()
+        page_environment()
         .get_template("bakeoff.html.jinja")
         .render(
             found=found,
@@ -103,8 +103,8 @@ def names_of(found: BakeOff) -> list[str]:
     return [n for n in (*VERDICT_FIGURES, PAIRS_RIGHT) if any(n in one.quality for one in found.results)]
 
 
-def _environment() -> Environment:
-    """Return the environment of the pages' templates."""
+def page_environment() -> Environment:
+    """Return the environment of the pages' templates, which lie beside this module."""
     folder = files("judge_server.evaluation")
     environment = Environment(
         autoescape=True,
@@ -185,7 +185,7 @@ def roc_plot(curve: Sequence[tuple[float, float]]) -> Markup:
 
 def cascade_html(points: Sequence[CascadePoint], chosen: CascadePoint | None, heading: Mapping[str, Any]) -> str:
     """Render the page of a cascade's curve; `chosen` is the point of the fitted band, if there is one."""
-    template = _environment().get_template("cascade.html.jinja")
+    template = page_environment().get_template("cascade.html.jinja")
     return template.render(points=points, chosen=chosen, heading=heading, plot=cascade_plot(points, chosen))
 
 
@@ -206,7 +206,8 @@ def cascade_plot(points: Sequence[CascadePoint], chosen: CascadePoint | None) ->
             if not isnan(figure.value):
                 marks.append(
                     f'<circle class="dot {kind}" cx="{x}" cy="{_y(figure.value)}" r="{size}">'
-                    f"<title>{name.replace('_', ' ')} {format_estimate(figure)} at {share:.2f} escalated</title></circle>"
+                    f"<title>{name.replace('_', ' ')} {format_estimate(figure)} at {share:.2f} escalated</title>"
+                    "</circle>"
                 )
     title = "Agreement and balanced accuracy of a cascade against the share escalated"
     return _frame("share escalated to the large judge", "", marks, title, diagonal=False)

@@ -40,6 +40,7 @@ class Judgement:
         usage: the cost of the request.
         model, fingerprint, uncalibrated: the judge, and the fingerprint that it has without a calibration.
         problem: why the service refused the example; empty if it did not.
+        suspicious: whether the response was judged to meet a decoy criterion; None if none was asked.
     """
 
     example: Example
@@ -51,6 +52,7 @@ class Judgement:
     fingerprint: str = ""
     uncalibrated: str = ""
     problem: str = ""
+    suspicious: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class JudgementLog:
                 row["model"],
                 fingerprint,
                 row["uncalibrated"],
+                suspicious=row.get("suspicious"),
             )
         except (KeyError, ValueError):  # of another release; it is asked for again
             return None
@@ -127,6 +130,7 @@ class JudgementLog:
             if judgement.comparison is None
             else judgement.comparison.model_dump(mode="json", exclude={"orders": {"__all__": {"rationale"}}}),
             "usage": judgement.usage.model_dump(mode="json"),
+            "suspicious": judgement.suspicious,
         }
         self._lines[judgement.fingerprint, key] = row
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -238,8 +242,10 @@ async def _ask(
             compared = await client.compare(**given)
             return Judgement(example, variant, {}, compared.pairs[0], compared.usage, *_names(compared.judge))
         answer = await client.verdicts(**given)
-        verdicts = {verdict.criterion: verdict for verdict in answer.groups[0].responses[0].verdicts}
-        return Judgement(example, variant, verdicts, None, answer.usage, *_names(answer.judge))
+        response = answer.groups[0].responses[0]
+        verdicts = {verdict.criterion: verdict for verdict in response.verdicts}
+        names = _names(answer.judge)
+        return Judgement(example, variant, verdicts, None, answer.usage, *names, suspicious=response.suspicious)
     except InvalidRequest as error:
         return Judgement(example, variant, problem=str(error))
 

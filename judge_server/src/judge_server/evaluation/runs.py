@@ -17,6 +17,8 @@ from trainer_client.wire.ledger_rows import ResponseRow, RunRange, UseFilter
 
 _PAGE = 1000
 _USES_AT_A_TIME = 50_000
+_BY_JUDGE = frozenset({"judge", "no_content"})
+"""The methods of a criterion that the judge decides; a response that says nothing needs no call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
                 name = f"{use.request.request_id}/{use.response.group_id}"
                 found[key] = _Recorded(name, use.request.mode or "", use.request.protocol, {}, True)
             found[key].responses[use.response.place] = use.response
-            found[key].by_judge &= use.votes[0][0].method == "judge"
+            found[key].by_judge &= use.votes[0][0].method in _BY_JUDGE
         enough = most is not None and len(found) > most
         if len(page) < _PAGE or enough:
             break
@@ -99,7 +101,7 @@ async def passes_by_group(ledger: LedgerReader, project_id: str, run: str) -> di
             group = (response.request_id, response.group_id)
             for _, slot in groupby(response.votes, key=lambda vote: vote.slot):
                 votes = list(slot)
-                score = recorded_score(votes) if votes[0].method == "judge" else None
+                score = recorded_score(votes) if votes[0].method in _BY_JUDGE else None
                 if score is not None:
                     count = counts[votes[0].criterion][group]
                     count[0] += score >= MET_FROM

@@ -380,6 +380,7 @@ def combine_plans(prepared: CombinedConfig, plans: Sequence[ResponsePlan]) -> Co
         steps=first.steps,
         characters_omitted=omitted,
         group=first.group,
+        decided=first.decided,
         members=tuple([replace(plan, checks=(), slots=_asked(plan)) for plan in plans]),
         rule=prepared.rule,
     )

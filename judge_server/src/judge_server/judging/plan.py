@@ -1,22 +1,26 @@
 """Planning: turn (response, criterion) pairs into calls and checks, each with a digest. Pure; nothing is asked here."""
 
+import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest
+from judge_server.judging.defences import decoy_for, has_content, normalise
 from judge_server.judging.fingerprint import CallDigests, ending_of
-from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_criteria
+from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_alone, ask_criteria
 from judge_server.judging.shortening import shorten_messages, without_middle
-from judge_server.ports import Batch, SamplingOptions
+from judge_server.ports import Batch, JudgeResult, SamplingOptions
 from judge_server.prompts.fencing import render_conversation
 from judge_server.prompts.library import MATERIAL
 from judge_server.verifiers import Check, stated_answer, step_to_search
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step, split_steps
 from trainer_client.thinking import JudgedContent
-from trainer_client.wire import Criterion, FieldError, Prompt, Verification, VerificationMethod
+from trainer_client.wire import Criterion, FieldError, Message, Prompt, Verification
 from trainer_client.wire.criteria import JudgeVerification, MathVerification
+from trainer_client.wire.judging import Defence
+from trainer_client.wire.rewards import VerdictMethod
 
 FINAL_ANSWER_CHARACTERS = 400
 """How many characters of an extracted final answer are shown again next to the correct one."""
@@ -48,7 +52,7 @@ class VerdictSlot(NamedTuple):
     """
 
     criterion: str
-    method: VerificationMethod
+    method: VerdictMethod
     digests: tuple[bytes, ...]
     step: int | None = None
 
@@ -64,8 +68,9 @@ class PlannedCall(NamedTuple):
 class ResponsePlan:
     """How one response is judged: a slot per verdict, the calls and checks that fill the slots, and its steps.
 
-    `system_alone` is the system message for asking a single criterion again. `group` is the index of the response's
-    group in its request.
+    `decided` holds the outcomes that are known without asking, by digest. `decoy` is the slot of the decoy criterion,
+    if one is asked. `system_alone` is the system message for asking a single criterion again. `group` is the index of
+    the response's group in its request.
     """
 
     slots: tuple[VerdictSlot, ...]
@@ -76,11 +81,26 @@ class ResponsePlan:
     steps: tuple[Step, ...] = ()
     characters_omitted: int = 0
     group: int = 0
+    decided: tuple[tuple[bytes, JudgeResult], ...] = ()
+    decoy: VerdictSlot | None = None
+
+    @property
+    def awaited(self) -> set[bytes]:
+        """The digests of everything that an answer about the response needs."""
+        decoy = () if self.decoy is None else self.decoy.digests
+        return {digest for slot in self.slots for digest in slot.digests}.union(decoy)
 
     @property
     def digests(self) -> tuple[bytes, ...]:
         """The digests of all verdicts that the judge is asked for."""
         return tuple([digest for call in self.planned_calls for digest in call.digests])
+
+
+_UNMET, _UNMET_GRADE = [
+    (hashlib.sha256(f"no content, {result}".encode()).digest(), result)
+    for result in (JudgeResult(score=0.0), JudgeResult(score=0.0, grade=0.0))
+]
+"""The outcome of a criterion that a response without content does not meet, by its digest; with and without grades."""
 
 
 class GroupPlanner:
@@ -92,6 +112,7 @@ class GroupPlanner:
         criteria: the M criteria to judge by. Under `likert` they guide one rating of the whole response.
         votes: how many verdicts to sample for each criterion.
         group: the index of the group in its request.
+        defences: the defences in force.
 
     Attributes:
         verified: the criteria that programs verify, each with its verification.
@@ -105,6 +126,7 @@ class GroupPlanner:
         *,
         votes: int = 1,
         group: int = 0,
+        defences: Sequence[Defence] = (),
     ) -> None:
         self._prepared = prepared
         self._group = group
@@ -112,6 +134,7 @@ class GroupPlanner:
         self._shown = context.without(prepared.declaration.withholds)
         self._criteria = criteria
         self._votes = votes
+        self._defences = defences
         self._programs = [verification_of(prepared, criterion, context) for criterion in criteria]
         self.verified = [
             (c, program) for c, program in zip(criteria, self._programs, strict=True) if program is not None
@@ -125,7 +148,7 @@ class GroupPlanner:
         self._stepwise = prepared.config.protocol == "stepwise"
         self._searches_steps = any(step_to_search(program) is not None for _, program in self.verified)
         self._prompt = render_conversation(context.prompt, self._templates.fence)
-        self._questions: dict[tuple[int, ...], list[tuple[Question, bytes]]] = {}
+        self._questions: dict[tuple[int, tuple[int, ...]], list[tuple[Question, bytes]]] = {}
         self._program_digests: dict[str, bytes] = {}
 
     def plan(self, judged: JudgedContent, *, keep: int | None = None) -> ResponsePlan:
@@ -142,14 +165,23 @@ class GroupPlanner:
         final_answer = extract_final_answer(judged.text) if needs_final_answer else None
         shared, omitted = self._shared(judged, final_answer, keep)
         digests = CallDigests(self._prepared.fingerprint, self._templates.system, shared)
+        step_numbers = tuple([step.number for step in steps])
+        to_ask, unmet = self._to_ask, self._decided(judged)
+        if unmet:
+            to_ask = tuple([criterion for criterion in to_ask if criterion.id not in unmet])
 
         planned_calls: list[PlannedCall] = []
-        votes_of: dict[str, list[bytes]] = {}
-        for question, ending in self._questions_about(tuple([step.number for step in steps])):
+        votes_of: dict[str, list[bytes]] = {id_: [digest] for id_, (digest, _) in unmet.items()}
+        for question, ending in self._questions_about(to_ask, step_numbers):
             call_digests = digests.with_ending(question.call, ending, len(question.criteria))
             planned_calls.append(PlannedCall(question, call_digests))
             for criterion, digest in zip(question.criteria, call_digests, strict=True):
                 votes_of.setdefault(criterion, []).append(digest)
+        decoy = None
+        if "decoy" in self._defences and to_ask:
+            question, ending = self._decoy_question(judged.text, step_numbers)
+            decoy = VerdictSlot(question.criteria[0], "judge", digests.with_ending(question.call, ending))
+            planned_calls.append(PlannedCall(question, decoy.digests))
         checks = {
             criterion.id: Check(
                 program,
@@ -165,7 +197,7 @@ class GroupPlanner:
         subjects: dict[str, bytes] = {}
         check_digests = {id_: self._digest(id_, check, subjects) for id_, check in checks.items()}
         return ResponsePlan(
-            self._slots(votes_of, check_digests),
+            self._slots(votes_of, check_digests, unmet),
             Batch(self._templates.system, shared, tuple([a.question.call for a in planned_calls])),
             tuple(planned_calls),
             tuple([(check_digests[id_], check) for id_, check in checks.items()]),
@@ -175,34 +207,66 @@ class GroupPlanner:
             steps,
             omitted,
             self._group,
+            tuple(dict.fromkeys(unmet.values())),
+            decoy,
         )
+
+    def _decided(self, judged: JudgedContent) -> dict[str, tuple[bytes, JudgeResult]]:
+        """Return the criteria that a response without content does not meet, each with its outcome.
+
+        A criterion of negative weight and a pitfall are left to the judge: nothing is decided in a response's favour.
+        So are a conversation, which may have tool calls, and an answer that the group gives as the right one.
+        """
+        protocol = self._prepared.config.protocol
+        if "no_content" not in self._defences or protocol == "likert" or judged.messages is not None:
+            return {}
+        context = self._context
+        right = {text.strip() for text in (context.ground_truth, context.reference_answer) if text is not None}
+        if has_content(judged.text) or judged.text.strip() in right:
+            return {}
+        unmet = _UNMET_GRADE if protocol in ("graded", "checklist") else _UNMET
+        return {one.id: unmet for one in self._to_ask if one.weight >= 0 and one.kind != "pitfall"}
+
+    def _decoy_question(self, text: str, step_numbers: tuple[int, ...]) -> tuple[Question, bytes]:
+        temperature = self._prepared.config.temperature
+        sample = SamplingOptions(temperature, 0) if temperature else None
+        question = ask_alone(self._prepared, decoy_for(text), step_numbers, sample)
+        return question, ending_of(question.call, question.scaling)
 
     def _digest(self, criterion: str, check: Check, subjects: dict[str, bytes]) -> bytes:
         if criterion not in self._program_digests:
             self._program_digests[criterion] = check.program_digest()
         return check.digest_with(self._program_digests[criterion], subjects)
 
-    def _questions_about(self, step_numbers: tuple[int, ...]) -> list[tuple[Question, bytes]]:
+    def _questions_about(
+        self, to_ask: tuple[Criterion, ...], step_numbers: tuple[int, ...]
+    ) -> list[tuple[Question, bytes]]:
         """Return the questions about a response with these steps, vote by vote, each with its digest ending."""
-        questions = self._questions.get(step_numbers)
+        key = len(to_ask), step_numbers  # either all that the judge is asked, or those of them that are negative
+        questions = self._questions.get(key)
         if questions is None:
             temperature = self._prepared.config.temperature
             samples = [SamplingOptions(temperature, vote) if temperature else None for vote in range(self._votes)]
-            questions = self._questions[step_numbers] = [
+            questions = self._questions[key] = [
                 (question, ending_of(question.call, question.scaling))
                 for sample in samples
-                for question in ask_criteria(self._prepared, self._to_ask, step_numbers, sample)
+                for question in ask_criteria(self._prepared, to_ask, step_numbers, sample)
+                if to_ask or question.criteria == (HOLISTIC,)
             ]
         return questions
 
-    def _slots(self, votes_of: dict[str, list[bytes]], checks: dict[str, bytes]) -> tuple[VerdictSlot, ...]:
+    def _slots(
+        self, votes_of: dict[str, list[bytes]], checks: dict[str, bytes], decided: Collection[str]
+    ) -> tuple[VerdictSlot, ...]:
         if self._prepared.config.protocol == "likert":
             return (VerdictSlot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
         step = WHOLE_RESPONSE if self._stepwise else None
         judge_step = None if self._prepared.names_steps else step
         return tuple(
             [
-                VerdictSlot(c.id, "judge", tuple(votes_of[c.id]), judge_step)
+                VerdictSlot(c.id, "no_content", tuple(votes_of[c.id]), step)
+                if c.id in decided
+                else VerdictSlot(c.id, "judge", tuple(votes_of[c.id]), judge_step)
                 if program is None
                 else VerdictSlot(c.id, program.method, (checks[c.id],), step)
                 for c, program in zip(self._criteria, self._programs, strict=True)
@@ -211,6 +275,7 @@ class GroupPlanner:
 
     def _shared(self, judged: JudgedContent, final_answer: str | None, keep: int | None) -> tuple[str, int]:
         context, fence = self._shown, self._templates.fence
+        judged = _normalised(judged) if "normalise" in self._defences else judged
         show_final_answer = self._stepwise or context.ground_truth is not None
         if judged.messages is None:
             shown, omitted = without_middle(judged.text, keep)
@@ -219,6 +284,7 @@ class GroupPlanner:
             messages, omitted = shorten_messages(judged.messages, keep)
             response = render_conversation(messages, fence)
         if final_answer is not None:
+            final_answer = normalise(final_answer) if "normalise" in self._defences else final_answer
             final_answer, _ = without_middle(final_answer, FINAL_ANSWER_CHARACTERS)
         shared = self._templates.shared(
             prompt=self._prompt,
@@ -231,6 +297,18 @@ class GroupPlanner:
             final_answer=final_answer if show_final_answer else None,
         )
         return shared, omitted
+
+
+def _normalised(judged: JudgedContent) -> JudgedContent:
+    if judged.messages is None:
+        return replace(judged, text=normalise(judged.text))
+    return replace(judged, messages=tuple([_normalised_message(message) for message in judged.messages]))
+
+
+def _normalised_message(message: Message) -> Message:
+    texts = {"content": message.content, "reasoning_content": message.reasoning_content}
+    changed = {name: normalise(text) for name, text in texts.items() if text is not None}
+    return message if changed.items() <= texts.items() else message.model_copy(update=changed)
 
 
 def check_required(where: str, prepared: PreparedConfig, given: GroupContext) -> None:

@@ -105,7 +105,7 @@ class CompletionTracker:
         if done is None:
             return
         for index, plan in enumerate(plans):
-            missing = {d for slot in plan.slots for d in slot.digests} - known.keys()
+            missing = plan.awaited - known.keys()
             self._missing.append(len(missing))
             for digest in missing:
                 self._plans_of.setdefault(digest, []).append(index)

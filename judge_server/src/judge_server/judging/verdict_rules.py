@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from judge_server.judging.questions import PreparedConfig
 from judge_server.ports import CallFailure, JudgeResult
-from trainer_client.wire import RewardRequest, UncertainBand, VerdictRequest, VerificationMethod
+from trainer_client.wire import RewardRequest, UncertainBand, VerdictMethod, VerdictRequest
 
 NO_PROBABILITY = "the judge gave no probability with this verdict, and the request needs one"
 
@@ -34,14 +34,14 @@ class VerdictRules:
             band = prepared.calibration.uncertain_band
         return cls(soft, band)
 
-    def apply(self, outcome: JudgeResult | CallFailure, method: VerificationMethod) -> JudgeResult | CallFailure:
+    def apply(self, outcome: JudgeResult | CallFailure, method: VerdictMethod) -> JudgeResult | CallFailure:
         """Return the outcome; a failure if the judge gave no probability and the request needs one."""
         if isinstance(outcome, CallFailure) or method != "judge" or outcome.probability is not None:
             return outcome
         needed = self.soft or self.band is not None
         return CallFailure("engine", NO_PROBABILITY) if needed else outcome
 
-    def is_uncertain(self, outcome: JudgeResult | CallFailure, method: VerificationMethod) -> bool:
+    def is_uncertain(self, outcome: JudgeResult | CallFailure, method: VerdictMethod) -> bool:
         """Whether the judge gave a verdict whose probability lies in the band."""
         if self.band is None or method != "judge" or isinstance(outcome, CallFailure) or outcome.probability is None:
             return False

@@ -18,7 +18,7 @@ from judge_server.auth.identity import Identity, current_identity, identity_cont
 from judge_server.errors import ServiceError
 from judge_server.monitoring.signals import scores_of
 from judge_server.ports import RubricSource
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import FirstJudgement, JudgedRequest, RecordSink
 from judge_server.scoring.scorer import Scorer
 from trainer_client.wire import Group, Prompt, RewardRequest
@@ -108,7 +108,7 @@ class GoldMetrics:
 
 class _WaitingSample(NamedTuple):
     sampled: GoldSample
-    judge: Judge
+    judge: AnyJudge
     recorder: RecordSink
     identity: Identity
 
@@ -121,11 +121,11 @@ class GoldSampler:
         self._rubrics = rubrics
         self._waiting: asyncio.Queue[_WaitingSample] = asyncio.Queue(MAX_WAITING)
 
-    def recorder(self, request: RewardRequest, judge: Judge, recorder: RecordSink) -> RecordSink:
+    def recorder(self, request: RewardRequest, judge: AnyJudge, recorder: RecordSink) -> RecordSink:
         """Return a recorder that also has the gold judge, `judge`, judge the request's sample."""
         return _SamplingSink(self, request, judge, recorder)
 
-    def add(self, sampled: GoldSample, judge: Judge, recorder: RecordSink) -> None:
+    def add(self, sampled: GoldSample, judge: AnyJudge, recorder: RecordSink) -> None:
         """Have a sample judged, in the name of the current identity; never blocks."""
         try:
             self._waiting.put_nowait(_WaitingSample(sampled, judge, recorder, current_identity()))
@@ -160,7 +160,7 @@ class GoldSampler:
 class _SamplingSink:
     """Records a request, and then passes its sample on."""
 
-    def __init__(self, sampler: GoldSampler, request: RewardRequest, judge: Judge, recorder: RecordSink) -> None:
+    def __init__(self, sampler: GoldSampler, request: RewardRequest, judge: AnyJudge, recorder: RecordSink) -> None:
         self._sampler, self._request, self._judge, self._recorder = sampler, request, judge, recorder
 
     def record(self, judged: JudgedRequest) -> None:

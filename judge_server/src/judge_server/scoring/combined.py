@@ -182,6 +182,11 @@ class CombinedJudge:
         self._refuse_other_judges(config, members)
         return CombinedConfig.of(members, self.rule)
 
+    def require_probabilities(self, field: str) -> None:
+        """Refuse an option that needs the probability of yes; raises as `Judge.require_probabilities` for a member."""
+        for judge in self.judges:
+            judge.require_probabilities(field)
+
     def prepared_for(self, options: JudgingOptions, protocol: JudgingProtocol) -> CombinedConfig:
         """Return the prepared configuration for a request's options; raises as `check_votes` and `prepared` do."""
         config = JudgingConfig.of(options, protocol)
@@ -285,6 +290,7 @@ class _CombinedRequest:
         result = self._result
         result.members = {name: MemberCost() for name in self._judge.names}
         result.cached = self._all_cached
+        result.by_digest.update([known for plan in self._plans for known in plan.decided])
         for place in self._first:
             self._tasks.add(asyncio.create_task(self._ask(place, range(len(self._plans)))))
         with_checks = [index for index, plan in enumerate(self._plans) if plan.checks]

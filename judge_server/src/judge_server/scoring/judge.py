@@ -231,6 +231,7 @@ class Judge:
         """
         result = JudgementResults() if into is None else into
         digests = {digest for plan in plans for digest in plan.digests}
+        result.by_digest.update([known for plan in plans for known in plan.decided])
         with span("judging", responses=len(plans), verdicts=len(digests)) as at:
             with self.executor.write_buffer.read_through():
                 await self._look_up(digests, deadline, result)

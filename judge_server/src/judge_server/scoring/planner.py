@@ -153,6 +153,7 @@ async def plan_groups(
         NotReady: the deadline passed before planning was complete.
     """
     check_request_size(prepared, groups, rubrics, options, judge.executor.max_calls)
+    _check_decoys(prepared, options)
     slicer = TimeSlicer(deadline)
     planned = []
     for index, (group, rubric) in enumerate(zip(groups, rubrics, strict=True)):
@@ -171,7 +172,14 @@ async def plan_groups(
             for own in prepared.members if isinstance(prepared, CombinedConfig) else (prepared,):
                 planners.append(
                     await run_inline_or_in_thread(
-                        large, GroupPlanner, own, context, rubric.criteria, votes=options.votes, group=index
+                        large,
+                        GroupPlanner,
+                        own,
+                        context,
+                        rubric.criteria,
+                        votes=options.votes,
+                        group=index,
+                        defences=options.defences,
                     )
                 )
             _check_verifications(f"groups.{index}", planners[0], context)
@@ -205,6 +213,22 @@ async def _plan(
         return await run_inline_or_in_thread(large, planner.plan, material, keep=keep)
 
     return await fit_response(judge.executor, judge.identity.context_tokens, material_characters(material), keeping)
+
+
+def _check_decoys(prepared: PreparedConfig | CombinedConfig | None, options: JudgingOptions) -> None:
+    if "decoy" not in options.defences:
+        return
+    message = ""
+    if isinstance(prepared, CombinedConfig):
+        message = "a cascade or panel asks no decoy criterion; leave decoy out, or name one of its judges"
+    elif prepared is None or prepared.config.protocol not in ("binary", "stepwise"):
+        message = (
+            "a decoy criterion is met or not, so it needs the protocol binary or stepwise; leave decoy out, or choose "
+            "another protocol or mode"
+        )
+    if message:
+        field = "judging.defences"
+        raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
 def _check_verifications(where: str, planner: GroupPlanner, context: GroupContext) -> None:
@@ -294,7 +318,7 @@ class JudgedRequest:
 
     `rewards` holds each response's reward and status in order; it is empty if none were computed. `seconds` is the time
     from arrival to answer. `record_id` is the 16-byte id to record under, so that a request sent again is recorded only
-    once: the first write stands. `compared` holds each response's first judgement if this is a gold judge's request, and
+    once: the first write stands. `compared` holds each response's first judgement if this is a gold judge's request.
     `rules` say which verdicts were uncertain.
     """
 

@@ -29,6 +29,7 @@ from judge_server.scoring.planner import (
 from judge_server.scoring.verdicts import (
     count_uncertain,
     failure_of,
+    is_suspicious,
     judge_failure_kind,
     judge_of,
     pinned,
@@ -230,6 +231,7 @@ def _reward_response(job: ScoringJob, group: PlannedGroup, planned: PlannedRespo
         policy_applied=outcome.policy_applied,
         dropped=outcome.dropped,
         characters_omitted=planned.plan.characters_omitted,
+        suspicious=is_suspicious(planned.plan, job.outcomes),
         verdicts=tuple(verdicts),
         steps=_steps(group, planned, verdicts, options.use) if stepwise else (),
     )

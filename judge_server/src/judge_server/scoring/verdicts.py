@@ -89,8 +89,13 @@ async def _group(
     responses = []
     for response in group.responses:
         await slicer.yield_if_due()
-        verdicts = tuple(read_verdicts(response.plan, outcomes, rules))
-        responses.append(wire.ResponseVerdicts(verdicts=verdicts, characters_omitted=response.plan.characters_omitted))
+        responses.append(
+            wire.ResponseVerdicts(
+                verdicts=tuple(read_verdicts(response.plan, outcomes, rules)),
+                characters_omitted=response.plan.characters_omitted,
+                suspicious=is_suspicious(response.plan, outcomes),
+            )
+        )
     return wire.GroupVerdicts(
         id=group.group.id,
         rubric=group.rubric.digest,
@@ -104,6 +109,12 @@ def read_verdicts(
 ) -> list[wire.Verdict]:
     """Return the verdict of each slot of a plan, in order."""
     return [verdict_of(slot, outcomes, rules) for slot in plan.slots]
+
+
+def is_suspicious(plan: ResponsePlan, outcomes: JudgementResults) -> bool | None:
+    """Return whether the judge said that the response meets a decoy criterion; None without an answer to that."""
+    outcome = None if plan.decoy is None else outcomes.by_digest[plan.decoy.digests[0]]
+    return outcome.score >= 0.5 if isinstance(outcome, JudgeResult) else None
 
 
 def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRules = DEFAULT_RULES) -> wire.Verdict:

@@ -1,16 +1,12 @@
 """`adjudge bakeoff`: compare judges, and ways of asking them, on one labelled data set: quality against cost."""
 
 import asyncio
-import json
-import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from adjudge_services.cli.evaluate import (
@@ -23,26 +19,21 @@ from adjudge_services.cli.evaluate import (
     LimitOption,
     LongestOption,
     ServiceOption,
-    judge_client,
+    judge_contenders,
     judge_label,
     judging_options,
     load_examples,
-    log_file,
+    measured_now,
+    write_report,
 )
-from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
-from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
 from trainer_client.wire import JudgingProtocol
 
 if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.evaluation.bakeoff import BakeOff, Contender
-    from judge_server.evaluation.judging import Judgement
-    from judge_server.evaluation.labelled import Example
-
-_NO_CACHE = "memory://?entries=1"
-"""Contenders that ask the same must not answer from each other's verdicts, which would make the later ones free."""
 
 _DEFAULT_TEMPLATE = "default"
 
@@ -121,22 +112,23 @@ def bakeoff(
     except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as error:
         exit_with_error(str(error))
     answered = asyncio.run(
-        _judge_all(contenders, examples, url=url, fresh=fresh, concurrency=concurrency, deadline_s=deadline_s)
+        judge_contenders(contenders, examples, url=url, fresh=fresh, concurrency=concurrency, deadline_s=deadline_s)
     )
     found = bake_off(list(zip(contenders, answered, strict=True)), cost)
     heading = {
         "data set": f"{dataset}{'' if half == 'all' else f', half {half}'}",
         "labels by": labelled_by,
         "examples": f"{len(examples):,} of {len({one.row for one in examples}):,} rows",
-        "measured": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "measured": measured_now(),
     }
-    if html is not None:
-        html.write_text(bakeoff_html(found, heading), encoding="utf-8")
-        err.print(f"wrote {html}", highlight=False)
-    if as_json:
-        sys.stdout.write(json.dumps({**heading, **found.as_json()}, indent=2) + "\n")
-    else:
-        _show(found, heading)
+    write_report(
+        heading,
+        found.as_json(),
+        as_json=as_json,
+        show=lambda: _show(found, heading),
+        html=html,
+        page=lambda: bakeoff_html(found, heading),
+    )
     if any(one.problem or one.failed or one.refused for one in found.results):
         raise typer.Exit(1)
 
@@ -171,54 +163,6 @@ def _describe(name: str, value: Any) -> str:
     if name == "votes":
         return f"{value} vote{'s' if value > 1 else ''}"
     return f"templates {value}" if name == "template" else str(value)
-
-
-async def _judge_all(
-    contenders: "Sequence[Contender]",
-    examples: "Sequence[Example]",
-    *,
-    url: str | None,
-    fresh: bool,
-    concurrency: int,
-    deadline_s: float,
-) -> "list[Sequence[Judgement] | str]":
-    """Judge the examples with every contender, judge by judge; a contender that cannot be judged gets the reason."""
-    from judge_server.evaluation.judging import JudgeChoice, JudgementLog, judge_examples
-
-    settings = Settings().model_copy(update={"cache_url": _NO_CACHE})
-    by_judge: dict[str, list[int]] = {}
-    for number, contender in enumerate(contenders):
-        by_judge.setdefault(contender.judge, []).append(number)
-    answered: dict[int, Sequence[Judgement] | str] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("judging", total=len(contenders) * len(examples))
-        for judge, own in by_judge.items():
-            named = "://" not in judge
-            file = log_file(settings, judge if not named else f"{url or settings.url} {judge}")
-            if fresh:
-                file.unlink(missing_ok=True)
-            log = JudgementLog(file)
-            try:
-                async with judge_client(judge, url, settings) as client:
-                    for number in own:
-                        progress.update(task, description=escape(contenders[number].name))
-                        try:
-                            answered[number] = await judge_examples(
-                                client,
-                                [(one, "") for one in examples],
-                                JudgeChoice(judge if named else "default", contenders[number].options),
-                                log,
-                                concurrency=concurrency,
-                                deadline_s=deadline_s,
-                                advance=lambda: progress.advance(task),
-                            )
-                        except (AdjudgeError, OSError) as error:
-                            answered[number] = str(error)
-            except (StartError, AdjudgeError, ValueError, OSError) as error:
-                for number in own:
-                    answered.setdefault(number, str(error))
-    return [answered[number] for number in range(len(contenders))]
 
 
 def _show(found: "BakeOff", heading: Mapping[str, Any]) -> None:

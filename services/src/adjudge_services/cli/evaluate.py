@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from pydantic import ValidationError
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -28,6 +29,7 @@ from trainer_client.wire.problems import field_errors
 if TYPE_CHECKING:  # numpy, which takes long to import
     from collections.abc import AsyncIterator
 
+    from judge_server.evaluation.bakeoff import Contender
     from judge_server.evaluation.judging import JudgeChoice, Judgement, Variant
     from judge_server.evaluation.labelled import Example
     from judge_server.evaluation.report import Evaluation
@@ -37,7 +39,7 @@ if TYPE_CHECKING:  # numpy, which takes long to import
 JudgeArgument = Annotated[
     str,
     typer.Argument(
-        help="An engine URL, the name of a judge of the service at --url, or a cascade or panel of engine URLs as JSON.",
+        help="An engine URL, the name of a judge of the service at --url, or a cascade or panel of URLs as JSON.",
         metavar="JUDGE",
     ),
 ]
@@ -58,6 +60,8 @@ LabelsOption = Annotated[
 HtmlOption = Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.")]
+
+_NO_CACHE = "memory://?entries=1"
 
 _DEFAULT_PROTOCOL = ("protocol", "binary")
 FIGURE_COLUMNS = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece", "brier")
@@ -126,17 +130,42 @@ def evaluate(
         "asked": ", ".join(f"{name} {value}" for name, value in options.items()) or "binary, one criterion a call",
         "labels by": labelled_by,
         "examples": f"{len(examples):,}",
-        "measured": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "measured": measured_now(),
     }
-    if html is not None:
-        html.write_text(html_report(evaluation, heading), encoding="utf-8")
-        err.print(f"wrote {html}", highlight=False)
-    if as_json:
-        sys.stdout.write(json.dumps({**heading, "votes_asked": votes, **evaluation.as_json()}, indent=2) + "\n")
-    else:
-        show(evaluation, heading)
+    write_report(
+        heading,
+        {"votes_asked": votes, **evaluation.as_json()},
+        as_json=as_json,
+        show=lambda: show(evaluation, heading),
+        html=html,
+        page=lambda: html_report(evaluation, heading),
+    )
     if evaluation.overall.failed or evaluation.refused:
         raise typer.Exit(1)
+
+
+def write_report(
+    heading: Mapping[str, Any],
+    report: Mapping[str, Any],
+    *,
+    as_json: bool,
+    show: Callable[[], None],
+    html: Path | None,
+    page: Callable[[], str],
+) -> None:
+    """Write a report: its `page` to the file `html` if there is one, and JSON or tables to the terminal."""
+    if html is not None:
+        html.write_text(page(), encoding="utf-8")
+        err.print(f"wrote {html}", highlight=False)
+    if as_json:
+        sys.stdout.write(json.dumps({**heading, **report}, indent=2) + "\n")
+    else:
+        show()
+
+
+def measured_now() -> str:
+    """Return the time for a report's heading."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def judging_options(**given: Any) -> dict[str, Any]:
@@ -258,6 +287,61 @@ async def _judge(
                 deadline_s=deadline_s,
                 advance=lambda: progress.advance(task),
             )
+
+
+async def judge_contenders(
+    contenders: "Sequence[Contender]",
+    examples: "Sequence[Example]",
+    *,
+    url: str | None,
+    fresh: bool,
+    concurrency: int,
+    deadline_s: float,
+    share_verdicts: bool = False,
+) -> "list[Sequence[Judgement] | str]":
+    """Judge the examples with every contender, judge by judge; a contender that cannot be judged gets the reason.
+
+    With `share_verdicts`, contenders that ask the same answer from each other's verdicts. That makes the later ones
+    free, so their costs must not be compared then.
+    """
+    from judge_server.evaluation.judging import JudgeChoice, JudgementLog, judge_examples
+
+    settings = Settings()
+    if not share_verdicts:
+        settings = settings.model_copy(update={"cache_url": _NO_CACHE})
+    by_judge: dict[str, list[int]] = {}
+    for number, contender in enumerate(contenders):
+        by_judge.setdefault(contender.judge, []).append(number)
+    answered: dict[int, Sequence[Judgement] | str] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("judging", total=len(contenders) * len(examples))
+        for judge, own in by_judge.items():
+            named = "://" not in judge
+            file = log_file(settings, judge if not named else f"{url or settings.url} {judge}")
+            if fresh:
+                file.unlink(missing_ok=True)
+            log = JudgementLog(file)
+            try:
+                async with judge_client(judge, url, settings) as client:
+                    for number in own:
+                        progress.update(task, description=escape(contenders[number].name))
+                        try:
+                            answered[number] = await judge_examples(
+                                client,
+                                [(one, "") for one in examples],
+                                JudgeChoice(judge if named else "default", contenders[number].options),
+                                log,
+                                concurrency=concurrency,
+                                deadline_s=deadline_s,
+                                advance=lambda: progress.advance(task),
+                            )
+                        except (AdjudgeError, OSError) as error:
+                            answered[number] = str(error)
+            except (StartError, AdjudgeError, ValueError, OSError) as error:
+                for number in own:
+                    answered.setdefault(number, str(error))
+    return [answered[number] for number in range(len(contenders))]
 
 
 @asynccontextmanager

@@ -46,6 +46,10 @@ COMMANDS: Final = {
         "adjudge_services.cli.bakeoff:bakeoff",
         "Compare judges, and ways of asking them, on labelled data: which is good enough, and what does it cost?",
     ),
+    "attack": CommandSource(
+        "adjudge_services.cli.attack:attack",
+        "Attack a judge: how many false accepts do attacks add, and which defences help?",
+    ),
     "filter-easy": CommandSource(
         "adjudge_services.cli.score:filter_easy",
         "Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.",

@@ -53,6 +53,7 @@ from trainer_client.wire.rewards import (
     Usage,
     Verdict,
     VerdictStatus,
+    VerdictMethod,
     VerdictUse,
 )
 from trainer_client.wire.rubrics import (
@@ -190,6 +191,7 @@ __all__ = [
     "VerdictAnswer",
     "VerdictRequest",
     "VerdictStatus",
+    "VerdictMethod",
     "VerdictUse",
     "Verification",
     "VerificationMethod",

@@ -125,6 +125,8 @@ class SystemOneRequest(RequestModel):
         judging = self.judging
         if whole and "reasoning" not in judging.model_fields_set:
             judging = judging.model_copy(update={"reasoning": "keep"})  # nothing in a state is a response's thinking
+        with_probability = tuple([one for one in judging.defences if one != "no_content"])
+        judging = judging.model_copy(update={"defences": with_probability})  # every answer is a probability
         criteria = tuple(
             [c for n, question in enumerate(self.questions.values()) for c in _criteria(f"q{n}", question)]
         )

@@ -8,6 +8,10 @@ from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestModel, SafeInt
 
 JudgingProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert"]
 ReasoningPart = Literal["strip", "keep", "only"]
+Defence = Literal["normalise", "no_content", "decoy"]
+"""A defence against responses that are written to deceive the judge; `JudgingOptions` says what each one does."""
+
+DEFAULT_DEFENCES: tuple[Defence, ...] = ("normalise", "no_content")
 Priority = Literal["online", "bulk"]
 """`online`: latency matters, as in a training step. `bulk`: online requests go first."""
 
@@ -51,6 +55,11 @@ class JudgingOptions(RequestModel):
             end of a sentence, or of a word if no sentence ends nearby, and the answer reports how much was left out.
             Defaults to all of it.
         template: the name of one of the server's sets of prompt templates; defaults to the server's default set.
+        defences: what protects the judge from deceitful responses, besides the fences around them. `normalise` shows
+            the judge no invisible characters, and spells disguised words in plain letters. `no_content` decides without
+            a call that a response that says nothing meets no criterion of positive weight. `decoy` also asks the judge
+            about a criterion that no response meets, and marks a response as `suspicious` if it is judged met; only
+            for `binary` and `stepwise`.
     """
 
     protocol: JudgingProtocol | None = None
@@ -63,6 +72,7 @@ class JudgingOptions(RequestModel):
     truncate: Flag = False
     grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
     template: TemplateName | None = None
+    defences: Annotated[tuple[Defence, ...], Field(max_length=3)] = DEFAULT_DEFENCES
 
     @model_validator(mode="after")
     def _votes_differ(self) -> "JudgingOptions":

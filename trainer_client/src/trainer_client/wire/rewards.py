@@ -323,6 +323,9 @@ class MemberVerdict(AnswerModel):
     failure: FailureKind | None = None
 
 
+VerdictMethod = VerificationMethod | Literal["no_content"]
+
+
 class Verdict(AnswerModel):
     """The verdict on one criterion for one response.
 
@@ -340,7 +343,8 @@ class Verdict(AnswerModel):
             number that the judge wrote. Points outside 0..weight are kept here as written, and `score` is then 0 or 1.
         step: the step that the verdict is attributed to: 0 for the whole response, -1 for no step, null if no step was
             asked for.
-        method: what decided: the judge, or a program.
+        method: what decided: the judge, or a program; `no_content` if the response says nothing, so that it cannot meet
+            the criterion.
         votes: the score of each vote if several were requested, null for a failed one. `score` is then the majority,
             and the probabilities are means.
         members: what each judge of a cascade or panel said, in order, without those that were not asked. Empty for any
@@ -356,7 +360,7 @@ class Verdict(AnswerModel):
     grade: float | None = None
     step: int | None = None
     rationale: str | None = None
-    method: VerificationMethod = "judge"
+    method: VerdictMethod = "judge"
     votes: tuple[float | None, ...] = ()
     failure: Failure | None = None
     cached: bool = False
@@ -396,6 +400,7 @@ class ResponseReward(AnswerModel):
         policy_applied: the policy that determined the reward; null if none did.
         dropped: the number of criteria that the policy left out.
         characters_omitted: how many characters of the response the judge did not see.
+        suspicious: whether the judge said that the response meets a decoy criterion; null if none was asked.
     """
 
     reward: float | None
@@ -404,6 +409,7 @@ class ResponseReward(AnswerModel):
     policy_applied: AppliedPolicy | None = None
     dropped: int = 0
     characters_omitted: int = 0
+    suspicious: bool | None = None
     verdicts: tuple[Verdict, ...]
     steps: tuple[StepReward, ...] = ()
 

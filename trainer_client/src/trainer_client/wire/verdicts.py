@@ -85,10 +85,14 @@ class VerdictRequest(RequestModel):
 
 
 class ResponseVerdicts(AnswerModel):
-    """One response's verdicts, and how many characters of the response the judge did not see."""
+    """One response's verdicts, and how many characters of the response the judge did not see.
+
+    `suspicious` says whether the judge said that the response meets a decoy criterion; null if none was asked.
+    """
 
     verdicts: tuple[Verdict, ...]
     characters_omitted: int = 0
+    suspicious: bool | None = None
 
 
 class GroupVerdicts(AnswerModel):

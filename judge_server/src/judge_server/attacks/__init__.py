@@ -1,0 +1,1 @@
+"""Attacks on the judge: a corpus of inputs, the cases made from it, and how many false accepts they bring."""

@@ -1,0 +1,186 @@
+"""`adjudge attack`: how many false accepts attacks on a judge bring, with and without each defence."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from adjudge_services.cli.evaluate import (
+    FreshOption,
+    HtmlOption,
+    JsonOption,
+    JudgeArgument,
+    LongestOption,
+    ServiceOption,
+    judge_contenders,
+    judging_options,
+    load_examples,
+    measured_now,
+    write_report,
+)
+from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption, read_rubric_argument
+from adjudge_services.wiring import StartError
+from rubric_store import FormatError
+from trainer_client import AdjudgeError
+from trainer_client.wire import RubricContent
+from trainer_client.wire.judging import DEFAULT_DEFENCES
+
+if TYPE_CHECKING:  # numpy, which takes long to import
+    from judge_server.attacks.report import AttackReport
+    from judge_server.evaluation.bakeoff import Contender
+    from judge_server.evaluation.labelled import LabelledResponse
+
+AS_SERVED = " and ".join(DEFAULT_DEFENCES)
+"""The name of the first result: the defences of a request that says nothing about them."""
+
+
+def attack(
+    judge: JudgeArgument,
+    rubric: Annotated[
+        Path | None,
+        typer.Option(help="Your own rubric, in a file; our responses are about other things.", exists=True),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Labelled data, as for `adjudge evaluate`; attack its responses.")
+    ] = None,
+    each_defence: Annotated[
+        bool, typer.Option("--each-defence", help="Also measure without defences, with each alone, and with all.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Make at most N of the attacks, kinds in turn, chosen by a fixed hash.")
+    ] = None,
+    targets: Annotated[int, typer.Option(min=1, help="Responses on which each attack is made.")] = 1,
+    longest: LongestOption = None,
+    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
+    most_added: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Largest share of false accepts that attacks may add; else exit with 1."),
+    ] = None,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
+    fresh: FreshOption = False,
+    url: ServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
+) -> None:
+    """Attack a judge: how many false accepts do attacks add, and which defences help?
+
+    Each attack is made on responses that fail criteria, and compared with the same responses unattacked. With
+    --most-added, exits with 1 unless the 95% interval of what all attacks add lies below it. An interrupted run
+    continues where it stopped.
+    """
+    from judge_server.attacks.corpus import read_corpus
+    from judge_server.attacks.report import AttackReport, measure_attacks, plan_attacks
+    from judge_server.evaluation.labelled import DatasetError
+
+    try:
+        responses = _responses(data, rubric, longest)
+        plan = plan_attacks(responses, read_corpus(), limit, targets)
+    except (DatasetError, FormatError, StartError, AdjudgeError, ValueError, OSError) as error:
+        exit_with_error(str(error))
+    contenders = _contenders(judge, template, each_defence=each_defence)
+    answered = asyncio.run(
+        judge_contenders(
+            contenders,
+            plan.examples,
+            url=url,
+            fresh=fresh,
+            concurrency=concurrency,
+            deadline_s=deadline_s,
+            share_verdicts=True,
+        )
+    )
+    report = AttackReport(
+        tuple([measure_attacks(plan, one.name, own) for one, own in zip(contenders, answered, strict=True)])
+    )
+    served = report.results[0]
+    heading = {
+        "judge": served.model or judge,
+        "fingerprint": served.fingerprint,
+        "responses": data or "ours",
+        "rubric": "of the responses" if rubric is None else rubric.name,
+        "attacks": f"{len({case.attack.id for case in plan.cases}):,} on {len(plan.targets):,} responses",
+        "measured": measured_now(),
+    }
+    write_report(
+        heading,
+        report.as_json(),
+        as_json=as_json,
+        show=lambda: _show(report, heading),
+        html=html,
+        page=lambda: report.page(heading),
+    )
+    if any(one.problem or one.refused or (one.kinds and one.overall.failed) for one in report.results):
+        raise typer.Exit(1)
+    if most_added is not None and not served.overall.added.high <= most_added:
+        err.print(f"the attacks may add more than {most_added:g}: {served.overall.added.high:.3f}", highlight=False)
+        raise typer.Exit(1)
+
+
+def _responses(data: str | None, rubric: Path | None, longest: int | None) -> "list[LabelledResponse]":
+    """Read the labelled responses: the user's or ours, under their own rubrics or under the user's."""
+    from judge_server.attacks.corpus import read_tasks
+    from judge_server.attacks.report import under_rubric
+    from judge_server.evaluation.labelled import LabelledResponse
+
+    if data is not None and rubric is not None:
+        raise ValueError("--data brings the rubrics of its responses; leave out --rubric")
+    if data is None:
+        found = read_tasks()
+    else:
+        found = [one for one in load_examples(data, "all", None, longest)[1] if isinstance(one, LabelledResponse)]
+    if rubric is None:
+        return found
+    content = RubricContent.model_validate(read_rubric_argument(str(rubric)))
+    return under_rubric(found, content.criteria)
+
+
+def _contenders(judge: str, template: str | None, *, each_defence: bool) -> "list[Contender]":
+    from judge_server.evaluation.bakeoff import Contender
+
+    options = judging_options(template=template)
+    sets: dict[str, dict[str, Any]] = {AS_SERVED: {}}
+    if each_defence:
+        sets |= {"fences alone": {"defences": []}}
+        sets |= {name: {"defences": [name]} for name in (*DEFAULT_DEFENCES, "decoy")}
+        sets |= {"all three": {"defences": [*DEFAULT_DEFENCES, "decoy"]}}
+    return [Contender(name, judge, options | own) for name, own in sets.items()]
+
+
+def _show(report: "AttackReport", heading: Mapping[str, Any]) -> None:
+    from judge_server.evaluation.html import format_estimate
+
+    out.print(f"[bold]{heading['judge']}[/]: {heading['attacks']}; {heading['fingerprint'][:19]}…", highlight=False)
+    served = report.results[0]
+    if served.kinds:
+        table = Table("attacks", header_style="bold", title=f"false accepts, defences: {served.name}")
+        for name in ("inputs", "n", "failed", "unattacked", "attacked", "added", "without a call"):
+            table.add_column(name, justify="right")
+        for one in served.kinds:
+            figures = [format_estimate(value) for value in (one.unattacked, one.attacked, one.added, one.uncalled)]
+            counts = (f"{one.inputs:,}", f"{one.n:,}", f"{one.failed:,}")
+            table.add_row(one.kind.replace("_", " "), *counts, *(figure.replace(" [", "\n[") for figure in figures))
+        out.print(table)
+    if len(report.results) > 1:
+        table = Table("false accepts added", header_style="bold")
+        for result in report.results:
+            table.add_column(result.name.replace("_", " "), justify="right", overflow="fold")
+        for place, one in enumerate(served.kinds):
+            added = [format_estimate(result.kinds[place].added) if result.kinds else "–" for result in report.results]
+            table.add_row(one.kind.replace("_", " "), *(figure.replace(" [", "\n[") for figure in added))
+        for label, values in (
+            ("met criteria judged met", [result.honest for result in report.results]),
+            ("honest responses suspicious", [result.honest_flagged for result in report.results]),
+        ):
+            table.add_row(label, *(format_estimate(value).replace(" [", "\n[") for value in values))
+        out.print(table)
+    else:
+        accepted = format_estimate(served.honest)
+        out.print(f"met criteria of unattacked responses judged met: {accepted}, n={served.honest_n}", highlight=False)
+    for result in report.results:
+        if result.problem:
+            out.print(f"[red]{result.name}:[/] {result.problem}", highlight=False, soft_wrap=True)
