@@ -145,6 +145,26 @@ CREATE TABLE ledger_run_rubrics (
 )
  WITHOUT ROWID
 
+CREATE TABLE ledger_run_signals (
+    project_id VARCHAR(200) NOT NULL,
+    run VARCHAR(256) NOT NULL,
+    step BIGINT NOT NULL,
+    signal TEXT NOT NULL,
+    name TEXT NOT NULL,
+    pairs BIGINT NOT NULL,
+    x DOUBLE NOT NULL,
+    y DOUBLE NOT NULL,
+    xx DOUBLE NOT NULL,
+    yy DOUBLE NOT NULL,
+    xy DOUBLE NOT NULL,
+    within BIGINT NOT NULL,
+    within_xx DOUBLE NOT NULL,
+    within_yy DOUBLE NOT NULL,
+    within_xy DOUBLE NOT NULL,
+    CONSTRAINT pk_ledger_run_signals PRIMARY KEY (project_id, run, step, signal, name)
+)
+ WITHOUT ROWID
+
 CREATE TABLE ledger_run_steps (
     project_id VARCHAR(200) NOT NULL,
     run VARCHAR(256) NOT NULL,

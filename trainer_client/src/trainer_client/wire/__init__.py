@@ -52,8 +52,8 @@ from trainer_client.wire.rewards import (
     UncertainPolicy,
     Usage,
     Verdict,
-    VerdictStatus,
     VerdictMethod,
+    VerdictStatus,
     VerdictUse,
 )
 from trainer_client.wire.rubrics import (
@@ -189,9 +189,9 @@ __all__ = [
     "Usage",
     "Verdict",
     "VerdictAnswer",
+    "VerdictMethod",
     "VerdictRequest",
     "VerdictStatus",
-    "VerdictMethod",
     "VerdictUse",
     "Verification",
     "VerificationMethod",
