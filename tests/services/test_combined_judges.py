@@ -51,6 +51,11 @@ async def judged(http: httpx2.AsyncClient, judge: str, path: str = "/v1/verdicts
     return answer.json()
 
 
+def members_of(answer: Any) -> dict[str, Any]:
+    """What each member cost, by name."""
+    return {one["judge"]: one["usage"] for one in answer["judge"]["members"]}
+
+
 def verdicts_of(answer: Any) -> list[Any]:
     """All verdicts of an answer."""
     return [v for group in answer["groups"] for response in group["responses"] for v in response["verdicts"]]
@@ -69,9 +74,9 @@ async def test_a_cascade_answers_like_any_judge_and_shows_its_members() -> None:
         assert combined["score"] == (1.0 if escalated else alone["score"])
         assert [one["judge"] for one in combined["members"]] == (["small", "large"] if escalated else ["small"])
         assert combined["cached"] is not escalated
-    usage = answer["usage"]
-    assert usage["members"]["small"]["judge_calls"] == 0  # cached by the request that named it
-    assert usage["members"]["large"]["verdicts"] == usage["members"]["large"]["judge_calls"] == sum(inside)
+    usage, members = answer["usage"], members_of(answer)
+    assert members["small"]["judge_calls"] == 0  # cached by the request that named it
+    assert members["large"]["verdicts"] == members["large"]["judge_calls"] == sum(inside)
     assert usage["judge_calls"] == usage["compared"] == sum(inside)
     assert usage["disagreed"] == sum(e and one["score"] == 0.0 for one, e in zip(small, inside, strict=True))
     assert answer["judge"]["model"] == "cascade(scripted, scripted)"
@@ -99,7 +104,7 @@ async def test_rewards_steps_streams_comparisons_and_programs_take_a_cascade_or_
             streamed = await http.post("/v1/rewards", json=asked, headers={"Accept": "application/x-ndjson"})
             lines = [json.loads(line) for line in streamed.text.splitlines()]
             assert [one["reward"] for one in lines[0]["group"]["responses"]] == [one["reward"] for one in responses]
-            assert lines[-1]["summary"]["usage"]["members"].keys() == rewarded["usage"]["members"].keys()
+            assert members_of(lines[-1]["summary"]).keys() == members_of(rewarded).keys()
             pairs = {"pairs": [{"id": "p", "prompt": "?", "a": "one", "b": "two"}], "judge": judge}
             compared = (await http.post("/v1/comparisons", json=pairs)).json()
             assert compared["pairs"][0]["status"] == "ok"
@@ -125,12 +130,12 @@ async def test_readiness_capabilities_and_metrics_name_them() -> None:
         listed = {one["name"]: one for one in (await http.get("/v1")).json()["judges"]}
         assert listed["both"]["kind"] == "cascade"
         assert listed["three"]["members"] == ["default", "small", "large"]
-        usage = (await judged(http, "both"))["usage"]
+        answer = await judged(http, "both")
         page = (await http.get("/metrics")).text
-    small, large = usage["members"]["small"], usage["members"]["large"]
+    small, large = members_of(answer).values()
     assert f'adjudge_member_verdicts_total{{judge="both",member="large",outcome="ok"}} {large["verdicts"]}.0' in page
     assert f'adjudge_member_calls_total{{judge="both",member="small"}} {small["judge_calls"]}.0' in page
-    assert f'adjudge_members_disagreed_total{{judge="both"}} {usage["disagreed"]}.0' in page
+    assert f'adjudge_members_disagreed_total{{judge="both"}} {answer["usage"]["disagreed"]}.0' in page
     assert 'adjudge_judge_calls_total{judge="both"} 0.0' in page  # its members have them
 
 
@@ -160,8 +165,8 @@ async def test_the_ledger_keeps_what_each_member_said_and_cost(
     with engine.connect() as connection:
         (row,) = connection.execute(select(requests.c.members, requests.c.judge_calls))
     engine.dispose()
-    assert json.loads(row.members) == answer["usage"]["members"]
-    assert row.judge_calls == sum(one["judge_calls"] for one in answer["usage"]["members"].values())
+    assert json.loads(row.members) == members_of(answer)
+    assert row.judge_calls == sum(one["judge_calls"] for one in members_of(answer).values())
 
 
 @pytest.mark.parametrize(
@@ -210,7 +215,8 @@ def test_an_api_makes_cascades_of_judge_processes_and_survives_the_loss_of_the_l
         ):
             api.wait_until_ready(client)
             before = client.verdicts(groups=GROUPS, rubric={"criteria": CRITERIA})
-            assert before.usage.members["large"].verdicts > 0
+            assert before.judge is not None
+            assert before.judge.members[1].usage.verdicts > 0
             assert before.usage.failed == 0
             large.process.kill()
             large.process.wait()

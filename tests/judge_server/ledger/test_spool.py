@@ -138,10 +138,13 @@ async def test_a_file_of_before_the_newest_column_is_read_and_one_that_lacks_mor
     kinds = from_json(spooled.read())
     count, columns = kinds[1]
     files(tmp_path)[0].write_bytes(to_json([kinds[0], [count, columns[:-1]], *kinds[2:]]))
-    older = [row._replace(raw_probability=None) for row in given.verdicts]
+    older = [row._replace(members=None) for row in given.verdicts]
     assert read_rows(spooled) == given._replace(verdicts=older)
     files(tmp_path)[0].write_bytes(to_json([kinds[0], [count, columns[:-2]], *kinds[2:]]))
-    with pytest.raises(ValueError, match="VerdictRow has 10 columns"):
+    oldest = [row._replace(members=None, raw_probability=None) for row in given.verdicts]
+    assert read_rows(spooled) == given._replace(verdicts=oldest)
+    files(tmp_path)[0].write_bytes(to_json([kinds[0], [count, columns[:-3]], *kinds[2:]]))
+    with pytest.raises(ValueError, match="VerdictRow has 11 columns"):
         read_rows(spooled)
 
 

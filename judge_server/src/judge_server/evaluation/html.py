@@ -204,10 +204,10 @@ def cascade_plot(points: Sequence[CascadePoint], chosen: CascadePoint | None) ->
             if not isnan(figure.low):
                 marks.append(f'<line class="bar" x1="{x}" y1="{_y(figure.low)}" x2="{x}" y2="{_y(figure.high)}"/>')
             if not isnan(figure.value):
+                shown = f"{name.replace('_', ' ')} {format_estimate(figure)} at {share:.2f} escalated"
                 marks.append(
                     f'<circle class="dot {kind}" cx="{x}" cy="{_y(figure.value)}" r="{size}">'
-                    f"<title>{name.replace('_', ' ')} {format_estimate(figure)} at {share:.2f} escalated</title>"
-                    "</circle>"
+                    f"<title>{shown}</title></circle>"
                 )
     title = "Agreement and balanced accuracy of a cascade against the share escalated"
     return _frame("share escalated to the large judge", "", marks, title, diagonal=False)

@@ -15,7 +15,7 @@ from judge_server.monitoring.signals import signals_of
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse
-from judge_server.scoring.verdicts import members_of, usage_of
+from judge_server.scoring.verdicts import member_usage, members_of
 from trainer_client.steps import has_format
 from trainer_client.wire import Prompt
 from trainer_client.wire.ledger_rows import (
@@ -58,8 +58,8 @@ def digest_bytes(rubric: str) -> bytes:
 
 
 def _member_costs(outcomes: JudgementResults) -> str | None:
-    usage = usage_of(outcomes).members
-    return json.dumps({name: cost.model_dump() for name, cost in usage.items()}) if usage else None
+    costs = outcomes.members
+    return json.dumps({name: member_usage(cost).model_dump() for name, cost in costs.items()}) if costs else None
 
 
 def _member_verdicts(result: JudgeResult) -> str | None:

@@ -65,7 +65,7 @@ async def compare(
     )
     pairs = tuple([_compared(pair, orders, outcomes) for pair, orders in zip(request.pairs, plans, strict=True)])
     scores = [pair.score for pair in pairs if pair.score is not None]
-    judge_info = judge_of(judge, prepared)
+    judge_info = judge_of(judge, prepared, outcomes)
     assert judge_info is not None
     return wire.ComparisonAnswer(
         request_id=request_id,

@@ -180,7 +180,7 @@ def _answer_fields(judge: AnyJudge, job: ScoringJob) -> dict[str, Any]:
         "step": job.request.step,
         "mode": job.request.reward.mode,
         "on_failure": job.request.on_failure,
-        "judge": judge_of(judge, job.prepared),
+        "judge": judge_of(judge, job.prepared, job.outcomes),
         "rubrics": pinned([group.rubric for group in job.groups]),
         "usage": usage_of(job.outcomes, job.groups, job.rules, checklist=job.request.protocol == "checklist"),
         **({} if job.rules.band is None else _abstention(job)),

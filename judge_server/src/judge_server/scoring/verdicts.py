@@ -75,7 +75,7 @@ async def judge_responses(
         request_id=request_id,
         run=request.run,
         step=request.step,
-        judge=judge_of(judge, prepared),
+        judge=judge_of(judge, prepared, outcomes),
         rubrics=pinned(resolved),
         uncertain_band=rules.band,
         usage=usage_of(outcomes, groups, rules, checklist=request.protocol == "checklist"),
@@ -162,8 +162,8 @@ def judge_failure_kind(verdict: wire.Verdict) -> wire.FailureKind | None:
     return verdict.failure.kind if verdict.failure is not None and verdict.method == "judge" else None
 
 
-def judge_of(judge: AnyJudge, prepared: PreparedConfig | None) -> wire.JudgeInfo | None:
-    """Return the judge as named in an answer; None if no judge was asked."""
+def judge_of(judge: AnyJudge, prepared: PreparedConfig | None, outcomes: JudgementResults) -> wire.JudgeInfo | None:
+    """Return the judge as named in an answer, with its members' costs; None if no judge was asked."""
     if prepared is None:
         return None
     members: tuple[wire.JudgeMember, ...] = ()
@@ -176,6 +176,7 @@ def judge_of(judge: AnyJudge, prepared: PreparedConfig | None) -> wire.JudgeInfo
                     model=member.identity.model,
                     fingerprint=own.fingerprint,
                     calibration=_calibration_of(own),
+                    usage=member_usage(outcomes.members.get(name, MemberCost())),
                 )
                 for name, member, own in of
             ]
@@ -221,13 +222,13 @@ def usage_of(
         tokens_written=outcomes.tokens_written,
         seconds_queued=outcomes.seconds_queued,
         seconds_judging=outcomes.seconds_judging,
-        members={name: _member_usage(cost) for name, cost in outcomes.members.items()},
         compared=outcomes.compared,
         disagreed=outcomes.disagreed,
     )
 
 
-def _member_usage(cost: MemberCost) -> wire.MemberUsage:
+def member_usage(cost: MemberCost) -> wire.MemberUsage:
+    """Return what one judge of a cascade or panel cost, as in an answer."""
     return wire.MemberUsage(
         verdicts=cost.verdicts,
         failed=cost.failed,

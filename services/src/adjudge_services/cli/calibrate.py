@@ -91,9 +91,7 @@ def calibrate(
         )
         accepted = [one for one in judgements if one.uncalibrated]
         if not accepted and any(one.fingerprint for one in judgements):
-            raise ValueError(
-                "a cascade or panel has no calibration of its own; calibrate the judges that it is made of"
-            )
+            raise ValueError("a cascade or panel has no calibration of its own; calibrate the judges it is made of")
         if not accepted:
             raise ValueError(f"no example was judged: {judgements[0].problem}")
         measured = [verdict for one in accepted for verdict in measured_verdicts(one)]

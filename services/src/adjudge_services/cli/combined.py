@@ -1,4 +1,4 @@
-"""`adjudge cascade` and `adjudge panel`: fit how verdicts of several judges are combined, and measure the result."""
+"""`adjudge cascade` and `adjudge panel`: fit how the verdicts of several judges are combined, and measure that."""
 
 import json
 import sys

@@ -381,9 +381,7 @@ def combined_judge(judge: str) -> CombinedJudgeSettings:
         raise ValueError(f"{judge} is not a cascade or panel: {field_errors(error.errors())[0].message}") from None
     named = [member for member in given.members if "://" not in member]
     if named:
-        raise ValueError(
-            f"{named[0]!r} is not an engine URL; a cascade or panel to measure here is made of engine URLs"
-        )
+        raise ValueError(f"{named[0]!r} is not an engine URL, of which a cascade or panel to measure here is made")
     return given
 
 

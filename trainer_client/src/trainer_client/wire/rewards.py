@@ -4,7 +4,6 @@ The request holds groups of responses, the rubric to judge them by, and how verd
 the rewards, the verdicts that they were computed from, and what judging cost.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -434,13 +433,30 @@ class PinnedRubric(AnswerModel):
     version: int | None = None
 
 
+class MemberUsage(AnswerModel):
+    """What one judge of a cascade or panel cost, and its distinct verdicts, failed ones included."""
+
+    verdicts: int = 0
+    failed: int = 0
+    judge_calls: int = 0
+    prompt_tokens_computed: int = 0
+    prompt_tokens_reused: int = 0
+    tokens_written: int = 0
+    seconds_judging: float = 0.0
+
+
 class JudgeMember(AnswerModel):
-    """A judge of a cascade or panel, by its name in the service. The fields are those of `JudgeInfo`."""
+    """A judge of a cascade or panel, by its name in the service, and its part of the request's cost.
+
+    In a cascade, the `verdicts` of the large judge are those that were escalated to it. The other fields are those of
+    `JudgeInfo`.
+    """
 
     judge: str
     model: str
     fingerprint: str
     calibration: str | None = None
+    usage: MemberUsage = MemberUsage()
 
 
 class JudgeInfo(AnswerModel):
@@ -464,18 +480,6 @@ class JudgeInfo(AnswerModel):
     members: tuple[JudgeMember, ...] = ()
 
 
-class MemberUsage(AnswerModel):
-    """What one judge of a cascade or panel cost, and its distinct verdicts, failed ones included."""
-
-    verdicts: int = 0
-    failed: int = 0
-    judge_calls: int = 0
-    prompt_tokens_computed: int = 0
-    prompt_tokens_reused: int = 0
-    tokens_written: int = 0
-    seconds_judging: float = 0.0
-
-
 class Usage(AnswerModel):
     """What the request cost. Tokens are the judge's; times are wall-clock seconds summed over responses.
 
@@ -493,10 +497,8 @@ class Usage(AnswerModel):
         tokens_written: tokens that the judge generated.
         seconds_queued: time that calls waited for the judge.
         seconds_judging: time that the judge worked on calls.
-        members: the part of each judge of a cascade or panel, by name; empty for any other judge. In a cascade, the
-            large judge's `verdicts` are those that were escalated to it.
-        compared: distinct verdicts on which at least two members gave a score.
-        disagreed: how many of them the members did not agree on.
+        compared: distinct verdicts on which at least two judges of a cascade or panel gave a score.
+        disagreed: how many of these they did not agree on.
     """
 
     judge_calls: int = 0
@@ -511,7 +513,6 @@ class Usage(AnswerModel):
     tokens_written: int = 0
     seconds_queued: float = 0.0
     seconds_judging: float = 0.0
-    members: Mapping[str, MemberUsage] = {}
     compared: int = 0
     disagreed: int = 0
 
