@@ -141,7 +141,7 @@ def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRule
         votes=scores,
         failure=None,
         cached=all(digest in outcomes.cached for digest in slot.digests),
-        members=members_of(outcome),
+        members=members_of(outcome) if len(votes) == 1 else (),
     )
 
 

@@ -347,7 +347,7 @@ class Verdict(AnswerModel):
         votes: the score of each vote if several were requested, null for a failed one. `score` is then the majority,
             and the probabilities are means.
         members: what each judge of a cascade or panel said, in order, without those that were not asked. Empty for any
-            other judge, for a failed verdict and for one of several votes.
+            other judge, for a failed verdict, and if several votes were requested.
     """
 
     criterion: str
