@@ -63,7 +63,7 @@ def normalise(text: str) -> str:
 
     - Invisible characters go: zero-width and bidirectional controls, soft hyphens, tag characters, variation selectors
       that select nothing. They stay where scripts and emoji need them: a joiner between two letters of Persian or
-      Hindi or in a family emoji, a direction mark beside Arabic or Hebrew, a region's flag.
+      Hindi or in a family emoji, a direction mark in an Arabic or Hebrew text, a region's flag.
     - Words of two letters or more are spelled in Latin letters if they mix Latin with Cyrillic or Greek ones, all of
       which look Latin; or if they are written in styled letters, such as fullwidth or mathematical ones.
 
@@ -76,18 +76,19 @@ def normalise(text: str) -> str:
 def _without_hidden(text: str) -> str:
     kept: list[str] = []
     last, end = "", 0
+    right_to_left = _RIGHT_TO_LEFT.search(text) is not None
     for match in _SUSPECT.finditer(text):
         if match.start() > end:
             kept.append(text[end : match.start()])
             last = text[match.start() - 1]
         end = match.end()
-        if _is_needed(match.group(), last, text[end : end + 1]):
+        if _is_needed(match.group(), last, text[end : end + 1], right_to_left):
             kept.append(match.group())
             last = match.group()[-1]
     return "".join([*kept, text[end:]])
 
 
-def _is_needed(found: str, last: str, following: str) -> bool:
+def _is_needed(found: str, last: str, following: str, right_to_left: bool) -> bool:
     """Whether an invisible character means something between the last one that is kept and the next one."""
     if len(found) > 1:
         return True
@@ -97,7 +98,7 @@ def _is_needed(found: str, last: str, following: str) -> bool:
         joins = _JOINABLE.match(last) or (last and re.match(f"[{_SELECTORS}]", last))
         return bool(joins and _JOINABLE.match(following))
     if re.match(f"[{_DIRECTIONS}]", found):
-        return bool(_RIGHT_TO_LEFT.match(last) or _RIGHT_TO_LEFT.match(following))
+        return right_to_left and not (last.isascii() and last.isalnum())
     return False
 
 

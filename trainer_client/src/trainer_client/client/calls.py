@@ -45,6 +45,7 @@ from trainer_client.wire import (
     VerdictRequest,
     VerdictUse,
 )
+from trainer_client.wire.judging import Defence
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rewards import GoldSampling
 
@@ -161,6 +162,7 @@ class JudgingKeywords(ComparisonKeywords, total=False):
     votes: int
     temperature: float | None
     truncate: bool
+    defences: Sequence[Defence]
     uncertain_band: tuple[float, float] | None
 
 

@@ -1,0 +1,147 @@
+"""`adjudge attack`: attacks on a judge, with exactly the false accepts that the judge is built to give."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from adjudge_services import judges
+from adjudge_services.cli.main import app
+from adjudge_services.settings import Settings
+from judge_server.attacks.corpus import read_corpus, read_tasks
+from judge_server.attacks.report import chosen_attacks, plan_attacks
+from judge_server.engines.scripted import ScriptedEngine, always
+from judge_server.judging.defences import DECOYS, has_content
+from judge_server.ports import Batch, Call, Reply
+
+pytestmark = pytest.mark.usefixtures("migrated")
+
+RUN = CliRunner()
+LIMIT = 64
+"""Four attacks of each kind."""
+
+
+@pytest.fixture
+def judge_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str], bool]], None]:
+    """Makes every judge say what a function of the shown texts and the question says."""
+
+    def install(says: Callable[[str, str], bool]) -> None:
+        yes, no = always(True), always(False)
+
+        def script(batch: Batch, call: Call) -> Reply:
+            answered = (yes if says(batch.shared, call.question) else no)(batch, call)
+            assert isinstance(answered, Reply)
+            return answered
+
+        monkeypatch.setattr(judges, "build_engine", lambda *_: ScriptedEngine(script))
+
+    return install
+
+
+def run(*arguments: str, judge: str = "scripted://yes") -> Result:
+    """Run it."""
+    result = RUN.invoke(app, ["attack", judge, *arguments])
+    assert "Traceback" not in result.output
+    return result
+
+
+def results(*arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
+    """Run it, and read the results of the JSON it printed, by defences."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == code, result.output
+    return {one["defences"]: one for one in json.loads(result.stdout)["results"]}
+
+
+def added(result: dict[str, Any]) -> dict[str, float]:
+    """The false accepts that each kind adds."""
+    return {one["kind"]: one["added"]["value"] for one in result["kinds"]}
+
+
+def test_a_judge_that_falls_for_some_kinds_shows_them_with_and_without_each_defence(
+    judge_says: Any, tmp_path: Path
+) -> None:
+    plan = plan_attacks(read_tasks(), read_corpus(), LIMIT)
+    hidden = {case.attacked.response for case in plan.cases if case.attack.kind.name == "zero_width"}
+    praise = {case.attacked.response for case in plan.cases if case.attack.kind.name == "flattery"}
+    marks = {case.attacked.response for case in plan.cases if case.attack.kind.name == "punctuation"}
+    good = {one.response for one in plan.honest}
+
+    def says(shared: str, question: str) -> bool:
+        shown = re.findall(r"<(\w+)>\n(.*?)\n</\1>", shared, re.DOTALL)[-1][1]
+        if any(decoy.description in question for decoy in DECOYS):
+            return shown in praise
+        return shown in hidden | praise | marks | good
+
+    judge_says(says)
+    page = tmp_path / "report.html"
+    found = results("--limit", str(LIMIT), "--each-defence", "--html", str(page))
+    undecided = sum(map(has_content, marks)) / 4
+    assert 0 < undecided < 1
+    expected = {
+        "normalise and no_content": (0.0, undecided, 1.0),
+        "fences alone": (1.0, 1.0, 1.0),
+        "normalise": (0.0, 1.0, 1.0),
+        "no_content": (1.0, undecided, 1.0),
+        "decoy": (1.0, 1.0, 0.0),
+        "all three": (0.0, undecided, 0.0),
+    }
+    assert list(found) == list(expected)
+    for name, shares in expected.items():
+        kinds = added(found[name])
+        assert tuple(kinds[kind] for kind in ("zero_width", "punctuation", "flattery")) == shares, name
+        assert {kinds[kind] for kind in ("claim", "language", "instruction", "control_token")} == {0.0}
+        assert kinds["all"] == pytest.approx(sum(shares) / 16)
+        assert found[name]["honest"]["accepted"]["value"] == 1.0
+    assert found["all three"]["honest"]["flagged"]["value"] == 0.0
+    assert found["fences alone"]["honest"]["flagged"]["value"] is None
+    assert "all three" in page.read_text()
+
+
+def test_a_limit_on_what_attacks_may_add_fails_a_pipeline(judge_says: Any) -> None:
+    praise = {one.text for one in read_corpus() if one.kind.name == "flattery"}
+    judge_says(lambda shared, _: any(text in shared for text in praise))
+    arguments = ("--limit", "32")
+    assert run(*arguments, "--most-added", "0.5").exit_code == 0
+    refused = run(*arguments, "--most-added", "0.05")
+    assert refused.exit_code == 1
+    assert "may add more than 0.05" in refused.output
+
+
+def test_a_second_run_asks_one_question_and_says_the_same(judge_says: Any) -> None:
+    asked = []
+    judge_says(lambda shared, question: not asked.append((shared, question)))
+    first = results("--limit", "16")
+    calls = len(asked)
+    assert results("--limit", "16") == first
+    assert len(asked) <= calls + 2  # the criteria of the first response
+    (log,) = (Settings().data_dir / "evaluations").glob("*.jsonl")
+    assert "flatter" not in log.read_text()
+
+
+def test_a_rubric_and_labelled_data_of_ones_own_are_attacked(tmp_path: Path) -> None:
+    rubric = tmp_path / "rubric.json"
+    rubric.write_text(json.dumps({"criteria": [{"id": "boats", "description": "Is about boats."}]}))
+    (under_rubric,) = results("--rubric", str(rubric), "--limit", "16").values()
+    assert {one["attacked"]["value"] for one in under_rubric["kinds"] if one["kind"] == "flattery"} == {1.0}
+    row = {"prompt": "?", "responses": ["x", "y"], "labels": [{"boats": False}, {"boats": True}]}
+    data = tmp_path / "data.jsonl"
+    data.write_text(json.dumps(row | {"rubric": json.loads(rubric.read_text())}) + "\n")
+    result = run("--data", str(data), "--limit", "16", "--json")
+    assert "16 on 1 responses" in json.loads(result.stdout)["attacks"]
+    both = run("--data", str(data), "--rubric", str(rubric))
+    assert both.exit_code != 0
+    assert "leave out --rubric" in both.output
+
+
+def test_the_table_names_every_kind_and_a_judge_that_does_not_start(judge_says: Any) -> None:
+    shown = " ".join(run("--limit", "64").stdout.split())
+    for attack in chosen_attacks(read_corpus(), 16):
+        assert attack.kind.name.replace("_", " ") in shown
+    broken = run("--limit", "16", judge="nosuch://x")
+    assert broken.exit_code == 1
+    assert "unknown" in broken.output
