@@ -224,7 +224,7 @@ async def test_a_response_over_the_context_fails_unless_its_middle_may_be_left_o
 
 async def test_where_the_prompt_alone_is_over_the_context_truncating_does_not_help(serve: Serve) -> None:
     http: httpx2.AsyncClient = await serve(ScriptedEngine(context_tokens=600))
-    group = {"id": "g", "prompt": "p" * 9000, "responses": ["short", ""]}
+    group = {"id": "g", "prompt": "p" * 9000, "responses": ["short", "x"]}
     answer = await rewards(http, request(groups=[group], judging={"truncate": True}))
     for response in answer.groups[0].responses:
         assert set(failed(response).values()) == {"truncated_input"}

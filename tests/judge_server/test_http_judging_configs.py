@@ -160,7 +160,7 @@ async def test_a_judge_that_shows_no_probabilities_is_read_and_says_so(serve: Se
 async def test_a_judge_that_always_says_yes_gives_every_response_the_same_reward(serve: Serve) -> None:
     http = await serve(ScriptedEngine(always(True)))
     for mode in ("weighted_mean", "factual_override", "partial_credit"):
-        answer = await rewards(http, request("good", "bad", "", reward={"mode": mode}))
+        answer = await rewards(http, request("good", "bad", "x", reward={"mode": mode}))
         assert {response.reward for response in answer.groups[0].responses} == {1.0}
 
 

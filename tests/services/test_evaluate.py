@@ -111,7 +111,7 @@ def test_the_table_names_the_parts(labelled: str) -> None:
 
 def test_what_is_for_measuring_only_is_not_fitted_on(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
-    row = {"prompt_id": "p", "prompt": [], "completion": "!", "rubric": "Is safe.", "binary_labels": [True]}
+    row = {"prompt_id": "p", "prompt": [], "completion": "Yes!", "rubric": "Is safe.", "binary_labels": [True]}
     file.write_text(json.dumps(row))
     result = run(f"healthbench:{file}", "--half", "fit")
     assert result.exit_code == 1

@@ -117,7 +117,7 @@ async def test_a_database_that_hangs_holds_up_no_request_that_needs_nothing_new_
 ) -> None:
     postgres.send(signal.SIGSTOP)
     await run.go_on(HANGS_S)
-    asked = {"rubric": "team/parts", "groups": [{"id": "g", "prompt": "?", "responses": ["!"]}]}
+    asked = {"rubric": "team/parts", "groups": [{"id": "g", "prompt": "?", "responses": ["Yes!"]}]}
     async with httpx2.AsyncClient(base_url=run.service.url, timeout=60.0) as http:
         answers = await asyncio.gather(
             http.post("/v1/rewards", json=asked | {"deadline_s": 1}),

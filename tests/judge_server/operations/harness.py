@@ -35,7 +35,7 @@ def request(groups: int) -> dict[str, Any]:
     """A request of so many groups."""
     return {
         "rubric": {"criteria": [{"id": "a", "description": "Is right."}]},
-        "groups": [{"id": f"q{n}", "prompt": "?", "responses": ["!"]} for n in range(groups)],
+        "groups": [{"id": f"q{n}", "prompt": "?", "responses": ["Yes!"]} for n in range(groups)],
     }
 
 

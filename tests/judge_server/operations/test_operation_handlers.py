@@ -52,7 +52,7 @@ def kind(answer: Callable[[httpx2.Request], httpx2.Response]) -> ScoreHandler:
 
 def work(attempt: int = 1) -> LeasedChunk:
     """A chunk with one group, the eighth of its operation."""
-    body = {"first": 7, "groups": [{"id": "q", "prompt": "?", "responses": ["!"]}]}
+    body = {"first": 7, "groups": [{"id": "q", "prompt": "?", "responses": ["Yes!"]}]}
     return LeasedChunk(ChunkRef("p", "op-1", 0), "score", {"rubric": RUBRIC, "run": "r"}, body, 1, attempt, "w")
 
 
@@ -205,7 +205,7 @@ async def test_all_tries_of_a_chunk_come_under_one_key_and_all_but_the_last_say_
 
 @given(st.lists(st.integers(1, 2 * CHUNK_RESPONSES), min_size=1, max_size=40))
 async def test_chunks_hold_whole_groups_in_order_and_not_too_many_responses(sizes: list[int]) -> None:
-    groups = [Group(id=f"q{n}", prompt="?", responses=("!",) * size) for n, size in enumerate(sizes)]
+    groups = [Group(id=f"q{n}", prompt="?", responses=("Yes!",) * size) for n, size in enumerate(sizes)]
     chunks = await chunk_groups(groups, RubricPinner(NoRubrics(), "p"))  # type: ignore[arg-type]
     bodies: list[Any] = [chunk.body for chunk in chunks]
     assert [group["id"] for body in bodies for group in body["groups"]] == [group.id for group in groups]
@@ -218,7 +218,7 @@ async def test_chunks_hold_whole_groups_in_order_and_not_too_many_responses(size
 
 
 async def test_a_rubric_is_looked_up_once_however_many_groups_name_it() -> None:
-    groups = [Group(id=f"q{n}", prompt="?", responses=("!",), rubric="team/a") for n in range(3)]
+    groups = [Group(id=f"q{n}", prompt="?", responses=("Yes!",), rubric="team/a") for n in range(3)]
     scoring = kind(lambda _: httpx2.Response(500))
     options, chunks = await scoring.split("p", ScoreOperation(groups=tuple(groups), rubric="team/a"))
     body: Any = chunks[0].body

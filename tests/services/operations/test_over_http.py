@@ -68,7 +68,7 @@ async def test_groups_may_come_as_the_text_of_a_jsonl_file(client: AsyncClient) 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"groups": '{"id": "q", "prompt": "?", "responses": ["!"]}\nnot json'}, "line 2: not JSON"),
+        ({"groups": '{"id": "q", "prompt": "?", "responses": ["Yes!"]}\nnot json'}, "line 2: not JSON"),
         ({"groups": []}, "needs at least 1"),
         ({"kind": "dance"}, "does not match any of the expected tags"),
         ({"rewards": {}}, "unknown field"),

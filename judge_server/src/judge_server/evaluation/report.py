@@ -306,7 +306,7 @@ def agreement(
 
 
 def measured_verdicts(judgement: Judgement) -> list[Measured]:
-    """Return the verdicts of a judgement on labelled criteria."""
+    """Return the judge's verdicts on labelled criteria; on a response that says nothing, the judge gave none."""
     example = judgement.example
     if not isinstance(example, LabelledResponse):
         return []
@@ -314,7 +314,7 @@ def measured_verdicts(judgement: Judgement) -> list[Measured]:
     return [
         Measured(example.row, name, label, v.score, v.probability, v.raw_probability, kinds.get(name, ""), example.task)
         for name, label in example.labels.items()
-        if (v := judgement.verdicts.get(name)) is not None
+        if (v := judgement.verdicts.get(name)) is not None and v.method != "no_content"
     ]
 
 

@@ -90,7 +90,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             truncate: judge a response that is too long for the judge without its middle, instead of failing it.
             grounding_characters: the maximum length of the grounding shown to the judge; it is cut at a sentence.
             template: the name of one of the service's sets of prompt templates.
-            defences: what protects the judge from deceitful responses: by default `normalise` and `no_content`; `decoy`.
+            defences: what protects the judge from deceitful responses; by default `normalise` and `no_content`.
             allow_retired: accept retired rubrics.
             judge: the name of one of the service's judges.
             priority: `online` (the default), or `bulk` for work that can wait for online requests.

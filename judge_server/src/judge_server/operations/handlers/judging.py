@@ -260,7 +260,7 @@ class EvaluateHandler:
                 | {"score": v.score, "probability": v.probability, "raw_probability": v.raw_probability}
                 for place, (response, response_labels) in enumerate(zip(group.responses, group_labels, strict=True))
                 for v in response.verdicts
-                if v.criterion in response_labels
+                if v.criterion in response_labels and v.method != "no_content"
             ]
             results.append({"index": index, "id": group.id, "fingerprint": fingerprint, "verdicts": verdicts})
         failed = sum(any(v["score"] is None for v in result["verdicts"]) for result in results)
