@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import runpy
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ DASHBOARDS = {
 RUNBOOKS = ROOT / "docs/runbooks"
 REQUEST = {
     "run": "r",
+    "step": 1,
     "rubric": {"criteria": [{"id": "c", "description": "It is right.", "weight": 1}]},
     "reward": {"mode": "weighted_mean"},
     "groups": [{"id": "g", "prompt": "p", "responses": ["a"]}],
@@ -73,6 +75,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         submitted = client.post("/v1/operations", json={"kind": "score", **REQUEST})
         with client.stream("GET", f"{submitted.headers['Location']}/events") as events:
             assert "done" in "".join(events.iter_text())
+        while client.get("/v1/ledger").json()["waiting"]:
+            time.sleep(0.05)
         page = client.get("/metrics").text
     for line in f"{page}\n{asyncio.run(of_a_pool())}".splitlines():
         if line and not line.startswith("#"):

@@ -105,10 +105,11 @@ class Service:
         """
         if request.gold is None:
             return recorder
+        judge = self.ready_judge(request.gold.judge, "gold.judge")
         if recorder is None or self.gold is None:
             message = "needs the ledger, which is off here; set ADJUDGE_LEDGER=all, or leave out gold"
             raise InvalidRequest(f"gold: {message}", errors=(FieldError(field="gold", message=message),))
-        return self.gold.recorder(request, self.ready_judge(request.gold.judge, "gold.judge"), recorder)
+        return self.gold.recorder(request, judge, recorder)
 
     def readable_ledger(self) -> LedgerReader:
         """The ledger; raises `NotReady` if this process has none."""

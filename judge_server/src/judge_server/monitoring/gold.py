@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -92,6 +92,8 @@ class GoldMetrics:
         self._samples = Counter(
             "adjudge_gold_responses", "Responses sampled for a gold judge, by outcome", ["outcome"], registry=registry
         )
+        for outcome in get_args(Outcome):
+            self._samples.labels(outcome)
         self._waiting = Gauge(
             "adjudge_gold_requests_waiting", "Requests whose samples wait for a gold judge", registry=registry
         )

@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from judge_server.monitoring.monitors import monitor_run
 from judge_server.ports import RunReader
-from trainer_client.wire.monitors import MonitorThresholds
+from trainer_client.wire.monitors import MonitorThresholds, Severity
 from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
 
 log = logging.getLogger("adjudge")
@@ -39,7 +39,7 @@ class MonitorMetrics:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._ledger, self._thresholds, self._project_id, self._now = ledger, thresholds, project_id, now
-        self._findings: Counter[tuple[str, str, str]] = Counter()
+        self._findings: dict[tuple[str, str, str], int] = {}
         self._runs: list[str] = []
         self._read_at: datetime | None = None
         self._reading = asyncio.Lock()
@@ -51,7 +51,7 @@ class MonitorMetrics:
             if self._read_at is not None and (now - self._read_at).total_seconds() < FINDINGS_TTL_S:
                 return
             self._read_at = now
-            self._findings, self._runs = Counter(), []
+            self._findings, self._runs = {}, []
             try:
                 async with asyncio.timeout(FINDINGS_TIMEOUT_S):
                     await self._apply(now - timedelta(seconds=ACTIVE_S))
@@ -67,7 +67,10 @@ class MonitorMetrics:
             if report is None:
                 continue
             self._runs.append(run)
-            self._findings.update((run, one.monitor, one.severity) for one in report.findings)
+            for monitor in report.monitors:
+                self._findings |= {(run, monitor, severity): 0 for severity in get_args(Severity)}
+            for one in report.findings:
+                self._findings[run, one.monitor, one.severity] += 1
 
     def collect(self) -> Iterator[Metric]:
         """The current metrics."""

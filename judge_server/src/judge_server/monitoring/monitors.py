@@ -121,7 +121,7 @@ def shadow_divergence(history: RunHistory) -> Iterator[MonitorFinding]:
                     history,
                     "shadow_divergence",
                     "critical",
-                    falling.began,
+                    falling.began(),
                     f"the reward rose by {rising.change:.2f} while shadow criterion {name!r} fell by "
                     f"{-falling.change:.2f}, over steps {window[0].step} to {window[-1].step}",
                     "Stop the run and read the best-rewarded responses of the last steps: "
@@ -148,7 +148,7 @@ def gold_drift(history: RunHistory) -> Iterator[MonitorFinding]:
                 history,
                 "gold_drift",
                 "critical",
-                found.began,
+                found.began(),
                 f"the judge's rewards rose by {found.change:.2f} above the gold judge's, over steps "
                 f"{window[0].step} to {window[-1].step}",
                 "Stop the run and compare both judges' verdicts on the sampled responses, under the run's /gold.",
@@ -200,7 +200,7 @@ def length_bias(history: RunHistory) -> Iterator[MonitorFinding]:
                     history,
                     "length_bias",
                     "warning",
-                    growth.began,
+                    growth.began(),
                     f"longer responses get more reward (correlation {pull.value:.2f} within groups), and the mean "
                     f"length grew by {growth.change:.0f} {unit}, over steps {window[0].step} to {window[-1].step}",
                     "Read the longest responses; set a length penalty, or make the criteria ask for brevity.",
@@ -254,7 +254,7 @@ def _overlap(
                 history,
                 monitor,
                 "warning",
-                found.began,
+                found.began(),
                 f"the share of responses that {what} rose by {found.change:.0%}, over steps {window[0].step} to "
                 f"{window[-1].step}",
                 "Read some responses to different prompts: what do they repeat, and which criterion rewards it?",

@@ -18,56 +18,52 @@ class Point(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """A line through a series, by weighted least squares.
+    """A line through a series of at least four points, by weighted least squares.
 
     Attributes:
+        series: the points.
         change: what the line changes by from the first step to the last.
         z: the slope divided by its standard error, which comes from the residuals.
-        began: the step from which the series bends, by the best fit of a level followed by a line.
     """
 
-    first: Point
-    last: Point
+    series: Sequence[Point]
     change: float
     z: float
-    began: int
+
+    def began(self) -> int:
+        """The step at which a level turns into a line, by the smallest sum of squared residuals."""
+        steps, values, weights = zip(*self.series, strict=True)
+        fits = []
+        for at in steps[:-2]:
+            after = [float(max(0, step - at)) for step in steps]
+            fits.append((_line(after, values, weights)[1], at))
+        began: int = min(fits)[1]
+        return began
 
 
 def trend(series: Sequence[Point]) -> Trend | None:
     """Fit a line to a series; None if it has fewer than four points."""
-    if len(series) < 4 or series[0].step == series[-1].step:
+    if len(series) < 4:
         return None
     steps, values, weights = zip(*series, strict=True)
-    _, slope, left = _line(steps, values, weights)
+    slope, left = _line(steps, values, weights)
     total = sum(weights)
     mean = sum(w * t for w, t in zip(weights, steps, strict=True)) / total
     spread = sum(w * (t - mean) ** 2 for w, t in zip(weights, steps, strict=True))
-    error = math.sqrt(left / (len(series) - 2) / spread) if spread > 0 else math.inf
-    z = slope / error if error > _ROUNDING * abs(slope) else math.copysign(math.inf, slope) if slope else 0.0
-    return Trend(series[0], series[-1], slope * (steps[-1] - steps[0]), z, _began(steps, values, weights))
+    error = math.sqrt(max(0.0, left) / (len(series) - 2) / spread)
+    z = slope / error if error > _ROUNDING else math.copysign(math.inf, slope) if abs(slope) > _ROUNDING else 0.0
+    return Trend(series, slope * (steps[-1] - steps[0]), z)
 
 
-def _line(x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> tuple[float, float, float]:
-    """Return intercept, slope and the weighted sum of squared residuals."""
+def _line(x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
+    """Return the slope and the weighted sum of squared residuals."""
     total = sum(weights)
     mean_x = sum(w * a for w, a in zip(weights, x, strict=True)) / total
     mean_y = sum(w * b for w, b in zip(weights, y, strict=True)) / total
-    spread = sum(w * (a - mean_x) ** 2 for w, a in zip(weights, x, strict=True))
-    slope = (
-        sum(w * (a - mean_x) * (b - mean_y) for w, a, b in zip(weights, x, y, strict=True)) / spread if spread else 0.0
-    )
-    intercept = mean_y - slope * mean_x
-    left = sum(w * (b - intercept - slope * a) ** 2 for w, a, b in zip(weights, x, y, strict=True))
-    return intercept, slope, left
-
-
-def _began(steps: Sequence[int], values: Sequence[float], weights: Sequence[float]) -> int:
-    """Return the step at which a level turns into a line, by the smallest sum of squared residuals."""
-    fits = []
-    for at in steps[:-2]:
-        after = [float(max(0, step - at)) for step in steps]
-        fits.append((_line(after, values, weights)[2], at))
-    return min(fits)[1]
+    xx = sum(w * (a - mean_x) ** 2 for w, a in zip(weights, x, strict=True))
+    xy = sum(w * (a - mean_x) * (b - mean_y) for w, a, b in zip(weights, x, y, strict=True))
+    yy = sum(w * (b - mean_y) ** 2 for w, b in zip(weights, y, strict=True))
+    return (xy / xx, yy - xy * xy / xx) if xx > 0 else (0.0, yy)
 
 
 def wilson(successes: float, count: int, z: float) -> Interval:

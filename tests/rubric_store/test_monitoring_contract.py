@@ -1,0 +1,77 @@
+"""The contract of what monitors read: the sums of a run's signals, and its control set, whichever database keeps them."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rubric_store import SQLLedger
+from tests.rubric_store.ledger_rows import PROJECT, request, request_key
+from trainer_client.wire.ledger_rows import LedgerRows, MonitorQuery, SignalRow
+
+QUERY = MonitorQuery(PROJECT, "run", first=1, last=2)
+
+
+@pytest.fixture
+async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
+    """An empty ledger."""
+    opened = SQLLedger(migrated_url)
+    yield opened
+    await opened.close()
+
+
+def judged(number: int, step: int, *, run: str = "run", signal: str = "shadow", project: str = PROJECT) -> LedgerRows:
+    """A request with one signal, whose x is the number of the request."""
+    rows = request(number, [[f"v{number}"]], run=run, step=step, project=project)
+    row = SignalRow(project, run, request_key(number), signal, "c", step, 2, float(number), 1, 2, 3, 4, 1, 0.5, 0.5, 0.25)
+    return rows._replace(signals=[row])
+
+
+async def test_signals_are_summed_by_step_once_for_each_request(ledger: SQLLedger) -> None:
+    for number, step in ((1, 5), (2, 5), (3, 6)):
+        ledger.write(judged(number, step))
+    ledger.write(judged(2, 5))
+    found = await ledger.monitored_run(QUERY._replace(last=9))
+    assert [(one.step, one.pairs, one.x, one.within, one.within_xy) for one in found.signals] == [
+        (5, 4, 3.0, 2, 0.5),
+        (6, 2, 3.0, 1, 0.25),
+    ]
+    assert [(one.step, one.responses, one.rewards, one.reward_sum) for one in found.steps] == [(5, 2, 2, 1.0), (6, 1, 1, 0.5)]
+
+
+async def test_the_first_and_the_last_steps_are_read_up_to_the_one_asked_for(ledger: SQLLedger) -> None:
+    for step in range(6):
+        ledger.write(judged(step, step))
+    assert [one.step for one in (await ledger.monitored_run(QUERY)).steps] == [0, 4, 5]
+    assert [one.step for one in (await ledger.monitored_run(QUERY._replace(until=3))).steps] == [0, 2, 3]
+    assert [one.step for one in (await ledger.monitored_run(QUERY)).signals] == [0, 4, 5]
+
+
+async def test_other_runs_and_projects_are_left_out_and_the_gold_judge_s_run_is_read_too(ledger: SQLLedger) -> None:
+    ledger.write(judged(1, 1))
+    ledger.write(judged(2, 1, run="other"))
+    ledger.write(judged(3, 1, project="p2"))
+    ledger.write(judged(4, 1, run="run/gold", signal="gold"))
+    found = await ledger.monitored_run(QUERY)
+    assert [one.x for one in found.signals] == [1.0]
+    assert [(one.signal, one.x) for one in found.gold] == [("gold", 4.0)]
+    assert (await ledger.monitored_run(QUERY._replace(run="missing"))).steps == ()
+
+
+async def test_the_control_set_s_verdicts_are_read_round_by_round(ledger: SQLLedger) -> None:
+    ledger.write(request(1, [["a"]], step=1))
+    ledger.write(request(2, [["b", "c"]], run="run/control", step=1, failed=["c"]))
+    ledger.write(request(3, [["d", "e"]], run="run/control", step=2, score=0.0))
+    found = (await ledger.monitored_run(QUERY)).control
+    assert [(one.step, one.fingerprint, one.criterion, one.score) for one in found] == [
+        (1, "sha256:f", "c0", 1.0),
+        (1, "sha256:f", "c1", None),
+        (2, "sha256:f", "c0", 0.0),
+        (2, "sha256:f", "c1", 0.0),
+    ]
+
+
+async def test_signals_go_with_the_run(ledger: SQLLedger) -> None:
+    ledger.write(judged(1, 1))
+    ledger.purge(PROJECT, run="run")
+    ledger.write(request(2, [["b"]], step=1))
+    assert (await ledger.monitored_run(QUERY)).signals == []
