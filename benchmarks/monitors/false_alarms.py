@@ -43,7 +43,11 @@ def simulate(steps: int, seed: int, correlation: float) -> MonitoredRun:
             pairs.append((reward, reward if chance.random() < 0.9 else 1 - reward))
         count = len(rewards)
         sums.append(StepSums(step, GROUPS * GROUP_SIZE, unscored, count, sum(rewards), sum(rewards)))
-        for signal, name, values in (("shadow", "s", shadows), ("length", "tokens", lengths), ("overlap", "", overlaps)):
+        for signal, name, values in (
+            ("shadow", "s", shadows),
+            ("length", "tokens", lengths),
+            ("overlap", "", overlaps),
+        ):
             x = overlaps if signal == "overlap" else rewards
             signals.append(_sums(signal, name, step, list(zip(x, values, strict=True)), count - GROUPS))
         met = sum(chance.random() < 0.3 for _ in range(GROUPS))

@@ -23,9 +23,28 @@ def request(step: int) -> LedgerRows:
     """The rows of one step: 64 responses under 12 criteria."""
     key, at = step.to_bytes(16, "big"), datetime.now(UTC)
     uses = RESPONSES * CRITERIA
-    asked = RequestRow(PROJECT, RUN, key, f"r{step}", step, "weighted_mean", "binary", "sha256:f", "m", 1, uses, 1, 1, 1, 1, 1.0, at)
+    asked = RequestRow(
+        PROJECT, RUN, key, f"r{step}", step, "weighted_mean", "binary", "sha256:f", "m", 1, uses, 1, 1, 1, 1, 1.0, at
+    )
     responses = [
-        ResponseRow(PROJECT, RUN, key, n, f"g{n // 8}", n % 8, None, key + key, key + key, None, 100, True, False, None, 0.5, "scored")
+        ResponseRow(
+            PROJECT,
+            RUN,
+            key,
+            n,
+            f"g{n // 8}",
+            n % 8,
+            None,
+            key + key,
+            key + key,
+            None,
+            100,
+            True,
+            False,
+            None,
+            0.5,
+            "scored",
+        )
         for n in range(RESPONSES)
     ]
     names = [("criterion", f"c{n}") for n in range(CRITERIA - 2)] + [("shadow", "s1"), ("shadow", "s2")]
@@ -60,7 +79,8 @@ async def measure(ledger: SQLLedger, repeat: int) -> None:
         cpu.append(time.process_time() - began_cpu)
         assert report is not None
     print(
-        f"{STEPS * RESPONSES * CRITERIA:,} verdicts in {STEPS:,} steps: {1000 * statistics.median(clock):.0f} ms by clock, "
+        f"{STEPS * RESPONSES * CRITERIA:,} verdicts in {STEPS:,} steps: "
+        f"{1000 * statistics.median(clock):.0f} ms by clock, "
         f"{1000 * statistics.median(cpu):.0f} ms of this process's processor time (medians of {repeat})"
     )
     await ledger.close()

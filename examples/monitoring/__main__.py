@@ -42,13 +42,14 @@ def main() -> None:
 
 def findings_table(found: dict[str, dict[str, Any]], gamed: GamedRun) -> str:
     """Write each monitor's first finding as a table."""
-    lines = ["| monitor | seen at step | steps after it began | responses gamed by then | began, by the monitor | finding |"]
+    lines = [
+        "| monitor | seen at step | steps after it began | responses gamed by then | began, by the monitor | finding |"
+    ]
     lines.append("| --- | ---: | ---: | ---: | ---: | --- |")
     for name, one in sorted(found.items(), key=lambda item: int(item[1]["seen"])):
-        after = one["seen"] - (gamed.began or 0)
-        lines.append(
-            f"| `{name}` | {one['seen']} | {after} | {gamed.gaming(one['seen']):.0%} | {one['began']} | {one['message']} |"
-        )
+        seen = one["seen"]
+        figures = f"{seen} | {seen - (gamed.began or 0)} | {gamed.gaming(seen):.0%} | {one['began']}"
+        lines.append(f"| `{name}` | {figures} | {one['message']} |")
     return "\n".join(lines)
 
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fastapi.testclient import TestClient
+
 from adjudge_services.judges import FenceFunction, build_judge
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
-from fastapi.testclient import TestClient
-
-from judge_server.engines.scripted import ScriptedEngine, Script, always
+from judge_server.engines.scripted import Script, ScriptedEngine, always
 from judge_server.ports import Batch, Call
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge

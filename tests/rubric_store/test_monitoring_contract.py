@@ -1,4 +1,4 @@
-"""The contract of what monitors read: the sums of a run's signals, and its control set, whichever database keeps them."""
+"""The contract of what monitors read: sums of a run's signals, and its control set, whichever database keeps them."""
 
 from collections.abc import AsyncIterator
 
@@ -22,7 +22,9 @@ async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
 def judged(number: int, step: int, *, run: str = "run", signal: str = "shadow", project: str = PROJECT) -> LedgerRows:
     """A request with one signal, whose x is the number of the request."""
     rows = request(number, [[f"v{number}"]], run=run, step=step, project=project)
-    row = SignalRow(project, run, request_key(number), signal, "c", step, 2, float(number), 1, 2, 3, 4, 1, 0.5, 0.5, 0.25)
+    row = SignalRow(
+        project, run, request_key(number), signal, "c", step, 2, float(number), 1, 2, 3, 4, 1, 0.5, 0.5, 0.25
+    )
     return rows._replace(signals=[row])
 
 
@@ -35,7 +37,10 @@ async def test_signals_are_summed_by_step_once_for_each_request(ledger: SQLLedge
         (5, 4, 3.0, 2, 0.5),
         (6, 2, 3.0, 1, 0.25),
     ]
-    assert [(one.step, one.responses, one.rewards, one.reward_sum) for one in found.steps] == [(5, 2, 2, 1.0), (6, 1, 1, 0.5)]
+    assert [(one.step, one.responses, one.rewards, one.reward_sum) for one in found.steps] == [
+        (5, 2, 2, 1.0),
+        (6, 1, 1, 0.5),
+    ]
 
 
 async def test_the_first_and_the_last_steps_are_read_up_to_the_one_asked_for(ledger: SQLLedger) -> None:

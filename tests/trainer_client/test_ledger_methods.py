@@ -194,6 +194,20 @@ class TestRuns:
         connect(service.url, "another").run_report(name)
         assert service.asked[0].target == f"/v1/runs/{segment}?limit=500"
 
+    def test_the_monitors_of_a_run_are_asked_for(self, service, connect):
+        told = {
+            "run": "a/b",
+            "first_step": 0,
+            "last_step": 7,
+            "monitors": ["unscored"],
+            "findings": [],
+            "thresholds": {},
+        }
+        service.script(Reply(body=told), Reply(body=told))
+        assert connect(service.url, "a/b").run_monitors().last_step == 7
+        assert connect(service.url, "a/b").run_monitors("c", until_step=7).findings == ()
+        assert [one.target for one in service.asked] == ["/v1/runs/a%2Fb/monitors", "/v1/runs/c/monitors?until_step=7"]
+
     def test_a_run_that_is_not_there_is_its_error(self, service, connect):
         service.script(problem("not-found", 404))
         with pytest.raises(NotFound):

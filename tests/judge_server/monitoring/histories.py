@@ -26,6 +26,9 @@ def ramp(start: float, end: float, first: int, last: int) -> Curve:
     return at
 
 
+SIX_TENTHS, TOKENS, NONE, A_TENTH, SOME = level(0.6), level(200.0), level(0.0), level(0.1), level(0.3)
+
+
 def pairs(signal: str, name: str, step: int, drawn: list[tuple[float, float]], correlation: float = 0.0) -> SignalSums:
     """The sums of pairs; within groups they correlate as given."""
     x, y = [a for a, _ in drawn], [b for _, b in drawn]
@@ -40,14 +43,14 @@ def history(
     steps: int = 60,
     *,
     seed: int = 0,
-    reward: Curve = level(0.6),
-    shadow: Curve = level(0.6),
-    gold: Curve = level(0.6),
-    length: Curve = level(200.0),
+    reward: Curve = SIX_TENTHS,
+    shadow: Curve = SIX_TENTHS,
+    gold: Curve = SIX_TENTHS,
+    length: Curve = TOKENS,
     pull: float = 0.0,
-    unscored: Curve = level(0.0),
-    overlap: Curve = level(0.1),
-    met: Curve = level(0.3),
+    unscored: Curve = NONE,
+    overlap: Curve = A_TENTH,
+    met: Curve = SOME,
     control: list[ControlVerdict] | None = None,
 ) -> MonitoredRun:
     """A run of so many steps, whose means follow the curves, with the noise of 64 responses a step."""

@@ -81,7 +81,9 @@ def test_too_few_steps_give_no_trend() -> None:
 def test_a_judge_that_changes_most_verdicts_on_the_control_set_is_critical() -> None:
     before, after = control_round(1, "f", [1.0] * 30), control_round(2, "f", [1.0] * 29 + [0.0])
     assert found(history(control=[*before, *after]))["control_changed"].severity == "warning"
-    assert found(history(control=[*before, *control_round(2, "f", [0.0] * 30)]))["control_changed"].severity == "critical"
+    assert (
+        found(history(control=[*before, *control_round(2, "f", [0.0] * 30)]))["control_changed"].severity == "critical"
+    )
 
 
 def test_a_failed_verdict_on_the_control_set_is_no_change() -> None:

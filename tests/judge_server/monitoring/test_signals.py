@@ -98,7 +98,10 @@ async def test_the_gold_judge_gets_the_sample_and_what_the_first_judge_said() ->
     gold = SynchronousRecorder()
     await (await scorer(gold, always(False))).score(sampled.request, request_id="r", project_id="default")
     gold.judged[0].compared = sampled.first
-    told = {(one.signal, one.name): (one.run, one.pairs, one.x, one.y) for one in rows_of(gold.judged, keep_texts=True).signals}
+    told = {
+        (one.signal, one.name): (one.run, one.pairs, one.x, one.y)
+        for one in rows_of(gold.judged, keep_texts=True).signals
+    }
     assert told == {("gold", ""): ("r/gold", 2, 2.0, 0.0), ("gold", "sure"): ("r/gold", 2, 2.0, 0.0)}
 
 
