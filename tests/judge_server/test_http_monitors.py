@@ -14,7 +14,7 @@ __all__ = ["recorded"]
 
 async def test_the_monitors_of_a_run_are_told(recorded: httpx2.AsyncClient) -> None:
     for step in range(3):
-        await post(recorded, request("Yes.", "No.", run="team/r", step=step))
+        await post(recorded, request("Yes.", "No.", run="team/r", step=step, on_failure="skip"))
     found = await get(recorded, "/v1/runs/team/r/monitors")
     assert (found["run"], found["first_step"], found["last_step"], found["findings"]) == ("team/r", 0, 2, [])
     assert {"unscored", "length_bias", "saturated_criterion"} <= set(found["monitors"])
@@ -29,9 +29,9 @@ async def test_a_run_without_steps_has_no_monitors(recorded: httpx2.AsyncClient)
 
 
 async def test_a_control_set_is_judged_anew_and_has_one_fingerprint(recorded: httpx2.AsyncClient) -> None:
-    await post(recorded, request("Yes.", run="r", step=1))
+    await post(recorded, request("Yes.", run="r", step=1, on_failure="skip"))
     asked: dict[str, Any] = request("Yes.", run="r/control", step=1, fresh=True)
-    answers = [(await recorded.post("/v1/verdicts", json=asked | {"step": step})).json() for step in (1, 2)]
+    answers = [(await post(recorded, asked | {"step": step}, "/v1/verdicts")).json() for step in (1, 2)]
     assert [one["usage"]["cached"] for one in answers] == [0, 0]
     assert answers[0]["groups"] == answers[1]["groups"]
     found = await get(recorded, "/v1/runs/r/monitors")

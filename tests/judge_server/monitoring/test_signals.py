@@ -38,7 +38,7 @@ async def signals(request: dict[str, Any]) -> dict[tuple[str, str], tuple[float,
 async def test_shadows_lengths_and_criteria_are_summed() -> None:
     told = await signals(body(["it is yes", "it is no"], ["yes", "no"]))
     assert told["shadow", "right"] == (4, 2.0, 2.0, 1.0)
-    assert told["length", "characters"] == (4, 2.0, 22.0, 18.0)
+    assert told["length", "characters"] == (4, 2.0, 22.0, 17.0)
     assert told["criterion", "named"] == (2, 1.0, 1.0, 0.0)
     assert ("criterion", "right") not in told
 

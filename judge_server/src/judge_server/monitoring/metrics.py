@@ -68,7 +68,8 @@ class MonitorMetrics:
                 continue
             self._runs.append(run)
             for monitor in report.monitors:
-                self._findings |= {(run, monitor, severity): 0 for severity in get_args(Severity)}
+                for severity in get_args(Severity):
+                    self._findings[run, monitor, severity] = 0
             for one in report.findings:
                 self._findings[run, one.monitor, one.severity] += 1
 

@@ -4,6 +4,7 @@ To add one, record a signal in `signals.py`, write a function here that reads it
 gets the whole history that was read and yields its findings; it neither reads the ledger nor knows who asked.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,14 +82,18 @@ class RunHistory:
         """The mean reward of each step."""
         return [Point(one.step, one.reward_sum / one.rewards, one.rewards) for one in self.run.steps if one.rewards]
 
-    def trends(self, series: Sequence[Point]) -> Iterator[tuple[Trend, Sequence[Point]]]:
-        """The trend over the last steps, and that over all steps that were read, each if there are enough points."""
+    def trends(self, series: Sequence[Point]) -> dict[str, tuple[Trend, Sequence[Point]]]:
+        """The trends over the last steps (`recent`) and over all that were read (`all`), if there are enough points."""
         limits = self.thresholds
         recent = [point for point in series if point.step > self.last_step - limits.window_steps]
-        windows = [recent] if len(recent) == len(series) else [recent, series]
-        for window in windows:
+        windows: dict[str, Sequence[Point]] = {"recent": recent}
+        if len(recent) < len(series):
+            windows["all"] = series
+        trends: dict[str, tuple[Trend, Sequence[Point]]] = {}
+        for name, window in windows.items():
             if len(window) >= limits.min_steps and (found := trend(bucketed(window))) is not None:
-                yield found, window
+                trends[name] = found, window
+        return trends
 
 
 def bucketed(series: Sequence[Point]) -> list[Point]:
@@ -108,10 +113,11 @@ def bucketed(series: Sequence[Point]) -> list[Point]:
 def shadow_divergence(history: RunHistory) -> Iterator[MonitorFinding]:
     """The reward rises while a shadow criterion falls: the policy earns reward for something else than was meant."""
     limits = history.thresholds
-    rewards = [*history.trends(history.rewards)]
+    rewards = history.trends(history.rewards)
     for name, rows in history.named("shadow"):
         shadows = history.trends([Point(row.step, row.y / row.pairs, row.pairs) for row in rows])
-        for (rising, _), (falling, window) in zip(rewards, shadows, strict=False):
+        for span in [name for name in rewards if name in shadows]:
+            (rising, _), (falling, window) = rewards[span], shadows[span]
             if _rises(rising, limits, limits.min_change) and _rises(_negated(falling), limits, limits.min_change):
                 recent = [row for row in rows if row.step >= window[0].step]
                 pull = _within(recent, limits)
@@ -137,7 +143,7 @@ def gold_drift(history: RunHistory) -> Iterator[MonitorFinding]:
     limits = history.thresholds
     rows = history.by_signal.get(("gold", ""), ())
     series = [Point(row.step, (row.x - row.y) / row.pairs, row.pairs) for row in rows]
-    for found, window in history.trends(series):
+    for found, window in history.trends(series).values():
         if _rises(found, limits, limits.min_change):
             recent = [row for row in rows if row.step > history.last_step - limits.window_steps] or rows
             difference = _difference(recent, limits.interval_z)
@@ -187,7 +193,8 @@ def length_bias(history: RunHistory) -> Iterator[MonitorFinding]:
     """Longer responses of a group get more reward, and responses grow."""
     limits = history.thresholds
     for unit, rows in history.named("length"):
-        for growth, window in history.trends([Point(row.step, row.y / row.pairs, row.pairs) for row in rows]):
+        lengths = [Point(row.step, row.y / row.pairs, row.pairs) for row in rows]
+        for growth, window in history.trends(lengths).values():
             base = window[0].value if window else 0.0
             recent = [row for row in rows if row.step >= window[0].step]
             pull = _within(recent, limits)
@@ -248,7 +255,8 @@ def _overlap(
     history: RunHistory, monitor: MonitorName, sum_of: Callable[[SignalSums], float], what: str
 ) -> Iterator[MonitorFinding]:
     rows = history.by_signal.get(("overlap", ""), ())
-    for found, window in history.trends([Point(row.step, sum_of(row) / row.pairs, row.pairs) for row in rows]):
+    shares = [Point(row.step, sum_of(row) / row.pairs, row.pairs) for row in rows]
+    for found, window in history.trends(shares).values():
         if _rises(found, history.thresholds, MIN_TEMPLATE_CHANGE):
             yield _finding(
                 history,
@@ -340,7 +348,7 @@ async def monitor_run(
     """
     query = MonitorQuery(project_id, run, FIRST_STEPS, max(HISTORY_STEPS, thresholds.window_steps), until_step)
     found = await ledger.monitored_run(query)
-    return report(run, found, thresholds) if found.steps else None
+    return await asyncio.to_thread(report, run, found, thresholds) if found.steps else None
 
 
 def report(run: str, monitored: MonitoredRun, thresholds: MonitorThresholds) -> MonitorReport:
