@@ -82,7 +82,7 @@ async def test_uses_are_found_by_step_rubric_criterion_and_status(ledger: SQLLed
     assert await found(step=2) == [digest("c"), digest("d")]
     assert await found(criterion="c1") == [digest("b"), digest("d")]
     assert await found(status="failed") == [digest("b")]
-    assert await found(failed=False, criterion="c1") == [digest("d")]
+    assert await found(status="ok", criterion="c1") == [digest("d")]
     assert len(await found(rubric=RUBRIC)) == 4
     assert await found(rubric=digest("another")) == []
 

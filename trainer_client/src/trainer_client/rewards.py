@@ -37,9 +37,11 @@ from functools import partial
 from typing import Literal, NamedTuple, SupportsIndex, get_args
 
 from trainer_client._criteria import CriterionLike, Score, Term, read_criteria, read_scores
+from trainer_client.dropout import CriteriaSample
 from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
+    NOT_LINEAR,
     AppliedPolicy,
     FailureKind,
     FailurePolicy,
@@ -117,6 +119,7 @@ def reward(
     failures: Sequence[FailureKind | None] | None = None,
     on_uncertain: UncertainPolicy = "null",
     uncertain: Sequence[bool] | None = None,
+    sample: CriteriaSample | None = None,
     kinds: Collection[str] | None = None,
     format_ok: bool | None = None,
     format_weight: float = 0.1,
@@ -131,6 +134,7 @@ def reward(
         failures=failures,
         on_uncertain=on_uncertain,
         uncertain=uncertain,
+        sample=sample,
         kinds=kinds,
         format_ok=format_ok,
         format_weight=format_weight,
@@ -148,6 +152,7 @@ def reward_outcome(
     failures: Sequence[FailureKind | None] | None = None,
     on_uncertain: UncertainPolicy = "null",
     uncertain: Sequence[bool] | None = None,
+    sample: CriteriaSample | None = None,
     kinds: Collection[str] | None = None,
     format_ok: bool | None = None,
     format_weight: float = 0.1,
@@ -174,6 +179,9 @@ def reward_outcome(
             If a reward needs failed and uncertain verdicts, `skip` drops its own first; of the policies of those that
             are still needed, `error` wins over `null`, and `null` over zero.
         uncertain: M flags: whether the score is missing because the judge was uncertain, and did not fail.
+        sample: which criteria rubric dropout left out. The reward is then the Horvitz-Thompson estimate of
+            `trainer_client.dropout`, which is not clipped. `skip` takes the criteria that it drops out of the rubric
+            that is estimated. Only for linear modes.
         kinds: the kinds of criteria that count, as if the rubric had no others; the other scores may be missing. None
             for all. Not for `likert` and `outcome`.
         format_ok: whether the response has step headers and a boxed answer (`trainer_client.steps.has_format`). Only
@@ -186,10 +194,12 @@ def reward_outcome(
         UnsuitableRubric: the criteria of `kinds` do not suit the mode.
         UnscoredCriteria: `on_failure` is `error` and a criterion that the reward needs has no score. For `likert` and
             `outcome` it is called `(response)`.
-        ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range.
+        ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range, a sample in a
+            mode that is not linear.
     """
     terms = read_criteria(criteria)
     check_terms(filter_kinds(rewarded_terms(terms), kinds, mode), mode)
+    _check_sample(sample, scores, mode)
     if on_failure not in get_args(FailurePolicy):
         raise ValueError(f"on_failure is {on_failure!r}; use one of {', '.join(get_args(FailurePolicy))}")
     if on_uncertain not in get_args(UncertainPolicy):
@@ -201,30 +211,37 @@ def reward_outcome(
     values = read_scores(scores, len(terms))
     failure_kinds = _read_failures(failures, len(terms))
     doubts = _read_uncertain(uncertain, values)
+    droppable = [False] * len(terms) if sample is None else sample.droppable
+    if sample is not None:  # a term of the estimate that is 0
+        values = [0.0 if gone else value for value, gone in zip(values, sample.left_out, strict=True)]
     if any(term.shadow for term in terms):
         rewarded = [index for index, term in enumerate(terms) if not term.shadow]
         terms, values = [terms[index] for index in rewarded], [values[index] for index in rewarded]
         doubts = [doubts[index] for index in rewarded]
+        droppable = [droppable[index] for index in rewarded]
         failure_kinds = [failure_kinds[index] for index in rewarded]
     counted = [
         _Counted(*each)
-        for each in zip(terms, values, failure_kinds, doubts, strict=True)
+        for each in zip(terms, values, failure_kinds, doubts, droppable, strict=True)
         if (kinds is None or each[0].kind in kinds) and (mode != "stepwise" or each[0].kind == "answer")
     ]
     if mode == "clipped_points":  # whether the rubric lists only mistakes must not depend on which scores are missing
         only_mistakes = not any(each.term.weight > 0 for each in counted)
         formula: Callable[[ScoredTerms], float | None] = partial(clipped_points, only_mistakes=only_mistakes)
+    elif sample is not None and FORMULAS[mode] is _weighted_mean:
+        formula = _unclipped_mean
     else:
         formula = _formula(mode, format_ok, format_weight, gate_fraction)
     status: Literal["scored", "partial"] = "partial" if None in values else "scored"
-    worst, best = _bounds(formula, counted, mode)
+    worst, best = _bounds(formula, counted, mode, 1.0 if sample is None else sample.inclusion)
     if worst == best:
         return RewardOutcome(worst, status)
     missing = [each for each in counted if each.score is None]
     skipped = [each for each in missing if (on_uncertain if each.uncertain else on_failure) == "skip"]
     if skipped:
         rest = [each for each in counted if each not in skipped]
-        worst, best = _bounds(formula, rest, mode) if rest else (None, None)
+        inclusion = 1.0 if sample is None else sample.inclusion_without(sum(each.droppable for each in skipped))
+        worst, best = _bounds(formula, rest, mode, inclusion) if rest and inclusion > 0 else (None, None)
         if worst == best:
             outcome = RewardOutcome(worst, status, "skip", len(skipped))
             return outcome if worst is not None else RewardOutcome(None, "unscored")
@@ -233,22 +250,54 @@ def reward_outcome(
 
 
 class _Counted(NamedTuple):
-    """A criterion that counts, with its score, or why there is none: a failure, or an uncertain judge."""
+    """A criterion that counts, with its score, or why there is none: a failure, or an uncertain judge.
+
+    A criterion that dropout left out has the score 0. `droppable` ones are judged with the probability of the sample.
+    """
 
     term: Term
     score: float | None
     failure: FailureKind | None
     uncertain: bool
+    droppable: bool
 
 
 def _bounds(
-    formula: Callable[[ScoredTerms], float | None], counted: Sequence[_Counted], mode: RewardMode
+    formula: Callable[[ScoredTerms], float | None], counted: Sequence[_Counted], mode: RewardMode, inclusion: float
 ) -> tuple[float | None, float | None]:
-    """Return the rewards of the worst and of the best completion of the missing scores."""
-    worst = formula([(each.term, _completed_score(each.term, each.score, mode, good=False)) for each in counted])
-    if all(each.score is not None for each in counted):
-        return worst, worst
-    return worst, formula([(each.term, _completed_score(each.term, each.score, mode, good=True)) for each in counted])
+    """Return the rewards of the worst and of the best completion of the missing scores.
+
+    A linear formula of scores divided by their probability of inclusion is the Horvitz-Thompson estimate.
+    """
+
+    def completed(good: bool) -> float | None:
+        return formula(
+            [
+                (
+                    each.term,
+                    _completed_score(each.term, each.score, mode, good) / (inclusion if each.droppable else 1.0),
+                )
+                for each in counted
+            ]
+        )
+
+    worst = completed(good=False)
+    return worst, worst if all(each.score is not None for each in counted) else completed(good=True)
+
+
+def _check_sample(sample: CriteriaSample | None, scores: Sequence[Score], mode: RewardMode) -> None:
+    if sample is None:
+        return
+    if mode in NOT_LINEAR:
+        raise ValueError(
+            f"mode {mode!r} {NOT_LINEAR[mode]}, so it is not linear in the scores and some of them give no unbiased "
+            "reward; take a linear mode such as 'weighted_mean' or 'points', or judge all criteria"
+        )
+    if not len(sample.droppable) == len(sample.left_out) == len(scores):
+        raise ValueError(f"the sample has {len(sample.left_out)} criteria and there are {len(scores)} scores")
+    for index, (gone, droppable) in enumerate(zip(sample.left_out, sample.droppable, strict=True)):
+        if gone and (not droppable or scores[index] is not None):
+            raise ValueError(f"the sample leaves out criterion {index}, which is not droppable or has a score")
 
 
 def _without_scores(
@@ -474,10 +523,13 @@ def _checked_fraction(fraction: float) -> float:
 
 
 def _weighted_mean(scored: ScoredTerms) -> float | None:
+    mean = _unclipped_mean(scored)
+    return None if mean is None else min(1.0, max(0.0, mean))
+
+
+def _unclipped_mean(scored: ScoredTerms) -> float | None:
     total = sum(term.weight for term, _ in scored)
-    if total <= 0:
-        return None
-    return min(1.0, max(0.0, sum(term.weight * score for term, score in scored) / total))
+    return sum(term.weight * score for term, score in scored) / total if total > 0 else None
 
 
 def _factual_override(scored: ScoredTerms) -> float | None:

@@ -113,6 +113,7 @@ def step_deltas(
     count_satisfied_only: bool = False,
     keep_no_step: bool = False,
     soft: bool = False,
+    inclusions: Sequence[float] | None = None,
 ) -> dict[int, float]:
     """Sum each step's deltas (SRaR, eq. 3 and the d_k below it).
 
@@ -135,6 +136,8 @@ def step_deltas(
         keep_no_step: also sum the deltas of no step, under -1. They have no tokens, so SRaR's own advantages leave
             them out; RaR and the merged variant add them to the response's sum.
         soft: the scores are probabilities of yes; add each in proportion. Not with `count_satisfied_only`.
+        inclusions: M probabilities in (0, 1] with which rubric dropout judged each criterion; each delta is divided by
+            its own, so that its mean over all subsets is that of the whole rubric. Default: 1.
 
     Returns:
         {step: d_k} for the steps that have a delta.
@@ -167,6 +170,8 @@ def step_deltas(
             continue
         share = value if soft else float(satisfied)
         delta = share * budgets[term.kind] / counts[term.kind] if share else 0.0
+        if inclusions is not None:
+            delta /= inclusions[index]
         deltas[step] = deltas.get(step, 0.0) + delta
     return deltas
 

@@ -48,7 +48,8 @@ class GroupContext:
 class VerdictSlot(NamedTuple):
     """A place for one verdict: its criterion's id, how it is decided, and the digest of each vote (one by default).
 
-    `step` is used for a verdict that names no step, such as that of a program that searches no steps.
+    `step` is used for a verdict that names no step, such as that of a program that searches no steps. A criterion that
+    rubric dropout left out has no digests.
     """
 
     criterion: str
@@ -113,6 +114,7 @@ class GroupPlanner:
         votes: how many verdicts to sample for each criterion.
         group: the index of the group in its request.
         defences: the defences in force.
+        left_out: ids of the criteria that are not judged.
 
     Attributes:
         verified: the criteria that programs verify, each with its verification.
@@ -127,6 +129,7 @@ class GroupPlanner:
         votes: int = 1,
         group: int = 0,
         defences: Sequence[Defence] = (),
+        left_out: Collection[str] = (),
     ) -> None:
         self._prepared = prepared
         self._group = group
@@ -141,7 +144,9 @@ class GroupPlanner:
         ]
         truth = context.ground_truth if self.verified else None
         self._true_answer = None if truth is None else stated_answer(truth)
-        self._to_ask = tuple([c for c, program in zip(criteria, self._programs, strict=True) if program is None])
+        self._to_ask = tuple(
+            [c for c, program in zip(criteria, self._programs, strict=True) if program is None and c.id not in left_out]
+        )
         self._templates = (
             prepared.single_templates if prepared.asks_individually(len(self._to_ask)) else prepared.multi_templates
         )
@@ -159,9 +164,7 @@ class GroupPlanner:
         """
         parts = tuple(split_steps(judged.text)) if self._stepwise or self._searches_steps else ()
         steps = parts if self._stepwise else ()
-        needs_final_answer = (
-            self._stepwise or self._context.ground_truth is not None or len(self._to_ask) < len(self._criteria)
-        )
+        needs_final_answer = self._stepwise or self._context.ground_truth is not None or bool(self.verified)
         final_answer = extract_final_answer(judged.text) if needs_final_answer else None
         shared, omitted = self._shared(judged, final_answer, keep)
         digests = CallDigests(self._prepared.fingerprint, self._templates.system, shared)
@@ -266,7 +269,7 @@ class GroupPlanner:
             [
                 VerdictSlot(c.id, "no_content", tuple(votes_of[c.id]), step)
                 if c.id in decided
-                else VerdictSlot(c.id, "judge", tuple(votes_of[c.id]), judge_step)
+                else VerdictSlot(c.id, "judge", tuple(votes_of.get(c.id, ())), judge_step)
                 if program is None
                 else VerdictSlot(c.id, program.method, (checks[c.id],), step)
                 for c, program in zip(self._criteria, self._programs, strict=True)

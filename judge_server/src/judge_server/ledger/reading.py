@@ -15,7 +15,7 @@ from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.verdicts import verdict_of
 from trainer_client.wire import Criterion, MemberVerdict
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
-from trainer_client.wire.ledger_rows import UNCERTAIN, UseFilter, UseRecord, UseRow, VerdictRow
+from trainer_client.wire.ledger_rows import LEFT_OUT, UNCERTAIN, UseFilter, UseRecord, UseRow, VerdictRow
 
 _CURSOR = struct.Struct(">16sII")
 _FIELDS = Criterion.model_fields
@@ -62,7 +62,8 @@ def _to_recorded_verdict(
     criterion = rubrics.get(response.rubric or b"", {}).get(first.criterion)
     votes = {vote.digest: _to_outcome(vote, verdict) for vote, verdict in use.votes}
     rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
-    slot = VerdictSlot(first.criterion, first.method, tuple(votes), first.step)  # type: ignore[arg-type]
+    digests = () if first.failure == LEFT_OUT else tuple(votes)
+    slot = VerdictSlot(first.criterion, first.method, digests, first.step)  # type: ignore[arg-type]
     cached = frozenset(vote.digest for vote, _ in use.votes if vote.cached)
     return RecordedVerdict(
         run=request.run or None,

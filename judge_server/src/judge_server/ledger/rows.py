@@ -19,6 +19,7 @@ from judge_server.scoring.verdicts import member_usage, members_of
 from trainer_client.steps import has_format
 from trainer_client.wire import Prompt
 from trainer_client.wire.ledger_rows import (
+    LEFT_OUT,
     UNCERTAIN,
     LedgerRows,
     RequestRow,
@@ -30,6 +31,7 @@ from trainer_client.wire.ledger_rows import (
 )
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_NO_CALL = bytes(32)
 _ZLIB_LEVEL = 1  # higher levels take several times as long and save only a tenth
 
 
@@ -165,6 +167,14 @@ class _RowBuilder:
         outcomes, known, rules = self._entry.outcomes.by_digest, self._known, self._entry.rules
         project, run, request, add = self._project, self._run, self._id, self._rows.uses.append
         for number, slot in enumerate(planned.plan.slots):
+            if not slot.digests:
+                add(
+                    UseRow(
+                        project, run, request, place, number, 0, slot.criterion, slot.method, _NO_CALL, False,
+                        LEFT_OUT, None, None, False,
+                    )
+                )  # fmt: skip
+                continue
             votes = [outcomes[digest] for digest in slot.digests]
             outcome = votes[0] if len(votes) == 1 else combine_votes(votes)
             failed, uncertain = isinstance(outcome, CallFailure), rules.is_uncertain(outcome, slot.method)

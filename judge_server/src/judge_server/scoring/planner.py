@@ -33,8 +33,18 @@ from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from judge_server.verifiers import missing_field, stated_answer
+from trainer_client.dropout import CriteriaSample, draw_sample
 from trainer_client.thinking import JudgedContent, judged_content
-from trainer_client.wire import FieldError, Group, JudgingOptions, Response, RewardRequest, VerdictRequest, as_response
+from trainer_client.wire import (
+    Criterion,
+    FieldError,
+    Group,
+    JudgingOptions,
+    Response,
+    RewardRequest,
+    VerdictRequest,
+    as_response,
+)
 from trainer_client.wire.groups import ResponseLike
 
 MAX_VERDICTS = 200_000
@@ -65,12 +75,13 @@ class PlannedResponse:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """A group with its rubric and its planned responses."""
+    """A group with its rubric and its planned responses; `sample` says which criteria dropout left out."""
 
     group: Group
     rubric: ResolvedRubric
     grounding_omitted: int
     responses: list[PlannedResponse]
+    sample: CriteriaSample | None = None
 
 
 def check_request_size(
@@ -141,8 +152,11 @@ async def plan_groups(
     rubrics: Sequence[ResolvedRubric],
     options: JudgingOptions,
     deadline: float,
+    dropped: RewardRequest | None = None,
 ) -> list[PlannedGroup]:
     """Plan every response of every group. With `prepared` None, no judge is asked and final answers are compared.
+
+    `dropped` is the request, if it has rubric dropout.
 
     Planning yields every few milliseconds, to notice the deadline (loop time) and a client that disconnects.
 
@@ -164,11 +178,15 @@ async def plan_groups(
         context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
         planners: list[GroupPlanner] = []
         truth, true_answer = group.ground_truth or "", ""
+        sample: CriteriaSample | None = None
         if prepared is None:  # `outcome`, which RewardRequest refuses without a ground truth
             true_answer = await run_inline_or_in_thread(len(truth) > LARGE_CHARACTERS, stated_answer, truth)
         else:
             check_required(f"groups.{index}", prepared, context)
             large = prompt_characters(group.prompt) + len(group.ground_truth or "") > LARGE_CHARACTERS
+            if dropped is not None:
+                sample = _draw(dropped, prepared, context, group, rubric)
+            left_out = left_out_ids(rubric.criteria, sample)
             for own in prepared.members if isinstance(prepared, CombinedConfig) else (prepared,):
                 planners.append(
                     await run_inline_or_in_thread(
@@ -180,6 +198,7 @@ async def plan_groups(
                         votes=options.votes,
                         group=index,
                         defences=options.defences,
+                        left_out=left_out,
                     )
                 )
             _check_verifications(f"groups.{index}", planners[0], context)
@@ -199,8 +218,32 @@ async def plan_groups(
                 plans = [await _plan(one, planner, material, options.truncate, large) for one, planner in asked]
                 plan = combine_plans(prepared, plans) if isinstance(prepared, CombinedConfig) else plans[0]
             responses.append(PlannedResponse(response, material, plan))
-        planned.append(PlannedGroup(group, rubric, omitted, responses))
+        planned.append(PlannedGroup(group, rubric, omitted, responses, sample))
     return planned
+
+
+def _draw(
+    request: RewardRequest, prepared: PreparedConfig, context: GroupContext, group: Group, rubric: ResolvedRubric
+) -> CriteriaSample | None:
+    if request.dropout is None:
+        return None
+    by_program = [verification_of(prepared, criterion, context) is not None for criterion in rubric.criteria]
+    return draw_sample(
+        rubric.criteria,
+        request.dropout.keep,
+        by_program=by_program,
+        seed=request.dropout.seed,
+        run=request.run,
+        step=request.step,
+        group=group.id,
+    )
+
+
+def left_out_ids(criteria: Sequence[Criterion], sample: CriteriaSample | None) -> tuple[str, ...]:
+    """Return the ids of the criteria that a sample leaves out, in order."""
+    if sample is None:
+        return ()
+    return tuple([criterion.id for criterion, gone in zip(criteria, sample.left_out, strict=True) if gone])
 
 
 async def _plan(

@@ -16,6 +16,7 @@ from judge_server.judging.verdict_rules import VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.scorer import reward_of, step_rewards
 from judge_server.time_sharing import run_in_thread
+from trainer_client.dropout import read_sample
 from trainer_client.rewards import UnscoredCriteria, UnsuitableRubric, check_rubric
 from trainer_client.wire import (
     PROTOCOLS_FOR,
@@ -36,11 +37,12 @@ from trainer_client.wire.ledger import (
     RecomputeStart,
     RecomputeSummary,
 )
-from trainer_client.wire.ledger_rows import UNCERTAIN, JudgedResponse, JudgedRun, JudgedVote, RunRange
+from trainer_client.wire.ledger_rows import LEFT_OUT, UNCERTAIN, JudgedResponse, JudgedRun, JudgedVote, RunRange
 
 _USES_AT_ONCE = 10_000
 
-RubricsByDigest = dict[bytes | None, tuple[Criterion, ...]]
+RubricsByDigest = dict[bytes | None, tuple[tuple[Criterion, ...], tuple[Criterion, ...]]]
+"""The criteria of each rubric with the request's weights, and as they were judged."""
 
 
 class UnknownRun(ServiceError):
@@ -143,18 +145,19 @@ def _feeds(protocol: str, mode: RewardMode) -> bool:
 
 def _rubrics(request: RecomputeRequest, run: JudgedRun) -> RubricsByDigest:
     """Return the run's rubrics with the request's weights, after checking that each can feed the mode."""
-    rubrics: RubricsByDigest = {None: ()}
+    rubrics: RubricsByDigest = {None: ((), ())}
     unused = set(request.weights)
     for digest, written in run.rubrics.items():
         criteria = [Criterion.model_validate(criterion) for criterion in json.loads(written)]
         unused -= {criterion.id for criterion in criteria}
-        rubrics[digest] = tuple(
-            [c.model_copy(update={"weight": request.weights[c.id]}) if c.id in request.weights else c for c in criteria]
-        )
+        reweighted = [
+            c.model_copy(update={"weight": request.weights[c.id]}) if c.id in request.weights else c for c in criteria
+        ]
+        rubrics[digest] = (tuple(reweighted), tuple(criteria))
     if unused:
         message = f"no rubric of run {request.run!r} has a criterion {min(unused)!r}"
         raise InvalidRequest(f"weights: {message}", errors=(FieldError(field="weights", message=message),))
-    for used, rubric in rubrics.items():
+    for used, (rubric, _) in rubrics.items():
         try:
             if used is not None:
                 check_rubric(rubric, request.reward.mode, request.reward.kinds)
@@ -187,9 +190,14 @@ def _response(
     where = f"response {response.position} of group {response.group_id!r} in request {response.request_id}"
     if response.rubric not in rubrics:
         raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is no longer in the ledger")
-    criteria = rubrics[response.rubric]
+    criteria, judged_by = rubrics[response.rubric]
     slots = groupby(response.votes, key=lambda vote: vote.slot)
     verdicts = [_verdict(list(votes), request.uncertain_band) for _, votes in slots]
+    sample = read_sample(
+        judged_by,
+        by_program=[not verdict.judged for verdict in verdicts],
+        left_out=[verdict.left_out for verdict in verdicts],
+    )
     use = request.reward.use
     try:
         scores = [verdict.value(use) for verdict in verdicts]
@@ -201,6 +209,7 @@ def _response(
             failures=[verdict.failure for verdict in verdicts],
             on_uncertain=request.on_uncertain,
             uncertain=[verdict.uncertain for verdict in verdicts],
+            sample=sample,
             format_ok=response.format_ok,
             tokens=response.tokens,
             stopped=response.stopped,
@@ -213,7 +222,8 @@ def _response(
     if response.spans is not None:
         named = [verdict.step for verdict in verdicts]
         spans = json.loads(response.spans)
-        steps = step_rewards(criteria, scores, named, spans, request.budgets, soft=use == "probability")
+        soft = use == "probability"
+        steps = step_rewards(criteria, scores, named, spans, request.budgets, soft=soft, sample=sample)
     _count(totals, response.votes, reward, outcome.status)
     return RecomputedResponse(
         position=response.position,
@@ -227,7 +237,7 @@ def _response(
 
 
 def _count(totals: RecomputeTotals, votes: Sequence[JudgedVote], reward: float | None, status: str) -> None:
-    totals.verdicts += len(votes)
+    totals.verdicts += sum([vote.failure != LEFT_OUT for vote in votes])
     totals.missing += sum([vote.score is None and vote.failure is None for vote in votes])
     totals.statuses[status] += 1
     if reward is not None:
@@ -245,6 +255,7 @@ class _Verdict(NamedTuple):
     probability: float | None = None
     judged: bool = True
     uncertain: bool = False
+    left_out: bool = False
 
     def value(self, use: VerdictUse) -> float | None:
         """Return what enters the reward, as `Verdict.value` does; raises `ValueError` for a missing probability."""
@@ -263,6 +274,8 @@ def _verdict(votes: Sequence[JudgedVote], band: UncertainBand | None = None) -> 
     first = votes[0]
     method = cast(VerificationMethod, first.method)
     judged = method == "judge"
+    if first.failure == LEFT_OUT:
+        return _Verdict(first.criterion, None, None, left_out=True)
     combined: JudgeResult | CallFailure
     if len(votes) == 1 and first.score is not None:
         combined = JudgeResult(first.score, first.probability, step=first.step)

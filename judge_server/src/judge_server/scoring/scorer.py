@@ -24,6 +24,7 @@ from judge_server.scoring.planner import (
     PlannedGroup,
     PlannedResponse,
     RecordSink,
+    left_out_ids,
     plan_groups,
 )
 from judge_server.scoring.verdicts import (
@@ -38,6 +39,7 @@ from judge_server.scoring.verdicts import (
 )
 from judge_server.time_sharing import TimeSlicer
 from trainer_client import wire
+from trainer_client.dropout import CriteriaSample
 from trainer_client.penalties import penalise
 from trainer_client.rewards import RewardOutcome, UnscoredCriteria, check_rubric, reward_outcome
 from trainer_client.steps import NO_STEP, has_format, step_deltas
@@ -147,7 +149,7 @@ class Scorer:
             self.judge.require_probabilities("reward.use")
         if request.uncertain_band is not None:
             self.judge.require_probabilities("uncertain_band")
-        groups = await plan_groups(self.judge, prepared, request.groups, rubrics, request.judging, deadline)
+        groups = await plan_groups(self.judge, prepared, request.groups, rubrics, request.judging, deadline, request)
         return ScoringJob(request, request_id, deadline, prepared, groups, record_id)
 
     def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
@@ -203,8 +205,13 @@ async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer
         id=group.group.id,
         rubric=group.rubric.digest,
         grounding_characters_omitted=group.grounding_omitted,
+        **({} if group.sample is None else _dropout(group, group.sample)),
         responses=tuple(responses),
     )
+
+
+def _dropout(group: PlannedGroup, sample: CriteriaSample) -> dict[str, Any]:
+    return {"left_out": left_out_ids(group.rubric.criteria, sample), "inclusion": sample.inclusion}
 
 
 def _reward_response(job: ScoringJob, group: PlannedGroup, planned: PlannedResponse) -> wire.ResponseReward:
@@ -219,6 +226,7 @@ def _reward_response(job: ScoringJob, group: PlannedGroup, planned: PlannedRespo
         failures=[judge_failure_kind(verdict) for verdict in verdicts],
         on_uncertain=job.request.on_uncertain,
         uncertain=[verdict.status == "uncertain" for verdict in verdicts],
+        sample=group.sample,
         format_ok=has_format(text) if options.mode == "stepwise" else None,
         tokens=response.tokens,
         stopped=response.stopped,
@@ -246,6 +254,7 @@ def _steps(
         [verdict.step for verdict in verdicts],
         planned.spans,
         soft=use == "probability",
+        sample=group.sample,
     )
 
 
@@ -278,6 +287,7 @@ def reward_of(
     failures: Sequence[wire.FailureKind | None],
     on_uncertain: wire.UncertainPolicy,
     uncertain: Sequence[bool],
+    sample: CriteriaSample | None,
     format_ok: bool | None,
     tokens: int | None,
     stopped: bool | None,
@@ -296,6 +306,7 @@ def reward_of(
             failures=failures,
             on_uncertain=on_uncertain,
             uncertain=uncertain,
+            sample=sample,
             kinds=options.kinds,
             format_ok=format_ok if options.mode == "stepwise" else None,
             format_weight=options.format_weight,
@@ -338,6 +349,7 @@ def step_rewards(
     budgets: StepBudgets = DEFAULT_BUDGETS,
     *,
     soft: bool = False,
+    sample: CriteriaSample | None = None,
 ) -> tuple[wire.StepReward, ...]:
     """Return the reward of each step.
 
@@ -348,6 +360,7 @@ def step_rewards(
         spans: (number, start, end) of the whole response, as step 0, and of each step.
         budgets: the total that all criteria of one kind together add or subtract.
         soft: whether the scores are probabilities of yes.
+        sample: which criteria rubric dropout left out.
     """
     named = [NO_STEP if step is None else step for step in steps]
     highest = max([number for number, _, _ in spans], default=0)
@@ -360,6 +373,7 @@ def step_rewards(
         pitfall=budgets.pitfall,
         bonus=budgets.bonus,
         soft=soft,
+        inclusions=None if sample is None else sample.inclusions(),
     )
     for delta in deltas.values():
         if delta is not None and not math.isfinite(delta):

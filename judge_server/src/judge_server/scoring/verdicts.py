@@ -119,6 +119,8 @@ def is_suspicious(plan: ResponsePlan, outcomes: JudgementResults) -> bool | None
 
 def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRules = DEFAULT_RULES) -> wire.Verdict:
     """Return the verdict of one slot."""
+    if not slot.digests:
+        return wire.Verdict(criterion=slot.criterion, status="left_out")
     votes = [outcomes.by_digest[digest] for digest in slot.digests]
     outcome = rules.apply(combine_votes(votes), slot.method)
     uncertain = rules.is_uncertain(outcome, slot.method)

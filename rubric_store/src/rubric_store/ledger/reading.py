@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Select, and_, func, select, tuple_
 
 from rubric_store.ledger.tables import requests, responses, texts, uses, verdicts
 from trainer_client.wire.ledger_rows import (
+    LEFT_OUT,
     UNCERTAIN,
     JudgedResponse,
     JudgedRun,
@@ -29,9 +30,10 @@ _VERDICT_JOIN = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.dige
 _REQUEST_JOIN = [uses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
 _RESPONSE_JOIN = [uses.c[name] == responses.c[name] for name in ("project_id", "run", "request", "place")]
 _STATUS = {
-    "ok": and_(~uses.c.failed, uses.c.failure.is_distinct_from(UNCERTAIN)),
+    "ok": and_(~uses.c.failed, func.coalesce(uses.c.failure, "").not_in((UNCERTAIN, LEFT_OUT))),
     "failed": uses.c.failed,
     "uncertain": and_(~uses.c.failed, uses.c.failure == UNCERTAIN),
+    "left_out": and_(~uses.c.failed, uses.c.failure == LEFT_OUT),
 }
 """The condition on a use for its verdict's status."""
 _USE_KEY = tuple_(uses.c.request, uses.c.place, uses.c.slot)

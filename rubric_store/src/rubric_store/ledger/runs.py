@@ -25,7 +25,15 @@ from rubric_store.rubrics.queries import UNKNOWN_CURSOR, CursorError, text_from_
 from rubric_store.rubrics.tables import rubric_versions
 from trainer_client.wire import PinnedRubric
 from trainer_client.wire.ledger import CriterionFigures, RunPage, RunReport, RunStep, RunSummary
-from trainer_client.wire.ledger_rows import UNCERTAIN, LedgerRows, RequestRow, RunReportQuery, UseRow, VerdictRow
+from trainer_client.wire.ledger_rows import (
+    LEFT_OUT,
+    UNCERTAIN,
+    LedgerRows,
+    RequestRow,
+    RunReportQuery,
+    UseRow,
+    VerdictRow,
+)
 
 PASS_THRESHOLD = 0.5
 """The score from which a criterion counts as passed."""
@@ -103,6 +111,8 @@ def _add_verdicts(
     slots: Iterable[Sequence[UseRow]] = zip(uses) if row.votes == 1 else map(_votes_of, groupby(uses, _slot_of))
     for votes in slots:
         first = votes[0]
+        if first.failure == LEFT_OUT:
+            continue
         criterion_counts = criteria_counts.setdefault((*key, rubric, first.criterion), [0, 0, 0, 0.0, 0])
         score = None if first.failed else _score([verdicts.get(vote.digest) for vote in votes])
         figures[_VERDICTS] += 1

@@ -93,7 +93,7 @@ def _reward(response: ResponseReward) -> Text:
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Text:
-    cells = [_verdict(verdict) for verdict in verdicts]
+    cells = [_verdict(verdict) for verdict in verdicts if verdict.status != "left_out"] or [Text("")]
     width = max(len(cell) for cell in cells)
     for cell in cells:
         cell.pad_right(width - len(cell))

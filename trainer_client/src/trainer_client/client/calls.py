@@ -40,6 +40,7 @@ from trainer_client.wire import (
     RewardOptions,
     RewardRequest,
     RubricContent,
+    RubricDropout,
     UncertainPolicy,
     VerdictAnswer,
     VerdictRequest,
@@ -137,7 +138,9 @@ def send_options(request: PreparedRequest[AnswerT], timeout_s: float) -> dict[st
     }
 
 
-TOP_LEVEL_OPTIONS = frozenset({"priority", "allow_retired", "judge", "gold", "fresh", "uncertain_band", "on_uncertain"})
+TOP_LEVEL_OPTIONS = frozenset(
+    {"priority", "allow_retired", "judge", "gold", "fresh", "uncertain_band", "on_uncertain", "dropout"}
+)
 """Options that are fields of the request itself, not of one of its parts."""
 
 
@@ -184,6 +187,7 @@ class RewardKeywords(JudgingKeywords, total=False):
     truncation_factor: float | None
     use: VerdictUse
     on_uncertain: UncertainPolicy
+    dropout: RubricDropout | Mapping[str, Any] | None
 
 
 def split_options(

@@ -105,6 +105,8 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             uncertain_band: two calibrated probabilities; a verdict between them is uncertain and has no score.
             on_uncertain: the reward of a response that needs an uncertain verdict: `null` (the default), `error`,
                 `zero` or `skip`.
+            dropout: a `RubricDropout` or its fields `keep` and `seed`: judge a random share of the criteria of each
+                group, with an unbiased reward. Only in linear modes.
             use: `probability` for soft rewards: the calibrated probability of yes takes the place of a verdict's
                 score. Only in linear modes; defaults to `verdict`.
 

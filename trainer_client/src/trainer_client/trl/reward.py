@@ -397,7 +397,7 @@ def reward_metrics(
     if not rows:
         return {}
     answers = [row.answer for row in rows if row.answer is not None]
-    verdicts = [verdict for answer in answers for verdict in answer.verdicts]
+    verdicts = [verdict for answer in answers for verdict in answer.verdicts if verdict.status != "left_out"]
     policies = Counter(answer.policy_applied for answer in answers)
     numbers: dict[str, float] = {
         "unscored": sum(judged_reward(row.answer) is None for row in rows) / len(rows),
@@ -450,12 +450,13 @@ def _verdict_summary(row: ScoredRow) -> str:
     reason = f"no reward ({', '.join(row.failures)})" if judged_reward(answer) is None else ""
     if answer is None or not answer.verdicts:
         return reason or "no criteria"
-    met = sum(verdict.score or 0.0 for verdict in answer.verdicts)
-    marks = [f"{verdict.criterion} {_mark(verdict.score)}" for verdict in answer.verdicts[:_MAX_MARKS_SHOWN]]
-    if len(answer.verdicts) > _MAX_MARKS_SHOWN:
-        marks.append(f"… {len(answer.verdicts) - _MAX_MARKS_SHOWN} more")
+    judged = [verdict for verdict in answer.verdicts if verdict.status != "left_out"]
+    met = sum(verdict.score or 0.0 for verdict in judged)
+    marks = [f"{verdict.criterion} {_mark(verdict.score)}" for verdict in judged[:_MAX_MARKS_SHOWN]]
+    if len(judged) > _MAX_MARKS_SHOWN:
+        marks.append(f"… {len(judged) - _MAX_MARKS_SHOWN} more")
     policy = f" (policy {answer.policy_applied})" if answer.policy_applied else ""
-    summary = f"{met:.4g} of {len(answer.verdicts)}{policy}: {' '.join(marks)}"
+    summary = f"{met:.4g} of {len(judged)}{policy}: {' '.join(marks)}"
     return f"{reason}; {summary}" if reason else summary
 
 

@@ -12,7 +12,7 @@ from trainer_client.wire.rewards import VerdictStatus
 
 
 class RequestRow(NamedTuple):
-    """One request. `uses` is the number of its use rows; `seconds` is the time from its arrival to its answer.
+    """One request. `uses` is the number of votes in its use rows; `seconds` is the time from arrival to answer.
 
     `members` is JSON: the cost of each judge of a cascade or panel, by name, as `MemberUsage`. None for other judges.
     """
@@ -68,11 +68,15 @@ UNCERTAIN = "uncertain"
 """The `failure` of every vote on a criterion whose verdict did not fail but was uncertain."""
 
 
+LEFT_OUT = "left_out"
+"""The `failure` of a row for a criterion that rubric dropout left out; its digest is 32 zero bytes."""
+
+
 class UseRow(NamedTuple):
     """One vote on one criterion of a response. `digest` is that of its judge call.
 
     `failed` says whether the criterion has no verdict from any of its votes; `failure` and `detail` say why this vote
-    failed, or `failure` is `UNCERTAIN`. `step` is the verdict's step if the verdict row has none.
+    failed, or `failure` is `UNCERTAIN` or `LEFT_OUT`. `step` is the verdict's step if the verdict row has none.
     """
 
     project_id: str

@@ -210,6 +210,21 @@ class GoldSampling(RequestModel):
     share: BoundedFloat = Field(default=0.05, gt=0, le=1)
 
 
+class RubricDropout(RequestModel):
+    """Judge a random subset of the criteria of each group, with an unbiased estimate of the reward.
+
+    All responses of a group are judged by the same criteria. `trainer_client.dropout` has the formula, and which
+    criteria are always judged. Only for modes that are linear in the scores.
+
+    Attributes:
+        keep: the share of the droppable criteria to judge, in (0, 1]; their number is rounded up.
+        seed: with the run, the step and the group's id, it decides which.
+    """
+
+    keep: Annotated[float, Field(gt=0, le=1), STRICT_NUMBER]
+    seed: SafeInt = 0
+
+
 class RewardRequest(RequestModel):
     """Judge groups of responses by rubrics and compute their rewards.
 
@@ -233,6 +248,7 @@ class RewardRequest(RequestModel):
     on_failure: FailurePolicy = "null"
     uncertain_band: UncertainBand | None = None
     on_uncertain: UncertainPolicy = "null"
+    dropout: RubricDropout | None = None
     deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
     gold: GoldSampling | None = None
@@ -273,6 +289,16 @@ class RewardRequest(RequestModel):
         return self
 
     @model_validator(mode="after")
+    def _dropout_is_unbiased(self) -> "RewardRequest":
+        mode = self.reward.mode
+        if self.dropout is not None and mode in NOT_LINEAR:
+            raise ValueError(
+                f"mode {mode!r} {NOT_LINEAR[mode]}, so it is not linear in the scores and some of them give no "
+                "unbiased reward; leave out dropout, or take a linear mode such as 'weighted_mean' or 'points'"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_group_fields(self) -> "RewardRequest":
         options = self.reward
         if self.rubric is None and options.mode not in NEEDS_NO_RUBRIC:
@@ -303,7 +329,7 @@ FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_inp
 ResponseStatus = Literal["scored", "partial", "unscored"]
 
 
-VerdictStatus = Literal["ok", "failed", "uncertain"]
+VerdictStatus = Literal["ok", "failed", "uncertain", "left_out"]
 
 
 class Failure(AnswerModel):
@@ -329,7 +355,8 @@ class Verdict(AnswerModel):
     """The verdict on one criterion for one response.
 
     Attributes:
-        status: `ok`; `failed`, if there is no verdict; or `uncertain`, if its probability lies in the uncertain band.
+        status: `ok`; `failed`, if there is no verdict; `uncertain`, if its probability lies in the uncertain band; or
+            `left_out`, if rubric dropout left the criterion out.
         score: in [0, 1]; null unless `status` is `ok`.
         probability: the calibrated probability of yes, equal to `raw_probability` if the judge has no calibration. If
             present, `score` is 1 if and only if it is at least 0.5. Null if the engine returns no probabilities.
@@ -416,12 +443,16 @@ class ResponseReward(AnswerModel):
 class GroupRewards(AnswerModel):
     """The responses of one group in the request's order, and the digest of the rubric that they were judged by.
 
-    `grounding_characters_omitted` says how many characters of the grounding the judge did not see.
+    `grounding_characters_omitted` says how many characters of the grounding the judge did not see. `left_out` lists the
+    criteria that dropout left out, and `inclusion` is the probability with which it judged each droppable one; they are
+    left out of the JSON without dropout.
     """
 
     id: str
     rubric: str | None = None
     grounding_characters_omitted: int = 0
+    left_out: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
+    inclusion: float | None = Field(default=None, exclude_if=is_unset)
     responses: tuple[ResponseReward, ...]
 
 

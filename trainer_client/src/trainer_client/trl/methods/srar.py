@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trainer_client.advantages import StepVariant, stepwise_advantages
+from trainer_client.dropout import read_sample
 from trainer_client.steps import NO_STEP, step_deltas
 from trainer_client.trl._dataset import WithoutRubric
 from trainer_client.trl.methods.base import Array, FilterMetric, Method, Rollout, ScoredResponse
@@ -64,6 +65,15 @@ class Srar(Method):
     def deltas(self, scored: ScoredResponse) -> Mapping[int, float]:
         """Sum the verdicts' deltas of each step, with those of no step under -1, leaving out unscored ones (eq. 3)."""
         verdict_by_criterion = {verdict.criterion: verdict for verdict in scored.answer.verdicts}
+        judged = [verdict_by_criterion.get(criterion.id) for criterion in scored.criteria]
+        sample = read_sample(
+            scored.criteria,
+            by_program=[verdict is not None and verdict.method != "judge" for verdict in judged],
+            left_out=[verdict is not None and verdict.status == "left_out" for verdict in judged],
+        )
+        inclusions = (
+            {} if sample is None else dict(zip((c.id for c in scored.criteria), sample.inclusions(), strict=True))
+        )
         carrying = [criterion for criterion in scored.criteria if criterion.kind in self.kinds and not criterion.shadow]
         verdicts = [verdict_by_criterion.get(criterion.id) for criterion in carrying]
         return step_deltas(
@@ -77,6 +87,7 @@ class Srar(Method):
             count_satisfied_only=self.count_satisfied_only,
             keep_no_step=True,
             soft=scored.use == "probability",
+            inclusions=[inclusions.get(criterion.id, 1.0) for criterion in carrying],
         )
 
     def advantages(self, group: Sequence[Rollout]) -> list[Array]:
