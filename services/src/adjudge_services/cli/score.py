@@ -291,7 +291,7 @@ def _summarise(scored: ScoredFile, file: Path, seconds: float) -> None:
     err.print(
         f"{pluralize(responses, 'response')}, {pluralize(usage.judge_calls, 'judge call')}, "
         f"{usage.cached} known before; "
-        f"{pluralize(usage.prompt_tokens_computed, 'prompt token')} computed, {usage.prompt_tokens_reused} reused; "
+        f"{pluralize(usage.prompt_tokens_computed, 'prompt token')} computed, {usage.prompt_tokens_reused:,} reused; "
         f"{seconds:.1f} s",
         highlight=False,
         soft_wrap=True,
