@@ -164,7 +164,7 @@ def test_two_judges_without_labels_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot be told from their verdicts alone"):
         fit_dawid_skene(votes)
     fit_dawid_skene(votes, truth)
-    with pytest.raises(ValueError, match="too few items"):
+    with pytest.raises(ValueError, match="10 items are too few"):
         fit_dawid_skene(votes[:10], truth[:10])
 
 
