@@ -254,7 +254,6 @@ class GroupPlanner:
                 (question, ending_of(question.call, question.scaling))
                 for sample in samples
                 for question in ask_criteria(self._prepared, to_ask, step_numbers, sample)
-                if to_ask or question.criteria == (HOLISTIC,)
             ]
         return questions
 
