@@ -14,7 +14,7 @@ from trainer_client import (
     OverlongPenalty,
     RewardStream,
 )
-from trainer_client.client.calls import TOP_LEVEL_OPTIONS, ComparisonKeywords, JudgingKeywords, RewardKeywords
+from trainer_client.client.calls import TOP_LEVEL_OPTIONS, ComparisonKeywords, RewardKeywords, VerdictKeywords
 from trainer_client.wire import (
     ComparisonOptions,
     ComparisonRequest,
@@ -127,7 +127,7 @@ def test_an_option_of_another_call_is_refused(connect, service, method, option):
     ("keywords", "models", "request_model"),
     [
         (ComparisonKeywords, [ComparisonOptions], ComparisonRequest),
-        (JudgingKeywords, [JudgingOptions], VerdictRequest),
+        (VerdictKeywords, [JudgingOptions], VerdictRequest),
         (RewardKeywords, [JudgingOptions, RewardOptions], RewardRequest),
     ],
 )
