@@ -93,7 +93,7 @@ def _is_needed(found: str, last: str, following: str, right_to_left: bool) -> bo
     if len(found) > 1:
         return True
     if re.match(f"[{_SELECTORS}]", found):
-        return bool(last) and not _NO_BASE.match(last)
+        return bool(last) and not (_NO_BASE.match(last) or last in _STYLED or last in _LOOKALIKES)
     if re.match(f"[{_JOINERS}]", found):
         joins = _JOINABLE.match(last) or (last and re.match(f"[{_SELECTORS}]", last))
         return bool(joins and _JOINABLE.match(following))
@@ -135,7 +135,7 @@ def has_content(text: str) -> bool:
         text = text.strip()
         if len(text) > _LONGEST_OPENING and not all(c in _PAUSES or c in _RULES or c.isspace() for c in text):
             return True
-    shown = _TAG.sub(" ", normalise(text).translate(dict.fromkeys(map(ord, _BLANK), " "))).strip()
+    shown = _TAG.sub(" ", normalise(text.translate(dict.fromkeys(map(ord, _BLANK), " ")))).strip()
     bare = "".join(shown.split())
     if all(c in _PAUSES for c in bare):
         return False
