@@ -98,7 +98,7 @@ def _is_needed(found: str, last: str, following: str, right_to_left: bool) -> bo
         joins = _JOINABLE.match(last) or (last and re.match(f"[{_SELECTORS}]", last))
         return bool(joins and _JOINABLE.match(following))
     if re.match(f"[{_DIRECTIONS}]", found):
-        return right_to_left and not (last.isascii() and last.isalnum())
+        return right_to_left and not ((last.isascii() and last.isalnum()) or last in _STYLED or last in _LOOKALIKES)
     return False
 
 
