@@ -112,7 +112,7 @@ def _spelled(match: re.Match[str]) -> str:
     return "".join([c for c in plain if c is not None])
 
 
-_BLANK = "\u115f\u1160\u2800\u3164\uffa0"
+_BLANK = "\u115f\u1160\u200b\u200c\u200d\u2800\u3164\uffa0"
 _PAUSES = frozenset(".,:;!?…‥·¿¡。、，：；！？．｡､・—–―")
 _RULES = frozenset("-_*#~`•")
 
