@@ -22,6 +22,10 @@ from trainer_client.wire.ledger_rows import (
     MonitoredRun,
     MonitorQuery,
     RefusedRows,
+    ResponseFilter,
+    ResponseRecord,
+    RunChartQuery,
+    RunCharts,
     RunRange,
     RunReportQuery,
     UseFilter,
@@ -162,8 +166,11 @@ class Ledger(Protocol):
 class RunReader(Protocol):
     """Reads the statistics of runs. Both methods raise `ValueError` for a cursor that is not from an earlier page."""
 
-    async def runs(self, project_id: str, *, after: str | None = None, limit: int = 100) -> RunPage:
-        """Return a page of a project's runs, the most recently judged first."""
+    async def runs(self, project_id: str, *, text: str = "", after: str | None = None, limit: int = 100) -> RunPage:
+        """Return a page of a project's runs, the most recently judged first, whose names contain a text.
+
+        Upper and lower case count as equal for ASCII letters.
+        """
 
     async def run(self, view: RunReportQuery) -> RunReport | None:
         """Return the statistics of a run, with a page of its steps; None if there is no such run."""
@@ -188,6 +195,17 @@ class LedgerReader(RunReader, Protocol):
         self, part: RunRange, after: bytes | None, count: int
     ) -> tuple[list[JudgedResponse], bytes | None]:
         """Return responses of a part of a run with about `count` uses, and the cursor of the next page or None."""
+
+    async def run_curves(
+        self, project_id: str, runs: Sequence[str], buckets: int
+    ) -> dict[str, tuple[float | None, ...]]:
+        """Return the mean reward of each run by bucket of steps; runs without a step are absent."""
+
+    async def run_charts(self, wanted: RunChartQuery) -> RunCharts:
+        """Return what the charts of a run show."""
+
+    async def responses(self, wanted: ResponseFilter) -> list[ResponseRecord]:
+        """Return the selected responses of a run, oldest first, with all their votes."""
 
 
 class ApiKeyStore(Protocol):

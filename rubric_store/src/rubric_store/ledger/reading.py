@@ -15,6 +15,8 @@ from trainer_client.wire.ledger_rows import (
     JudgedRun,
     JudgedVote,
     RequestRow,
+    ResponseFilter,
+    ResponseRecord,
     ResponseRow,
     RunRange,
     UseFilter,
@@ -78,6 +80,53 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
             use = UseRow(*row[:_USE])
             multi_vote[use.request, use.place, use.slot].votes.append((use, _verdict(tuple(row[_USE:]))))
     return records
+
+
+def responses_of(connection: Connection, wanted: ResponseFilter) -> list[ResponseRecord]:
+    """The responses of a run that match a filter, in order, with all their votes."""
+    same = [responses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
+    chosen = (
+        select(requests, responses)
+        .select_from(responses)
+        .join(requests, and_(*same))
+        .where(responses.c.project_id == wanted.project_id, responses.c.run == wanted.run)
+        .order_by(responses.c.request, responses.c.place)
+        .limit(wanted.limit)
+    )
+    if wanted.first is not None:
+        chosen = chosen.where(requests.c.step >= wanted.first)
+    if wanted.last is not None:
+        chosen = chosen.where(requests.c.step <= wanted.last)
+    if wanted.low is not None:
+        chosen = chosen.where(responses.c.reward >= wanted.low)
+    if wanted.high is not None:
+        reward = responses.c.reward
+        chosen = chosen.where(reward <= wanted.high if wanted.includes_high else reward < wanted.high)
+    for column, value in (
+        (responses.c.status, wanted.status),
+        (responses.c.request, wanted.request),
+        (responses.c.group_id, wanted.group_id),
+    ):
+        if value is not None:
+            chosen = chosen.where(column == value)
+    if wanted.after is not None:
+        chosen = chosen.where(tuple_(*wanted.after) < tuple_(responses.c.request, responses.c.place))
+    records = {}
+    for row in connection.execute(chosen):
+        request, response = RequestRow(*row[:_REQUEST]), ResponseRow(*row[_REQUEST:])
+        records[response.request, response.place] = ResponseRecord(request, response, [])
+    if records:
+        given = (
+            select(uses, verdicts)
+            .outerjoin(verdicts, _VERDICT_JOIN)
+            .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run)
+            .where(tuple_(uses.c.request, uses.c.place).in_(list(records)))
+            .order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
+        )
+        for row in connection.execute(given):
+            use = UseRow(*row[:_USE])
+            records[use.request, use.place].votes.append((use, _verdict(tuple(row[_USE:]))))
+    return list(records.values())
 
 
 def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:

@@ -261,9 +261,11 @@ _CRITERION = [
 ]
 
 
-def run_page(connection: Connection, project_id: str, after: str | None, limit: int) -> RunPage:
-    """A page of a project's runs, the most recently judged first; raises `CursorError`."""
+def run_page(connection: Connection, project_id: str, text: str, after: str | None, limit: int) -> RunPage:
+    """A page of a project's runs whose names contain a text, the most recently judged first; raises `CursorError`."""
     listed = select(runs).where(runs.c.project_id == project_id).order_by(runs.c.last_at.desc(), runs.c.run.desc())
+    if text:
+        listed = listed.where(runs.c.run.icontains(text, autoescape=True))
     if after is not None:
         at, name = from_run_cursor(after)
         listed = listed.where(or_(runs.c.last_at < at, and_(runs.c.last_at == at, runs.c.run < name)))

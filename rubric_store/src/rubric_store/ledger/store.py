@@ -24,7 +24,7 @@ from rubric_store.database import (
     read_url,
     statement_timeout,
 )
-from rubric_store.ledger import monitoring, reading, writing
+from rubric_store.ledger import charts, monitoring, reading, writing
 from rubric_store.ledger import runs as runs_reading
 from rubric_store.ledger.runs import delete_empty_runs
 from rubric_store.ledger.tables import rejudgements, requests, responses, texts, uses, verdicts
@@ -38,6 +38,10 @@ from trainer_client.wire.ledger_rows import (
     MonitorQuery,
     PurgeCounts,
     RefusedRows,
+    ResponseFilter,
+    ResponseRecord,
+    RunChartQuery,
+    RunCharts,
     RunRange,
     RunReportQuery,
     UseFilter,
@@ -141,13 +145,13 @@ class SQLLedger:
         """Responses of a part of a run, with about `count` uses, and the key to continue after; None at the end."""
         return await self._read(lambda connection: reading.judged_responses(connection, part, after, count))
 
-    async def runs(self, project_id: str, *, after: str | None = None, limit: int = 100) -> RunPage:
-        """A page of a project's runs, the most recently judged first.
+    async def runs(self, project_id: str, *, text: str = "", after: str | None = None, limit: int = 100) -> RunPage:
+        """A page of a project's runs, the most recently judged first, whose names contain a text.
 
         Raises:
             CursorError: the cursor is invalid.
         """
-        return await self._read(lambda connection: runs_reading.run_page(connection, project_id, after, limit))
+        return await self._read(lambda connection: runs_reading.run_page(connection, project_id, text, after, limit))
 
     async def run(self, view: RunReportQuery) -> RunReport | None:
         """A run's figures with a page of its steps; None if the run does not exist.
@@ -160,6 +164,20 @@ class SQLLedger:
     async def monitored_run(self, query: MonitorQuery) -> MonitoredRun:
         """What monitors read of a run; no steps if the run does not exist."""
         return await self._read(lambda connection: monitoring.monitored_run(connection, query))
+
+    async def run_curves(
+        self, project_id: str, runs: Sequence[str], buckets: int
+    ) -> dict[str, tuple[float | None, ...]]:
+        """The mean reward of each run by bucket of steps; runs without a step are absent."""
+        return await self._read(lambda connection: charts.run_curves(connection, project_id, runs, buckets))
+
+    async def run_charts(self, wanted: RunChartQuery) -> RunCharts:
+        """What the charts of a run show."""
+        return await self._read(lambda connection: charts.run_charts(connection, wanted))
+
+    async def responses(self, wanted: ResponseFilter) -> list[ResponseRecord]:
+        """The selected responses of a run, oldest first, with all their votes."""
+        return await self._read(lambda connection: reading.responses_of(connection, wanted))
 
     def purge(
         self,

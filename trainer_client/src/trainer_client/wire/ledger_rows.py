@@ -271,6 +271,127 @@ class RunReportQuery(NamedTuple):
     limit: int = 100
 
 
+class RunChartQuery(NamedTuple):
+    """A query for the charts of a run.
+
+    Selects steps from `first` to `last`, both included, and divides them into at most `buckets` buckets of equally many
+    step numbers. Pass rates cover the criteria of `criterion_ids`. The histogram has `bins` bins.
+    """
+
+    project_id: str
+    run: str
+    first: int | None = None
+    last: int | None = None
+    criterion_ids: tuple[str, ...] = ()
+    buckets: int = 60
+    bins: int = 20
+
+
+class GroupSpread(NamedTuple):
+    """The spread of rewards within groups.
+
+    `groups` is the number of groups with at least two rewards, `flat` the number of those whose rewards are all equal.
+    `deviation` is the pooled standard deviation: sqrt(sum (r - mean of its group)^2 / number of rewards).
+    """
+
+    groups: int
+    flat: int
+    deviation: float
+
+
+class StepBucket(NamedTuple):
+    """The figures of some consecutive steps, from `first` to `last`.
+
+    `mean_reward` is None without rewards, `spread` without a group that has two. `failures` counts failed verdicts by
+    kind. The other fields are sums, as in `JudgingFigures`.
+    """
+
+    first: int
+    last: int
+    requests: int
+    responses: int
+    partial: int
+    unscored: int
+    mean_reward: float | None
+    verdicts: int
+    failed: int
+    judge_calls: int
+    tokens_computed: int
+    tokens_reused: int
+    tokens_written: int
+    failures: dict[str, int]
+    spread: GroupSpread | None
+
+
+class CriterionBucket(NamedTuple):
+    """The verdicts on a criterion in a bucket of steps, by its index; `passed` of those that did not fail."""
+
+    criterion: str
+    bucket: int
+    verdicts: int
+    failed: int
+    passed: int
+
+
+class RewardBin(NamedTuple):
+    """The number of responses with a reward of at least `low` and below `high`; the last bin includes `high`."""
+
+    low: float
+    high: float
+    responses: int
+
+
+class JudgeUse(NamedTuple):
+    """The requests of a run that were judged in one way; steps are None if none of them names one."""
+
+    fingerprint: str | None
+    model: str | None
+    protocol: str
+    mode: str | None
+    votes: int
+    requests: int
+    first_step: int | None
+    last_step: int | None
+
+
+class RunCharts(NamedTuple):
+    """What the charts of a run show. `bins` is empty without rewards; requests without a step are in no bucket."""
+
+    steps: tuple[StepBucket, ...]
+    criteria: tuple[CriterionBucket, ...]
+    bins: tuple[RewardBin, ...]
+    judges: tuple[JudgeUse, ...]
+
+
+class ResponseFilter(NamedTuple):
+    """A filter of a run's responses; None matches all.
+
+    Selects rewards of at least `low` and below `high`, or up to `high` if `includes_high`. `request` and `group_id`
+    together select one group. `after` is the (request, place) of the last response returned.
+    """
+
+    project_id: str
+    run: str
+    first: int | None = None
+    last: int | None = None
+    low: float | None = None
+    high: float | None = None
+    includes_high: bool = False
+    status: str | None = None
+    request: bytes | None = None
+    group_id: str | None = None
+    after: tuple[bytes, int] | None = None
+    limit: int = 50
+
+
+class ResponseRecord(NamedTuple):
+    """A response read back for display: its request and its votes, by slot."""
+
+    request: RequestRow
+    response: ResponseRow
+    votes: list[tuple[UseRow, VerdictRow | None]]
+
+
 class PurgeCounts(NamedTuple):
     """The number of rows deleted from the ledger."""
 
