@@ -130,7 +130,14 @@ def build_app(
     authenticator = build_authenticator(settings, tenants, rates)
     ledger = SQLLedger(settings.store_url)
     keys = SQLIdempotencyKeys(settings.store_url)
-    service = Service(rubrics=store, ledger=ledger, authenticator=authenticator, audit=tenants, idempotency_keys=keys)
+    service = Service(
+        rubrics=store,
+        ledger=ledger,
+        authenticator=authenticator,
+        audit=tenants,
+        idempotency_keys=keys,
+        session_secret=settings.fencing_secret(),
+    )
     service.gold = gold = GoldSampler(store)
     service.monitor_thresholds = settings.monitors
     service.monitor_metrics = MonitorMetrics(ledger, settings.monitors, PROJECT_ID)

@@ -13,8 +13,9 @@ from fastapi_offline import FastAPIOffline
 from starlette.routing import Route
 
 from judge_server.api import decisions, ledger, operations, probes, problems, rubrics, scoring
-from judge_server.api.auth import AccessMiddleware
+from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.body_reader import MAX_BODIES, BodyReader
+from judge_server.api.console import create_console
 from judge_server.api.middleware import BoundaryMiddleware
 from judge_server.api.problems import problem_responses
 from judge_server.api.service import Service
@@ -77,6 +78,7 @@ def create_app(
     for router in _AUTHENTICATED_ROUTERS:
         app.include_router(router, responses=problem_responses(*_COMMON_PROBLEM_STATUSES))
     app.include_router(probes.health_router)
+    app.mount(CONSOLE, create_console(service))
     problems.install_problem_handlers(app)
     app.add_middleware(AccessMiddleware, authenticator=service.authenticator)
     app.add_middleware(BoundaryMiddleware, max_body_bytes=max_body_bytes, body_timeout_s=body_timeout_s)

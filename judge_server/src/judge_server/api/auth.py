@@ -28,6 +28,9 @@ PROBE_PATHS = frozenset({"/healthz", "/readyz"})
 OPEN_PATHS = PROBE_PATHS | {"/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
 """The paths that need no key: the probes and the API documentation."""
 
+CONSOLE = "/console"
+"""The folder of the console, which signs people in by itself."""
+
 _OPEN_FOLDER = "/static-offline-docs/"
 _READ_METHODS = frozenset({"GET", "HEAD"})
 
@@ -45,8 +48,8 @@ class AccessMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
+        if scope["type"] != "http" or f"{scope['path']}/".startswith(f"{CONSOLE}/"):
+            await self._app(scope, receive, send)  # without an identity: a route that needs one fails
             return
         if self._authenticator is not None and scope["path"] not in PROBE_PATHS and not authorization_of(scope):
             await next_slice()  # a burst of requests that need no key, or lack theirs, begins one by one

@@ -1,5 +1,6 @@
 """The parts of the running process that the routes use."""
 
+import secrets
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,6 +45,7 @@ class Service:
         gold: has samples judged by gold judges.
         monitor_thresholds: the thresholds of monitors.
         monitor_metrics: the findings of monitors for Prometheus.
+        session_secret: signs the sessions of the console; all processes behind one address need the same.
     """
 
     rubrics: RubricSource
@@ -62,6 +64,7 @@ class Service:
     gold: GoldSampler | None = None
     monitor_thresholds: MonitorThresholds = field(default_factory=MonitorThresholds)
     monitor_metrics: MonitorMetrics | None = None
+    session_secret: bytes = field(default_factory=partial(secrets.token_bytes, 32), repr=False)
 
     @property
     def judge(self) -> AnyJudge | None:

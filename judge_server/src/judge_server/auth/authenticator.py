@@ -25,7 +25,7 @@ from judge_server.errors import BudgetExhausted, Forbidden, NotReady, RateLimite
 from judge_server.observability.logs import describe_error
 from judge_server.observability.metrics import AccessMetrics
 from judge_server.ports import ApiKeyStore, RateLimiter
-from trainer_client.wire.tenants import TokenUsage
+from trainer_client.wire.tenants import ApiKeyRecord, TokenUsage
 
 log = logging.getLogger("adjudge")
 
@@ -250,6 +250,21 @@ class Authenticator:
         record = None if key_id is None else await self._keys.find(key_id)
         if not key_matches(token, DUMMY_DIGEST if record is None else record.digest) or record is None:
             raise Unauthorized(f"The API key is unknown; check that it is complete: {_HOW_TO_AUTHENTICATE}.")
+        return self._identity_of(record)
+
+    async def identify_session(self, key_id: str) -> Identity:
+        """Identify the caller of a session by the id of the key that began it, whose secret was checked then.
+
+        Raises:
+            Unauthorized: the key does not exist any more, was revoked or has expired.
+            RateLimited, NotReady: the key cannot be looked up now.
+        """
+        record = await self._keys.find(key_id)
+        if record is None:
+            raise Unauthorized("The key of this session does not exist any more; sign in with another one.")
+        return self._identity_of(record)
+
+    def _identity_of(self, record: ApiKeyRecord) -> Identity:
         state = record.key.state_at(self._now())
         if state != "usable":
             raise Unauthorized(f"This key is {state}; ask the operator of this service for a new one.")

@@ -13,7 +13,7 @@ from judge_server.judging.results import CallOutcome, JudgementResults
 from judge_server.judging.verdict_rules import ALWAYS_UNCERTAIN, DEFAULT_RULES
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.verdicts import verdict_of
-from trainer_client.wire import Criterion, MemberVerdict
+from trainer_client.wire import Criterion, MemberVerdict, Verdict
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 from trainer_client.wire.ledger_rows import LEFT_OUT, UNCERTAIN, UseFilter, UseRecord, UseRow, VerdictRow
 
@@ -60,18 +60,13 @@ def _to_recorded_verdict(
     request, response = use.request, use.response
     first, _ = use.votes[0]
     criterion = rubrics.get(response.rubric or b"", {}).get(first.criterion)
-    votes = {vote.digest: _to_outcome(vote, verdict) for vote, verdict in use.votes}
-    rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
-    digests = () if first.failure == LEFT_OUT else tuple(votes)
-    slot = VerdictSlot(first.criterion, first.method, digests, first.step)  # type: ignore[arg-type]
-    cached = frozenset(vote.digest for vote, _ in use.votes if vote.cached)
     return RecordedVerdict(
         run=request.run or None,
         step=request.step,
         group=response.group_id,
         response=response.position,
         rubric=None if response.rubric is None else f"sha256:{response.rubric.hex()}",
-        verdict=verdict_of(slot, JudgementResults(by_digest=votes, cached=cached), rules),
+        verdict=recorded_verdict(use.votes),
         reward=response.reward,
         kind=None if criterion is None else criterion.get("kind", _FIELDS["kind"].default),
         weight=None if criterion is None else criterion.get("weight", _FIELDS["weight"].default),
@@ -82,6 +77,17 @@ def _to_recorded_verdict(
         at=request.created_at,
         **{name: json.loads(texts[d]) for name, d in _texts_of(use) if d in texts},
     )
+
+
+def recorded_verdict(votes: Sequence[tuple[UseRow, VerdictRow | None]]) -> Verdict:
+    """The verdict on one criterion, from the rows of its votes."""
+    first, _ = votes[0]
+    outcomes = {vote.digest: _to_outcome(vote, verdict) for vote, verdict in votes}
+    rules = ALWAYS_UNCERTAIN if first.failure == UNCERTAIN else DEFAULT_RULES
+    digests = () if first.failure == LEFT_OUT else tuple(outcomes)
+    slot = VerdictSlot(first.criterion, first.method, digests, first.step)  # type: ignore[arg-type]
+    cached = frozenset(vote.digest for vote, _ in votes if vote.cached)
+    return verdict_of(slot, JudgementResults(by_digest=outcomes, cached=cached), rules)
 
 
 def _texts_of(use: UseRecord) -> Sequence[tuple[str, bytes | None]]:

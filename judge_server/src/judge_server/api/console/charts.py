@@ -1,0 +1,178 @@
+"""The console's plots, as SVG made on the server.
+
+A plot is drawn on a canvas of 1000 x 200 units that the page stretches to the width it has; lines keep their width and
+dots stay round. Its labels are text of the page around it, so that they stay readable on a narrow screen. Colours come
+from the style sheet, by class, so that they follow the reader's choice of light or dark.
+"""
+
+from collections.abc import Sequence
+from math import floor, log10
+from typing import NamedTuple
+
+from markupsafe import Markup, escape
+
+WIDTH, HEIGHT = 1000, 200
+
+
+class Mark(NamedTuple):
+    """A place of a plot that links to a page: its tooltip, which is also its name, and the address."""
+
+    title: str
+    href: str
+
+
+class Plot(NamedTuple):
+    """A plot, and the labels of its axes: `ticks` of the vertical one from top to bottom."""
+
+    svg: Markup
+    ticks: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+def sparkline(values: Sequence[float | None], name: str) -> Markup:
+    """A small curve from its own lowest to its own highest value; empty without values."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return Markup()
+    low, high = min(known), max(known)
+    points = [
+        (_across(i, len(values)), 170 - 140 * (value - low) / (high - low) if high > low else 100.0)
+        for i, value in enumerate(values)
+        if value is not None
+    ]
+    return _svg([_line(points, "line"), _dot(*points[-1])], name, "sparkline")
+
+
+def curve(
+    values: Sequence[float | None],
+    spread: Sequence[float | None],
+    marks: Sequence[Mark],
+    labels: Sequence[str],
+    name: str,
+) -> Plot:
+    """A curve with a band of one spread to either side, each value a link."""
+    ends = [v + sign * (s or 0.0) for v, s in zip(values, spread, strict=True) if v is not None for sign in (-1, 1)]
+    low, high, ticks = nice_range(min(ends), max(ends))
+
+    def y(value: float) -> float:
+        return round(HEIGHT * (high - value) / (high - low), 2)
+
+    points = [(_across(i, len(values)), y(v)) for i, v in enumerate(values) if v is not None]
+    known = [(i, v, s) for i, (v, s) in enumerate(zip(values, spread, strict=True)) if v is not None and s is not None]
+    inner = [_grid(y(tick)) for tick in ticks]
+    if len(known) > 1:
+        outline = [(_across(i, len(values)), y(v + s)) for i, v, s in known]
+        outline += [(_across(i, len(values)), y(v - s)) for i, v, s in reversed(known)]
+        inner.append(f'<polygon class="band" points="{_points(outline)}"/>')
+    inner += [_line(points, "line"), *(_dot(*point) for point in points)]
+    inner += _columns(marks)
+    return Plot(_svg(inner, name), tuple(_short(tick) for tick in reversed(ticks)), tuple(labels))
+
+
+def bars(counts: Sequence[int], marks: Sequence[Mark], labels: Sequence[str], name: str) -> Plot:
+    """A histogram, each bar a link that the keyboard reaches."""
+    _, high, ticks = nice_range(0, max([*counts, 1]), whole=True)
+    width = WIDTH / len(counts)
+    inner = [_grid(round(HEIGHT * (1 - tick / high), 2)) for tick in ticks]
+    for i, (count, mark) in enumerate(zip(counts, marks, strict=True)):
+        height = max(HEIGHT * count / high, 1.5 if count else 0)
+        bar = _rect(i * width + width * 0.06, HEIGHT - height, width * 0.88, height, "bar")
+        hit = _rect(i * width, 0, width, HEIGHT, "hit")
+        inner.append(_link(mark, hit + bar) if count else bar)
+    return Plot(_svg(inner, name, role="group"), tuple(f"{tick:,.0f}" for tick in reversed(ticks)), tuple(labels))
+
+
+def stacked(
+    layers: Sequence[tuple[str, Sequence[int]]], marks: Sequence[Mark], labels: Sequence[str], name: str
+) -> Plot:
+    """Stacked columns: each layer is a class and its values, the first at the bottom."""
+    totals = [sum(values) for values in zip(*(values for _, values in layers), strict=True)]
+    _, high, ticks = nice_range(0, max([*totals, 1]), whole=True)
+    width = WIDTH / len(totals)
+    inner = [_grid(round(HEIGHT * (1 - tick / high), 2)) for tick in ticks]
+    for i in range(len(totals)):
+        top = float(HEIGHT)
+        for style, values in layers:
+            height = HEIGHT * values[i] / high
+            top -= height
+            inner.append(_rect(i * width + width * 0.06, top, width * 0.88, height, style))
+    inner += _columns(marks)
+    return Plot(_svg(inner, name), tuple(_compact(tick) for tick in reversed(ticks)), tuple(labels))
+
+
+def nice_range(low: float, high: float, *, whole: bool = False) -> tuple[float, float, list[float]]:
+    """A range of round numbers that covers both, and three to six ticks from its one end to its other."""
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / 4
+    power = 10.0 ** floor(log10(rough))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    if whole:
+        step = float(max(1, round(step)))
+    first, last = floor(low / step + 1e-9), -floor(-high / step + 1e-9)
+    ticks = [round(number * step, 10) for number in range(first, last + 1)]
+    return ticks[0], ticks[-1], ticks
+
+
+def axis_labels(names: Sequence[str], most: int = 5) -> list[str]:
+    """At most so many of the names, evenly chosen, with the first and the last."""
+    if len(names) <= 2 or most < 2:
+        return list(names)
+    count = max(n for n in range(2, most + 1) if n == 2 or (len(names) - 1) % (n - 1) == 0)
+    return [names[i * (len(names) - 1) // (count - 1)] for i in range(count)]
+
+
+def _across(index: int, count: int) -> float:
+    """The middle of the column of a value."""
+    return round(WIDTH * (index + 0.5) / count, 2)
+
+
+def _points(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x},{y:.2f}" for x, y in points)
+
+
+def _line(points: Sequence[tuple[float, float]], style: str) -> str:
+    return f'<polyline class="{style}" points="{_points(points)}"/>'
+
+
+def _dot(x: float, y: float) -> str:
+    """A dot: a line without length, whose round ends are not stretched."""
+    return f'<path class="dot" d="M{x} {y:.2f}h0"/>'
+
+
+def _grid(y: float) -> str:
+    return f'<path class="grid" d="M0 {y}H{WIDTH}"/>'
+
+
+def _rect(x: float, y: float, width: float, height: float, style: str) -> str:
+    return f'<rect class="{style}" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"/>'
+
+
+def _columns(marks: Sequence[Mark]) -> list[str]:
+    """A column per mark that shows its tooltip and links to its page; the keyboard has the same links in the table."""
+    width = WIDTH / max(len(marks), 1)
+    return [_link(mark, _rect(i * width, 0, width, HEIGHT, "hit"), 'tabindex="-1"') for i, mark in enumerate(marks)]
+
+
+def _link(mark: Mark, inner: str, also: str = "") -> str:
+    title = escape(mark.title)
+    return f'<a href="{escape(mark.href)}" {also} aria-label="{title}"><title>{title}</title>{inner}</a>'
+
+
+def _svg(inner: Sequence[str], name: str, style: str = "plot", role: str = "img") -> Markup:
+    return Markup(  # every text in it is escaped above # noqa: S704 # nosec B704
+        f'<svg class="{style}" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="{role}" '
+        f'aria-label="{escape(name)}">{"".join(inner)}</svg>'
+    )
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}".replace("-", "−")
+
+
+def _compact(value: float) -> str:
+    """A number of tokens such as `250k`."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.0f}"

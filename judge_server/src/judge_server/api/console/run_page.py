@@ -1,0 +1,306 @@
+"""What the page of a run shows: its charts, and their numbers as tables that are also served as CSV."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from judge_server.api.auth import CONSOLE
+from judge_server.api.console.charts import Mark, Plot, axis_labels, bars, curve, sparkline, stacked
+from trainer_client.wire.ledger import CriterionFigures
+from trainer_client.wire.ledger_rows import RewardBin, RunCharts, StepBucket
+from trainer_client.wire.rewards import FailureKind
+
+FAILURE_MEANINGS: dict[FailureKind, str] = {
+    "parse": "the judge's output could not be read as an answer",
+    "timeout": "the verdict was not ready by the request's deadline",
+    "engine": "the engine, or the program that verifies, failed",
+    "overloaded": "the endpoint refused the call because it had too much to do",
+    "truncated_input": "the texts are longer than the judge can read",
+}
+
+HEAT_LEVELS = 10
+
+Value = str | int | float | None
+
+
+class Row(NamedTuple):
+    """A row of a table, and the address that its first value links to, if any."""
+
+    values: tuple[Value, ...]
+    href: str = ""
+
+
+class Table(NamedTuple):
+    """The numbers of a chart."""
+
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+class HeatCell(NamedTuple):
+    """A pass rate: its level from 0 to 10, a tooltip and the page of its responses; no level without verdicts."""
+
+    level: int | None
+    title: str
+    href: str
+
+
+class HeatRow(NamedTuple):
+    """The pass rates of a criterion: in all, and by bucket of steps."""
+
+    criterion: str
+    rate: float | None
+    failed: int
+    href: str
+    cells: tuple[HeatCell, ...]
+
+
+class FailureRow(NamedTuple):
+    """The failed verdicts of a kind, and their share of all verdicts."""
+
+    kind: str
+    meaning: str
+    verdicts: int
+    share: float
+    curve: str
+
+
+def address(page: str, **parameters: Value) -> str:
+    """The address of a page of the console; parameters that are None or empty are left out, except the run."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "") or name == "run"}
+    return f"{CONSOLE}/{page}" + (f"?{urlencode(given)}" if given else "")
+
+
+def step_name(bucket: StepBucket) -> str:
+    """The steps of a bucket, such as `12` or `12–15`."""
+    return str(bucket.first) if bucket.first == bucket.last else f"{bucket.first}–{bucket.last}"
+
+
+class RunView:
+    """The charts and tables of a run.
+
+    Args:
+        run: the run's name; empty for requests without one.
+        charts: its figures.
+        criteria: its criteria that have the most verdicts.
+        first, last: the steps that the page is about; None for all.
+    """
+
+    def __init__(
+        self, run: str, charts: RunCharts, criteria: Sequence[CriterionFigures], first: int | None, last: int | None
+    ) -> None:
+        self.run, self.charts, self.first, self.last = run, charts, first, last
+        self._criteria = criteria
+        self.steps = charts.steps
+        self._names = [step_name(bucket) for bucket in self.steps]
+        self._responses = sum(one.responses for one in charts.bins)
+
+    # -- reward
+
+    @property
+    def reward_plot(self) -> Plot | None:
+        """The mean reward over steps, with the spread within groups as a band; None without rewards."""
+        values = [bucket.mean_reward for bucket in self.steps]
+        if not any(value is not None for value in values):
+            return None
+        spread = [bucket.spread.deviation if bucket.spread else None for bucket in self.steps]
+        marks = [
+            Mark(f"step {name}: mean reward {_f(bucket.mean_reward)}", self._responses_of(bucket))
+            for name, bucket in zip(self._names, self.steps, strict=True)
+        ]
+        label = f"mean reward over steps {self._names[0]} to {self._names[-1]}; the numbers follow in a table"
+        return curve(values, spread, marks, axis_labels(self._names), label)
+
+    @property
+    def reward_table(self) -> Table:
+        """The numbers of the curve."""
+        headings = (
+            "steps", "requests", "responses", "partial", "unscored", "mean reward", "spread within groups", "groups",
+            "groups without spread",
+        )  # fmt: skip
+        rows = []
+        for name, bucket in zip(self._names, self.steps, strict=True):
+            spread = bucket.spread
+            counts = (bucket.requests, bucket.responses, bucket.partial, bucket.unscored)
+            of_groups = (spread.deviation, spread.groups, spread.flat) if spread else (None, 0, 0)
+            rows.append(Row((name, *counts, bucket.mean_reward, *of_groups), self._responses_of(bucket)))
+        return Table(headings, tuple(rows))
+
+    @property
+    def groups(self) -> int:
+        """The number of groups with at least two rewards."""
+        return sum(bucket.spread.groups for bucket in self.steps if bucket.spread)
+
+    @property
+    def flat_groups(self) -> int:
+        """The number of those whose rewards are all equal."""
+        return sum(bucket.spread.flat for bucket in self.steps if bucket.spread)
+
+    # -- histogram
+
+    @property
+    def histogram(self) -> Plot | None:
+        """The number of responses by reward, each bar a link to them; None without rewards."""
+        bins = self.charts.bins
+        if not bins:
+            return None
+        marks = [Mark(f"{one.responses:,} responses with a reward {_of_bin(one)}", self._bin_href(one)) for one in bins]
+        labels = [f"{edge:.4g}".replace("-", "−") for edge in (bins[0].low, bins[len(bins) // 2].low, bins[-1].high)]
+        return bars([one.responses for one in bins], marks, labels, "responses by reward")
+
+    @property
+    def histogram_table(self) -> Table:
+        """The numbers of the histogram."""
+        rows = [
+            Row(
+                (_of_bin(one), one.low, one.high, one.responses, one.responses / max(self._responses, 1)),
+                self._bin_href(one),
+            )
+            for one in self.charts.bins
+        ]
+        return Table(("reward", "from", "to", "responses", "share"), tuple(rows))
+
+    # -- criteria
+
+    @property
+    def heat_map(self) -> tuple[HeatRow, ...]:
+        """The pass rate of each criterion by bucket of steps."""
+        cells = {(one.criterion, one.bucket): one for one in self.charts.criteria}
+        rows = []
+        for figures in self._criteria:
+            own = [cells.get((figures.criterion, i)) for i in range(len(self.steps))]
+            given = sum(one.verdicts - one.failed for one in own if one)
+            passed, failed = sum(one.passed for one in own if one), sum(one.failed for one in own if one)
+            shown = []
+            for name, bucket, one in zip(self._names, self.steps, own, strict=True):
+                count = one.verdicts - one.failed if one else 0
+                rate = one.passed / count if one and count else None
+                told = "no verdict" if rate is None else f"{rate:.0%} of {count:,} passed"
+                told += f", {one.failed:,} failed" if one and one.failed else ""
+                shown.append(
+                    HeatCell(
+                        None if rate is None else round(rate * HEAT_LEVELS),
+                        f"{figures.criterion}, step {name}: {told}",
+                        self._responses_of(bucket, criterion=figures.criterion),
+                    )
+                )
+            href = address("responses", run=self.run, first=self.first, last=self.last, criterion=figures.criterion)
+            rows.append(HeatRow(figures.criterion, passed / given if given else None, failed, href, tuple(shown)))
+        return tuple(rows)
+
+    @property
+    def heat_labels(self) -> list[str]:
+        """The steps below the heat map."""
+        return axis_labels(self._names)
+
+    @property
+    def criteria_table(self) -> Table:
+        """The numbers of the heat map."""
+        rows = []
+        for one in self.charts.criteria:
+            given = one.verdicts - one.failed
+            bucket = self.steps[one.bucket]
+            values = (one.criterion, self._names[one.bucket], one.verdicts, one.failed, one.passed)
+            rate = one.passed / given if given else None
+            rows.append(Row((*values, rate), self._responses_of(bucket, criterion=one.criterion)))
+        return Table(("criterion", "steps", "verdicts", "failed", "passed", "pass rate"), tuple(rows))
+
+    # -- failures
+
+    @property
+    def failures(self) -> tuple[FailureRow, ...]:
+        """The failed verdicts by kind, the most frequent kind first."""
+        verdicts = max(sum(bucket.verdicts for bucket in self.steps), 1)
+        found = []
+        for kind in self._kinds:
+            counts = [bucket.failures.get(kind, 0) for bucket in self.steps]
+            drawn = sparkline([float(count) for count in counts], f"{kind} over steps") if len(counts) > 1 else ""
+            meaning = FAILURE_MEANINGS.get(kind, "")  # type: ignore[call-overload]
+            found.append(FailureRow(kind, meaning, sum(counts), sum(counts) / verdicts, drawn))
+        return tuple(sorted(found, key=lambda row: -row.verdicts))
+
+    @property
+    def failures_table(self) -> Table:
+        """The failed verdicts by step."""
+        rows = [
+            Row((name, bucket.verdicts, bucket.failed, *(bucket.failures.get(kind, 0) for kind in self._kinds)),
+                self._responses_of(bucket))
+            for name, bucket in zip(self._names, self.steps, strict=True)
+        ]  # fmt: skip
+        return Table(("steps", "verdicts", "failed", *self._kinds), tuple(rows))
+
+    @property
+    def _kinds(self) -> list[str]:
+        return sorted({kind for bucket in self.steps for kind in bucket.failures})
+
+    # -- cost
+
+    @property
+    def cost_plot(self) -> Plot | None:
+        """The judge's tokens over steps: computed, reused, written; None if there were none."""
+        if not self.steps or not any(self.tokens):
+            return None
+        marks = [
+            Mark(
+                f"step {name}: {bucket.tokens_computed:,} prompt tokens computed, {bucket.tokens_reused:,} reused, "
+                f"{bucket.tokens_written:,} tokens written",
+                self._responses_of(bucket),
+            )
+            for name, bucket in zip(self._names, self.steps, strict=True)
+        ]
+        layers = [
+            ("computed", [bucket.tokens_computed for bucket in self.steps]),
+            ("reused", [bucket.tokens_reused for bucket in self.steps]),
+            ("written", [bucket.tokens_written for bucket in self.steps]),
+        ]
+        return stacked(layers, marks, axis_labels(self._names), "tokens of the judge over steps")
+
+    @property
+    def tokens(self) -> tuple[int, int, int]:
+        """Prompt tokens computed and reused, and tokens written."""
+        return (
+            sum(bucket.tokens_computed for bucket in self.steps),
+            sum(bucket.tokens_reused for bucket in self.steps),
+            sum(bucket.tokens_written for bucket in self.steps),
+        )
+
+    @property
+    def cost_table(self) -> Table:
+        """The numbers of the cost."""
+        headings = ("steps", "judge calls", "prompt tokens computed", "prompt tokens reused", "tokens written")
+        rows = [
+            Row((name, bucket.judge_calls, bucket.tokens_computed, bucket.tokens_reused, bucket.tokens_written),
+                self._responses_of(bucket))
+            for name, bucket in zip(self._names, self.steps, strict=True)
+        ]  # fmt: skip
+        return Table(headings, tuple(rows))
+
+    def csv_href(self, chart: str) -> str:
+        """The address of a chart's numbers."""
+        return address(f"run/{chart}.csv", run=self.run, first=self.first, last=self.last)
+
+    def table(self, chart: str) -> Table:
+        """The numbers of a chart; raises `KeyError` for an unknown one."""
+        return {
+            "reward": lambda: self.reward_table,
+            "histogram": lambda: self.histogram_table,
+            "criteria": lambda: self.criteria_table,
+            "failures": lambda: self.failures_table,
+            "cost": lambda: self.cost_table,
+        }[chart]()
+
+    def _responses_of(self, bucket: StepBucket, **also: Value) -> str:
+        return address("responses", run=self.run, first=bucket.first, last=bucket.last, **also)
+
+    def _bin_href(self, one: RewardBin) -> str:
+        last = one is self.charts.bins[-1]
+        ends: dict[str, Value] = {"low": one.low, "high": one.high, "includes_high": 1 if last else None}
+        return address("responses", run=self.run, first=self.first, last=self.last, **ends)
+
+
+def _of_bin(one: RewardBin) -> str:
+    return f"from {one.low:.4g} to {one.high:.4g}".replace("-", "−")
+
+
+def _f(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"

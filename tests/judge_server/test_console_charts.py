@@ -1,0 +1,158 @@
+"""The parts of the console without a service: explanations of rewards, ranges of axes, and sessions."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.api.console.charts import Mark, axis_labels, curve, nice_range, sparkline
+from judge_server.api.console.explanation import RecordedReward, explain
+from judge_server.api.console.responses import read_text
+from judge_server.api.console.sessions import SESSION_LIFETIME_S, SessionSigner, local_page
+from trainer_client.rewards import UnsuitableRubric, reward_outcome
+from trainer_client.wire import PROTOCOLS_FOR, Criterion, Failure, FailurePolicy, RewardMode, Verdict
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
+
+QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+KINDS = st.sampled_from(["point", "factual", "process", "answer", "bonus", "suggest", "pitfall"])
+
+
+def verdicts(scores: list[float | None]) -> list[Verdict]:
+    """A verdict per score; None is one that failed."""
+    return [
+        Verdict(criterion=f"c{i}", status="failed", failure=Failure(kind="timeout", detail="late"))
+        if score is None
+        else Verdict(criterion=f"c{i}", status="ok", score=score)
+        for i, score in enumerate(scores)
+    ]
+
+
+@given(
+    mode=st.sampled_from(list(PROTOCOLS_FOR)),
+    rows=st.lists(st.tuples(st.integers(-4, 4), KINDS, st.none() | QUARTERS), min_size=1, max_size=5),
+    policy=st.sampled_from(["null", "skip", "zero"]),
+    format_ok=st.booleans(),
+)
+def test_the_formula_of_an_explanation_evaluates_to_the_reward(
+    mode: RewardMode, rows: list[tuple[int, str, float | None]], policy: FailurePolicy, format_ok: bool
+) -> None:
+    if mode in NEEDS_NO_RUBRIC:
+        rows = rows[:1]
+    criteria = [
+        Criterion.model_validate({"id": f"c{i}", "description": "x", "kind": kind, "weight": weight})
+        for i, (weight, kind, _) in enumerate(rows)
+    ]
+    given_verdicts = verdicts([score for *_, score in rows])
+    try:
+        outcome = reward_outcome(
+            [] if mode in NEEDS_NO_RUBRIC else criteria,
+            [verdict.score for verdict in given_verdicts],
+            mode,
+            policy,
+            format_ok=format_ok if mode == "stepwise" else None,
+        )
+    except UnsuitableRubric:
+        return
+    told = explain(RecordedReward(mode, outcome.reward, outcome.status, format_ok), criteria, given_verdicts)
+    assert told.matches
+    if outcome.status == "unscored":
+        assert not told.formula
+        assert "failed" in told.sentence
+        return
+    expression, _, value = told.formula.rpartition(" = ")
+    computed = eval(expression.replace("×", "*").replace("−", "-"), {"min": min, "max": max})
+    assert computed == pytest.approx(outcome.reward)
+    assert float(value) == pytest.approx(outcome.reward, abs=1e-3)
+
+
+def test_a_reward_by_options_that_the_ledger_lacks_is_not_explained_by_a_wrong_formula() -> None:
+    criteria = [Criterion(id="c0", description="x", weight=3), Criterion(id="c1", description="y")]
+    told = explain(RecordedReward("weighted_mean", 0.7, "scored", True), criteria, verdicts([1.0, 0.0]))
+    assert not told.matches
+    assert "0.7" in told.sentence
+    assert told.formula == "(3 × 1 + 1 × 0) / (3 + 1) = 0.75"
+    assert "not in the ledger" in explain(RecordedReward("points", 1.0, "scored", True), None, verdicts([1.0])).sentence
+    assert "no reward" in explain(RecordedReward(None, None, None, True), criteria, verdicts([1.0, 1.0])).sentence
+
+
+@given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9), st.booleans())
+def test_a_range_of_round_numbers_covers_its_values(one: float, other: float, whole: bool) -> None:
+    low, high = min(one, other), max(one, other)
+    first, last, ticks = nice_range(low, high, whole=whole)
+    slack = 1e-6 * max(1.0, abs(low), abs(high))
+    assert first - slack <= low <= high <= last + slack
+    assert 2 <= len(ticks) <= 9
+    assert ticks == sorted(ticks)
+
+
+@given(st.integers(1, 200), st.integers(2, 6))
+def test_labels_of_an_axis_have_both_ends_and_equal_distances(count: int, most: int) -> None:
+    names = [str(i) for i in range(count)]
+    shown = [int(name) for name in axis_labels(names, most)]
+    assert shown[0] == 0
+    assert shown[-1] == count - 1
+    assert len({b - a for a, b in itertools.pairwise(shown)}) <= 1
+
+
+@given(st.lists(st.none() | st.floats(-1e6, 1e6), max_size=50))
+def test_any_values_can_be_drawn(values: list[float | None]) -> None:
+    assert "nan" not in sparkline(values, "x")
+    if any(value is not None for value in values):
+        marks = [Mark("<t>", "/a?b=1&c=2")] * len(values)
+        drawn = curve(values, [1.0] * len(values), marks, ["a"], "<n>")
+        assert "<t>" not in drawn.svg
+        assert "<n>" not in drawn.svg
+        assert drawn.svg.count('href="/a?b=1&amp;c=2"') == len(values)
+
+
+def test_a_session_ends_and_cannot_be_changed() -> None:
+    now = [1_000_000.0]
+    signer = SessionSigner(b"secret", lambda: now[0])
+    cookie = signer.begin("abcdefgh")
+    assert signer.key_of(cookie) == "abcdefgh"
+    key, end, mac = cookie.split(".")
+    for changed in (
+        f"other.{end}.{mac}",
+        f"{key}.{int(end) + 1}.{mac}",
+        f"{key}.{end}.{mac[:-1]}0x",
+        "",
+        "...",
+        cookie[:-1],
+    ):
+        assert signer.key_of(changed) is None
+    assert SessionSigner(b"other").key_of(cookie) is None
+    assert signer.key_of(signer.form_token(cookie)) is None
+    now[0] += SESSION_LIFETIME_S
+    assert signer.key_of(cookie) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "https://evil.test/console/runs",
+        "//evil.test",
+        "/console",
+        "/\\evil.test",
+        "/v1/runs",
+        "/console/sign-in?next=x",
+        "/console/\n",
+    ],
+)
+def test_signing_in_leads_to_no_page_outside_the_console(path: str) -> None:
+    assert local_page(path) == "/console/runs"
+
+
+def test_signing_in_leads_to_the_page_that_was_asked_for() -> None:
+    assert local_page("/console/run?run=a%2Fb") == "/console/run?run=a%2Fb"
+
+
+def test_a_long_text_and_a_conversation_are_shown_in_parts() -> None:
+    assert read_text('"abcdef"', 4)[0] == ("", "abcd", 2)
+    message = '[{"role":"assistant","content":"x","reasoning_content":"y","tool_calls":[{"id":"1"}]}]'
+    assert [part.role for part in read_text(message, None)] == [
+        "assistant, reasoning",
+        "assistant",
+        "assistant, tool calls",
+    ]
+    assert read_text(None, 4) == []
