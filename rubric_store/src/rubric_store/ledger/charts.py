@@ -224,4 +224,4 @@ def _judges(connection: Connection, wanted: RunChartQuery) -> list[JudgeUse]:
     judged = [requests.c[name] for name in ("fingerprint", "model", "protocol", "mode", "votes")]
     counted = select(*judged, func.count(), func.min(requests.c.step), func.max(requests.c.step))
     rows = connection.execute(counted.where(*_own(requests, wanted)).group_by(*judged).order_by(func.count().desc()))
-    return [JudgeUse(*row) for row in rows]
+    return [JudgeUse._make(row) for row in rows]

