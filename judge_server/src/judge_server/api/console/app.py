@@ -48,6 +48,7 @@ from judge_server.api.problems import INTERNAL_ERROR_DETAIL, STORE_UNAVAILABLE_D
 from judge_server.api.service import Service
 from judge_server.errors import Forbidden, InvalidRequest, NotReady, RateLimited, ServiceError, TooLarge, Unauthorized
 from judge_server.ledger.rows import digest_bytes, storable_text
+from judge_server.scoring.judge import Judge
 from trainer_client import __version__
 from trainer_client.wire.ledger import RunReport
 from trainer_client.wire.ledger_rows import ResponseFilter, RunChartQuery, RunReportQuery
@@ -312,7 +313,8 @@ async def _rubric(console: _Console, request: Request) -> Response:
 
 async def _judge(console: _Console, request: Request) -> Response:
     fingerprint = _text(request, "fingerprint")
-    details = judge_details(console.service.judges, fingerprint)
+    engines = {name: judge for name, judge in console.service.judges.items() if isinstance(judge, Judge)}
+    details = judge_details(engines, fingerprint)
     return console.page(
         request, "judge.html.jinja", fingerprint=fingerprint, details=details, run=_text(request, "run")
     )

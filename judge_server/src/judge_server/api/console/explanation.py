@@ -7,16 +7,18 @@ reward, the formula explains it; otherwise the explanation says that it does not
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple, get_args
 
 from judge_server.errors import ServiceError
 from judge_server.scoring.scorer import RewardResult, reward_of
 from judge_server.scoring.verdicts import judge_failure_kind
-from trainer_client.wire import Criterion, FailurePolicy, RewardMode, RewardOptions, Verdict
+from trainer_client.dropout import CriteriaSample, read_sample
+from trainer_client.wire import Criterion, RewardMode, RewardOptions, UncertainPolicy, Verdict, VerdictUse
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
 
-_POLICIES: tuple[FailurePolicy, ...] = ("null", "skip", "zero")
-"""The failure policies that can give a recorded reward; `zero_unparseable` gives what `zero` or `null` gives."""
+_POLICIES: tuple[UncertainPolicy, ...] = ("null", "skip", "zero")
+"""The policies for failed and for uncertain verdicts that can give a recorded reward; `zero_unparseable` gives what `zero` or `null` gives."""
 
 _UNKNOWN_OPTIONS = (
     "kinds, format_weight, gate_fraction, a penalty on length, a penalty near the generation limit, or a truncation "
@@ -58,21 +60,33 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
         return Explanation("Only verdicts were asked for, so there is no reward.")
     if mode in NEEDS_NO_RUBRIC:
         criteria = ()
+    if criteria is not None and len(criteria) == len(verdicts):
+        rewarded = [index for index, criterion in enumerate(criteria) if not criterion.shadow]
+        criteria, verdicts = [criteria[index] for index in rewarded], [verdicts[index] for index in rewarded]
     if criteria is None or (criteria and len(criteria) != len(verdicts)):
         return Explanation("The rubric of this response is not in the ledger, so its reward cannot be explained.")
     found = _reproduced(recorded, criteria, verdicts)
-    failed = _failed_sentence(verdicts)
+    failed = _missing_sentence(verdicts)
     if recorded.status == "unscored":
         if recorded.reward is None:
             return Explanation(
-                f"There is no reward, because {failed} and could have changed it. A failed verdict never counts as "
-                "a no."
+                f"There is no reward, because {failed}, which could have changed it. Neither a failed nor an "
+                "uncertain verdict counts as a no."
             )
         return Explanation(f"The reward is {_n(recorded.reward)} by the request's failure policy, because {failed}.")
-    scores = [verdict.score for verdict in verdicts]
-    dropped = found is not None and found.outcome.policy_applied == "skip"
+    if (sample := _sample(criteria, verdicts)) is not None:
+        judged = sum(not gone for gone in sample.left_out)
+        return Explanation(
+            f"The reward is an unbiased estimate of that of the whole rubric: {judged} of its {len(criteria)} criteria "
+            "were judged, and the others were left out at random for the whole group.",
+            matches=found is not None,
+        )
+    soft = found is not None and found.use == "probability"
+    scores = [verdict.value("probability" if soft else "verdict") for verdict in verdicts]
+    dropped = found is not None and found.result.outcome.policy_applied == "skip"
     sentence, formula = _formula(mode, criteria, scores, format_ok=recorded.format_ok, drop_failed=dropped)
     if found is not None:
+        sentence += " It is made of probabilities of yes, not of verdicts." if soft else ""
         treated = (
             "left out, as the failure policy says" if dropped else "written as 0, since it cannot change the reward"
         )
@@ -85,19 +99,27 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
     )
 
 
+class _Reproduced(NamedTuple):
+    result: RewardResult
+    use: VerdictUse
+
+
 def _reproduced(
     recorded: RecordedReward, criteria: Sequence[Criterion], verdicts: Sequence[Verdict]
-) -> RewardResult | None:
-    """The result with default options and the first failure policy that gives the recorded reward, if any does."""
+) -> _Reproduced | None:
+    """The result with default options, and the first use and policy that give the recorded reward, if any do."""
     assert recorded.mode is not None
-    for policy in _POLICIES:
+    for use, policy in product(get_args(VerdictUse), _POLICIES):
         try:
             result = reward_of(
                 criteria,
-                [verdict.score for verdict in verdicts],
-                RewardOptions(mode=recorded.mode),
+                [verdict.value(use) for verdict in verdicts],
+                RewardOptions(mode=recorded.mode, use=use),
                 policy,
                 failures=[judge_failure_kind(verdict) for verdict in verdicts],
+                on_uncertain=policy,
+                uncertain=[verdict.status == "uncertain" for verdict in verdicts],
+                sample=_sample(criteria, verdicts),
                 format_ok=recorded.format_ok,
                 tokens=None,
                 stopped=None,
@@ -105,7 +127,7 @@ def _reproduced(
         except (ValueError, ServiceError):
             continue
         if result.outcome.status == recorded.status and _equal(result.reward, recorded.reward):
-            return result
+            return _Reproduced(result, use)
     return None
 
 
@@ -113,14 +135,31 @@ def _equal(one: float | None, other: float | None) -> bool:
     return one is other if one is None or other is None else math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
 
 
-def _failed_sentence(verdicts: Sequence[Verdict]) -> str:
-    """Which verdicts failed, such as `the verdict on c1 failed (timeout)`; empty if none did."""
+def _sample(criteria: Sequence[Criterion], verdicts: Sequence[Verdict]) -> CriteriaSample | None:
+    """The sample of criteria that were judged; None if all were."""
+    if len(criteria) != len(verdicts):
+        return None
+    return read_sample(
+        criteria,
+        by_program=[verdict.method != "judge" for verdict in verdicts],
+        left_out=[verdict.status == "left_out" for verdict in verdicts],
+    )
+
+
+def _missing_sentence(verdicts: Sequence[Verdict]) -> str:
+    """Which verdicts are missing, such as `the verdict on c1 failed (timeout)`; empty if none are."""
     failed = [verdict for verdict in verdicts if verdict.failure is not None]
-    if not failed:
-        return ""
+    uncertain = [verdict for verdict in verdicts if verdict.status == "uncertain"]
     kinds = ", ".join(sorted({verdict.failure.kind for verdict in failed if verdict.failure is not None}))
-    names = ", ".join(verdict.criterion for verdict in failed[:5]) + (" and others" if len(failed) > 5 else "")
-    return f"the verdict{'s' if len(failed) > 1 else ''} on {names} failed ({kinds})"
+    parts = [f"{_named(failed)} failed ({kinds})"] if failed else []
+    if uncertain:
+        parts.append(f"{_named(uncertain)} {'is' if len(uncertain) == 1 else 'are'} uncertain")
+    return " and ".join(parts)
+
+
+def _named(verdicts: Sequence[Verdict]) -> str:
+    names = ", ".join(verdict.criterion for verdict in verdicts[:5]) + (" and others" if len(verdicts) > 5 else "")
+    return f"the verdict{'s' if len(verdicts) > 1 else ''} on {names}"
 
 
 _Term = tuple[Criterion, float]

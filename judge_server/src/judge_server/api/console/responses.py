@@ -24,7 +24,7 @@ _BATCH = 200
 _MAX_BATCHES = 25
 """A search for verdicts looks at this many batches of responses, and then offers to go on."""
 
-Outcome = Literal["passed", "not passed", "failed"]
+Outcome = Literal["passed", "not passed", "failed", "uncertain", "left out"]
 
 
 class TextPart(NamedTuple):
@@ -98,7 +98,9 @@ class ShownResponse:
 def outcome_of(verdict: Verdict) -> Outcome:
     """What a verdict says, as charts count it: a score of 0.5 or more passes."""
     if verdict.score is None:
-        return "failed"
+        return (
+            "left out" if verdict.status == "left_out" else "uncertain" if verdict.status == "uncertain" else "failed"
+        )
     return "passed" if verdict.score >= 0.5 else "not passed"
 
 
