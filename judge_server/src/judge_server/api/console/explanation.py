@@ -18,7 +18,7 @@ from trainer_client.wire import Criterion, RewardMode, RewardOptions, UncertainP
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
 
 _POLICIES: tuple[UncertainPolicy, ...] = ("null", "skip", "zero")
-"""The policies for failed and for uncertain verdicts that can give a recorded reward; `zero_unparseable` gives what `zero` or `null` gives."""
+"""The policies that can give a recorded reward; `zero_unparseable` gives what `zero` or `null` gives."""
 
 _UNKNOWN_OPTIONS = (
     "kinds, format_weight, gate_fraction, a penalty on length, a penalty near the generation limit, or a truncation "

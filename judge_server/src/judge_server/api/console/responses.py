@@ -95,12 +95,13 @@ class ShownResponse:
         return None if found is None else outcome_of(found)
 
 
+_WITHOUT_SCORE: Mapping[str, Outcome] = {"left_out": "left out", "uncertain": "uncertain"}
+
+
 def outcome_of(verdict: Verdict) -> Outcome:
     """What a verdict says, as charts count it: a score of 0.5 or more passes."""
     if verdict.score is None:
-        return (
-            "left out" if verdict.status == "left_out" else "uncertain" if verdict.status == "uncertain" else "failed"
-        )
+        return _WITHOUT_SCORE.get(verdict.status, "failed")
     return "passed" if verdict.score >= 0.5 else "not passed"
 
 
