@@ -19,7 +19,6 @@ from judge_server.scheduling.executor import JudgeExecutor, LocalExecutor
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from trainer_client.wire import DEFAULT_JUDGE
-from trainer_client.wire.problems import field_errors
 
 if TYPE_CHECKING:
     from judge_server.remote.link import JudgeClient
@@ -108,8 +107,7 @@ def named_judges(settings: Settings) -> dict[str, str | CombinedJudgeSettings]:
         return _JUDGES_BY_NAME.validate_json(text)
     except ValidationError as error:
         raise ValueError(
-            "ADJUDGE_JUDGES is not a JSON object of names and URLs, cascades or panels: "
-            f"{field_errors(error.errors())[0].message}"
+            f"ADJUDGE_JUDGES is not a JSON object of names and URLs, cascades or panels: {error.errors()[0]['msg']}"
         ) from error
 
 

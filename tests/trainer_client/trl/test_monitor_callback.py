@@ -1,6 +1,7 @@
 """`MonitorCallback` in TRL's own trainer, against a real service: it stops a gamed run, and only such a run."""
 
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -8,6 +9,7 @@ pytest.importorskip("trl")
 
 from tests.trainer_client.trl.test_reward_trl import TEXTS, grpo
 from trainer_client import Client
+from trainer_client.errors import NotFound
 from trainer_client.trl import ControlSet, MonitorCallback, RubricReward
 
 pytestmark = pytest.mark.trl
@@ -23,10 +25,13 @@ def judge_run(url, run, gamed):
     with Client(url, run) as client:
         for step in range(STEPS):
             sure = [place * STEPS < 8 * step for place in range(8)]
-            texts = [f"{'sure' if one else ''} {'15' if one and gamed else '14'} {step}" for one in sure]
+            texts = [f"{'sure' if one else 'well'} {'15' if one and gamed else '14'} {step:02}" for one in sure]
             client.rewards([{"id": "g", "prompt": "7 * 2?", "responses": texts}], RUBRIC, step=step)
-        while client.run_monitors().last_step != STEPS - 1:
+        written = None
+        while written != STEPS - 1:
             time.sleep(0.1)
+            with suppress(NotFound):  # nothing is written yet
+                written = client.run_monitors().last_step
 
 
 def trained(tmp_path, url, run, **given):

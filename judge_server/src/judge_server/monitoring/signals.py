@@ -124,9 +124,11 @@ def signals_of(judged: JudgedRequest, project_id: str, run: str, request: bytes)
 
 
 def scores_of(planned: PlannedResponse, outcomes: JudgementResults) -> dict[str, float | None]:
-    """Return the scores of a response by criterion; None where judging failed."""
+    """Return the scores of a response by criterion, without those left out; None where judging failed."""
     scores: dict[str, float | None] = {}
     for slot in planned.plan.slots:
+        if not slot.digests:
+            continue
         votes = [outcomes.by_digest[digest] for digest in slot.digests]
         verdict = votes[0] if len(votes) == 1 else combine_votes(votes)
         scores[slot.criterion] = None if isinstance(verdict, CallFailure) else verdict.score

@@ -15,7 +15,7 @@ from judge_server.ports import CallFailure
 
 DEADLINE_EXCEEDED = CallFailure("timeout", "the request's deadline passed before the judge came to this criterion")
 
-_UNSUBSCRIBED_PER_TURN = 64
+_UNSUBSCRIBED_PER_TURN = 16
 """How many `InFlightCalls` a request leaves in one turn of the event loop. Each may cancel a task."""
 
 
