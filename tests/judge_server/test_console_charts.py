@@ -76,6 +76,22 @@ def test_a_reward_by_options_that_the_ledger_lacks_is_not_explained_by_a_wrong_f
     assert "no reward" in explain(RecordedReward(None, None, None, True), criteria, verdicts([1.0, 1.0])).sentence
 
 
+def test_soft_rewards_and_missing_verdicts_are_explained() -> None:
+    criteria = [Criterion(id="c0", description="x", weight=3), Criterion(id="c1", description="y")]
+    soft = [Verdict(criterion=f"c{i}", status="ok", score=1.0, probability=p) for i, p in enumerate((0.75, 0.5))]
+    told = explain(RecordedReward("weighted_mean", 0.6875, "scored", True), criteria, soft)
+    assert told.formula == "(3 × 0.75 + 1 × 0.5) / (3 + 1) = 0.6875"
+    assert "probabilities of yes" in told.sentence
+    unsure = [soft[0], Verdict(criterion="c1", status="uncertain", probability=0.5)]
+    assert "c1 is uncertain" in explain(RecordedReward("points", None, "unscored", True), criteria, unsure).sentence
+    told = explain(RecordedReward("weighted_mean", 1.0, "partial", True), criteria, unsure)
+    assert told.formula == "(3 × 1) / (3) = 1"
+    assert "left out, as the failure policy says" in told.sentence
+    shadow = [criteria[0], criteria[1].model_copy(update={"shadow": True})]
+    told = explain(RecordedReward("weighted_mean", 1.0, "scored", True), shadow, verdicts([1.0, 0.0]))
+    assert told.formula == "(3 × 1) / (3) = 1"
+
+
 @given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9), st.booleans())
 def test_a_range_of_round_numbers_covers_its_values(one: float, other: float, whole: bool) -> None:
     low, high = min(one, other), max(one, other)

@@ -130,7 +130,7 @@ def _criterion_buckets(
     """The pass rates; `numbers` are those of the buckets that have requests."""
     at = _bucket(criteria, extent).label("bucket")
     place = {number: index for index, number in enumerate(numbers)}
-    sums = [func.sum(criteria.c[name]) for name in ("verdicts", "failed", "passed")]
+    sums = [func.sum(criteria.c[name]) for name in ("verdicts", "failed", "passed", "uncertain")]
     rows = connection.execute(
         select(criteria.c.criterion, at, *sums)
         .where(*_own(criteria, wanted), criteria.c.step >= 0, criteria.c.criterion.in_(wanted.criterion_ids))
@@ -140,11 +140,14 @@ def _criterion_buckets(
     return [CriterionBucket(name, place[bucket], *(int(count) for count in counts)) for name, bucket, *counts in rows]
 
 
-def _of_selection(statement: Select[Any], wanted: RunChartQuery) -> Select[Any]:
-    """Restrict a statement over responses to those selected; it is joined with requests."""
-    same = [responses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
+def _of_selection(statement: Select[Any], wanted: RunChartQuery, *, steps_needed: bool = True) -> Select[Any]:
+    """Restrict a statement over responses to those selected, joined with requests if it needs their steps."""
     own = [responses.c.project_id == wanted.project_id, responses.c.run == wanted.run]
-    return statement.select_from(responses).join(requests, and_(*same)).where(*own, *_own(requests, wanted))
+    chosen = statement.select_from(responses).where(*own)
+    if not steps_needed and (wanted.first, wanted.last) == (None, None):
+        return chosen
+    same = [responses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
+    return chosen.join(requests, and_(*same)).where(*_own(requests, wanted))
 
 
 def _spreads(
@@ -190,7 +193,8 @@ def _spreads(
 
 def _bins(connection: Connection, wanted: RunChartQuery, limits: tuple[float, float]) -> list[RewardBin]:
     edges = _edges(*limits, wanted.bins)
-    rewards = _of_selection(select(responses.c.reward), wanted).where(responses.c.reward.is_not(None)).subquery()
+    chosen = _of_selection(select(responses.c.reward), wanted, steps_needed=False)
+    rewards = chosen.where(responses.c.reward.is_not(None)).subquery()
     binned = select(_bin_of(rewards.c.reward, edges, 0, wanted.bins).label("bin")).subquery()
     counted = select(binned.c.bin, func.count()).group_by(binned.c.bin)
     counts = {row[0]: row[1] for row in connection.execute(counted)}

@@ -120,12 +120,13 @@ def responses_of(connection: Connection, wanted: ResponseFilter) -> list[Respons
             select(uses, verdicts)
             .outerjoin(verdicts, _VERDICT_JOIN)
             .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run)
-            .where(tuple_(uses.c.request, uses.c.place).in_(list(records)))
+            .where(uses.c.request.in_({request for request, _ in records}), uses.c.place.in_({p for _, p in records}))
             .order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
-        )
+        )  # not by pairs, which SQLite would look for in all uses of the run
         for row in connection.execute(given):
             use = UseRow(*row[:_USE])
-            records[use.request, use.place].votes.append((use, _verdict(tuple(row[_USE:]))))
+            if (record := records.get((use.request, use.place))) is not None:
+                record.votes.append((use, _verdict(tuple(row[_USE:]))))
     return list(records.values())
 
 

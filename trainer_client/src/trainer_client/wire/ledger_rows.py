@@ -324,13 +324,19 @@ class StepBucket(NamedTuple):
 
 
 class CriterionBucket(NamedTuple):
-    """The verdicts on a criterion in a bucket of steps, by its index; `passed` of those that did not fail."""
+    """The verdicts on a criterion in a bucket of steps, by its index; `verdicts` includes failed and uncertain ones."""
 
     criterion: str
     bucket: int
     verdicts: int
     failed: int
     passed: int
+    uncertain: int = 0
+
+    @property
+    def given(self) -> int:
+        """The verdicts that are neither failed nor uncertain, of which pass rates are taken."""
+        return self.verdicts - self.failed - self.uncertain
 
 
 class RewardBin(NamedTuple):

@@ -48,7 +48,6 @@ from judge_server.api.problems import INTERNAL_ERROR_DETAIL, STORE_UNAVAILABLE_D
 from judge_server.api.service import Service
 from judge_server.errors import Forbidden, InvalidRequest, NotReady, RateLimited, ServiceError, TooLarge, Unauthorized
 from judge_server.ledger.rows import digest_bytes, storable_text
-from judge_server.scoring.judge import Judge
 from trainer_client import __version__
 from trainer_client.wire.ledger import RunReport
 from trainer_client.wire.ledger_rows import ResponseFilter, RunChartQuery, RunReportQuery
@@ -237,7 +236,7 @@ async def _responses(console: _Console, request: Request) -> Response:
     given = request.query_params
     first, last = _steps(request)
     status = _choice(request, "status", ("scored", "partial", "unscored"))
-    outcome = _choice(request, "outcome", ("passed", "not passed", "failed"))
+    outcome = _choice(request, "outcome", ("passed", "not passed", "failed", "uncertain", "left out"))
     criterion = _text(request, "criterion") or None
     wanted = ResponseFilter(
         project, storable_text(run), first, last, _float(request, "low"), _float(request, "high"),
@@ -313,8 +312,7 @@ async def _rubric(console: _Console, request: Request) -> Response:
 
 async def _judge(console: _Console, request: Request) -> Response:
     fingerprint = _text(request, "fingerprint")
-    engines = {name: judge for name, judge in console.service.judges.items() if isinstance(judge, Judge)}
-    details = judge_details(engines, fingerprint)
+    details = judge_details(console.service.judges, fingerprint)
     return console.page(
         request, "judge.html.jinja", fingerprint=fingerprint, details=details, run=_text(request, "run")
     )
@@ -412,7 +410,7 @@ def _after(request: Request) -> tuple[bytes, int] | None:
 
 
 def _csv(table: Table, name: str) -> Response:
-    """A table as CSV. No text in it begins as a formula of a spreadsheet does: ids of criteria begin with a letter."""
+    """A table as CSV. No text in it begins as a spreadsheet formula does: ids begin with a letter or a digit."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\r\n")
     writer.writerow(table.headings)

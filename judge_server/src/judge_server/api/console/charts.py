@@ -102,7 +102,7 @@ def stacked(
 
 def nice_range(low: float, high: float, *, whole: bool = False) -> tuple[float, float, list[float]]:
     """A range of round numbers that covers both, and three to six ticks from its one end to its other."""
-    if high <= low:
+    if high - low <= 1e-6 * max(1.0, abs(low), abs(high)):
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / 4
     power = 10.0 ** floor(log10(rough))

@@ -107,17 +107,17 @@ class _Reproduced(NamedTuple):
 def _reproduced(
     recorded: RecordedReward, criteria: Sequence[Criterion], verdicts: Sequence[Verdict]
 ) -> _Reproduced | None:
-    """The result with default options, and the first use and policy that give the recorded reward, if any do."""
+    """The result with default options, and the first use and policies that give the recorded reward, if any do."""
     assert recorded.mode is not None
-    for use, policy in product(get_args(VerdictUse), _POLICIES):
+    for use, on_failure, on_uncertain in product(get_args(VerdictUse), _POLICIES, _POLICIES):
         try:
             result = reward_of(
                 criteria,
                 [verdict.value(use) for verdict in verdicts],
                 RewardOptions(mode=recorded.mode, use=use),
-                policy,
+                on_failure,
                 failures=[judge_failure_kind(verdict) for verdict in verdicts],
-                on_uncertain=policy,
+                on_uncertain=on_uncertain,
                 uncertain=[verdict.status == "uncertain" for verdict in verdicts],
                 sample=_sample(criteria, verdicts),
                 format_ok=recorded.format_ok,

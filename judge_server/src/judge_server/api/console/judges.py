@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, get_args
 from judge_server.errors import ServiceError
 from judge_server.judging.calibration import NEUTRAL, StoredCalibration
 from judge_server.judging.questions import JudgingConfig
+from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.judge import Judge
 from trainer_client.wire import JudgingProtocol
 
@@ -25,7 +26,7 @@ class JudgeDetails(NamedTuple):
     stored: StoredCalibration | None
 
 
-def judge_details(judges: Mapping[str, Judge], fingerprint: str) -> JudgeDetails | None:
+def judge_details(judges: Mapping[str, AnyJudge], fingerprint: str) -> JudgeDetails | None:
     """The loaded judge that has this fingerprint with ordinary options; None if none has."""
     for name, judge in judges.items():
         for config in _ordinary_configs():
@@ -35,7 +36,8 @@ def judge_details(judges: Mapping[str, Judge], fingerprint: str) -> JudgeDetails
                 continue
             if prepared.fingerprint == fingerprint:
                 calibration = None if prepared.calibration == NEUTRAL else prepared.calibration.name
-                stored = next((one for one in judge.stored_calibrations if one.reference == calibration), None)
+                fitted = judge.stored_calibrations if isinstance(judge, Judge) else ()
+                stored = next((one for one in fitted if one.reference == calibration), None)
                 return JudgeDetails(
                     name, judge.identity.model, config.protocol, config.rationale, calibration,
                     prepared.uncalibrated, stored,

@@ -21,7 +21,7 @@ TEXT_LIMIT = 20_000
 
 _EXCERPT = 280
 _BATCH = 200
-_MAX_BATCHES = 25
+_MAX_BATCHES = 10
 """A search for verdicts looks at this many batches of responses, and then offers to go on."""
 
 Outcome = Literal["passed", "not passed", "failed", "uncertain", "left out"]

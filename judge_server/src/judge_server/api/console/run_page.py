@@ -169,14 +169,15 @@ class RunView:
         rows = []
         for figures in self._criteria:
             own = [cells.get((figures.criterion, i)) for i in range(len(self.steps))]
-            given = sum(one.verdicts - one.failed for one in own if one)
+            given = sum(one.given for one in own if one)
             passed, failed = sum(one.passed for one in own if one), sum(one.failed for one in own if one)
             shown = []
             for name, bucket, one in zip(self._names, self.steps, own, strict=True):
-                count = one.verdicts - one.failed if one else 0
+                count = one.given if one else 0
                 rate = one.passed / count if one and count else None
                 told = "no verdict" if rate is None else f"{rate:.0%} of {count:,} passed"
                 told += f", {one.failed:,} failed" if one and one.failed else ""
+                told += f", {one.uncertain:,} uncertain" if one and one.uncertain else ""
                 shown.append(
                     HeatCell(
                         None if rate is None else round(rate * HEAT_LEVELS),
@@ -198,12 +199,11 @@ class RunView:
         """The numbers of the heat map."""
         rows = []
         for one in self.charts.criteria:
-            given = one.verdicts - one.failed
             bucket = self.steps[one.bucket]
-            values = (one.criterion, self._names[one.bucket], one.verdicts, one.failed, one.passed)
-            rate = one.passed / given if given else None
+            values = (one.criterion, self._names[one.bucket], one.verdicts, one.failed, one.uncertain, one.passed)
+            rate = one.passed / one.given if one.given else None
             rows.append(Row((*values, rate), self._responses_of(bucket, criterion=one.criterion)))
-        return Table(("criterion", "steps", "verdicts", "failed", "passed", "pass rate"), tuple(rows))
+        return Table(("criterion", "steps", "verdicts", "failed", "uncertain", "passed", "pass rate"), tuple(rows))
 
     # -- failures
 
