@@ -105,7 +105,7 @@ class GamedRun:
 
 
 def believes_claims(batch: Batch, call: Call) -> Any:
-    """Judge as the judge does: whoever says so has checked."""
+    """Judge as the judge does: believe every claim to have checked."""
     if "checks its result" in call.question:
         return (_YES if "verified" in batch.shared or "checked" in batch.shared else _NO)(batch, call)
     return (_YES if "=" in batch.shared else _NO)(batch, call)

@@ -25,8 +25,6 @@ from benchmarks.agreement.tables import detail, table_rows
 from benchmarks.agreement.validity import WORDINGS, ask_lines, load_lines
 from benchmarks.agreement.validity import table_rows as validity_rows
 from benchmarks.agreement.verdicts import judge_items, load_verdicts, started
-from benchmarks.agreement.wordings import AVERAGES, STEPS, VARIANTS, ask_wordings, averaged, cross_calibrated
-from benchmarks.agreement.wordings import table_rows as wording_rows
 from benchmarks.data import GSM8K_MODELS
 from benchmarks.figures import agreement, auroc
 from hypothesis import given
@@ -581,29 +579,3 @@ async def test_right_and_wrong_rubric_items_are_asked_in_every_wording(folder: P
     assert {(row["n"], row["AUROC"], row["first answer, right / wrong lines"]) for row in rows} == {
         (6, "0.50", "1.00 / 1.00")
     }
-
-
-def test_wordings_are_averaged_in_log_odds_and_their_costs_add_up() -> None:
-    a, b = {"x": verdict(0.9), "y": verdict(0.2)}, {"x": verdict(0.5)}
-    (average,) = averaged([a, b]).values()
-    assert average.raw_probability == pytest.approx(1 / (1 + math.exp(-math.log(9) / 2)))
-    assert average.tokens_computed == a["x"].tokens_computed + b["x"].tokens_computed
-
-
-def test_a_cross_fitted_map_moves_the_threshold_of_a_judge_that_says_yes_too_often() -> None:
-    items = [item(n, label=n % 2 == 0) for n in range(80)]
-    generous = {one.key: verdict(0.9 if one.label else 0.6) for one in items}
-    calibrated = cross_calibrated(items, generous)
-    assert all(calibrated[one.key].satisfied == one.label for one in items)
-    silent = {one.key: verdict(0.6) for one in items}
-    assert [v.satisfied for v in cross_calibrated(items, silent).values()].count(True) in (0, 80)
-
-
-async def test_every_wording_asks_about_every_item_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "FOLDER", tmp_path)
-    monkeypatch.setattr(stores, "engine_of", lambda _: ScriptedEngine(script=always(True)))
-    items = [item(n, label=n % 2 == 0, kind="pitfall" if n % 3 else "point") for n in range(6)]
-    verdicts = await ask_wordings("m", items, {**STEPS, **VARIANTS})
-    assert {len(own) for own in verdicts.values()} == {6}
-    rows = wording_rows(items, verdicts | {name: averaged([verdicts[p] for p in ps]) for name, ps in AVERAGES.items()})
-    assert [row["wording"] for row in rows] == [*STEPS, *VARIANTS, *AVERAGES]

@@ -42,7 +42,7 @@ def local_judges(settings: Settings, fence: FenceFunction) -> dict[str, AnyJudge
     """Judges with engines in this process, the default one first.
 
     Raises:
-        ValueError: an engine is unknown, or a cascade or panel names a judge that there is not.
+        ValueError: an engine is unknown, or a cascade or panel names an unknown judge.
     """
     given = {DEFAULT_JUDGE: settings.engine_url} | settings.engines
     judges = {
@@ -57,7 +57,7 @@ def with_combined(judges: Mapping[str, Judge], given: Mapping[str, str | Combine
     """Add the cascades and panels among `given` to the judges, in the order given.
 
     Raises:
-        ValueError: one of them names a judge that there is not, or one that is itself a cascade or panel.
+        ValueError: one of them names an unknown judge, or one that is itself a cascade or panel.
     """
     found: dict[str, AnyJudge] = {}
     for name, one in given.items():

@@ -1,6 +1,6 @@
 """Defences against responses that are written to deceive the judge, besides the fences around them.
 
-- `normalise` changes what the judge sees: characters that nobody sees are left out, and words that mix letters of
+- `normalise` changes what the judge sees: invisible characters are left out, and words that mix letters of
   several scripts to look like Latin ones are spelled in Latin letters.
 - `has_content` finds responses that say nothing, so that no judge is asked whether they meet a criterion.
 - `decoy_for` chooses a criterion that no response meets. A response that the judge says meets it is suspicious.

@@ -119,7 +119,7 @@ class MemberExecutors:
 
 
 class CombinedJudge:
-    """A cascade or panel of judges. The members are started and closed by whoever made them.
+    """A cascade or panel of judges. The caller starts and closes the members.
 
     Args:
         members: the judges by name; of a cascade, the small one and then the large one.

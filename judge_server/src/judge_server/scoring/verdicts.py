@@ -49,7 +49,7 @@ async def judge_responses(
         judge.require_probabilities("uncertain_band")
     rules = VerdictRules.of(request, prepared)
     asked = prepared
-    if request.fresh:  # digests that nobody has yet are in no cache, and no request has them in flight
+    if request.fresh:  # new digests, which are in no cache and which no other request has in flight
         asked = replace(prepared, fingerprint=f"{prepared.fingerprint} {secrets.token_hex(16)}")
     groups = await plan_groups(judge, asked, request.groups, resolved, request.judging, deadline)
     plans = [response.plan for group in groups for response in group.responses]

@@ -70,7 +70,7 @@ Handler = Callable[["_Console", Request], Awaitable[Response]]
 
 
 class NotFound(ServiceError):
-    """There is no such page, run or group."""
+    """The page, run or group does not exist."""
 
     type = "urn:adjudge:not-found"
     title = "Not found"
@@ -223,7 +223,7 @@ async def _run(console: _Console, request: Request) -> Response:
 async def _run_csv(console: _Console, request: Request) -> Response:
     chart = request.path_params["chart"]
     if chart not in _CHARTS:
-        raise NotFound(f"There is no chart {chart!r}; use one of {', '.join(_CHARTS)}.")
+        raise NotFound(f"This page has no chart {chart!r}; use one of {', '.join(_CHARTS)}.")
     _, view = await _view(console, request)
     return _csv(view.table(chart), f"{chart}.csv")
 

@@ -182,6 +182,6 @@ def set_cookie(request: Request, response: Response, name: str, value: str, max_
 
 
 def local_page(path: str) -> str:
-    """The path if it is one of the console, otherwise that of the list of runs: nobody is sent to another site."""
+    """The path if it is one of the console, otherwise that of the list of runs: a link cannot lead to another site."""
     plain = path.startswith(f"{CONSOLE}/") and path.isprintable() and "\\" not in path
     return path if plain and not path.startswith(SIGN_IN) else f"{CONSOLE}/runs"
