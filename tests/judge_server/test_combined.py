@@ -27,6 +27,7 @@ from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResu
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.combined import CombinedJudge
 from judge_server.scoring.judge import Judge
+from judge_server.scoring.verdicts import judge_responses
 from tests.judge_server.support import (
     FENCE,
     GatedEngine,
@@ -37,7 +38,7 @@ from tests.judge_server.support import (
     judge,
 )
 from trainer_client.thinking import judged_content
-from trainer_client.wire import Criterion, as_response
+from trainer_client.wire import Criterion, VerdictRequest, as_response
 
 CRITERIA = criteria("Alpha.", "Beta.", "Gamma.", "Delta.")
 SURE = {"Alpha": 0.95, "Beta": 0.05, "Gamma": 0.9, "Delta": 0.1}
@@ -403,3 +404,19 @@ async def test_steps_are_those_of_the_judge_that_decides() -> None:
         assert isinstance(said, JudgeResult)
         assert isinstance(expected, JudgeResult)
         assert (said.score, said.step) == (expected.score, expected.step)
+
+
+async def test_a_fresh_request_asks_every_member_again() -> None:
+    members = Members(small=SURE | {"Beta": 0.6}, large={"Beta": 0.8})
+    made = await members.cascade()
+    asked = {
+        "rubric": {"criteria": [one.model_dump(mode="json", exclude_defaults=True) for one in CRITERIA[:2]]},
+        "groups": [{"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes."]}],
+    }
+
+    async def ask(fresh: bool) -> list[int]:
+        request = VerdictRequest.model_validate(asked | {"fresh": fresh})
+        await judge_responses(made, None, request, request_id="r", project_id="default")  # type: ignore[arg-type]
+        return [sum(script.asked.values()) for script in members.scripts.values()]
+
+    assert [await ask(fresh) for fresh in (False, False, True)] == [[2, 1], [2, 1], [4, 2]]

@@ -48,9 +48,7 @@ async def judge_responses(
     if request.uncertain_band is not None:
         judge.require_probabilities("uncertain_band")
     rules = VerdictRules.of(request, prepared)
-    asked = prepared
-    if request.fresh:  # new digests, which are in no cache and which no other request has in flight
-        asked = replace(prepared, fingerprint=f"{prepared.fingerprint} {secrets.token_hex(16)}")
+    asked = _with_new_digests(prepared, secrets.token_hex(16)) if request.fresh else prepared
     groups = await plan_groups(judge, asked, request.groups, resolved, request.judging, deadline)
     plans = [response.plan for group in groups for response in group.responses]
     outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
@@ -81,6 +79,14 @@ async def judge_responses(
         usage=usage_of(outcomes, groups, rules, checklist=request.protocol == "checklist"),
         groups=answered,
     )
+
+
+def _with_new_digests(prepared: PreparedConfig, salt: str) -> PreparedConfig:
+    """Return a configuration whose calls are in no cache, and which no other request has in flight."""
+    if isinstance(prepared, CombinedConfig):
+        members = tuple([_with_new_digests(member, salt) for member in prepared.members])
+        prepared = replace(prepared, members=members)
+    return replace(prepared, fingerprint=f"{prepared.fingerprint} {salt}")
 
 
 async def _group(
