@@ -63,6 +63,9 @@ def check(response: ResponseReward, text: str, rubric: RubricVersion) -> None:
     assert response.status == "scored"
     for verdict in response.verdicts:
         assert verdict.step in {-1, 0, *(step.number for step in steps)}
+        if verdict.method == "no_content":
+            assert (text, verdict.score) == ("", 0.0)
+            continue
         assert verdict.probability is not None
         assert 0 <= verdict.probability <= 1
         assert verdict.choice_mass is not None
