@@ -50,20 +50,16 @@ DEFAULT_BUDGETS = StepBudgets()
 
 @dataclass(frozen=True, slots=True)
 class ScoringJob:
-    """A scoring request in progress: its prepared judge, its plans, and the outcomes so far."""
+    """A scoring request in progress: its prepared judge, how it takes verdicts, its plans, and the outcomes so far."""
 
     request: wire.RewardRequest
     request_id: str
     deadline: float
     prepared: PreparedConfig | None
+    rules: VerdictRules
     groups: list[PlannedGroup]
     record_id: bytes | None = None
     outcomes: JudgementResults = field(default_factory=JudgementResults)
-
-    @property
-    def rules(self) -> VerdictRules:
-        """How the request takes verdicts."""
-        return VerdictRules.of(self.request, self.prepared)
 
     @property
     def caller(self) -> Caller:
@@ -150,7 +146,8 @@ class Scorer:
         if request.uncertain_band is not None:
             self.judge.require_probabilities("uncertain_band")
         groups = await plan_groups(self.judge, prepared, request.groups, rubrics, request.judging, deadline, request)
-        return ScoringJob(request, request_id, deadline, prepared, groups, record_id)
+        rules = VerdictRules.of(request, prepared)
+        return ScoringJob(request, request_id, deadline, prepared, rules, groups, record_id)
 
     def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
         numbers = [response.reward for group in groups for response in group.responses if response.reward is not None]

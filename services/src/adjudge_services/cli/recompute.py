@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.score_file import FailureOption, UncertainBandOption, UncertainOption, UseOption
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
@@ -20,7 +21,7 @@ from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.recompute import recompute as recomputed
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.wire import FailurePolicy, JudgingProtocol, RewardMode, UncertainPolicy, VerdictUse
+from trainer_client.wire import JudgingProtocol, RewardMode
 from trainer_client.wire.ledger import (
     RecomputedGroup,
     RecomputeEvent,
@@ -44,17 +45,10 @@ def recompute(
     suggest: Annotated[float, typer.Option(help="Budget that all suggest criteria add to a response's steps.")] = 0.8,
     pitfall: Annotated[float, typer.Option(help="Budget that all pitfalls add to them; negative.")] = -1.0,
     bonus: Annotated[float, typer.Option(help="Budget that all bonus criteria add to them.")] = 1.0,
-    use: Annotated[
-        VerdictUse, typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.")
-    ] = "verdict",
-    on_failure: Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")] = "null",
-    uncertain_band: Annotated[
-        tuple[float, float] | None,
-        typer.Option(metavar="LOW HIGH", help="A verdict with a probability between these is uncertain."),
-    ] = None,
-    on_uncertain: Annotated[
-        UncertainPolicy, typer.Option(help="Effect of an uncertain verdict on the reward.")
-    ] = "null",
+    use: UseOption = "verdict",
+    on_failure: FailureOption = "null",
+    uncertain_band: UncertainBandOption = None,
+    on_uncertain: UncertainOption = "null",
     format_weight: Annotated[float, typer.Option(help="Weight of the format in mode stepwise.")] = 0.1,
     gate_fraction: Annotated[float, typer.Option(help="Share of criteria that mode gate requires.")] = 0.5,
     length_penalty: Annotated[

@@ -33,9 +33,13 @@ from adjudge_services.cli.score_file import (
     ConcurrencyOption,
     DeadlineOption,
     EngineOption,
+    FailureOption,
     GroupLine,
     ScoredFile,
+    UncertainBandOption,
+    UncertainOption,
     UrlOption,
+    UseOption,
     open_client,
     read_groups,
     read_rubric_argument,
@@ -47,15 +51,12 @@ from rubric_store import FormatError
 from trainer_client import AdjudgeError
 from trainer_client.wire import (
     NEEDS_NO_RUBRIC,
-    FailurePolicy,
     GroupRewards,
     JudgingProtocol,
     ReasoningPart,
     ResponseReward,
     RewardMode,
-    UncertainPolicy,
     Verdict,
-    VerdictUse,
 )
 
 _VERDICTS_A_LINE = 3
@@ -156,17 +157,10 @@ def score(
     protocol: Annotated[
         JudgingProtocol | None, typer.Option(help="Judging protocol; by default the mode's own.")
     ] = None,
-    use: Annotated[
-        VerdictUse, typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.")
-    ] = "verdict",
-    on_failure: Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")] = "null",
-    uncertain_band: Annotated[
-        tuple[float, float] | None,
-        typer.Option(metavar="LOW HIGH", help="A verdict with a probability between these is uncertain."),
-    ] = None,
-    on_uncertain: Annotated[
-        UncertainPolicy, typer.Option(help="Effect of an uncertain verdict on the reward.")
-    ] = "null",
+    use: UseOption = "verdict",
+    on_failure: FailureOption = "null",
+    uncertain_band: UncertainBandOption = None,
+    on_uncertain: UncertainOption = "null",
     criteria_per_call: Annotated[
         str | None, typer.Option(help="Criteria per judge call: a number, or all.", metavar="N|all")
     ] = None,
