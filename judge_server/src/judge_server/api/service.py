@@ -103,7 +103,7 @@ class Service:
         """The recorder of a request, which also has the gold judge judge a sample if the request asks for that.
 
         Raises:
-            InvalidRequest: there is no such gold judge, or no ledger to compare the judges in.
+            InvalidRequest: the gold judge is unknown, or the service has no ledger to compare the judges in.
             NotReady: the gold judge has not started.
         """
         if request.gold is None:

@@ -176,7 +176,7 @@ class RunReader(Protocol):
         """Return the statistics of a run, with a page of its steps; None if there is no such run."""
 
     async def monitored_run(self, query: MonitorQuery) -> MonitoredRun:
-        """Return what monitors read of a run; no steps if there is no such run."""
+        """Return what monitors read of a run; no steps if the run does not exist."""
 
 
 class LedgerReader(RunReader, Protocol):

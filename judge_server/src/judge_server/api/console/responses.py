@@ -158,7 +158,7 @@ class Group(NamedTuple):
 
 
 async def read_group(ledger: LedgerReader, wanted: ResponseFilter) -> Group | None:
-    """A page of a group's responses; None if there is no such group."""
+    """A page of a group's responses; None if the group does not exist."""
     records = await ledger.responses(wanted._replace(limit=wanted.limit + 1))
     if not records:
         return None
