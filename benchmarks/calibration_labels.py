@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from benchmarks.report import publish
-from judge_server.evaluation.fitting import METHODS, fit_map
 from judge_server.evaluation.metrics import Floats
+from judge_server.fitting.calibrations import METHODS, fit_map
 
 TRUTHS: Mapping[str, Callable[[Floats], Floats]] = {
     "overconfident": lambda odds: 0.45 * odds,

@@ -32,7 +32,7 @@ from judge_server.ports import Batch, Call, CallFailure, Option, TokenChoice
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.verdicts import verdict_of
-from trainer_client.thinking import JudgedContent
+from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, Failure, Verdict
 from trainer_client.wire.judging import DEFAULT_DEFENCES, Defence
 

@@ -21,7 +21,7 @@ from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.verdicts import verdict_of
-from trainer_client.thinking import JudgedContent
+from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, JudgingProtocol, Verdict
 from trainer_client.wire.criteria import JudgeVerification
 

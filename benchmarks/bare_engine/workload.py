@@ -13,7 +13,7 @@ from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.ports import Batch
 from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.fencing import Fence
-from trainer_client.thinking import judged_content
+from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Criterion, Group, JudgingProtocol, RubricContent, as_response
 
 SECRET = secrets.token_hex(16)

@@ -16,7 +16,7 @@ from judge_server.ports import Batch, Call, LabelChoice, Reply, RubricSource, To
 from judge_server.prompts.library import TemplateLibrary, builtin_sets
 from judge_server.scoring.comparisons import compare
 from tests.judge_server.support import STEPPED, group, judge, plan, prepared
-from trainer_client.thinking import judged_content
+from trainer_client.text.thinking import judged_content
 from trainer_client.wire import ComparisonRequest, Criterion, CriterionKind, Group, JudgingProtocol, as_response
 from trainer_client.wire.judging import ReasoningPart
 

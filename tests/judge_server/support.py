@@ -17,7 +17,7 @@ from judge_server.prompts.library import TemplateLibrary
 from judge_server.scheduling.admission import QueueRules
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
-from trainer_client.thinking import judged_content
+from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Criterion, Group, JudgingProtocol, as_response
 
 SECRET = b"a secret that only tests know"

@@ -36,7 +36,7 @@ from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
 from tests.judge_server.remote.judges import TOKEN, judges
 from tests.judge_server.support import CRITERIA, FENCE, STEPPED, deadline_after, group, judge, plan, request
 from tests.judge_server.test_protocols import BINARY, STEPWISE, masses
-from trainer_client.thinking import JudgedContent
+from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, RewardAnswer
 from trainer_client.wire.ledger_rows import UseFilter
 

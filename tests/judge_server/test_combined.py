@@ -37,7 +37,7 @@ from tests.judge_server.support import (
     deadline_after,
     judge,
 )
-from trainer_client.thinking import judged_content
+from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Criterion, VerdictRequest, as_response
 
 CRITERIA = criteria("Alpha.", "Beta.", "Gamma.", "Delta.")

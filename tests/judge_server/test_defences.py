@@ -13,7 +13,7 @@ from judge_server.judging.defences import DECOYS, decoy_for, has_content, normal
 from judge_server.judging.plan import GroupContext, GroupPlanner
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA, group, prepared
-from trainer_client.thinking import judged_content
+from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Criterion, as_response
 
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u202a\u202e\u2066\u200e\u061c\U000e0041\ufe0f\U000e0101\u3164"

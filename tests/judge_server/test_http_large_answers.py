@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.api import responses
-from judge_server.api.responses import encode_json
+from judge_server.api.http import responses
+from judge_server.api.http.responses import encode_json
 from tests.hypothesis_examples import examples
 from tests.judge_server.support import request
 from tests.judge_server.test_http_rewards import rewards

@@ -26,9 +26,9 @@ from judge_server.verifiers.schemas import last_block
 from tests.judge_server.conftest import Serve
 from tests.judge_server.golden_files import written_api
 from tests.judge_server.support import request
-from trainer_client.final_answer import extract_final_answer, final_answer_line
 from trainer_client.steps import has_format, split_steps
-from trainer_client.thinking import split_thinking
+from trainer_client.text.final_answer import extract_final_answer, final_answer_line
+from trainer_client.text.thinking import split_thinking
 from trainer_client.wire.base import MAX_ERRORS
 from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 from starlette.types import Message
 
-from judge_server.api import middleware
-from judge_server.api.middleware import BoundedBody
+from judge_server.api.http import middleware
+from judge_server.api.http.middleware import BoundedBody
 from judge_server.errors import TooLarge, TooSlow
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from adjudge_services.cli.main import app
 from adjudge_services.cli.measure_file import measure_lines
 from adjudge_services.cli.score_file import MeasuredLine, read_measured
-from judge_server.evaluation.trajectories import LoopLimits
+from judge_server.measuring.trajectories import LoopLimits
 from tests.fixtures.embeddings import embedding_server
 from trainer_client import AdjudgeError
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
 from adjudge_services.cli.measure_ledger import RecordedResponse, problems_of
-from judge_server.evaluation.trajectories import LoopLimits
+from judge_server.measuring.trajectories import LoopLimits
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from rubric_store import SQLLedger
 from tests.fixtures.embeddings import embedding_server

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from trainer_client.final_answer import extract_final_answer
+from trainer_client.text.final_answer import extract_final_answer
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_text_that_marks_no_answer_has_none(text):
 
 READ_IT_ALL = r"""
 import resource
-from trainer_client.final_answer import extract_final_answer, final_answer_line
+from trainer_client.text.final_answer import extract_final_answer, final_answer_line
 resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
 few, many = 20_000, 100_000
 box = "\\boxed{"

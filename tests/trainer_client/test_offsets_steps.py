@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.trainer_client import small_tokenizers as small
 from tests.trainer_client.small_tokenizers import bytes_of, decode, encode, ids_of, said_by, sampled
-from trainer_client.offsets import TokenOffsets
 from trainer_client.steps import split_steps, token_spans
+from trainer_client.text.offsets import TokenOffsets
 
 pytestmark = pytest.mark.trl
 

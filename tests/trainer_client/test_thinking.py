@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainer_client.thinking import THINK_TAGS, judged_content, judged_part, response_text, split_thinking
+from trainer_client.text.thinking import THINK_TAGS, judged_content, judged_part, response_text, split_thinking
 from trainer_client.wire.groups import Message, Response
 
 QWEN = "<think>\n2 + 2 is 4.\n</think>\n\nThe answer is \\boxed{4}."

@@ -22,8 +22,8 @@ from tests.trainer_client.verl_recorded import (
     stand_in,
 )
 from trainer_client.advantages import stepwise_advantages
-from trainer_client.offsets import TokenOffsets
 from trainer_client.steps import split_steps
+from trainer_client.text.offsets import TokenOffsets
 from trainer_client.verl.estimators import ESTIMATORS, steps_context
 
 pytestmark = pytest.mark.trl

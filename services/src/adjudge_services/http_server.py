@@ -1,7 +1,7 @@
 """Serve an application over HTTP with bounded connections, request heads and slow clients.
 
 uvicorn's fast parser bounds none of these. The size and pace of bodies are limited further in, by
-`judge_server.api.middleware`. The address is bound before anything is loaded, and released if loading fails.
+`judge_server.api.http.middleware`. The address is bound before anything is loaded, and released if loading fails.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ from adjudge_services.process import (
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, build_app, has_usable_key, keys_required, prepare_store
 from judge_server.api.auth import is_loopback
+from judge_server.api.http.responses import add_headers
 from judge_server.api.operations import SHUTDOWN_STATE_KEY
-from judge_server.api.responses import add_headers
 from judge_server.scoring.combined import AnyJudge
 from trainer_client.wire import Problem, ProblemType
 

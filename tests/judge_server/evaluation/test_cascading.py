@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import binom
 
-from judge_server.evaluation.cascading import (
+from judge_server.evaluation.report import Measured
+from judge_server.fitting.cascades import (
     JudgementCost,
     TooFewVerdictsError,
     VerdictPair,
@@ -17,8 +18,7 @@ from judge_server.evaluation.cascading import (
     digest_of_verdicts,
     fit_band,
 )
-from judge_server.evaluation.dawid_skene import FittedPanel, PanelItem, Votes, fit_dawid_skene, measure_panel
-from judge_server.evaluation.report import Measured
+from judge_server.fitting.dawid_skene import FittedPanel, PanelItem, Votes, fit_dawid_skene, measure_panel
 from judge_server.judging.combining import Band, DawidSkene
 
 FREE = JudgementCost(1.0, 100.0, 1.0)

@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from judge_server.evaluation.fitting import (
+from judge_server.evaluation.report import Measured
+from judge_server.fitting.calibrations import (
     FEWEST_LABELS,
     LABELS_FOR,
     LABELS_OF_A_PART,
@@ -21,7 +22,6 @@ from judge_server.evaluation.fitting import (
     fit_calibration,
     fit_map,
 )
-from judge_server.evaluation.report import Measured
 from judge_server.judging.calibration import ProbabilityMap, criterion_key
 
 

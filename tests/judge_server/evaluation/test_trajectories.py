@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.evaluation.trajectories import (
+from judge_server.measuring.trajectories import (
     MeasureEstimate,
     ProblemResponses,
     Trajectory,
@@ -16,8 +16,8 @@ from judge_server.evaluation.trajectories import (
     satisfied,
     step_groups,
 )
-from trainer_client._loops import loops
 from trainer_client.measures import faithfulness, pass_at_k
+from trainer_client.text.loops import loops
 
 CALM, LOOPING = loops("It is 7."), loops("### Step 1: a\n### Step 1: a")
 

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple, SupportsIndex, TypedDict, TypeVar
 
 from trainer_client._criteria import Score, as_number, read_scores
-from trainer_client._loops import SELF_CORRECTION_PHRASES, LoopSigns, LoopStatistics, loop_statistics, loops
+from trainer_client.text.loops import SELF_CORRECTION_PHRASES, LoopSigns, LoopStatistics, loop_statistics, loops
 
 __all__ = [
     "SELF_CORRECTION_PHRASES",

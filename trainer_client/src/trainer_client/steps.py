@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, SupportsIndex
 
 from trainer_client._criteria import CriterionLike, Score, read_criteria, read_scores
-from trainer_client.final_answer import boxed_answer, extract_final_answer
+from trainer_client.text.final_answer import boxed_answer, extract_final_answer
 
 __all__ = [
     "NO_STEP",

@@ -12,12 +12,13 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.routing import Route
 
-from judge_server.api import decisions, ledger, operations, probes, problems, rubrics, scoring
+from judge_server.api import decisions, ledger, operations, probes, rubrics, scoring
 from judge_server.api.auth import CONSOLE, AccessMiddleware
-from judge_server.api.body_reader import MAX_BODIES, BodyReader
 from judge_server.api.console import create_console
-from judge_server.api.middleware import BoundaryMiddleware
-from judge_server.api.problems import problem_responses
+from judge_server.api.http import problems
+from judge_server.api.http.body_reader import MAX_BODIES, BodyReader
+from judge_server.api.http.middleware import BoundaryMiddleware
+from judge_server.api.http.problems import problem_responses
 from judge_server.api.service import Service
 from judge_server.observability.requests import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from trainer_client import __version__

@@ -15,7 +15,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from judge_server.api.problems import problem_response
+from judge_server.api.http.problems import problem_response
 from judge_server.api.service import service_of
 from judge_server.auth import ANONYMOUS, Authenticator, Identity, identity_context
 from judge_server.auth.authenticator import require_scope

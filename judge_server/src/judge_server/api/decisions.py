@@ -5,10 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Request, Response
 
 from judge_server.api.auth import RequiredScope, project_of
+from judge_server.api.http.problems import problem_responses
+from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.responses import run_while_connected
 from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorder_of
-from judge_server.api.problems import problem_responses
-from judge_server.api.requests import StrictRoute
-from judge_server.api.responses import run_while_connected
 from judge_server.api.service import Service, service_of
 from judge_server.errors import InvalidRequest
 from judge_server.observability.logs import bind_log_context

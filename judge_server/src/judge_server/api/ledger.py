@@ -15,7 +15,7 @@ from fastapi import Path as PathParameter
 from pydantic import ValidationError
 
 from judge_server.api.auth import RequiredScope, identity_of, project_of
-from judge_server.api.problems import problem_responses
+from judge_server.api.http.problems import problem_responses
 from judge_server.api.service import Service, service_of
 from judge_server.errors import NotReady, invalid_request
 from judge_server.ledger.reading import decode_cursor, recorded_page

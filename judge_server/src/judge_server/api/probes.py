@@ -15,10 +15,10 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Proce
 from prometheus_client.core import Metric
 from pydantic import BaseModel
 
-from judge_server.api import problems
 from judge_server.api.auth import RequiredScope
-from judge_server.api.middleware import BoundaryMiddleware
-from judge_server.api.problems import problem_responses
+from judge_server.api.http import problems
+from judge_server.api.http.middleware import BoundaryMiddleware
+from judge_server.api.http.problems import problem_responses
 from judge_server.api.service import service_of
 from judge_server.errors import NotReady
 from judge_server.observability.metrics import LedgerMetrics, OperationMetrics, PoolMetrics

@@ -16,10 +16,10 @@ from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
 from judge_server.api.auth import RequiredScope, project_of
+from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL, problem_of, problem_responses
+from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
+from judge_server.api.http.responses import encode_json, respond_while_connected, run_while_connected
 from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorder_of
-from judge_server.api.problems import INTERNAL_ERROR_DETAIL, problem_of, problem_responses
-from judge_server.api.requests import StrictRoute, refuse_unusable_patterns
-from judge_server.api.responses import encode_json, respond_while_connected, run_while_connected
 from judge_server.api.service import service_of
 from judge_server.errors import JudgingFailed, NotReady, ServiceError
 from judge_server.observability.logs import bind_log_context

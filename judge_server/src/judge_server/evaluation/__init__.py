@@ -1,5 +1,1 @@
-"""Measures of rubrics, judges and policies, computed from judged responses."""
-
-from judge_server.evaluation.separation import CriterionSeparation, LabelledPrompt, Separation, separation
-
-__all__ = ["CriterionSeparation", "LabelledPrompt", "Separation", "separation"]
+"""How good a judge is: agreement with labels, calibration, cost, and what another judge would change."""

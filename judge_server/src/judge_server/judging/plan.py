@@ -14,9 +14,9 @@ from judge_server.ports import Batch, JudgeResult, SamplingOptions
 from judge_server.prompts.fencing import render_conversation
 from judge_server.prompts.library import MATERIAL
 from judge_server.verifiers import Check, stated_answer, step_to_search
-from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step, split_steps
-from trainer_client.thinking import JudgedContent
+from trainer_client.text.final_answer import extract_final_answer
+from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, FieldError, Message, Prompt, Verification
 from trainer_client.wire.criteria import JudgeVerification, MathVerification
 from trainer_client.wire.judging import Defence

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from trainer_client.thinking import JudgedContent
+from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Message, Prompt, ToolCall
 
 

@@ -21,7 +21,7 @@ from judge_server.scoring.planner import LARGE_CHARACTERS
 from judge_server.scoring.verdicts import failure_of, judge_of, pinned, usage_of
 from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from trainer_client import wire
-from trainer_client.thinking import judged_content
+from trainer_client.text.thinking import judged_content
 
 DEFAULT_QUESTION = "Which response is better?"
 A_OR_B = TokenChoice((option("A"), option("B")))

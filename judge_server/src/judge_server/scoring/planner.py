@@ -34,7 +34,7 @@ from judge_server.scoring.judge import Judge
 from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from judge_server.verifiers import missing_field, stated_answer
 from trainer_client.dropout import CriteriaSample, draw_sample
-from trainer_client.thinking import JudgedContent, judged_content
+from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.wire import (
     Criterion,
     FieldError,

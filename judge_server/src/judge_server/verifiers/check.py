@@ -6,8 +6,8 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 
-from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step
+from trainer_client.text.final_answer import extract_final_answer
 from trainer_client.wire.criteria import (
     ContainsVerification,
     ExactVerification,
@@ -43,7 +43,7 @@ class Check:
     Attributes:
         verification: the method and what it compares with; never `judge`.
         text: the judged response.
-        final_answer: what `trainer_client.final_answer.extract_final_answer` found in `text`.
+        final_answer: what `trainer_client.text.final_answer.extract_final_answer` found in `text`.
         ground_truth: the group's ground truth, used if the verification has no expected answer of its own.
         true_answer: what `stated_answer` returns for it, given by callers with many checks on one ground truth.
         steps: the steps of `text`.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from trainer_client.final_answer import boxed_answer
+from trainer_client.text.final_answer import boxed_answer
 
 LAYERS = 16
 """How many nested layers of markup around an answer are removed."""

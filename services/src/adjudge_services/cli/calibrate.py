@@ -73,9 +73,9 @@ def calibrate(
     A service applies it once ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score of the other half
     worse is not stored.
     """
-    from judge_server.evaluation.fitting import MissingExtraError, before_and_after, calibrated_error, fit_calibration
     from judge_server.evaluation.labelled import DatasetError, LabelledResponse, half_of
     from judge_server.evaluation.report import measured_verdicts
+    from judge_server.fitting.calibrations import MissingExtraError, before_and_after, calibrated_error, fit_calibration
     from judge_server.judging.questions import JudgingConfig
     from trainer_client.wire import JudgingOptions
 

@@ -31,10 +31,10 @@ from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
 
 if TYPE_CHECKING:  # numpy, which takes long to import
-    from judge_server.evaluation.cascading import CascadePoint
     from judge_server.evaluation.judging import Judgement
     from judge_server.evaluation.labelled import LabelledResponse
     from judge_server.evaluation.metrics import Estimate
+    from judge_server.fitting.cascades import CascadePoint
 
 MemberArgument = Annotated[str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.")]
 NameOption = Annotated[str | None, typer.Option(help="Store what was fitted under this name.")]
@@ -66,7 +66,10 @@ def cascade(
     The band is fitted on one half of the data set for a wanted rate of changed verdicts, and measured on the other.
     With --name it is stored as a new version, which a cascade's "band" names in the settings.
     """
-    from judge_server.evaluation.cascading import (
+    from judge_server.evaluation.html import cascade_html
+    from judge_server.evaluation.labelled import DatasetError, half_of
+    from judge_server.fitting.calibrations import MissingExtraError
+    from judge_server.fitting.cascades import (
         TooFewVerdictsError,
         cascade_curve,
         digest_of_verdicts,
@@ -74,9 +77,6 @@ def cascade(
         mean_cost,
         pair_verdicts,
     )
-    from judge_server.evaluation.fitting import MissingExtraError
-    from judge_server.evaluation.html import cascade_html
-    from judge_server.evaluation.labelled import DatasetError, half_of
 
     options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
     band, why = None, ""
@@ -165,9 +165,9 @@ def panel(
     The rates are fitted on one half of the data set, and measured on the other beside equal weights and each judge
     alone. With --name they are stored as a new version, which a panel's "dawid_skene" names in the settings.
     """
-    from judge_server.evaluation.cascading import digest_of_verdicts
-    from judge_server.evaluation.dawid_skene import fit_dawid_skene, measure_panel, panel_items
     from judge_server.evaluation.labelled import DatasetError, half_of
+    from judge_server.fitting.cascades import digest_of_verdicts
+    from judge_server.fitting.dawid_skene import fit_dawid_skene, measure_panel, panel_items
 
     options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
     try:

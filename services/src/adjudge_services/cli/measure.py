@@ -41,8 +41,9 @@ from adjudge_services.cli.score_file import (
 )
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
-from judge_server.evaluation.embeddings import EmbeddingEndpoint
-from judge_server.evaluation.trajectories import (
+from judge_server.generation.results import NO_MATPLOTLIB, MatplotlibMissing
+from judge_server.measuring.embeddings import EmbeddingEndpoint
+from judge_server.measuring.trajectories import (
     LoopLimits,
     MeasureEstimate,
     ProblemResponses,
@@ -51,7 +52,6 @@ from judge_server.evaluation.trajectories import (
     measure_values,
     win_rates,
 )
-from judge_server.generation.results import NO_MATPLOTLIB, MatplotlibMissing
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import FormatError
 from trainer_client import AdjudgeError

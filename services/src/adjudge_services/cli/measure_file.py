@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from adjudge_services.cli.measure_ledger import RecordedResponse
 from adjudge_services.cli.score_file import GroupLine, MeasuredLine, score_groups
-from judge_server.evaluation.embeddings import EmbeddingEndpoint, semantic_distances
-from judge_server.evaluation.trajectories import (
+from judge_server.measuring.embeddings import EmbeddingEndpoint, semantic_distances
+from judge_server.measuring.trajectories import (
     STEP_CRITERION,
     LoopLimits,
     ProblemResponses,
@@ -24,9 +24,9 @@ from judge_server.evaluation.trajectories import (
     step_groups,
 )
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client._loops import loops
 from trainer_client.measures import self_bleu
-from trainer_client.thinking import judged_content
+from trainer_client.text.loops import loops
+from trainer_client.text.thinking import judged_content
 from trainer_client.wire import (
     NEEDS_NO_RUBRIC,
     Comparison,

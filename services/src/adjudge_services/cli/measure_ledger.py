@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import prepare_store
-from judge_server.evaluation.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied
 from judge_server.judging.plan import OUTCOME
 from judge_server.ledger.reading import decode_cursor, recorded_page
 from judge_server.ledger.rows import storable_text
+from judge_server.measuring.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied
 from rubric_store import SQLLedger
 from trainer_client import AsyncClient
-from trainer_client._loops import loops
 from trainer_client.measures import self_bleu
-from trainer_client.thinking import judged_content
+from trainer_client.text.loops import loops
+from trainer_client.text.thinking import judged_content
 from trainer_client.wire import Prompt
 from trainer_client.wire.groups import Response
 from trainer_client.wire.ledger import RecordedVerdict

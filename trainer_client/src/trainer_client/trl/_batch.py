@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from trainer_client.offsets import TokenAlignment, TokenOffsets
+from trainer_client.text.offsets import TokenAlignment, TokenOffsets
 from trainer_client.trl._certainty import CertaintyReader
 from trainer_client.trl._scoring import ScoredRow, judged_reward
 from trainer_client.trl.methods import Method, Rollout, ScoredResponse

@@ -16,7 +16,7 @@ from trainer_client import AsyncClient
 from trainer_client.client.calls import RewardKeywords
 from trainer_client.errors import AdjudgeError, RubricRefused
 from trainer_client.rewards import UnsuitableRubric, check_rubric
-from trainer_client.thinking import judged_content
+from trainer_client.text.thinking import judged_content
 from trainer_client.trl._scoring import ScoredRow
 from trainer_client.wire import (
     Criterion,

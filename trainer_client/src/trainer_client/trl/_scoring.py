@@ -19,7 +19,7 @@ from trainer_client import AsyncClient
 from trainer_client._columns import RubricOrReference, is_empty_rubric, parse_rubric
 from trainer_client._criteria import as_number
 from trainer_client.errors import AdjudgeError
-from trainer_client.thinking import judged_content
+from trainer_client.text.thinking import judged_content
 from trainer_client.trl._dataset import RowBatch
 from trainer_client.trl._distributed import RankSummary, format_counts
 from trainer_client.trl._judging import RowAnswers, RubricPins, ScoringConfig, gather_with_timeout, judge

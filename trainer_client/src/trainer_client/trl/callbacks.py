@@ -14,8 +14,8 @@ import torch
 from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
-from trainer_client._loops import loops
 from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
+from trainer_client.text.loops import loops
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
 

@@ -78,5 +78,5 @@ def read_steps(offsets: Any, ids: Sequence[int], reward_info: Mapping[str, Any])
 carry_steps(
     import_module("verl.trainer.ppo.v1").PPOTrainer,
     import_module("transfer_queue"),
-    import_module("trainer_client.offsets").TokenOffsets,
+    import_module("trainer_client.text.offsets").TokenOffsets,
 )

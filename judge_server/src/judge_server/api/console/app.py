@@ -44,7 +44,7 @@ from judge_server.api.console.sessions import (
     sign_in,
     sign_out,
 )
-from judge_server.api.problems import INTERNAL_ERROR_DETAIL, STORE_UNAVAILABLE_DETAIL
+from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL, STORE_UNAVAILABLE_DETAIL
 from judge_server.api.service import Service
 from judge_server.errors import Forbidden, InvalidRequest, NotReady, RateLimited, ServiceError, TooLarge, Unauthorized
 from judge_server.ledger.rows import digest_bytes, storable_text

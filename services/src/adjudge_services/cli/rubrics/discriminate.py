@@ -30,7 +30,7 @@ from adjudge_services.cli.score_file import (
 )
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
-from judge_server.evaluation import CriterionSeparation, LabelledPrompt, Separation, separation
+from judge_server.measuring.separation import CriterionSeparation, LabelledPrompt, Separation, separation
 from rubric_store import FormatError
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.wire import Criterion, JudgingProtocol, RewardMode, RubricContent

@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from judge_server.evaluation.corrected_rates import PassCount, effective_size
-from judge_server.evaluation.fitting import import_extra
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.metrics import Bools, Estimate, RowBootstrap, VerdictArrays
 from judge_server.evaluation.report import Measured, measured_verdicts
+from judge_server.fitting.calibrations import import_extra
 from judge_server.judging.combining import Band
 
 CONFIDENCE = 0.95

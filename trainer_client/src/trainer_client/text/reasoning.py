@@ -8,8 +8,8 @@ import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trainer_client.final_answer import final_answer_line
-from trainer_client.thinking import split_thinking
+from trainer_client.text.final_answer import final_answer_line
+from trainer_client.text.thinking import split_thinking
 
 __all__ = ["ReasoningSplit", "SplitRule", "find_answer", "split_reasoning"]
 

@@ -7,8 +7,8 @@ from urllib.parse import unquote_to_bytes
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from judge_server.api.problems import problem_response
-from judge_server.api.responses import HTML_PAGES, add_headers
+from judge_server.api.http.problems import problem_response
+from judge_server.api.http.responses import HTML_PAGES, add_headers
 from judge_server.errors import InvalidRequest, TooLarge, TooSlow, invalid_request
 from judge_server.observability.logs import bind_log_context, safe_id
 from trainer_client.wire import FieldError

@@ -1,7 +1,7 @@
 """Read requests: strict JSON bodies, and the regular expressions in them.
 
-A body is parsed as strict JSON in UTF-8 and validated; errors become problems. `judge_server.api.body_reader` reads
-large bodies off the event loop.
+A body is parsed as strict JSON in UTF-8 and validated; errors become problems. `judge_server.api.http.body_reader`
+reads large bodies off the event loop.
 
 Regular expressions in a request are compiled in a worker process and rejected before any other work, because compiling
 one may take minutes. Patterns of published rubrics were checked when they were published.
@@ -18,8 +18,8 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from judge_server.api.auth import RequiredScope, project_of
-from judge_server.api.body_reader import INLINE_PARSE_MAX_BYTES, WORKER_PARSE_MIN_BYTES, body_reader_of
-from judge_server.api.responses import ClientDisconnected, run_while_connected
+from judge_server.api.http.body_reader import INLINE_PARSE_MAX_BYTES, WORKER_PARSE_MIN_BYTES, body_reader_of
+from judge_server.api.http.responses import ClientDisconnected, run_while_connected
 from judge_server.bodies import MessageType, parse_strict_json
 from judge_server.errors import Overloaded, invalid_request
 from judge_server.verifiers import Checker, CheckOwner

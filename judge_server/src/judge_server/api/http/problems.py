@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from judge_server.api.responses import ClientDisconnected, add_headers, client_closed_response
+from judge_server.api.http.responses import ClientDisconnected, add_headers, client_closed_response
 from judge_server.errors import NotReady, ServiceError, invalid_request
 from trainer_client.wire import FieldError, Problem, ProblemType
 from trainer_client.wire.problems import field_errors

@@ -1,0 +1,1 @@
+"""What every route shares: reading of bodies, middleware, problems, headers of answers."""

@@ -1,0 +1,1 @@
+"""Measures of rubrics and policies, computed from judged responses."""
