@@ -122,3 +122,15 @@ async def test_scripts_and_styles_of_the_pages_may_be_kept_by_browsers(http: htt
     answer = await http.get("/static-offline-docs/swagger-ui.css")
     assert "Cache-Control" not in answer.headers
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/static-offline-docs/swagger-ui.css"])
+async def test_large_documents_are_compressed_for_callers_who_accept_it(http: httpx2.AsyncClient, path: str) -> None:
+    plain = await http.get(path, headers={"Accept-Encoding": "gzip;q=0, identity"})
+    compressed = await http.get(path, headers={"Accept-Encoding": "br, gzip;q=0.8"})
+    assert "Content-Encoding" not in plain.headers
+    assert compressed.headers["Content-Encoding"] == "gzip"
+    assert compressed.content == plain.content
+    assert int(compressed.headers["Content-Length"]) < len(plain.content) / 3
+    unchanged = await http.get(path, headers={"If-None-Match": plain.headers["ETag"]})
+    assert (unchanged.status_code, unchanged.content) == (304, b"")

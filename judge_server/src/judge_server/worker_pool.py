@@ -6,6 +6,7 @@ start with the first work, and are replaced when they die.
 
 import asyncio
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -13,6 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
+
+NICENESS = 10
+"""How much lower than the service's own the workers' priority is, so that they never delay ordinary requests."""
 
 STUCK_TIMEOUT_S = 15.0
 """How long after its time limit work may be unanswered before its pool is replaced; starting takes less."""
@@ -123,8 +127,8 @@ class WorkerPool:
                 self._pool = ProcessPool(
                     max_workers=self._workers,
                     max_tasks=self._tasks_per_worker,
-                    initializer=self._initializer,
-                    initargs=self._initargs,
+                    initializer=_set_up_worker,
+                    initargs=(self._initializer, self._initargs),
                     context=context,
                 )
                 with suppress(RuntimeError):  # closed meanwhile; the caller notices
@@ -139,6 +143,12 @@ class WorkerPool:
         pool.stop()  # type: ignore[no-untyped-call]
         with suppress(TimeoutError):
             await asyncio.to_thread(pool.join, JOIN_TIMEOUT_S)
+
+
+def _set_up_worker(initializer: Callable[..., None], initargs: Sequence[Any]) -> None:
+    """Lower the priority of this worker, and initialize it."""
+    os.nice(NICENESS)
+    initializer(*initargs)
 
 
 def warm() -> None:

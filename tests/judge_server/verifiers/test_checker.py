@@ -127,8 +127,18 @@ async def test_what_hangs_or_explodes_costs_only_itself() -> None:
         "timeout",
         NO,
     ]
-    assert "the math check took longer than its limit of 3 s" in found[0].detail
+    assert "the math check exceeded its limit of 3 CPU seconds" in found[0].detail
     assert "the regex check" in found[2].detail
+
+
+def test_time_limits_count_the_processor_and_not_the_wait_for_it() -> None:
+    setup = "import time; from judge_server.verifiers.worker import time_limits\nwith time_limits(0.3):\n  "
+    waiting, busy = (
+        subprocess.run([sys.executable, "-c", setup + block], timeout=60, check=False)
+        for block in ("time.sleep(0.6)", "9**9**9")
+    )
+    assert waiting.returncode == 0
+    assert busy.returncode == -signal.SIGPROF
 
 
 @pytest.mark.faults

@@ -1,22 +1,20 @@
 """The FastAPI application: routers, middleware, problem handlers and the OpenAPI document."""
 
-import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from threading import Lock
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
-from starlette.routing import Route
 
 from judge_server.api import decisions, ledger, operations, probes, rubrics, scoring
 from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.console import create_console
 from judge_server.api.http import problems
 from judge_server.api.http.body_reader import MAX_BODIES, BodyReader
+from judge_server.api.http.documents import serve_documents
 from judge_server.api.http.middleware import BoundaryMiddleware
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.service import Service
@@ -99,27 +97,8 @@ def create_app(
             return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
-    _serve_document(app)
+    serve_documents(app)
     return app
-
-
-def _serve_document(app: FastAPI) -> None:
-    """Serve `/openapi.json` from bytes that the first request creates, off the event loop."""
-    (route,) = [one for one in app.router.routes if isinstance(one, Route) and one.path == app.openapi_url]
-    app.router.routes.remove(route)
-    lock = asyncio.Lock()
-    cached: list[bytes] = []
-
-    def encode() -> bytes:
-        return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
-
-    async def document(request: Request) -> Response:
-        async with lock:
-            if not cached:
-                cached.append(await asyncio.to_thread(encode))
-        return Response(cached[0], media_type="application/json")
-
-    app.add_route(route.path, document, include_in_schema=False)
 
 
 def _operation_id(route: APIRoute) -> str:

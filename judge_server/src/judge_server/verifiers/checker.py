@@ -17,7 +17,7 @@ from typing import NamedTuple, assert_never
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.queueing import FairQueue, FairQueueItem, QueueLimits
 from judge_server.verifiers.check import Check
-from judge_server.verifiers.worker import compile_within, decide, decide_within, init_worker
+from judge_server.verifiers.worker import WALL_CLOCK_FACTOR, compile_within, decide, decide_within, init_worker
 from judge_server.worker_pool import WorkerExited, WorkerPool
 from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import Priority
@@ -76,7 +76,7 @@ class Checker:
     """
 
     def __init__(self, *, workers: int = 2, seconds: float = 5.0, memory_mb: int = 1024) -> None:
-        """Use `workers` processes of at most `memory_mb` each, and at most `seconds` for each check."""
+        """Use `workers` processes of at most `memory_mb` each, and at most `seconds` of CPU time for each check."""
         self._seconds = seconds
         self._memory_mb = memory_mb
         self._scheduler = CheckScheduler(workers)
@@ -88,8 +88,9 @@ class Checker:
     async def run(self, check: Check, deadline: float, owner: CheckOwner = CheckOwner()) -> JudgeResult | CallFailure:  # noqa: B008
         """Decide a check before `deadline` (loop time). Raises nothing.
 
-        The time limit starts when a worker begins, not while the check waits for one. Failures: `parse`, what it
-        compares with cannot be read; `timeout`, its time limit or the deadline has passed; `engine`, its worker died.
+        The time limit counts a worker's CPU time, so neither the wait for a worker nor a busy machine uses it up.
+        Failures: `parse`, what it compares with cannot be read; `timeout`, its time limit or the deadline has passed;
+        `engine`, its worker died.
         Cancelling the task ends the work.
         """
         if is_inline_check(check):
@@ -134,7 +135,7 @@ class Checker:
         args = tuple(places), self._seconds, COMPILE_S
         try:
             async with asyncio.timeout_at(deadline), self._scheduler.acquire(owner, long=False):
-                outcome = await self._pool.execute(compile_within, args, self._seconds)
+                outcome = await self._pool.execute(compile_within, args, WALL_CLOCK_FACTOR * self._seconds)
         except WorkerExited:
             return 0, "the regular expressions take too long to compile; write simpler ones"
         if outcome is None:
@@ -154,13 +155,13 @@ class Checker:
         seconds = self._seconds if first_try_s is None else min(self._seconds, 2 * first_try_s)
         if check.program.of == "final_answer":
             check = replace(check, text="", steps=())  # not read, and possibly long
-        args = (check, self._seconds, self._memory_mb, first_try_s)
+        args = (check, seconds, self._memory_mb, first_try_s)
         method = check.program.method
         async with self._scheduler.acquire(owner, long=first_try_s is None):
             try:
-                outcome = await self._pool.execute(decide_within, args, seconds)
+                outcome = await self._pool.execute(decide_within, args, WALL_CLOCK_FACTOR * seconds)
             except WorkerExited as exited:
-                timed_out = exited.timed_out or exited.exit_code == -signal.SIGALRM
+                timed_out = exited.timed_out or exited.exit_code in (-signal.SIGPROF, -signal.SIGALRM)
                 return None if timed_out and first_try_s is not None else self._exit_failure(method, timed_out)
         if outcome is None:
             return self._pool_failure(method)
@@ -173,7 +174,7 @@ class Checker:
 
     def _exit_failure(self, method: str, timed_out: bool) -> CallFailure:
         if timed_out:
-            return CallFailure("timeout", f"the {method} check took longer than its limit of {self._seconds:g} s")
+            return CallFailure("timeout", f"the {method} check exceeded its limit of {self._seconds:g} CPU seconds")
         detail = f"the process of the {method} check died, perhaps from its memory limit of {self._memory_mb} MB"
         return CallFailure("engine", detail)
 

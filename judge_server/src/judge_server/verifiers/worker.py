@@ -1,8 +1,8 @@
 """A worker process of the checker: it decides checks within limits of time and memory.
 
-Two limits are set here rather than by the parent, because they must hold without it: the kernel refuses memory above
-the limit, and an alarm ends a check that outlives both its time limit and its parent, even in native code. A first try
-is also interrupted here, after its CPU seconds, so that the process remains for the next check.
+Time is limited in CPU seconds, so that a busy machine makes no check fail. The limits are set here, because the kernel
+enforces them in native code and without the parent: it refuses memory above the limit and ends a check that exceeds
+its time. A first try is first interrupted by Python, so that the process remains for the next check.
 """
 
 import logging
@@ -144,8 +144,8 @@ def _unreadable(expected: str, wanted: MathVerification | NumericVerification, w
     )
 
 
-ALARM_GRACE_S = 2.0
-"""How long after its time limit a check may run if the parent no longer exists to stop it."""
+WALL_CLOCK_FACTOR = 4.0
+"""How many times its limit of CPU seconds a check may take by the clock, when other processes keep the machine busy."""
 
 
 def init_worker(memory_mb: int) -> None:
@@ -158,6 +158,7 @@ def init_worker(memory_mb: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a Python handler would wait for native code to return
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.signal(signal.SIGVTALRM, _interrupt)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb * 2**20, memory_mb * 2**20))
@@ -172,23 +173,27 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _time_limits(seconds: float, first_try_s: float | None) -> Iterator[None]:
-    """End the process if the block far exceeds `seconds`; raise `TryTimeExceeded` after `first_try_s` CPU seconds."""
-    signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_GRACE_S)
-    signal.setitimer(signal.ITIMER_VIRTUAL, first_try_s or 0)
+def time_limits(seconds: float, interrupt_s: float | None = None) -> Iterator[None]:
+    """Raise `TryTimeExceeded` after `interrupt_s` CPU seconds; end the process after `seconds` of them."""
+    signal.setitimer(signal.ITIMER_REAL, WALL_CLOCK_FACTOR * seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_VIRTUAL, interrupt_s or 0)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for timer in (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
 
 
 def decide_within(
     check: Check, seconds: float, memory_mb: int, first_try_s: float | None
 ) -> JudgeResult | CallFailure | None:
-    """Decide a check; None if `first_try_s` CPU seconds were not enough."""
+    """Decide a check; None if `first_try_s` CPU seconds were not enough.
+
+    The process ends if native code does not return within `seconds` of CPU time.
+    """
     try:
-        with _time_limits(seconds, first_try_s):
+        with time_limits(seconds, first_try_s):
             return decide(check)
     except TryTimeExceeded:
         return None
@@ -203,11 +208,11 @@ def decide_within(
 def compile_within(patterns: Sequence[str], seconds: float, compile_s: float) -> tuple[int, str] | None:
     """Compile regular expressions within `compile_s` CPU seconds; return the index of the first bad one, and why.
 
-    The process ends if that takes far longer than `seconds`.
+    The process ends if native code does not return within `seconds` of CPU time.
     """
     place = -1
     try:
-        with _time_limits(seconds, compile_s):
+        with time_limits(seconds, compile_s):
             for pattern in patterns:
                 place += 1
                 re.compile(pattern)
