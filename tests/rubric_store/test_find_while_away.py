@@ -1,5 +1,6 @@
-"""Looking a version up while the database is away: what is remembered costs a try a second, and nothing is guessed."""
+"""Finding versions in the cache: while the database is away, and while callers accept what was read a moment ago."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from rubric_store import RubricStore
 from rubric_store.repository import READ_TIMEOUT_S
 from rubric_store.rubrics import store as module
+from rubric_store.rubrics import version_cache
 from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.examples import rubric
 
@@ -42,4 +44,42 @@ async def test_what_is_remembered_is_waited_for_a_second_and_then_the_database_i
     found = await store.find("p", "team/a@1")
     assert found is not None
     assert found.retirement is not None
+    await store.close()
+
+
+async def test_a_recent_version_is_found_without_the_database_and_read_again_behind_it(
+    tmp_path: Path, new_sqlite: NewSQLite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    for each in (module, version_cache):
+        monkeypatch.setattr(each, "monotonic", lambda: now)
+    url = new_sqlite(tmp_path / "rubrics.db")
+    store, other = RubricStore(url), RubricStore(url)
+    published, _ = await store.publish("p", "team/a", rubric("Right."))
+    assert await store.find("p", "team/a@1", max_age_s=5.0) == published
+    retired = await other.retire("p", "team/a", 1, "It was wrong.")
+    now += 0.9
+    assert await store.find("p", "team/a@1", max_age_s=5.0) == published
+    assert await store.find("p", "team/a@1") == retired
+    await other.restore("p", "team/a", 1)
+    now += 4.0
+    assert await store.find("p", "team/a@1", max_age_s=5.0) == retired  # and read again in the background
+    async with asyncio.timeout(60):
+        while await store.find("p", "team/a@1", max_age_s=5.0) != published:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+    retired = await other.retire("p", "team/a", 1, "It was wrong.")
+    now += 5.0
+    assert await store.find("p", "team/a@1", max_age_s=5.0) == retired
+    await store.close()
+    await other.close()
+
+
+async def test_a_change_by_the_same_store_is_seen_at_once(tmp_path: Path, new_sqlite: NewSQLite) -> None:
+    store = RubricStore(new_sqlite(tmp_path / "rubrics.db"))
+    published, _ = await store.publish("p", "team/a", rubric("Right."))
+    assert await store.find("p", published.digest, max_age_s=60.0) == published
+    retired = await store.retire("p", "team/a", 1, "It was wrong.")
+    assert await store.find("p", published.digest, max_age_s=60.0) == retired
+    assert await store.restore("p", "team/a", 1) == published
+    assert await store.find("p", published.digest, max_age_s=60.0) == published
     await store.close()

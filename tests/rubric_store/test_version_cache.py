@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from rubric_store.rubrics.store import VersionCache
+from rubric_store.rubrics.version_cache import VersionCache
 from trainer_client.wire import Criterion, RubricVersion, content_digest, parse_reference
 
 CRITERIA = (Criterion(id="a", description="Is right."),)
@@ -14,7 +14,7 @@ VERSION = RubricVersion(
 def test_versions_and_digests_are_remembered_and_what_may_move_is_not() -> None:
     remembered = VersionCache()
     for text in ("team/a@1", VERSION.digest, "team/a", "team/a@production", "team/a@latest"):
-        remembered.put("p", parse_reference(text), VERSION)
+        remembered.put("p", parse_reference(text), VERSION, 0.0)
     assert remembered.get("p", parse_reference("team/a@1")) is VERSION
     assert remembered.get("p", parse_reference(VERSION.digest)) is VERSION
     for text in ("team/a", "team/a@production", "team/a@latest", "team/a@2"):
@@ -23,7 +23,7 @@ def test_versions_and_digests_are_remembered_and_what_may_move_is_not() -> None:
 
 def test_a_project_recalls_only_what_it_found_itself() -> None:
     remembered = VersionCache()
-    remembered.put("p", parse_reference("team/a@1"), VERSION)
+    remembered.put("p", parse_reference("team/a@1"), VERSION, 0.0)
     assert remembered.get("q", parse_reference("team/a@1")) is None
 
 
@@ -32,7 +32,7 @@ def test_what_was_found_longest_ago_is_forgotten_first() -> None:
     version = VERSION.model_copy(update={"criteria": (million,)})
     remembered = VersionCache()
     for number in [*range(1, 21), 1, *range(21, 41)]:
-        remembered.put("p", parse_reference(f"team/a@{number}"), version)
+        remembered.put("p", parse_reference(f"team/a@{number}"), version, 0.0)
     kept = [n for n in range(1, 41) if remembered.get("p", parse_reference(f"team/a@{n}"))]
     assert kept == [1, *range(42 - len(kept), 41)]
     assert 20 < len(kept) <= 32  # of a mebibyte each

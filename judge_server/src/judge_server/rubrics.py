@@ -53,6 +53,9 @@ PROJECT_ID = "default"
 RubricCheck = Callable[[Sequence[Criterion]], None]
 """Raises `UnsuitableRubric` for criteria that the request's reward mode cannot use."""
 
+RUBRIC_MAX_AGE_S = 5.0
+"""For how long scoring may use what it read of `name@3` or a digest. A retirement elsewhere takes effect after it."""
+
 _STORE_RETRY_AFTER_S = 2
 _OTHER_FIELDS = ("kind", "tags", "scale", "verification")
 
@@ -73,8 +76,10 @@ class ResolvedRubric:
 NO_RUBRIC = ResolvedRubric()
 
 
-async def find_rubric(source: RubricSource, project_id: str, reference: str) -> RubricVersion:
-    """Find the version that a reference points to.
+async def find_rubric(
+    source: RubricSource, project_id: str, reference: str, *, max_age_s: float = 0.0
+) -> RubricVersion:
+    """Find the version that a reference points to; see `RubricSource.find` for `max_age_s`.
 
     Raises:
         InvalidRequest: the reference is malformed.
@@ -86,7 +91,7 @@ async def find_rubric(source: RubricSource, project_id: str, reference: str) -> 
     except ValueError as error:
         raise InvalidRequest(str(error), errors=(FieldError(field="rubric", message=str(error)),)) from None
     try:
-        version = await source.find(project_id, reference)
+        version = await source.find(project_id, reference, max_age_s=max_age_s)
         if version is None:
             raise await unknown_rubric(source, project_id, reference)
     except ConnectionError as error:
@@ -161,7 +166,7 @@ async def _resolve(
 ) -> ResolvedRubric:
     if isinstance(rubric, RubricContent):
         return ResolvedRubric(rubric.criteria, PinnedRubric(digest=rubric.digest))
-    version = await find_rubric(source, project_id, rubric)
+    version = await find_rubric(source, project_id, rubric, max_age_s=RUBRIC_MAX_AGE_S)
     if version.retirement is not None and not allow_retired:
         current = await source.find(project_id, version.name)
         remedy = "" if current is None or current.retirement else f"use {current.reference}, or "

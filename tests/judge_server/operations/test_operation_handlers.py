@@ -32,7 +32,7 @@ class NoRubrics:
 
     versions = 0
 
-    async def find(self, project_id: str, reference: str) -> RubricVersion | None:
+    async def find(self, project_id: str, reference: str, *, max_age_s: float = 0.0) -> RubricVersion | None:
         self.versions += 1
         made = {"name": "team/a", "version": self.versions, "digest": "sha256:" + "0" * 64, "created_at": "2026-01-01"}
         return RubricVersion.model_validate(made | RUBRIC)

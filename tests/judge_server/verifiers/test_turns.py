@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-from judge_server.verifiers.checker import CheckOwner, CheckScheduler
+from judge_server.verifiers.scheduler import MAX_SLOW_RUNS, SLOW_RUN_S, CheckOwner, CheckScheduler, RunHistory
 
 
 class CheckHarness:
@@ -100,3 +100,56 @@ async def test_whoever_leaves_frees_a_place_in_the_line_or_at_the_worker() -> No
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(line.turns.acquire(CheckOwner(), long=False))
     assert len(line.turns) == 0
+
+
+async def test_of_three_workers_one_is_kept_for_runs_whose_checks_are_quick() -> None:
+    line = CheckHarness(3)
+    line.turns.history.record("p\0quick", slow=False)
+    for n in range(3):
+        await line.come(f"unknown{n}", CheckOwner("q\0new"))
+    await line.come("quick", CheckOwner("p\0quick"))
+    assert line.began == ["unknown0", "unknown1", "quick"]
+    await line.end("quick")
+    assert line.began == ["unknown0", "unknown1", "quick"]
+    for n in range(3):
+        await line.end(f"unknown{n}")
+    await asyncio.gather(*line.tasks.values())
+
+
+async def test_of_three_workers_one_is_kept_for_short_checks() -> None:
+    line = CheckHarness(3)
+    for n in range(2):
+        await line.come(f"long{n}", CheckOwner("p\0r"), long=True)
+    await line.come("short", CheckOwner("p\0r"))
+    assert line.began == ["long0", "short"]
+    for name in ("long0", "short", "long1"):
+        await line.end(name)
+    await asyncio.gather(*line.tasks.values())
+
+
+def test_a_slow_check_costs_a_run_its_place_for_a_minute() -> None:
+    now = 100.0
+    history = RunHistory(lambda: now)
+    assert "p\0r" in history
+    history.record("p\0r", slow=False)
+    assert "p\0r" not in history
+    history.record("p\0r", slow=True)
+    history.record("p\0r", slow=False)
+    assert "p\0r" in history
+    now += SLOW_RUN_S
+    assert "p\0r" not in history
+
+
+def test_new_names_of_runs_gain_a_project_nothing() -> None:
+    now = 100.0
+    history = RunHistory(lambda: now)
+    for run in ("p\0honest", "q\0other"):
+        history.record(run, slow=False)
+    for n in range(MAX_SLOW_RUNS + 1):
+        assert "p\0honest" not in history
+        history.record(f"p\0{n}", slow=True)
+        history.record(f"p\0{n}", slow=True)
+    assert "p\0honest" in history
+    assert "q\0other" not in history
+    now += SLOW_RUN_S
+    assert "p\0honest" not in history

@@ -42,8 +42,11 @@ class RubricSource(Protocol):
     allowed, and `ConnectionError` if the store cannot be reached.
     """
 
-    async def find(self, project_id: str, reference: str) -> RubricVersion | None:
-        """Return the version that `name`, `name@3`, `name@alias` or `sha256:…` refers to; None if there is none."""
+    async def find(self, project_id: str, reference: str, *, max_age_s: float = 0.0) -> RubricVersion | None:
+        """Return the version that `name`, `name@3`, `name@alias` or `sha256:…` refers to; None if there is none.
+
+        For `name@3` and digests, the store may return what it read at most `max_age_s` ago.
+        """
 
     async def closest(self, project_id: str, reference: str) -> str | None:
         """Return the existing reference most similar to this one, for an error message."""

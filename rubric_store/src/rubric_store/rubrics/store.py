@@ -12,6 +12,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
@@ -37,7 +38,7 @@ from rubric_store.rubrics.queries import (
     words_of,
 )
 from rubric_store.rubrics.validations import ValidationMixin
-from trainer_client.byte_cache import ByteCache
+from rubric_store.rubrics.version_cache import REFRESH_AFTER_S, VersionCache
 from trainer_client.wire import (
     AliasName,
     Lineage,
@@ -59,6 +60,10 @@ _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
 
 class ChangeMixin(BaseRepository):
     """The part of `RubricStore` that changes existing rubrics: aliases, tags, retirement."""
+
+    def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = unknown_actor) -> None:
+        super().__init__(database, actor=actor)
+        self._version_cache = VersionCache()
 
     async def move_alias(
         self, project_id: str, name: str, alias: str, version: int, *, expected: int | None
@@ -146,7 +151,9 @@ class ChangeMixin(BaseRepository):
             await self._add_audit_entry(
                 connection, project_id, "version.retired", found.reference, _reason(found), reason
             )
-            return await _set_retirement(connection, project_id, found, at, reason)
+            retired = await _set_retirement(connection, project_id, found, at, reason)
+        self._version_cache.expire()
+        return retired
 
     async def restore(self, project_id: str, name: str, version: int) -> RubricVersion:
         """Bring a retired version back into use.
@@ -159,7 +166,9 @@ class ChangeMixin(BaseRepository):
             await self._add_audit_entry(
                 connection, project_id, "version.restored", found.reference, _reason(found), None
             )
-            return await _set_retirement(connection, project_id, found, None, None)
+            restored = await _set_retirement(connection, project_id, found, None, None)
+        self._version_cache.expire()
+        return restored
 
 
 async def _version(connection: AsyncConnection, project_id: str, name: str, version: int | None) -> RubricVersion:
@@ -325,27 +334,6 @@ def nearest_reference(name: str, selector: str, latest: int, aliases: Mapping[st
     return f"{name}@{matches[0]}" if matches else name
 
 
-_MAX_CACHE_BYTES = 32 * 2**20
-
-
-class VersionCache:
-    """The most recently used versions, up to 32 MiB."""
-
-    def __init__(self) -> None:
-        self._versions: ByteCache[tuple[str, Reference], RubricVersion] = ByteCache(_MAX_CACHE_BYTES)
-
-    def put(self, project_id: str, reference: Reference, version: RubricVersion) -> None:
-        """Cache the version of a reference, unless the reference may change its meaning."""
-        if reference.version is None and reference.digest is None:
-            return
-        if self._versions.get((project_id, reference)) is not version:
-            self._versions.put((project_id, reference), version)
-
-    def get(self, project_id: str, reference: Reference) -> RubricVersion | None:
-        """The cached version of a reference; None if there is none."""
-        return self._versions.get((project_id, reference))
-
-
 _NEIGHBOURS = 500
 _CACHED_FIND_TIMEOUT_S = 1.0
 _RETRY_AFTER_S = 1.0
@@ -365,17 +353,25 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
 
     def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = unknown_actor) -> None:
         super().__init__(database, actor=actor)
-        self._version_cache = VersionCache()
         self._retry_at = 0.0
+        self._refreshing: dict[tuple[str, str], asyncio.Task[None]] = {}
 
-    async def find(self, project_id: str, reference: str) -> RubricVersion | None:
+    async def close(self) -> None:
+        """Stop reading in the background, and close the connections, unless the engine was passed in."""
+        for task in list(self._refreshing.values()):
+            task.cancel()
+        await asyncio.gather(*self._refreshing.values(), return_exceptions=True)
+        await super().close()
+
+    async def find(self, project_id: str, reference: str, *, max_age_s: float = 0.0) -> RubricVersion | None:
         """Resolve `name`, `name@3`, `name@alias` or `sha256:…` to a version; None if there is none.
 
         A bare name resolves to its newest version in use, or to its newest version if all are retired. A digest
         resolves to its oldest version in use, or to its oldest version. An invalid reference resolves to None.
 
-        While the database is unavailable or slower than a second, `name@3` and digests that were found before come from
-        a cache, and the database is tried once a second.
+        What `name@3` and digests refer to may come from a cache if it was read at most `max_age_s` ago; then it is read
+        again in the background. A retirement by this store takes effect at once. While the database is unavailable or
+        slower than a second, they come from the cache at any age, and the database is tried once a second.
 
         Raises:
             ConnectionError: the database is unavailable, and the reference is not cached.
@@ -384,9 +380,12 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
             parsed = parse_reference(reference)
         except ValueError:
             return None
-        cached = self._version_cache.get(project_id, parsed)
-        if cached is not None and monotonic() < self._retry_at:
+        cached, age_s = self._version_cache.get(project_id, parsed), self._version_cache.age_s(project_id, parsed)
+        if cached is not None and (age_s < max_age_s or monotonic() < self._retry_at):
+            if age_s >= REFRESH_AFTER_S:
+                self._refresh(project_id, reference)
             return cached
+        read_at = monotonic()
         try:
             timeout_s = READ_TIMEOUT_S if cached is None else _CACHED_FIND_TIMEOUT_S
             rows = await self._read(queries.version(project_id, parsed), timeout_s=timeout_s)
@@ -398,8 +397,21 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
         if not rows:
             return None
         found = version_of(rows[0])
-        self._version_cache.put(project_id, parsed, found)
+        self._version_cache.put(project_id, parsed, found, read_at)
         return found
+
+    def _refresh(self, project_id: str, reference: str) -> None:
+        """Read a cached version again in the background, unless that is under way or the database is unavailable."""
+        key = project_id, reference
+        if key in self._refreshing or monotonic() < self._retry_at:
+            return
+
+        async def refresh() -> None:
+            with suppress(ConnectionError):
+                await self.find(project_id, reference)
+
+        task = self._refreshing[key] = asyncio.create_task(refresh())
+        task.add_done_callback(lambda _: self._refreshing.pop(key, None))
 
     async def closest(self, project_id: str, reference: str) -> str | None:
         """The existing reference most similar to this one, for an error message; None if none is similar.

@@ -22,7 +22,7 @@ from judge_server.bodies import (
 )
 from judge_server.errors import NotReady, Overloaded, TooLarge
 from judge_server.time_sharing import run_in_thread
-from judge_server.verifiers.checker import CheckOwner, CheckScheduler
+from judge_server.verifiers.scheduler import CheckOwner, CheckScheduler
 from judge_server.worker_pool import WorkerExited, WorkerPool
 
 INLINE_PARSE_MAX_BYTES = 32 * 1024
