@@ -1,9 +1,10 @@
 """Long work of one request that leaves other requests room: slices on the event loop, and one thread.
 
 Slices of several requests would add up if all of them ran in one iteration of the event loop, and a short request needs
-dozens of iterations. So one slice runs per iteration. Threads that compute share the interpreter lock with the event
-loop, which would wait for each of them in turn. So one computes at a time. Projects take turns at both, so that the
-long requests of one project do not delay those of another.
+dozens of iterations. So one slice runs at a time, after an iteration without other work or, if the loop is never idle,
+after a few. Threads that compute share the interpreter lock with the event loop, which would wait for each of them in
+turn. So one computes at a time. Projects take turns at both, so that the long requests of one project do not delay
+those of another.
 """
 
 import asyncio
@@ -24,8 +25,14 @@ from judge_server.errors import NotReady
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SLICE_S = 0.002
+SLICE_S = 0.001
 """Seconds of work on the event loop before it yields to other tasks."""
+
+IDLE_ITERATION_S = 0.0001
+"""An iteration of the event loop that takes less had no other work."""
+
+MAX_BUSY_ITERATIONS = 8
+"""After so many iterations with other work, a slice runs nevertheless."""
 
 
 class TimeSlicer:
@@ -101,11 +108,13 @@ class _Waiting:
 
 
 class _Slices:
-    """One slice per iteration of the event loop."""
+    """Gives way to other work between two slices, for a few iterations of the event loop at most."""
 
     def __init__(self) -> None:
         self._waiting = _Waiting()
         self._scheduled = False
+        self._iteration_began = 0.0
+        self._busy_iterations = 0
 
     async def wait(self) -> None:
         future = self._waiting.add()
@@ -115,7 +124,14 @@ class _Slices:
         await future
 
     def _release(self) -> None:
-        self._waiting.release_next()
+        """Release the next task if the last iteration had no other work. A slice counts as work, too."""
+        now = time.perf_counter()
+        is_idle = now - self._iteration_began < IDLE_ITERATION_S
+        self._iteration_began = now
+        self._busy_iterations += 1
+        if is_idle or self._busy_iterations > MAX_BUSY_ITERATIONS:
+            self._busy_iterations = 0
+            self._waiting.release_next()
         self._scheduled = bool(self._waiting)
         if self._scheduled:
             asyncio.get_running_loop().call_soon(self._release)
