@@ -5,7 +5,7 @@ it, a request that read the cache just before another one's verdicts were writte
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -91,26 +91,27 @@ class JudgementResults:
 
 
 class CompletionTracker:
-    """Calls `done` with the index of each plan, once, when every digest of its slots has an outcome."""
+    """Calls `done` with the index of each plan, once, when every digest of its slots has an outcome in `known`.
 
-    def __init__(
-        self,
-        plans: Sequence[ResponsePlan],
-        known: dict[bytes, CallOutcome],
-        done: Callable[[int], None] | None,
-    ) -> None:
+    Add the plans, in order, before any outcome can arrive.
+    """
+
+    def __init__(self, known: dict[bytes, CallOutcome], done: Callable[[int], None] | None) -> None:
+        self._known = known
         self._done = done
         self._plans_of: dict[bytes, list[int]] = {}
         self._missing: list[int] = []
-        if done is None:
+
+    def add(self, plan: ResponsePlan) -> None:
+        """Track the next plan."""
+        if self._done is None:
             return
-        for index, plan in enumerate(plans):
-            missing = plan.awaited - known.keys()
-            self._missing.append(len(missing))
-            for digest in missing:
-                self._plans_of.setdefault(digest, []).append(index)
-            if not missing:
-                done(index)
+        index, missing = len(self._missing), plan.awaited - self._known.keys()
+        self._missing.append(len(missing))
+        for digest in missing:
+            self._plans_of.setdefault(digest, []).append(index)
+        if not missing:
+            self._done(index)
 
     def complete(self, digests: Iterable[bytes]) -> None:
         """Mark digests whose outcome is final."""
@@ -126,24 +127,20 @@ class CompletionTracker:
 UnresolvedWork = tuple[ResponsePlan, list[PlannedCall], list[tuple[bytes, Check]]]
 
 
-def find_unresolved(plans: Sequence[ResponsePlan], known: dict[bytes, CallOutcome]) -> list[UnresolvedWork]:
-    """Return the calls and checks of each plan that have no outcome yet, each digest once.
+def unresolved_work(plan: ResponsePlan, claimed: set[bytes]) -> UnresolvedWork | None:
+    """Return the calls and checks of a plan with a digest that is not claimed yet, and claim them; None without any.
 
-    A call is made if any of its verdicts is unknown.
+    A call is made if any of its verdicts is not claimed. `claimed` begins with the digests whose outcome is known, and
+    is shared by the plans of a request, so that each digest is asked for once.
     """
-    claimed = set(known)
-    work: list[UnresolvedWork] = []
-    for plan in plans:
-        planned_calls = []
-        for one in plan.planned_calls:
-            if not claimed.issuperset(one.digests):
-                claimed.update(one.digests)
-                planned_calls.append(one)
-        checks = [(digest, check) for digest, check in plan.checks if digest not in claimed]
-        claimed.update(digest for digest, _ in checks)
-        if planned_calls or checks:
-            work.append((plan, planned_calls, checks))
-    return work
+    planned_calls = []
+    for one in plan.planned_calls:
+        if not claimed.issuperset(one.digests):
+            claimed.update(one.digests)
+            planned_calls.append(one)
+    checks = [(digest, check) for digest, check in plan.checks if digest not in claimed]
+    claimed.update([digest for digest, _ in checks])
+    return (plan, planned_calls, checks) if planned_calls or checks else None
 
 
 def failures_by_kind(outcomes: Iterable[CallOutcome]) -> Counter[str]:
@@ -177,6 +174,10 @@ class WriteBehindBuffer:
     def get(self, digest: bytes) -> JudgeResult | None:
         """Return the verdict, if it is in the buffer."""
         return self._by_digest.get(digest)
+
+    def has_none_of(self, digests: Iterable[bytes]) -> bool:
+        """Whether none of the verdicts is in the buffer."""
+        return self._by_digest.keys().isdisjoint(digests)
 
     @contextmanager
     def read_through(self) -> Iterator[None]:

@@ -115,9 +115,8 @@ class LocalPendingJudgement:
 
     def start(self, own: Sequence[tuple[ResponsePlan, list[PlannedCall]]]) -> None:
         """Start the first of these calls; `wait` starts the others. None of them is in flight yet."""
-        for plan, planned_calls in own[:RESPONSES_PER_TURN]:
-            self.call_tasks.append(self._executor.start_calls(plan, planned_calls, self._caller, self.subscriber))
-        self._left.extend(own[RESPONSES_PER_TURN:])
+        self._left.extend(own)
+        self._start_some()
         if self._left:
             self.subscriber.expects_more = True
             self._reading.enter_context(self._executor.write_buffer.read_through())
@@ -133,8 +132,7 @@ class LocalPendingJudgement:
                 self.subscriber.add_known(
                     {digest: DEADLINE_EXCEEDED for digest in late if digest not in self.subscriber.result.by_digest}
                 )
-            for _ in range(min(RESPONSES_PER_TURN, len(self._left))):
-                self._start_next()
+            self._start_some()
         self._stop_starting()
         await self.subscriber.wait()
 
@@ -145,25 +143,35 @@ class LocalPendingJudgement:
         for call_task in self.call_tasks:
             call_task.charge_to(self.subscriber.result)
 
-    def _start_next(self) -> None:
-        """Start the calls of one response, except those that another request has started or finished since."""
-        plan, planned_calls = self._left.popleft()
-        result, mine = self.subscriber.result, []
+    def _start_some(self) -> None:
+        """Start the calls of the next responses, except those that another request has started or finished since."""
+        executor, subscriber = self._executor, self.subscriber
+        for _ in range(min(RESPONSES_PER_TURN, len(self._left))):
+            plan, planned_calls = self._left.popleft()
+            digests = [digest for one in planned_calls for digest in one.digests]
+            mine = planned_calls
+            if not (executor.single_flight.has_none_of(digests) and executor.write_buffer.has_none_of(digests)):
+                mine = self._without_known(planned_calls)
+                executor.admission.limits.release(self._caller.run, len(planned_calls) - len(mine))
+            if mine:
+                self.call_tasks.append(executor.start_calls(plan, mine, self._caller, subscriber))
+
+    def _without_known(self, planned_calls: Sequence[PlannedCall]) -> list[PlannedCall]:
+        """Take over what is known or in flight of these calls; return the others."""
+        executor, result, mine = self._executor, self.subscriber.result, []
         for one in planned_calls:
             missing = [digest for digest in one.digests if digest not in result.by_digest]
-            buffer = self._executor.write_buffer
+            buffer = executor.write_buffer
             found = {digest: known for digest in missing if (known := buffer.get(digest)) is not None}
-            in_flight = self._executor.single_flight.find(missing[0]) if missing else None
+            in_flight = executor.single_flight.find(missing[0]) if missing else None
             if in_flight is not None:
-                self._executor.subscribe(in_flight, missing, self._caller, self.subscriber)
+                executor.subscribe(in_flight, missing, self._caller, self.subscriber)
             else:
                 self.subscriber.add_known(found)
                 result.joined |= found.keys()
                 if len(found) < len(missing):
                     mine.append(one)
-        self._executor.admission.limits.release(self._caller.run, len(planned_calls) - len(mine))
-        if mine:
-            self.call_tasks.append(self._executor.start_calls(plan, mine, self._caller, self.subscriber))
+        return mine
 
     def _stop_starting(self) -> None:
         self.subscriber.expects_more = False
@@ -224,14 +232,16 @@ class LocalExecutor:
         own: list[tuple[ResponsePlan, list[PlannedCall]]] = []
         joins: list[tuple[InFlightCalls, list[bytes]]] = []
         for plan, planned_calls, _ in work:
-            mine = []
-            for one in planned_calls:
-                missing = [digest for digest in one.digests if digest not in result.by_digest]
-                in_flight = self.single_flight.find(missing[0])
-                if in_flight is None:
-                    mine.append(one)
-                else:
-                    joins.append((in_flight, missing))
+            mine = planned_calls
+            if self.single_flight and not self.single_flight.has_none_of(plan.digests):
+                mine = []
+                for one in planned_calls:
+                    missing = [digest for digest in one.digests if digest not in result.by_digest]
+                    in_flight = self.single_flight.find(missing[0])
+                    if in_flight is None:
+                        mine.append(one)
+                    else:
+                        joins.append((in_flight, missing))
             if mine:
                 own.append((plan, mine))
         calls = sum(len(planned_calls) for _, planned_calls in own)

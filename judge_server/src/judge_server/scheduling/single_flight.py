@@ -199,6 +199,10 @@ class SingleFlight:
         """Return the calls in flight that bring this verdict; None if there are none."""
         return self._calls_of.get(digest)
 
+    def has_none_of(self, digests: Iterable[bytes]) -> bool:
+        """Whether no calls in flight bring any of these verdicts."""
+        return self._calls_of.keys().isdisjoint(digests)
+
     def start(self, planned_calls: Sequence[PlannedCall]) -> InFlightCalls:
         """Register these calls as in flight, so that other requests can join them."""
         in_flight = InFlightCalls(self, planned_calls)

@@ -6,7 +6,7 @@ or requests share it, and not at all if its verdict is known. Failures are outco
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -25,7 +25,7 @@ from judge_server.judging.results import (
     JudgementResults,
     UnresolvedWork,
     failures_by_kind,
-    find_unresolved,
+    unresolved_work,
 )
 from judge_server.observability.tracing import set_span_attributes, span
 from judge_server.ports import EngineIdentity, JudgeResult, VerdictCache
@@ -33,7 +33,7 @@ from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.library import Declaration, TemplateLibrary, template_error
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.time_sharing import next_slice
+from judge_server.time_sharing import TimeSlicer, next_slice
 from judge_server.verifiers import Check, Checker, CheckOwner, is_inline_check
 from trainer_client.wire import FieldError, JudgingOptions, JudgingProtocol
 
@@ -46,6 +46,9 @@ STORE_INTERVAL_S = 0.5
 _PROTOCOL = "judging.protocol"
 _VOTES = "judging.votes"
 _MAX_PREPARED_CONFIGS = 256
+
+_VERDICTS_PER_LOOKUP = 1024
+"""How many verdicts are looked up or stored in one call of the cache, a fraction of a millisecond in memory."""
 
 _CHECKS_PER_TURN = 64
 """How many checks run on the event loop before it yields to other tasks."""
@@ -230,14 +233,22 @@ class Judge:
             NotReady: no judge is available.
         """
         result = JudgementResults() if into is None else into
-        digests = {digest for plan in plans for digest in plan.digests}
-        result.by_digest.update([known for plan in plans for known in plan.decided])
+        slicer, digests = TimeSlicer(), set[bytes]()
+        for plan in plans:
+            await slicer.yield_if_due()
+            digests.update(plan.digests)
+            result.by_digest.update(plan.decided)
         with span("judging", responses=len(plans), verdicts=len(digests)) as at:
+            tracker = CompletionTracker(result.by_digest, done)
             with self.executor.write_buffer.read_through():
-                await self._look_up(digests, deadline, result)
-                work = find_unresolved(plans, result.by_digest)
-            tracker = CompletionTracker(plans, result.by_digest, done)
-            pending = self.executor.submit(work, caller, result, tracker, deadline)
+                await self._look_up(list(digests), deadline, result, slicer)
+                claimed, work = set(result.by_digest), list[UnresolvedWork]()
+                for plan in plans:
+                    await slicer.yield_if_due()
+                    tracker.add(plan)
+                    if (part := unresolved_work(plan, claimed)) is not None:
+                        work.append(part)
+                pending = self.executor.submit(work, caller, result, tracker, deadline)
             checking: list[asyncio.Task[None]] = []
             try:
                 checking = self._begin_checks(work, caller, deadline, result, tracker)
@@ -260,18 +271,23 @@ class Judge:
             await asyncio.wait(self._storing)
         await self.cache.close()
 
-    async def _look_up(self, digests: Collection[bytes], deadline: float, result: JudgementResults) -> None:
+    async def _look_up(
+        self, digests: Sequence[bytes], deadline: float, result: JudgementResults, slicer: TimeSlicer
+    ) -> None:
         """Take the verdicts in the cache, if it answers before the deadline, and those not cached yet."""
-        known: Mapping[bytes, JudgeResult] = {}
+        known: dict[bytes, JudgeResult] = {}
+        buffer, fresh = self.executor.write_buffer, dict[bytes, JudgeResult]()
         began = self.clock()
         with suppress(TimeoutError), span("cache get", verdicts=len(digests)) as at:
             async with asyncio.timeout_at(deadline):
-                known = await self.cache.get_many(list(digests))
+                for begin in range(0, len(digests), _VERDICTS_PER_LOOKUP):
+                    await slicer.yield_if_due()
+                    known.update(await self.cache.get_many(digests[begin : begin + _VERDICTS_PER_LOOKUP]))
             set_span_attributes(at, hits=len(known))
         self.metrics.cache_seconds("get", self.clock() - began)
-        buffer = self.executor.write_buffer
-        buffered = {digest: buffer.get(digest) for digest in digests if digest not in known} if buffer else {}
-        fresh = {digest: verdict for digest, verdict in buffered.items() if verdict is not None}
+        if not buffer.has_none_of(digests):
+            buffered = {digest: buffer.get(digest) for digest in digests if digest not in known}
+            fresh = {digest: verdict for digest, verdict in buffered.items() if verdict is not None}
         result.by_digest.update(known)
         result.by_digest.update(fresh)
         result.cached, result.joined = frozenset(known), set(fresh)
@@ -336,7 +352,10 @@ class Judge:
         began = self.clock()
         try:
             with span("cache put", verdicts=len(new)):
-                await self.cache.put_many(new)
+                slicer, entries = TimeSlicer(), list(new.items())
+                for begin in range(0, len(entries), _VERDICTS_PER_LOOKUP):
+                    await slicer.yield_if_due()
+                    await self.cache.put_many(dict(entries[begin : begin + _VERDICTS_PER_LOOKUP]))
         finally:
             self.executor.write_buffer.mark_stored(new)
             self.metrics.cache_seconds("put", self.clock() - began)
