@@ -10,8 +10,8 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from adjudge_services.cli import doctor
 from adjudge_services.cli.main import app
+from adjudge_services.cli.operating import doctor
 from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from adjudge_services.cli import generate as generate_run
 from adjudge_services.cli.main import app
+from adjudge_services.cli.rubrics import generate as generate_run
 from adjudge_services.settings import Settings
 from judge_server.generation.kinds import GENERATORS
 from judge_server.generation.writer import Writer

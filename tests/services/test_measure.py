@@ -9,8 +9,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from adjudge_services.cli.measure_file import measure_lines
-from adjudge_services.cli.score_file import MeasuredLine, read_measured
+from adjudge_services.cli.measuring.measure_file import measure_lines
+from adjudge_services.cli.scoring.score_file import MeasuredLine, read_measured
 from judge_server.measuring.trajectories import LoopLimits
 from tests.fixtures.embeddings import embedding_server
 from trainer_client import AdjudgeError

@@ -9,8 +9,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from adjudge_services.cli.measure_file import PromptResponses, pairs_of, side_of_run
-from adjudge_services.cli.measure_ledger import RecordedResponse
+from adjudge_services.cli.measuring.measure_file import PromptResponses, pairs_of, side_of_run
+from adjudge_services.cli.measuring.measure_ledger import RecordedResponse
 from trainer_client.wire.ledger import RecordedVerdict
 
 pytestmark = pytest.mark.usefixtures("migrated")

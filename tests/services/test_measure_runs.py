@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from adjudge_services.cli.measure_ledger import RecordedResponse, problems_of
+from adjudge_services.cli.measuring.measure_ledger import RecordedResponse, problems_of
 from judge_server.measuring.trajectories import LoopLimits
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from rubric_store import SQLLedger

@@ -1,6 +1,6 @@
 """The table of rewards in a terminal: what a verdict reads as."""
 
-from adjudge_services.cli.score import rewards_table
+from adjudge_services.cli.scoring.score import rewards_table
 from trainer_client.wire import GroupRewards, ResponseReward, Verdict
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from adjudge_services.cli.top import MetricsSnapshot, view
+from adjudge_services.cli.operating.top import MetricsSnapshot, view
 from tests.fixtures.ports import unused_port
 from tests.hypothesis_examples import examples
 from tests.services.processes import Service
@@ -94,7 +94,7 @@ def test_it_follows_a_service_until_it_is_interrupted(shared_service: Service, m
         if next(looks, KeyboardInterrupt) is KeyboardInterrupt:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("adjudge_services.cli.top._pause", pause)
+    monkeypatch.setattr("adjudge_services.cli.operating.top._pause", pause)
     result = CliRunner().invoke(app, ["top", shared_service.url], env={"COLUMNS": "140"})
     assert result.exit_code == 0, result.output
     assert "judged 0.0/s" in result.output

@@ -20,7 +20,7 @@ COMMANDS: Final = {
     ),
     "history": CommandSource(f"{_FOLDER}.show:history", "List the versions of a rubric, newest first."),
     "diff": CommandSource(
-        f"{_FOLDER}.diff:diff",
+        f"{_FOLDER}.show:diff",
         "Show which criteria were added, removed, reworded, reweighted, otherwise changed or moved.",
     ),
     "alias": CommandSource(

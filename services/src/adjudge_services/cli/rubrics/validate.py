@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.generate import duration, show_progress
 from adjudge_services.cli.output import err, exit_with_error, out, pluralize
+from adjudge_services.cli.rubrics.generate import duration, show_progress
 from adjudge_services.cli.rubrics.store import summaries
 from adjudge_services.judges import build_engine
 from adjudge_services.operations import command_store

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from adjudge_services.cli.evaluate import (
+from adjudge_services.cli.judges.evaluate import (
     FreshOption,
     HtmlOption,
     JsonOption,
@@ -22,7 +22,7 @@ from adjudge_services.cli.evaluate import (
     write_report,
 )
 from adjudge_services.cli.output import err, exit_with_error, out
-from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption, read_rubric_argument
+from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption, read_rubric_argument
 from adjudge_services.wiring import StartError
 from rubric_store import FormatError
 from trainer_client import AdjudgeError

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from adjudge_services.cli.output import err, exit_with_error, out
-from adjudge_services.cli.score_file import FailureOption, UncertainBandOption, UncertainOption, UseOption
+from adjudge_services.cli.scoring.score_file import FailureOption, UncertainBandOption, UncertainOption, UseOption
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError

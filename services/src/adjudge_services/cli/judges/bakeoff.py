@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.evaluate import (
+from adjudge_services.cli.judges.evaluate import (
     DatasetArgument,
     FreshOption,
     HalfOption,
@@ -27,7 +27,7 @@ from adjudge_services.cli.evaluate import (
     write_report,
 )
 from adjudge_services.cli.output import exit_with_error, out
-from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
+from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
 from trainer_client.wire import JudgingProtocol

@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.output import err, exit_with_error, out, pluralize, print_refused_lines
-from adjudge_services.cli.score_file import (
+from adjudge_services.cli.scoring.score_file import (
     BadLine,
     ConcurrencyOption,
     DeadlineOption,

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from adjudge_services.cli.output import err, exit_with_error, out
-from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption, open_client
+from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption, open_client
 from adjudge_services.settings import CombinedJudgeSettings, Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.rubrics import PROJECT_ID

@@ -11,7 +11,7 @@ import typer
 from pydantic import TypeAdapter
 from rich.table import Table
 
-from adjudge_services.cli.evaluate import (
+from adjudge_services.cli.judges.evaluate import (
     DatasetArgument,
     FreshOption,
     JudgeArgument,
@@ -23,7 +23,7 @@ from adjudge_services.cli.evaluate import (
     load_examples,
 )
 from adjudge_services.cli.output import err, exit_with_error, out
-from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
+from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, build_app, command_line_user, prepare_store
 from judge_server.errors import ServiceError

@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from adjudge_services.calibrations import references_by_judge
-from adjudge_services.cli.calibrate import with_store
-from adjudge_services.cli.evaluate import (
+from adjudge_services.cli.judges.calibrate import with_store
+from adjudge_services.cli.judges.evaluate import (
     MEMBERS_OF_CASCADE,
     DatasetArgument,
     FreshOption,
@@ -25,7 +25,7 @@ from adjudge_services.cli.evaluate import (
     load_examples,
 )
 from adjudge_services.cli.output import err, exit_with_error, out
-from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
+from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError

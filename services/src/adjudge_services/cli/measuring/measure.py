@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.measure_file import (
+from adjudge_services.cli.measuring.measure_file import (
     PromptResponses,
     WinRateResult,
     compare_sides,
@@ -24,9 +24,9 @@ from adjudge_services.cli.measure_file import (
     side_of_run,
     with_distances,
 )
-from adjudge_services.cli.measure_ledger import RunFilter, RunProblems, problems_of, read_responses
+from adjudge_services.cli.measuring.measure_ledger import RunFilter, RunProblems, problems_of, read_responses
 from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
-from adjudge_services.cli.score_file import (
+from adjudge_services.cli.scoring.score_file import (
     BadLine,
     ConcurrencyOption,
     DeadlineOption,

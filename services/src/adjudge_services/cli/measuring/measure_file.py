@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from adjudge_services.cli.measure_ledger import RecordedResponse
-from adjudge_services.cli.score_file import GroupLine, MeasuredLine, score_groups
+from adjudge_services.cli.measuring.measure_ledger import RecordedResponse
+from adjudge_services.cli.scoring.score_file import GroupLine, MeasuredLine, score_groups
 from judge_server.measuring.embeddings import EmbeddingEndpoint, semantic_distances
 from judge_server.measuring.trajectories import (
     STEP_CRITERION,

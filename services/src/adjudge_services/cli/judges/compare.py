@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from adjudge_services.cli.evaluate import FreshOption, ServiceOption, judge_dataset, judging_options, read_run
+from adjudge_services.cli.judges.evaluate import FreshOption, ServiceOption, judge_dataset, judging_options, read_run
 from adjudge_services.cli.output import exit_with_error, out
-from adjudge_services.cli.score_file import ConcurrencyOption, DeadlineOption
+from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.wiring import StartError
 from judge_server.rubrics import PROJECT_ID
 from trainer_client import AdjudgeError

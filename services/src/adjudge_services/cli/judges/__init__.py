@@ -1,0 +1,1 @@
+"""Commands about judges: how good they are, how they are calibrated and combined, their models and prompts."""

@@ -1,0 +1,1 @@
+"""Commands that measure responses, and show recorded training runs."""
