@@ -3,39 +3,23 @@
 import re
 
 import pytest
-from typer.core import TyperGroup
 
-from adjudge_services.cli.lazy import load_command
-from adjudge_services.cli.main import COMMANDS
 from judge_server.auth.identity import SCOPE_PERMISSIONS
 from tests.deploy.chart import FOLDER, NAMESPACE, VALUE_SETS, containers, environment, objects
 from tests.deploy.tools import HELM, ROOT, needs_tools, run
 from tests.docs.pages import blocks, code_spans, table
+from tests.services.command_tree import commands
 
 PAGE = ROOT / "docs/deploy.md"
 CONSOLE = "".join(blocks(PAGE, "console"))
 
 
-def commands() -> set[tuple[str, ...]]:
-    """Every command of `adjudge`, each with its group."""
-    found: set[tuple[str, ...]] = set()
-    for name, source in COMMANDS.items():
-        command = load_command(name, source)
-        if not isinstance(command, TyperGroup):
-            found.add((name,))
-            continue
-        found |= {(name, below) for below in command.commands}
-        if command.invoke_without_command:
-            found.add((name,))
-    return found
-
-
 def test_every_process_and_every_command_exists() -> None:
     processes = [re.findall(r"`adjudge (\w+)`", row["process"]) for row in table(PAGE, "The processes")]
-    assert {(name,) for found in processes for name in found} <= commands()
+    assert {(name,) for found in processes for name in found} <= commands().keys()
     shown = re.findall(r"(?:run --rm migrate|-- adjudge) (\w+) (\w+)", CONSOLE)
     assert len(shown) >= 3
-    assert set(shown) <= commands()
+    assert set(shown) <= commands().keys()
 
 
 def test_every_scope_of_a_key_exists() -> None:

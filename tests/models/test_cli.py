@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from adjudge_services.cli.judges.models import app
+from adjudge_services.cli.judges.commands import models_app as app
 from judge_server.models import CATALOGUE
 from tests.models.fake_hub import CONTENT, DIGEST, HUB_PATH, Site
 

@@ -4,23 +4,31 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
-from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from adjudge_services.cli import main, rubrics
-from adjudge_services.cli.lazy import load_command
+from adjudge_services.cli import options
+from adjudge_services.cli.judges import commands as judges
+from adjudge_services.cli.lazy import load
 from adjudge_services.cli.main import app
+from adjudge_services.cli.operating import commands as operating
+from judge_server import models
+from judge_server.measuring.trajectories import LoopLimits
+from judge_server.rubrics import PROJECT_ID
 from rubric_store import migrations
+from rubric_store.lint import SIMILARITY
 from tests.fixtures.ports import unused_port
+from tests.services.command_tree import commands
+from trainer_client.wire.tenants import SCOPES
 
 RUN = CliRunner()
 
-OWN = {"judge_server", "rubric_store", "trainer_client"}
-LIBRARIES = {
-    "aiohttp", "alembic", "celery", "fastapi", "httpx2", "jinja2", "kombu", "numpy", "prometheus_client", "psycopg",
-    "redis", "sqlalchemy", "starlette", "torch", "transformers", "uvicorn", "xllamacpp",
+HEAVY = {
+    "aiohttp", "alembic", "celery", "fastapi", "httpx2", "jinja2", "judge_server", "kombu", "numpy", "opentelemetry",
+    "prometheus_client", "psycopg", "pydantic_settings", "redis", "rubric_store", "scipy", "sklearn", "sqlalchemy", "starlette",
+    "torch", "trainer_client", "transformers", "uvicorn", "xllamacpp",
 }  # fmt: skip
 
 
@@ -151,43 +159,51 @@ def test_postgres_is_migrated_by_hand_and_no_process_starts_before_that(
     assert RUN.invoke(app, ["rubrics", "list"]).exit_code == 0
 
 
-SOURCES = main.COMMANDS | {f"rubrics {name}": source for name, source in rubrics.COMMANDS.items()}
+COMMANDS = commands()
 
 
-def helps_of(path: str) -> dict[str, str]:
-    """The help of a command, or of every command in a group, by its path."""
-    command = load_command(path, SOURCES[path])
-    below = command.commands if isinstance(command, TyperGroup) else {}
-    return {path: command.help or ""} | {f"{path} {name}": each.help or "" for name, each in below.items()}
+def test_every_command_and_every_option_has_a_help_whose_sentences_are_whole() -> None:
+    for path, command in COMMANDS.items():
+        assert command.help, path
+        assert "\n" not in command.help.replace("\n\n", ""), path
+        assert [one.name for one in command.params if not getattr(one, "help", "")] == [], path
 
 
-@pytest.mark.parametrize("path", SOURCES)
-def test_the_list_of_commands_gives_the_first_paragraph_of_each_help(path: str) -> None:
-    help_text = helps_of(path)[path]
-    assert help_text
-    assert SOURCES[path].summary == help_text.split("\n\n")[0]
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_command_declares_the_parameters_of_the_function_that_carries_it_out(path: tuple[str, ...]) -> None:
+    declared = COMMANDS[path].callback
+    assert declared is not None
+    carried_out = load(declared.implemented_by)  # type: ignore[attr-defined]
+    parameters = {name: kind for name, kind in get_type_hints(declared).items() if name != "context"}
+    assert list(parameters.items()) == list(get_type_hints(carried_out).items())
 
 
-@pytest.mark.parametrize("path", SOURCES)
-def test_no_sentence_of_a_help_is_broken_in_its_middle(path: str) -> None:
-    helps = helps_of(path)
-    assert [name for name, text in helps.items() if not text or "\n" in text.replace("\n\n", "")] == []
-
-
-def modules_after(*arguments: str) -> set[str]:
-    """The top-level modules that a new process has imported after `adjudge ARGUMENTS`."""
-    code = (
-        "import sys\nfrom adjudge_services.cli.main import app\ntry:\n    app(sys.argv[1:])\nfinally:\n"
-        "    print('modules:', *{name.partition('.')[0] for name in sys.modules})"
+def test_defaults_and_choices_of_options_are_those_of_what_carries_them_out() -> None:
+    assert options.DEFAULT_PROJECT == PROJECT_ID
+    assert judges.DEFAULT_MODEL == models.DEFAULT
+    assert operating.SCOPES == SCOPES
+    defaults = {one.name: one.default for one in COMMANDS["measure",].params}
+    limits = (defaults["max_corrections"], defaults["max_duplicates"], defaults["min_paragraph_words"])
+    assert limits == LoopLimits()
+    assert next(one for one in COMMANDS["rubrics", "lint"].params if one.name == "similarity_threshold").default == (
+        SIMILARITY
     )
-    output = subprocess.check_output([sys.executable, "-c", code, *arguments], text=True)
-    return set(output.rpartition("modules:")[2].split())
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("arguments", [["--help"], ["rubrics", "--help"]], ids=" ".join)
-def test_a_help_imports_only_what_it_shows(arguments: list[str]) -> None:
-    assert modules_after(*arguments) & (OWN | LIBRARIES) == set()
+def test_help_loads_no_heavy_library_whatever_the_command() -> None:
+    code = """
+import sys
+from adjudge_services.cli.main import app
+for path in sys.argv[1:]:
+    app([*path.split(), "--help"], standalone_mode=False)
+    print("modules: " + path + ":", *{name.partition(".")[0] for name in sys.modules})
+"""
+    paths = ["", *map(" ".join, COMMANDS)]
+    output = subprocess.check_output([sys.executable, "-c", code, *paths], text=True)
+    loaded = [line.removeprefix("modules: ") for line in output.splitlines() if line.startswith("modules: ")]
+    assert len(loaded) == len(paths)
+    assert [line.partition(":")[0] for line in loaded if set(line.partition(":")[2].split()) & HEAVY] == []
 
 
 def test_commands_and_their_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,62 +1,47 @@
-"""Groups of commands whose modules are imported when a command is invoked.
+"""Commands whose work is imported when they run.
 
-To list a group's commands, for help and completion, takes their names and summaries only. The summary repeats the first
-paragraph of the command's own help.
+The `commands` module of each folder declares options and their help, and imports nothing but typer. So help, completion
+and mistakes in options are answered without loading a database driver or a web framework.
 """
 
 import gc
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, ParamSpec
 
-import typer
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
+P = ParamSpec("P")
 
 
-class CommandSource(NamedTuple):
-    """Where a command is defined, as `module:attribute`, and its summary."""
+def implemented_by(path: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Have a command carried out by a function of another module, written as `module:function`.
 
-    path: str
-    summary: str
+    The decorated function has no body. It declares the options of the command, and its docstring is the help. The
+    function at `path` has parameters of the same names and types, but for the context. The command of a group runs only
+    where no command of the group is given.
+    """
 
+    def declare(declaration: Callable[P, None]) -> Callable[P, None]:
+        @wraps(declaration)
+        def command(*args: P.args, **kwargs: P.kwargs) -> None:
+            options = dict(kwargs)
+            context: Any = options.pop("context", None)
+            if context is None or context.invoked_subcommand is None:
+                load(path)(*args, **options)
 
-def lazy_app(commands: Mapping[str, CommandSource], **options: Any) -> typer.Typer:
-    """A `Typer` with these commands or groups by name; `options` are those of `Typer`."""
+        command.__dict__["implemented_by"] = path
+        return command
 
-    class Group(TyperGroup):
-        def __init__(self, **attributes: Any) -> None:
-            super().__init__(**attributes)
-            self.commands.update({name: TyperCommand(name, help=source.summary) for name, source in commands.items()})
-
-        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            name, _, rest = super().resolve_command(ctx, args)
-            return name, None if name is None else load_command(name, commands[name]), rest
-
-    app = typer.Typer(cls=Group, no_args_is_help=True, **options)
-    app.callback()(_no_options)
-    return app
+    return declare
 
 
-def load_command(name: str, source: CommandSource) -> TyperCommand | TyperGroup:
-    """Import a command, or a group of commands."""
-    module, _, attribute = source.path.partition(":")
+def load(path: str) -> Callable[..., None]:
+    """Import a function, written as `module:function`."""
+    module, _, name = path.partition(":")
     with paused_garbage_collection():
-        target = getattr(import_module(module), attribute)
-    app = typer.Typer()
-    if isinstance(target, typer.Typer):
-        app.add_typer(target, name=name)
-    else:
-        app.command(name)(target)
-    app.callback()(_no_options)
-    _join_help_lines(app)
-    group = get_command(app)
-    assert isinstance(group, TyperGroup)
-    command = group.commands[name]
-    assert isinstance(command, TyperCommand | TyperGroup)
-    return command
+        function: Callable[..., None] = getattr(import_module(module), name)
+    return function
 
 
 @contextmanager
@@ -67,17 +52,3 @@ def paused_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _no_options() -> None:
-    """Make a group of a `Typer` that has no options of its own."""
-
-
-def _join_help_lines(commands: typer.Typer) -> None:
-    """Join the lines of each paragraph in every command's help; otherwise typer keeps a docstring's line breaks."""
-    for command in commands.registered_commands:
-        doc = inspect.getdoc(command.callback) or ""
-        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
-    for group in commands.registered_groups:
-        if group.typer_instance is not None:
-            _join_help_lines(group.typer_instance)

@@ -1,119 +1,92 @@
-"""The command `adjudge`: its subcommands by name. Their modules are imported when they are invoked."""
+"""The command `adjudge`: its subcommands by name, in the panels of its help."""
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from adjudge_services.cli.lazy import CommandSource, lazy_app
+import typer
 
-COMMANDS: Final = {
-    "serve": CommandSource(
-        "adjudge_services.cli.operating.serving:serve",
-        "Serve the API and its judge until stopped. Other settings come from ADJUDGE_… variables.",
-    ),
-    "api": CommandSource(
-        "adjudge_services.cli.operating.serving:api",
-        "Serve the API in front of `adjudge judge` processes. Any number of api processes may run side by side.",
-    ),
-    "judge": CommandSource(
-        "adjudge_services.cli.operating.serving:judge",
-        "Serve a judge to `adjudge api` processes until stopped. This is an internal service, not the API.",
-    ),
-    "worker": CommandSource(
-        "adjudge_services.cli.operating.serving:worker",
-        "Process operations until stopped. Settings come from ADJUDGE_… variables, the queue from ADJUDGE_QUEUE_URL.",
-    ),
-    "score": CommandSource("adjudge_services.cli.scoring.score:score", "Score every response in a file."),
-    "measure": CommandSource(
-        "adjudge_services.cli.measuring.measure:measure",
-        "Measure responses: accuracy, pass@k, looping and diversity; with --rubric or --steps also a judge's verdicts.",
-    ),
-    "generate": CommandSource(
-        "adjudge_services.cli.rubrics.generate:generate",
-        "Have a model write a rubric for every input, and publish the rubrics that pass the checks.",
-    ),
-    "rows": CommandSource(
-        "adjudge_services.cli.rubrics.generate:rows",
-        "Write a run's splits as rows for a trainer: prompt, rubric, grounding, ground_truth and reference_answer.",
-    ),
-    "calibrate": CommandSource(
-        "adjudge_services.cli.judges.calibrate:calibrate",
-        "Fit a calibration on one half of a data set, measure it on the other, and store it as a new version.",
-    ),
-    "evaluate": CommandSource(
-        "adjudge_services.cli.judges.evaluate:evaluate",
-        "Measure a judge on labelled data: is it good enough, and what does it cost?",
-    ),
-    "bakeoff": CommandSource(
-        "adjudge_services.cli.judges.bakeoff:bakeoff",
-        "Compare judges, and ways of asking them, on labelled data: which is good enough, and what does it cost?",
-    ),
-    "attack": CommandSource(
-        "adjudge_services.cli.judges.attack:attack",
-        "Attack a judge: how many false accepts do attacks add, and which defences help?",
-    ),
-    "filter-easy": CommandSource(
-        "adjudge_services.cli.scoring.score:filter_easy",
-        "Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.",
-    ),
-    "recompute": CommandSource(
-        "adjudge_services.cli.scoring.recompute:recompute",
-        "Recompute the rewards of a run from its recorded verdicts, without asking a judge.",
-    ),
-    "top": CommandSource(
-        "adjudge_services.cli.operating.top:top",
-        "Show a service's queue, rates and runs until Ctrl-C. Rates are averages over the update interval.",
-    ),
-    "doctor": CommandSource(
-        "adjudge_services.cli.operating.doctor:doctor",
-        "Check an installation part by part and say how to fix it. Exits with 1 if any part fails.",
-    ),
-    "backup": CommandSource(
-        "adjudge_services.cli.operating.database:backup",
-        "Copy the SQLite database to a file, as of one moment. Services may keep running.",
-    ),
-    "audit": CommandSource(
-        "adjudge_services.cli.operating.projects:audit",
-        "Show who changed rubrics, aliases, tags, keys, projects and limits, with the values before and after.",
-    ),
-    "migrate": CommandSource(
-        "adjudge_services.cli.operating.database:app", "Upgrade, check or downgrade the database schema."
-    ),
-    "rubrics": CommandSource(
-        "adjudge_services.cli.rubrics:app", "Manage rubrics: publish, find, compare, check, import and export them."
-    ),
-    "runs": CommandSource(
-        "adjudge_services.cli.measuring.runs:app",
-        "List training runs, the most recently judged first. `adjudge runs show RUN` shows one.",
-    ),
-    "ledger": CommandSource(
-        "adjudge_services.cli.operating.database:ledger_app",
-        "Purge the ledger, and handle rows that the database refused.",
-    ),
-    "keys": CommandSource("adjudge_services.cli.operating.projects:keys_app", "Create, list and revoke API keys."),
-    "projects": CommandSource("adjudge_services.cli.operating.projects:app", "Create projects and set their limits."),
-    "cascade": CommandSource(
-        "adjudge_services.cli.judges.combined:cascade",
-        "Fit the band in which a cascade asks its large judge, and show its agreement against its cost.",
-    ),
-    "panel": CommandSource(
-        "adjudge_services.cli.judges.combined:panel",
-        "Fit the error rates of a panel's judges by Dawid and Skene's model, and compare ways of combining them.",
-    ),
-    "calibrations": CommandSource(
-        "adjudge_services.cli.judges.calibrate:app", "List, show and select stored calibrations."
-    ),
-    "judges": CommandSource("adjudge_services.cli.judges.compare:app", "Compare judges before you switch."),
-    "models": CommandSource(
-        "adjudge_services.cli.judges.models:app", "Fetch judge models, list them, print their paths."
-    ),
-    "operations": CommandSource(
-        "adjudge_services.cli.operating.operations:app",
-        "Run long work at a service: bulk scoring, rubric generation and validation, evaluation.",
-    ),
-    "templates": CommandSource("adjudge_services.cli.judges.templates:app", "Check, show and list prompt templates."),
+from adjudge_services.cli.judges import commands as judges
+from adjudge_services.cli.measuring import commands as measuring
+from adjudge_services.cli.operating import commands as operating
+from adjudge_services.cli.rubrics import commands as rubrics
+from adjudge_services.cli.scoring import commands as scoring
+
+PANELS: Final[Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]]] = {
+    "Start": {
+        "serve": operating.serve,
+        "score": scoring.score,
+        "doctor": operating.doctor,
+        "models": judges.models_app,
+    },
+    "Rubrics": {
+        "generate": rubrics.generate,
+        "rows": rubrics.rows,
+        "rubrics": rubrics.rubrics_app,
+    },
+    "Judges": {
+        "evaluate": judges.evaluate,
+        "bakeoff": judges.bakeoff,
+        "attack": judges.attack,
+        "calibrate": judges.calibrate,
+        "cascade": judges.cascade,
+        "panel": judges.panel,
+        "calibrations": judges.calibrations_app,
+        "judges": judges.judges_app,
+        "templates": judges.templates_app,
+    },
+    "Runs and responses": {
+        "measure": measuring.measure,
+        "recompute": scoring.recompute,
+        "filter-easy": scoring.filter_easy,
+        "runs": measuring.runs_app,
+    },
+    "Operate": {
+        "api": operating.api,
+        "judge": operating.judge,
+        "worker": operating.worker,
+        "top": operating.top,
+        "backup": operating.backup,
+        "audit": operating.audit,
+        "migrate": operating.migrate_app,
+        "ledger": operating.ledger_app,
+        "keys": operating.keys_app,
+        "projects": operating.projects_app,
+        "operations": operating.operations_app,
+    },
 }
+"""Every command and group of commands, by the panel of the help that shows it."""
 
-app = lazy_app(
-    COMMANDS,
-    help="Judge responses by rubrics and turn the verdicts into rewards.",
-    pretty_exceptions_show_locals=False,  # they include keys and texts
-)
+
+def _build_app() -> typer.Typer:
+    app = typer.Typer(
+        help="Judge responses by rubrics and turn the verdicts into rewards.",
+        no_args_is_help=True,
+        pretty_exceptions_show_locals=False,  # they include keys and texts
+    )
+    app.callback()(_no_options)
+    for panel, commands in PANELS.items():
+        for name, command in commands.items():
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=name, rich_help_panel=panel)
+            else:
+                app.command(name, rich_help_panel=panel)(command)
+    _join_help_lines(app)
+    return app
+
+
+def _no_options() -> None:
+    """Judge responses by rubrics and turn the verdicts into rewards."""
+
+
+def _join_help_lines(commands: typer.Typer) -> None:
+    """Join the lines of each paragraph in every command's help; otherwise typer keeps a docstring's line breaks."""
+    for command in commands.registered_commands:
+        doc = inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _join_help_lines(group.typer_instance)
+
+
+app = _build_app()

@@ -3,22 +3,14 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.judges.evaluate import (
-    DatasetArgument,
-    FreshOption,
-    HalfOption,
-    HtmlOption,
-    JsonOption,
-    LabelsOption,
-    LimitOption,
-    LongestOption,
-    ServiceOption,
     judge_contenders,
     judge_label,
     judging_options,
@@ -27,66 +19,36 @@ from adjudge_services.cli.judges.evaluate import (
     write_report,
 )
 from adjudge_services.cli.output import exit_with_error, out
-from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
-from trainer_client.wire import JudgingProtocol
 
 if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.evaluation.bakeoff import BakeOff, Contender
 
 _DEFAULT_TEMPLATE = "default"
 
-_PROTOCOLS: tuple[str, ...] = get_args(JudgingProtocol)
-
-
-def _known_protocols(given: list[str] | None) -> list[str] | None:
-    for name in given or ():
-        if name not in _PROTOCOLS:
-            raise typer.BadParameter(f"{name!r} is not a protocol; write one of {', '.join(_PROTOCOLS)}")
-    return given
-
 
 def bakeoff(
-    dataset: DatasetArgument,
-    judge: Annotated[
-        list[str], typer.Option(help="An engine URL, or the name of a judge of the service at --url; repeat it.")
-    ],
-    protocol: Annotated[
-        list[str] | None,
-        typer.Option(help="Judging protocol; repeat it. By default binary.", callback=_known_protocols),
-    ] = None,
-    criteria_per_call: Annotated[
-        list[str] | None, typer.Option(help="Criteria per judge call; repeat it.", metavar="N|all")
-    ] = None,
-    rationale: Annotated[
-        list[bool] | None,
-        typer.Option("--rationale/--no-rationale", help="Reasons before the verdict; give both to compare."),
-    ] = None,
-    votes: Annotated[list[int] | None, typer.Option(min=1, help="Verdicts to sample per criterion; repeat it.")] = None,
-    template: Annotated[
-        list[str] | None, typer.Option(help="A set of prompt templates, or default; repeat it.")
-    ] = None,
-    cost: Annotated[
-        Literal["seconds", "tokens_computed", "tokens_written", "calls"],
-        typer.Option(help="The cost of a judgement that the front weighs against quality."),
-    ] = "seconds",
-    labels: LabelsOption = None,
-    half: HalfOption = "all",
-    limit: LimitOption = None,
-    longest: LongestOption = None,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
-    fresh: FreshOption = False,
-    url: ServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    dataset: str,
+    judge: list[str],
+    protocol: list[str] | None,
+    criteria_per_call: list[str] | None,
+    rationale: list[bool] | None,
+    votes: list[int] | None,
+    template: list[str] | None,
+    cost: Literal["seconds", "tokens_computed", "tokens_written", "calls"],
+    labels: Path | None,
+    half: Literal["all", "fit", "held"],
+    limit: int | None,
+    longest: int | None,
+    html: Path | None,
+    as_json: bool,
+    fresh: bool,
+    url: str | None,
+    concurrency: int,
+    deadline_s: float,
 ) -> None:
-    """Compare judges, and ways of asking them, on labelled data: which is good enough, and what does it cost?
-
-    The contenders are all combinations of the repeated options; the first value of each makes the first contender, with
-    which the others are compared. An interrupted bake-off continues where it stopped.
-    """
+    """Run `adjudge bakeoff`."""
     from judge_server.evaluation.bakeoff import bake_off
     from judge_server.evaluation.html import bakeoff_html
     from judge_server.evaluation.labelled import DatasetError

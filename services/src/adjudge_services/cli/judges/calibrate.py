@@ -5,25 +5,17 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import typer
 from pydantic import TypeAdapter
 from rich.table import Table
 
 from adjudge_services.cli.judges.evaluate import (
-    DatasetArgument,
-    FreshOption,
-    JudgeArgument,
-    LimitOption,
-    LongestOption,
-    ServiceOption,
     judge_dataset,
     judging_options,
     load_examples,
 )
 from adjudge_services.cli.output import err, exit_with_error, out
-from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, build_app, command_line_user, prepare_store
 from judge_server.errors import ServiceError
@@ -35,7 +27,6 @@ if TYPE_CHECKING:  # numpy and FastAPI, which take long to import
     from judge_server.api.service import Service
     from judge_server.judging.questions import JudgingConfig
 
-app = typer.Typer(invoke_without_command=True, help="List, show and select stored calibrations.")
 
 Result = TypeVar("Result")
 
@@ -43,36 +34,24 @@ _BAND: TypeAdapter[UncertainBand] = TypeAdapter(UncertainBand)
 
 
 def calibrate(
-    judge: JudgeArgument,
-    dataset: DatasetArgument,
-    name: Annotated[str, typer.Option(help="Name under which to store the calibration.")],
-    method: Annotated[
-        Literal["auto", "temperature", "platt", "beta", "isotonic"],
-        typer.Option(help="auto: temperature from 20 labels on, platt from 60, beta from 1,000."),
-    ] = "auto",
-    threshold: Annotated[
-        str, typer.Option(help="Lowest calibrated probability of a yes, or balanced: fitted for balanced accuracy.")
-    ] = "0.5",
-    uncertain_band: Annotated[
-        tuple[float, float] | None,
-        typer.Option(metavar="LOW HIGH", help="Calibrated probabilities between which verdicts are uncertain."),
-    ] = None,
-    limit: LimitOption = None,
-    longest: LongestOption = None,
-    protocol: Annotated[Literal["binary", "stepwise"], typer.Option(help="Judging protocol.")] = "binary",
-    rationale: Annotated[bool, typer.Option("--rationale", help="Have the judge write its reasons first.")] = False,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Fit and measure, but store nothing.")] = False,
-    fresh: FreshOption = False,
-    url: ServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    judge: str,
+    dataset: str,
+    name: str,
+    method: Literal["auto", "temperature", "platt", "beta", "isotonic"],
+    threshold: str,
+    uncertain_band: tuple[float, float] | None,
+    limit: int | None,
+    longest: int | None,
+    protocol: Literal["binary", "stepwise"],
+    rationale: bool,
+    template: str | None,
+    dry_run: bool,
+    fresh: bool,
+    url: str | None,
+    concurrency: int,
+    deadline_s: float,
 ) -> None:
-    """Fit a calibration on one half of a data set, measure it on the other, and store it as a new version.
-
-    A service applies it once ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score of the other half
-    worse is not stored.
-    """
+    """Run `adjudge calibrate`."""
     from judge_server.evaluation.labelled import DatasetError, LabelledResponse, half_of
     from judge_server.evaluation.report import measured_verdicts
     from judge_server.fitting.calibrations import MissingExtraError, before_and_after, calibrated_error, fit_calibration
@@ -192,13 +171,8 @@ def _show(method: str, calibration: Any, figures: Any, held: int) -> None:
     out.print(table)
 
 
-@app.callback()
-def calibrations(
-    context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
-) -> None:
-    """List the stored calibrations of judges, bands of cascades and error rates of panels, with their aliases."""
-    if context.invoked_subcommand is not None:
-        return
+def calibrations(as_json: bool) -> None:
+    """Run `adjudge calibrations`."""
     found = with_store(lambda store: store.versions())
     if as_json:
         sys.stdout.write(json.dumps([{**one._asdict(), "created_at": str(one.created_at)} for one in found]) + "\n")
@@ -217,22 +191,16 @@ def calibrations(
     out.print(table if found else "No calibration is stored yet; `adjudge calibrate` fits one.")
 
 
-@app.command("show")
-def show(reference: Annotated[str, typer.Argument(help="NAME, NAME@VERSION or NAME@ALIAS.")]) -> None:
-    """Print a calibration as JSON: its judge, its maps, its data's digest and what was measured."""
+def show(reference: str) -> None:
+    """Run `adjudge calibrations show`."""
     found = with_store(lambda store: store.find(reference))
     if found is None:
         exit_with_error(f"there is no calibration {reference}; `adjudge calibrations` lists those that are stored")
     sys.stdout.write(json.dumps({"name": found.name, "version": found.version, **found.content}, indent=2) + "\n")
 
 
-@app.command("alias")
-def alias(
-    name: Annotated[str, typer.Argument(help="The calibration's name.")],
-    alias_name: Annotated[str, typer.Argument(help="The alias, such as live.", metavar="ALIAS")],
-    version: Annotated[int, typer.Argument(help="The version to point it at.", min=1)],
-) -> None:
-    """Point an alias at a version. Running services follow within ten seconds."""
+def alias(name: str, alias_name: str, version: int) -> None:
+    """Run `adjudge calibrations alias`."""
     before = with_store(lambda store: store.move_alias(name, alias_name, version))
     err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}", highlight=False)
 

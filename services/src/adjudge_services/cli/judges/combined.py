@@ -4,28 +4,20 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
 from rich.table import Table
 
 from adjudge_services.calibrations import references_by_judge
 from adjudge_services.cli.judges.calibrate import with_store
 from adjudge_services.cli.judges.evaluate import (
     MEMBERS_OF_CASCADE,
-    DatasetArgument,
-    FreshOption,
-    HtmlOption,
-    JsonOption,
-    LimitOption,
-    LongestOption,
-    ServiceOption,
     judge_dataset,
     judging_options,
     load_examples,
 )
 from adjudge_services.cli.output import err, exit_with_error, out
-from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
@@ -36,36 +28,26 @@ if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.evaluation.metrics import Estimate
     from judge_server.fitting.cascades import CascadePoint
 
-MemberArgument = Annotated[str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.")]
-NameOption = Annotated[str | None, typer.Option(help="Store what was fitted under this name.")]
-ProtocolOption = Annotated[Literal["binary", "stepwise"], typer.Option(help="Judging protocol.")]
-
 
 def cascade(
-    small: MemberArgument,
-    large: MemberArgument,
-    dataset: DatasetArgument,
-    error: Annotated[
-        float, typer.Option(min=0.001, max=0.5, help="Wanted rate of verdicts that differ from the large judge's.")
-    ] = 0.05,
-    name: NameOption = None,
-    limit: LimitOption = None,
-    longest: LongestOption = None,
-    protocol: ProtocolOption = "binary",
-    rationale: Annotated[bool, typer.Option("--rationale", help="Have the judges write their reasons first.")] = False,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
-    fresh: FreshOption = False,
-    url: ServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    small: str,
+    large: str,
+    dataset: str,
+    error: float,
+    name: str | None,
+    limit: int | None,
+    longest: int | None,
+    protocol: Literal["binary", "stepwise"],
+    rationale: bool,
+    template: str | None,
+    html: Path | None,
+    as_json: bool,
+    fresh: bool,
+    url: str | None,
+    concurrency: int,
+    deadline_s: float,
 ) -> None:
-    """Fit the band in which a cascade asks its large judge, and show its agreement against its cost.
-
-    The band is fitted on one half of the data set for a wanted rate of changed verdicts, and measured on the other.
-    With --name it is stored as a new version, which a cascade's "band" names in the settings.
-    """
+    """Run `adjudge cascade`."""
     from judge_server.evaluation.html import cascade_html
     from judge_server.evaluation.labelled import DatasetError, half_of
     from judge_server.fitting.calibrations import MissingExtraError
@@ -141,30 +123,22 @@ def cascade(
 
 
 def panel(
-    dataset: DatasetArgument,
-    judge: Annotated[
-        list[str], typer.Option(help="Repeat: an engine URL, or the name of a judge of the service at --url.")
-    ],
-    name: NameOption = None,
-    without_labels: Annotated[
-        bool, typer.Option("--without-labels", help="Fit on the verdicts alone; labels only measure.")
-    ] = False,
-    limit: LimitOption = None,
-    longest: LongestOption = None,
-    protocol: ProtocolOption = "binary",
-    rationale: Annotated[bool, typer.Option("--rationale", help="Have the judges write their reasons first.")] = False,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
-    as_json: JsonOption = False,
-    fresh: FreshOption = False,
-    url: ServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    dataset: str,
+    judge: list[str],
+    name: str | None,
+    without_labels: bool,
+    limit: int | None,
+    longest: int | None,
+    protocol: Literal["binary", "stepwise"],
+    rationale: bool,
+    template: str | None,
+    as_json: bool,
+    fresh: bool,
+    url: str | None,
+    concurrency: int,
+    deadline_s: float,
 ) -> None:
-    """Fit the error rates of a panel's judges by Dawid and Skene's model, and compare ways of combining them.
-
-    The rates are fitted on one half of the data set, and measured on the other beside equal weights and each judge
-    alone. With --name they are stored as a new version, which a panel's "dawid_skene" names in the settings.
-    """
+    """Run `adjudge panel`."""
     from judge_server.evaluation.labelled import DatasetError, half_of
     from judge_server.fitting.cascades import digest_of_verdicts
     from judge_server.fitting.dawid_skene import fit_dawid_skene, measure_panel, panel_items

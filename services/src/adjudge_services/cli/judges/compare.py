@@ -3,56 +3,38 @@
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 
-from adjudge_services.cli.judges.evaluate import FreshOption, ServiceOption, judge_dataset, judging_options, read_run
+from adjudge_services.cli.judges.evaluate import judge_dataset, judging_options, read_run
 from adjudge_services.cli.output import exit_with_error, out
-from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption
 from adjudge_services.wiring import StartError
-from judge_server.rubrics import PROJECT_ID
 from trainer_client import AdjudgeError
 
 if TYPE_CHECKING:
     from judge_server.evaluation.comparing import JudgeComparison
 
-app = typer.Typer(help="Compare judges before you switch.", no_args_is_help=True)
 
-
-@app.callback()
-def judges() -> None:
-    """Compare judges before you switch."""
-
-
-@app.command("compare")
 def compare(
-    a: Annotated[str, typer.Argument(help="The judge of today: an engine URL, or a judge's name.", metavar="A")],
-    b: Annotated[
-        str, typer.Argument(help="The judge of tomorrow; may be the same with another template.", metavar="B")
-    ],
-    on: Annotated[str, typer.Option(help="The run whose responses are judged again: run:NAME.", metavar="run:NAME")],
-    sample: Annotated[int, typer.Option(min=1, help="Judge at most N groups, the run's first.")] = 50,
-    a_template: Annotated[str | None, typer.Option(help="Prompt templates of A.")] = None,
-    b_template: Annotated[str | None, typer.Option(help="Prompt templates of B.")] = None,
-    a_calibration: Annotated[str | None, typer.Option(help="Stored calibration of A, for an engine URL.")] = None,
-    b_calibration: Annotated[str | None, typer.Option(help="Stored calibration of B, for an engine URL.")] = None,
-    most_flipped: Annotated[
-        float, typer.Option(min=0, max=1, help="Largest share of advantages that may change sign; else exit with 1.")
-    ] = 0.05,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    project: Annotated[str, typer.Option(help="The project of the run.")] = PROJECT_ID,
-    fresh: FreshOption = False,
-    url: ServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    a: str,
+    b: str,
+    on: str,
+    sample: int,
+    a_template: str | None,
+    b_template: str | None,
+    a_calibration: str | None,
+    b_calibration: str | None,
+    most_flipped: float,
+    as_json: bool,
+    project: str,
+    fresh: bool,
+    url: str | None,
+    concurrency: int,
+    deadline_s: float,
 ) -> None:
-    """Judge a sample of a run under two judges, and show how rewards and advantages move.
-
-    Exits with 1 unless the 95% interval of the share of advantages that change sign lies below --most-flipped, so that
-    a pipeline can stop a switch that is not shown to be harmless.
-    """
+    """Run `adjudge judges compare`."""
     from judge_server.evaluation.comparing import compare_judges
     from judge_server.evaluation.labelled import DatasetError
 

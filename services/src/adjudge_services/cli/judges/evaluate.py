@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from adjudge_services.cli.output import err, exit_with_error, out
-from adjudge_services.cli.scoring.score_file import ConcurrencyOption, DeadlineOption, open_client
+from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import CombinedJudgeSettings, Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.rubrics import PROJECT_ID
@@ -36,30 +36,6 @@ if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.evaluation.runs import RunGroup
     from trainer_client import AsyncClient
 
-JudgeArgument = Annotated[
-    str,
-    typer.Argument(
-        help="An engine URL, the name of a judge of the service at --url, or a cascade or panel of URLs as JSON.",
-        metavar="JUDGE",
-    ),
-]
-DatasetArgument = Annotated[
-    str, typer.Argument(help="JSONL with labels, or READER:PATH, such as llmbar:llmbar.jsonl.", metavar="DATASET")
-]
-ServiceOption = Annotated[
-    str | None, typer.Option(help="Address of a running service, for a judge by name.", envvar="ADJUDGE_URL")
-]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="Judge at most N examples, chosen by a fixed hash.")]
-LongestOption = Annotated[int | None, typer.Option(min=1, help="Leave out examples with longer texts, in characters.")]
-HalfOption = Annotated[
-    Literal["all", "fit", "held"], typer.Option(help="Rows to use; `adjudge calibrate` fits on the half fit.")
-]
-LabelsOption = Annotated[
-    Path | None, typer.Option(help="For run:NAME: JSONL with group, response and labels.", dir_okay=False)
-]
-HtmlOption = Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.")]
 
 _NO_CACHE = "memory://?entries=1"
 
@@ -68,34 +44,26 @@ FIGURE_COLUMNS = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece"
 
 
 def evaluate(
-    judge: JudgeArgument,
-    dataset: DatasetArgument,
-    labels: LabelsOption = None,
-    half: HalfOption = "all",
-    limit: LimitOption = None,
-    longest: LongestOption = None,
-    protocol: Annotated[JudgingProtocol | None, typer.Option(help="Judging protocol; by default binary.")] = None,
-    criteria_per_call: Annotated[
-        str | None, typer.Option(help="Criteria per judge call: a number, or all.", metavar="N|all")
-    ] = None,
-    rationale: Annotated[bool, typer.Option("--rationale", help="Have the judge write its reasons first.")] = False,
-    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.")] = 1,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
-    sensitivity: Annotated[
-        int, typer.Option(min=0, help="Judge N of the responses again with criteria and responses changed.")
-    ] = 0,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
-    fresh: FreshOption = False,
-    url: ServiceOption = None,
-    concurrency: ConcurrencyOption = 4,
-    deadline_s: DeadlineOption = 3600.0,
+    judge: str,
+    dataset: str,
+    labels: Path | None,
+    half: Literal["all", "fit", "held"],
+    limit: int | None,
+    longest: int | None,
+    protocol: JudgingProtocol | None,
+    criteria_per_call: str | None,
+    rationale: bool,
+    votes: int,
+    template: str | None,
+    sensitivity: int,
+    html: Path | None,
+    as_json: bool,
+    fresh: bool,
+    url: str | None,
+    concurrency: int,
+    deadline_s: float,
 ) -> None:
-    """Measure a judge on labelled data: is it good enough, and what does it cost?
-
-    Reports agreement by task, kind and criterion, calibration, first wrong steps, pairs in both orders, votes,
-    sensitivity and cost, each with its 95% interval. An interrupted evaluation continues where it stopped.
-    """
+    """Run `adjudge evaluate`."""
     from judge_server.evaluation.html import html_report
     from judge_server.evaluation.labelled import DatasetError
     from judge_server.evaluation.report import evaluate as measure

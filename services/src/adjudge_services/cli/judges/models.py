@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -25,7 +24,6 @@ from rich.table import Table
 
 from adjudge_services.cli.output import err, exit_with_error, out
 from judge_server.models import (
-    DEFAULT,
     DownloadProgress,
     ModelEntry,
     ModelError,
@@ -37,8 +35,6 @@ from judge_server.models import (
     parse_model_reference,
 )
 from judge_server.models.files import format_bytes
-
-app = typer.Typer(name="models", help="Fetch judge models, list them, print their paths.", no_args_is_help=True)
 
 _STYLES = {
     ModelState.PRESENT: "green",
@@ -114,17 +110,8 @@ def _progress_display() -> Iterator[DownloadProgress]:
         yield _Bar(bar, bar.add_task("", total=None, amount=""))
 
 
-@app.command()
-def pull(
-    model: Annotated[
-        str, typer.Argument(help="A name from the list, hf://owner/repository/file.gguf, or a path.")
-    ] = DEFAULT,
-    force: Annotated[bool, typer.Option("--force", help="Download the model again even if it is present.")] = False,
-    allow_smaller: Annotated[
-        bool, typer.Option("--allow-smaller", help="If no source has the model, fetch the next smaller one.")
-    ] = False,
-) -> None:
-    """Fetch a model, resuming an earlier download, and print its path."""
+def pull(model: str, force: bool, allow_smaller: bool) -> None:
+    """Run `adjudge models pull`."""
     try:
         with _progress_display() as progress:
             path = fetch(model, progress=progress, force=force, allow_smaller=allow_smaller)
@@ -136,11 +123,8 @@ def pull(
     typer.echo(path)
 
 
-@app.command("list")
-def list_models(
-    check: Annotated[bool, typer.Option("--check", help="Hash every file instead of comparing sizes only.")] = False,
-) -> None:
-    """List the known models and their state on this machine."""
+def list_models(check: bool) -> None:
+    """Run `adjudge models list`."""
     console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("name", "size", "state", "licence", "note"):
@@ -153,11 +137,8 @@ def list_models(
     console.print(f"in {models_dir()}", style="dim", soft_wrap=True)
 
 
-@app.command()
-def path(
-    model: Annotated[str, typer.Argument(help="A name from the list, hf://…, or a path.")] = DEFAULT,
-) -> None:
-    """Print the path of a model; fail if it is not present."""
+def path(model: str) -> None:
+    """Run `adjudge models path`."""
     try:
         target = parse_model_reference(model)
     except ModelError as error:

@@ -4,7 +4,6 @@ The rules for templates are in `judge_server.prompts.sources`.
 """
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -22,12 +21,9 @@ from judge_server.prompts.sources import (
     read_template,
 )
 
-app = typer.Typer(help="Check, show and list prompt templates.", no_args_is_help=True)
 
-
-@app.command("check")
-def check(folder: Annotated[Path, typer.Argument(help="A template set: a folder of templates.")]) -> None:
-    """Check a template set file by file, including set.toml. Exits with 1 if any file is invalid."""
+def check(folder: Path) -> None:
+    """Run `adjudge templates check`."""
     failed = False
     folder = folder.resolve()
     try:
@@ -49,14 +45,8 @@ def check(folder: Annotated[Path, typer.Argument(help="A template set: a folder 
     raise typer.Exit(1 if failed else 0)
 
 
-@app.command("show")
-def show(
-    name: Annotated[str | None, typer.Argument(help="A template's file name, for example question.j2.")] = None,
-    set_name: Annotated[
-        str | None, typer.Option("--set", help="A built-in set instead of the default, such as rgr.")
-    ] = None,
-) -> None:
-    """Print a built-in template, or list the templates with their variables."""
+def show(name: str | None, set_name: str | None) -> None:
+    """Run `adjudge templates show`."""
     if set_name is not None:
         _show_of_set(set_name, name)
         return
@@ -84,9 +74,8 @@ def _show_of_set(set_name: str, name: str | None) -> None:
     typer.echo("\n".join(sorted(paths)) if name is None else paths[name].read_text(encoding="utf-8"), nl=name is None)
 
 
-@app.command("list")
 def list_sets() -> None:
-    """List the template sets that requests can name: the built-in ones, and those in ADJUDGE_TEMPLATES_DIR."""
+    """Run `adjudge templates list`."""
     folder = Settings().templates_dir
     if folder is not None and not folder.is_dir():
         exit_with_error(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.markup import escape
@@ -28,12 +28,8 @@ from adjudge_services.cli.measuring.measure_ledger import RunFilter, RunProblems
 from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
-    ConcurrencyOption,
-    DeadlineOption,
-    EngineOption,
     GroupLine,
     MeasuredLine,
-    UrlOption,
     open_client,
     read_groups,
     read_measured,
@@ -52,7 +48,6 @@ from judge_server.measuring.trajectories import (
     measure_values,
     win_rates,
 )
-from judge_server.rubrics import PROJECT_ID
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
 from trainer_client.wire import RewardMode
@@ -129,68 +124,30 @@ _LIMITS = LoopLimits()
 
 
 def measure(
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="JSONL with a problem per line: prompt, responses, …", exists=True, dir_okay=False),
-    ] = None,
-    run: Annotated[str | None, typer.Option(help="Measure this run in the ledger instead of a file.")] = None,
-    step: Annotated[int | None, typer.Option(min=0, help="With --run: only this training step.")] = None,
-    texts: Annotated[
-        bool,
-        typer.Option("--texts", help="With --run: also measure looping and diversity, from the texts in the ledger."),
-    ] = False,
-    project: Annotated[
-        str, typer.Option(help="With --run: the project, if the database is read; a service uses the key's project.")
-    ] = PROJECT_ID,
-    against: Annotated[
-        str | None,
-        typer.Option(help="Measure the win rate over another file, or with --run over another run.", metavar="OTHER"),
-    ] = None,
-    question: Annotated[
-        str | None, typer.Option(help="With --against: the question to ask the judge about a pair.")
-    ] = None,
-    rubric: Annotated[
-        str | None, typer.Option(help="A reference (name@3) or a rubric file for rewards, for lines without a rubric.")
-    ] = None,
-    mode: Annotated[
-        RewardMode | None, typer.Option(help="How verdicts become a reward.", show_default="weighted_mean")
-    ] = None,
-    steps: Annotated[bool, typer.Option("--steps", help="Judge the correctness of each step.")] = False,
-    samples: Annotated[
-        str, typer.Option("--k", help="Values of k for pass@k and best-of-k, separated by commas.", metavar="K,…")
-    ] = "1,2,4,8",
-    embeddings: Annotated[
-        str | None,
-        typer.Option(
-            help="Measure semantic distance with an embedding server: openai+http://HOST:PORT/v1?model=NAME.",
-            metavar="URL",
-        ),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Measure only the first N lines.")] = None,
-    max_corrections: Annotated[
-        int, typer.Option(min=0, help="A text with more self-correction phrases counts as looping.")
-    ] = _LIMITS.max_corrections,
-    max_duplicates: Annotated[
-        float, typer.Option(min=0, max=1, help="A text with a larger share of repeated paragraphs counts as looping.")
-    ] = _LIMITS.max_duplicate_share,
-    min_paragraph_words: Annotated[
-        int, typer.Option(min=1, help="Words; shorter paragraphs are not compared.")
-    ] = _LIMITS.min_paragraph_words,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot the figures here, as SVG or PNG.")] = None,
-    url: UrlOption = None,
-    engine: EngineOption = None,
-    concurrency: ConcurrencyOption = 8,
-    deadline_s: DeadlineOption = 3600.0,
+    file: Path | None,
+    run: str | None,
+    step: int | None,
+    texts: bool,
+    project: str,
+    against: str | None,
+    question: str | None,
+    rubric: str | None,
+    mode: RewardMode | None,
+    steps: bool,
+    samples: str,
+    embeddings: str | None,
+    limit: int | None,
+    max_corrections: int,
+    max_duplicates: float,
+    min_paragraph_words: int,
+    output: Path | None,
+    plot: Path | None,
+    url: str | None,
+    engine: str | None,
+    concurrency: int,
+    deadline_s: float,
 ) -> None:
-    """Measure responses: accuracy, pass@k, looping and diversity; with --rubric or --steps also a judge's verdicts.
-
-    With --run, measure the recorded verdicts and rewards of a run, in total and by training step, without a judge. With
-    --against, the judge compares the responses with those of another file or run, in both orders.
-
-    Figures without data are left out. Intervals are 95% intervals over problems: Wilson's for shares, bootstrap for
-    other figures. Exits with 1 if any line could not be read or judged.
-    """
+    """Run `adjudge measure`."""
     if (file is None) == (run is None):
         exit_with_error("give either a file of responses or --run NAME")
     try:

@@ -6,9 +6,8 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 from pydantic import TypeAdapter
@@ -17,12 +16,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from adjudge_services.cli.measuring.commands import FailOn
 from adjudge_services.cli.output import exit_with_error, format_seconds, out, pluralize
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
 from judge_server.monitoring.monitors import monitor_run
-from judge_server.rubrics import PROJECT_ID
 from rubric_store import CalibrationStore, SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import NotFound
@@ -260,29 +259,9 @@ def _moment(at: datetime) -> str:
 _STEPS_A_PAGE = 500
 _RUNS: TypeAdapter[list[RunSummary]] = TypeAdapter(list[RunSummary])
 
-app = typer.Typer(invoke_without_command=True)
 
-ServiceUrlOption = Annotated[
-    str | None,
-    typer.Option(help="Address of a running service; by default the database is read.", envvar="ADJUDGE_URL"),
-]
-ProjectOption = Annotated[
-    str, typer.Option(help="The project, if the database is read; a service uses the key's project.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-
-
-@app.callback()
-def runs(
-    context: typer.Context,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="Show at most this many runs.")] = 20,
-    as_json: JsonOption = False,
-    project: ProjectOption = PROJECT_ID,
-    url: ServiceUrlOption = None,
-) -> None:
-    """List training runs, the most recently judged first. `adjudge runs show RUN` shows one."""
-    if context.invoked_subcommand is not None:
-        return
+def runs(limit: int, as_json: bool, project: str, url: str | None) -> None:
+    """Run `adjudge runs`."""
     try:
         found = asyncio.run(_list(url, project, limit))
     except (StartError, ServiceError, AdjudgeError, ValueError, OSError) as error:
@@ -295,32 +274,19 @@ def runs(
         out.print("The ledger has no runs yet. Requests that name a run appear here.", highlight=False)
 
 
-@app.command("show")
 def show(
-    run: Annotated[
-        str, typer.Argument(help="The run's name, as given in its requests; '' for requests without a run.")
-    ],
-    steps: Annotated[int, typer.Option(min=0, help="Number of last steps to show.")] = 15,
-    criteria: Annotated[int, typer.Option(min=0, max=200, help="Show at most this many criteria.")] = 30,
-    first_step: Annotated[int | None, typer.Option(min=0, help="First step to include.")] = None,
-    last_step: Annotated[int | None, typer.Option(min=0, help="Last step to include.")] = None,
-    corrected: Annotated[
-        bool,
-        typer.Option("--corrected", help="Correct pass rates for the judge's error; reads every verdict of the run."),
-    ] = False,
-    evaluation: Annotated[
-        Path | None,
-        typer.Option(
-            help="Report of `adjudge evaluate --json` with the judge's error, instead of its stored calibration.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-    project: ProjectOption = PROJECT_ID,
-    url: ServiceUrlOption = None,
+    run: str,
+    steps: int,
+    criteria: int,
+    first_step: int | None,
+    last_step: int | None,
+    corrected: bool,
+    evaluation: Path | None,
+    as_json: bool,
+    project: str,
+    url: str | None,
 ) -> None:
-    """Show a run's rewards by step, and how often each criterion passed over its steps."""
+    """Run `adjudge runs show`."""
     view = RunReportQuery(project, run, first_step, last_step, criteria=criteria, limit=_STEPS_A_PAGE)
     wanted = corrected or evaluation is not None
     if wanted and url is not None:
@@ -350,26 +316,8 @@ def show(
 _MARKS: dict[Severity, str] = {"critical": "[bold red]critical[/]", "warning": "[yellow]warning[/]", "info": "info"}
 
 
-class FailOn(StrEnum):
-    """From which severity on `adjudge runs monitor` exits with 1."""
-
-    CRITICAL = "critical"
-    WARNING = "warning"
-    NEVER = "never"
-
-
-@app.command("monitor")
-def monitor(
-    run: Annotated[str, typer.Argument(help="The run's name, as given in its requests.")],
-    until_step: Annotated[
-        int | None, typer.Option(min=0, help="Last step to look at; by default the run's last one.")
-    ] = None,
-    fail_on: Annotated[FailOn, typer.Option(help="Exit with 1 if there is a finding this severe.")] = FailOn.CRITICAL,
-    as_json: JsonOption = False,
-    project: ProjectOption = PROJECT_ID,
-    url: ServiceUrlOption = None,
-) -> None:
-    """Show what the monitors find in a run. Exits with 1 on a critical finding."""
+def monitor(run: str, until_step: int | None, fail_on: FailOn, as_json: bool, project: str, url: str | None) -> None:
+    """Run `adjudge runs monitor`."""
     try:
         report = asyncio.run(_monitors(url, project, run, until_step))
     except NotFound:

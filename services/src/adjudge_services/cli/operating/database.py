@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.markup import escape
@@ -22,7 +22,6 @@ from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, describe_schema_status, prepare_store
 from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile, QuarantineFull
-from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger, migrations
 from rubric_store.backup import IntegrityReport, check_integrity, copy_sqlite
 from rubric_store.migrations import SchemaStatus
@@ -31,14 +30,9 @@ from trainer_client.wire.ledger_rows import PurgeCounts
 PENDING, UNUSABLE = 1, 2
 """Exit statuses of `adjudge migrate check`, beside 0."""
 
-app = typer.Typer(help="Upgrade, check or downgrade the database schema.", invoke_without_command=True)
 
-
-@app.callback()
-def migrate(context: typer.Context) -> None:
-    """Upgrade the database schema. SQLite is also upgraded when a process starts; PostgreSQL only by this command."""
-    if context.invoked_subcommand is not None:
-        return
+def migrate() -> None:
+    """Run `adjudge migrate`."""
     settings = _settings()
     try:
         migrations.upgrade(settings.store_url)
@@ -49,19 +43,8 @@ def migrate(context: typer.Context) -> None:
     out.print(f"schema is at {migrations.current(settings.store_url)}")
 
 
-@app.command("check")
-def check(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    with_contents: Annotated[
-        bool,
-        typer.Option("--contents", help="Also read all rubrics and the ledger and check them, as after a restore."),
-    ] = False,
-) -> None:
-    """Show the schema status, what a migration would do, and what a downgrade would lose. Changes nothing.
-
-    Exits with 0 if this version runs on the database as it is, 1 if a migration is pending, and 2 if this version
-    cannot run on it or the contents have problems.
-    """
+def check(as_json: bool, with_contents: bool) -> None:
+    """Run `adjudge migrate check`."""
     settings = _settings()
     try:
         found = migrations.read_status(settings.store_url)
@@ -79,15 +62,8 @@ def check(
     raise typer.Exit(PENDING if found.pending else 0)
 
 
-@app.command("down")
-def down(
-    revision: Annotated[str, typer.Argument(help="The revision to downgrade to; base: before the first.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm the downgrade and its loss of data.")] = False,
-) -> None:
-    """Downgrade the schema to an older revision. Data of newer revisions is lost; without --yes it is only listed.
-
-    Processes of this version cannot run on an older schema: replace them with older ones first.
-    """
+def down(revision: str, yes: bool) -> None:
+    """Run `adjudge migrate down`."""
     settings = _settings()
     try:
         downgrade_path = migrations.read_status(settings.store_url).downgrade_path(revision)
@@ -153,11 +129,8 @@ def _rolling_upgrade_note(found: SchemaStatus) -> str:
     return f"processes of revision {found.revision} must be stopped first: they do not work on the new schema"
 
 
-def backup(file: Annotated[Path, typer.Argument(help="The copy to write; the file must not exist.")]) -> None:
-    """Copy the SQLite database to a file, as of one moment. Services may keep running.
-
-    For PostgreSQL use pg_dump; docs/backup.md describes that and what else to back up.
-    """
+def backup(file: Path) -> None:
+    """Run `adjudge backup`."""
     try:
         size = copy_sqlite(Settings().store_url, file)
     except (ValueError, OSError, sqlite3.Error) as error:
@@ -165,27 +138,8 @@ def backup(file: Annotated[Path, typer.Argument(help="The copy to write; the fil
     out.print(f"wrote {file}, {size} bytes", highlight=False, soft_wrap=True)
 
 
-ledger_app = typer.Typer(help="Purge the ledger, and handle rows that the database refused.", no_args_is_help=True)
-
-
-@ledger_app.callback()
-def _ledger() -> None:
-    """Purge the ledger, and handle rows that the database refused."""
-
-
-@ledger_app.command("purge")
-def purge(
-    run: Annotated[str | None, typer.Option(help="Delete this run; '' for requests without a run.")] = None,
-    older_than: Annotated[
-        float | None, typer.Option("--older-than", min=0, help="Delete requests older than this many days.")
-    ] = None,
-    project: Annotated[str, typer.Option(help="The project to delete from.")] = PROJECT_ID,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-) -> None:
-    """Delete recorded requests by run, by age, or by both, and then unreferenced verdicts and texts.
-
-    Stop a run before you delete it: rows that a service still has in its spool are written afterwards.
-    """
+def purge(run: str | None, older_than: float | None, project: str, yes: bool) -> None:
+    """Run `adjudge ledger purge`."""
     if run is None and older_than is None:
         exit_with_error("say what to delete: --run NAME, --older-than DAYS, or both")
     what = " ".join(
@@ -211,12 +165,8 @@ def purge(
     )
 
 
-@ledger_app.command("refused")
 def refused() -> None:
-    """List the rows that the database refused, and why. They are kept in the data folder.
-
-    Each line is a request, or a spool file that cannot be read.
-    """
+    """Run `adjudge ledger refused`."""
     quarantined = _quarantine(Settings()).quarantined()
     table = Table("file", "kept since", "project", "run", "request", "verdicts", "reason")
     for one in quarantined:
@@ -229,16 +179,8 @@ def refused() -> None:
     )
 
 
-@ledger_app.command("retry")
-def retry(
-    files: Annotated[
-        list[str] | None, typer.Argument(help="Files, as `adjudge ledger refused` lists them; by default all.")
-    ] = None,
-) -> None:
-    """Write refused rows to the database again, as after an upgrade. Rows that are still refused are kept.
-
-    Exits with 1 if any row is still refused.
-    """
+def retry(files: list[str] | None) -> None:
+    """Run `adjudge ledger retry`."""
     settings = Settings()
     quarantine = _quarantine(settings)
     quarantined = [one for one in quarantine.quarantined() if not files or one.path.stem in files]

@@ -154,10 +154,7 @@ Check = Callable[[Settings], Coroutine[Any, Any, str]]
 
 
 def doctor() -> None:
-    """Check an installation part by part and say how to fix it. Exits with 1 if any part fails.
-
-    If ADJUDGE_JUDGES is set, those judges are checked; otherwise the engine of this host is loaded and checked.
-    """
+    """Run `adjudge doctor`."""
     settings = Settings()
     table = Table("check", "result", "what was seen", title="adjudge doctor", title_justify="left")
     wrong: set[str] = set()

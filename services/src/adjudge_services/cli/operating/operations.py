@@ -4,7 +4,7 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from pydantic import ValidationError
@@ -18,30 +18,13 @@ from adjudge_services.wiring import StartError, prepare_store
 from trainer_client import AdjudgeError, Client
 from trainer_client.wire.operations import Operation
 
-app = typer.Typer(
-    help="Run long work at a service: bulk scoring, rubric generation and validation, evaluation.", no_args_is_help=True
-)
-
-ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="Address of the service; by default ADJUDGE_URL.")]
-OperationIdArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
 _INPUTS = {"score": "groups", "evaluate_judge": "groups", "generate_rubrics": "inputs"}
 
 
-@app.command("submit")
 def submit(
-    kind: Annotated[str, typer.Argument(help="score, evaluate_judge, generate_rubrics or validate_rubrics.")],
-    file: Annotated[
-        Path | None, typer.Argument(help="JSONL with an input per line.", metavar="INPUT", exists=True, dir_okay=False)
-    ] = None,
-    options: Annotated[
-        str, typer.Option(help="Other fields of the request, as JSON: rubric, reward, judging, run, generator, …")
-    ] = "{}",
-    rubric: Annotated[str | None, typer.Option(help="Reference of the rubric.")] = None,
-    run: Annotated[str | None, typer.Option(help="Run to account the work to.")] = None,
-    watch_it: Annotated[bool, typer.Option("--watch", help="Follow the operation until it ends.")] = False,
-    url: ServiceUrlOption = None,
+    kind: str, file: Path | None, options: str, rubric: str | None, run: str | None, watch_it: bool, url: str | None
 ) -> None:
-    """Submit an operation and print its id."""
+    """Run `adjudge operations submit`."""
     request = _options(options) | {"kind": kind}
     request |= {name: value for name, value in (("rubric", rubric), ("run", run)) if value is not None}
     try:
@@ -56,9 +39,8 @@ def submit(
         exit_with_error(str(error))
 
 
-@app.command("list")
-def list_operations(url: ServiceUrlOption = None) -> None:
-    """List the newest operations."""
+def list_operations(url: str | None) -> None:
+    """Run `adjudge operations list`."""
     table = Table("id", "kind", "state", "done", "failed", "judge calls", "submitted (UTC)")
     try:
         with _client(url) as client:
@@ -71,15 +53,13 @@ def list_operations(url: ServiceUrlOption = None) -> None:
     out.print(table)
 
 
-@app.command("show")
-def show(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
-    """Print an operation and its progress as JSON."""
+def show(id_: str, url: str | None) -> None:
+    """Run `adjudge operations show`."""
     out.print_json(_call_service(url, lambda client: client.operation(id_)).model_dump_json())
 
 
-@app.command("watch")
-def watch(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
-    """Follow an operation until it ends; exit with 1 if it fails or is cancelled."""
+def watch(id_: str, url: str | None) -> None:
+    """Run `adjudge operations watch`."""
     try:
         with _client(url) as client:
             _end(_follow(client, id_))
@@ -87,15 +67,8 @@ def watch(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
         exit_with_error(str(error))
 
 
-@app.command("results")
-def results(
-    id_: OperationIdArgument,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="File for the results; by default standard output.")
-    ] = None,
-    url: ServiceUrlOption = None,
-) -> None:
-    """Write an operation's results so far as JSONL, in order of creation."""
+def results(id_: str, output: Path | None, url: str | None) -> None:
+    """Run `adjudge operations results`."""
     try:
         with _client(url) as client:
             lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in client.operation_results(id_))
@@ -109,21 +82,18 @@ def results(
         exit_with_error(str(error))
 
 
-@app.command("cancel")
-def cancel(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
-    """Cancel an operation; results so far are kept."""
+def cancel(id_: str, url: str | None) -> None:
+    """Run `adjudge operations cancel`."""
     _print_state(_call_service(url, lambda client: client.cancel_operation(id_)))
 
 
-@app.command("retry")
-def retry(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
-    """Continue an operation that failed or was cancelled."""
+def retry(id_: str, url: str | None) -> None:
+    """Run `adjudge operations retry`."""
     _print_state(_call_service(url, lambda client: client.retry_operation(id_)))
 
 
-@app.command("purge")
 def purge() -> None:
-    """Delete expired operations from the database. Services and workers also do so every hour."""
+    """Run `adjudge operations purge`."""
     settings = Settings()
 
     async def delete() -> int:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from adjudge_services.wiring import StartError, command_line_user, prepare_store
 from judge_server.auth.keys import make_key
 from rubric_store import TenantStore
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.tenants import DEFAULT_PROJECT, SCOPES, Limits, Project, TokenUsage
+from trainer_client.wire.tenants import SCOPES, Limits, Project, TokenUsage
 
 Result = TypeVar("Result")
 
@@ -46,43 +46,19 @@ def format_time(moment: datetime | None) -> str:
     return "-" if moment is None else f"{moment:%Y-%m-%d %H:%MZ}"
 
 
-app = typer.Typer(help="Create projects and set their limits.", no_args_is_help=True)
-
-WeightOption = Annotated[str | None, typer.Option(help="Weight of the project's share of the judge; 1 by default.")]
-RequestsPerMinuteOption = Annotated[
-    str | None, typer.Option(help="Limit of requests per minute per API process; none removes it.")
-]
-TokensPerDayOption = Annotated[
-    str | None, typer.Option(help="Limit of prompt tokens computed per day (UTC); none removes it.")
-]
-TokensTotalOption = Annotated[
-    str | None, typer.Option(help="Limit of prompt tokens computed in total; none removes it.")
-]
-
-
-@app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="Name of the project, for example team-b.")],
-    weight: WeightOption = None,
-    requests_per_minute: RequestsPerMinuteOption = None,
-    tokens_per_day: TokensPerDayOption = None,
-    tokens_total: TokensTotalOption = None,
+    name: str, weight: str | None, requests_per_minute: str | None, tokens_per_day: str | None, tokens_total: str | None
 ) -> None:
-    """Create a project. It sees only its own rubrics, runs and verdicts."""
+    """Run `adjudge projects create`."""
     limits = _limits(Limits(), weight, requests_per_minute, tokens_per_day, tokens_total)
     project = with_tenants(lambda tenants: tenants.create_project(name, limits))
     out.print(f"created project {project.id}; create a key: adjudge keys create --project {project.id} --scope score")
 
 
-@app.command("limits")
 def limits(
-    name: Annotated[str, typer.Argument(help="The project.")],
-    weight: WeightOption = None,
-    requests_per_minute: RequestsPerMinuteOption = None,
-    tokens_per_day: TokensPerDayOption = None,
-    tokens_total: TokensTotalOption = None,
+    name: str, weight: str | None, requests_per_minute: str | None, tokens_per_day: str | None, tokens_total: str | None
 ) -> None:
-    """Change limits of a project; limits that are not given stay. Services apply them within five seconds."""
+    """Run `adjudge projects limits`."""
 
     async def change(tenants: TenantStore) -> Project:
         found = await tenants.project(name)
@@ -96,9 +72,8 @@ def limits(
     out.print(f"{changed.id}: {described}", highlight=False)
 
 
-@app.command("list")
 def list_projects() -> None:
-    """List projects with their limits and the prompt tokens computed for them, today and in total."""
+    """Run `adjudge projects list`."""
 
     async def read(tenants: TenantStore) -> list[tuple[Project, TokenUsage]]:
         today = datetime.now(UTC).date()
@@ -118,15 +93,8 @@ def list_projects() -> None:
     out.print(table)
 
 
-def audit(
-    project: Annotated[str | None, typer.Option(help="Only this project's changes.")] = None,
-    subject: Annotated[
-        str | None,
-        typer.Option(help="Only changes of this subject: math/quadratics@production, a key's id, a project."),
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of changes to show, newest first.")] = 50,
-) -> None:
-    """Show who changed rubrics, aliases, tags, keys, projects and limits, with the values before and after."""
+def audit(project: str | None, subject: str | None, limit: int) -> None:
+    """Run `adjudge audit`."""
     rows = with_tenants(lambda tenants: tenants.audit(project, subject=subject, limit=limit))
     table = Table("time", "project", "actor", "action", "subject")
     for side in ("before", "after"):
@@ -157,22 +125,8 @@ def _limits(
         exit_with_error(f"--{wrong.field.replace('_', '-')}: {wrong.message}")
 
 
-keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
-
-
-@keys_app.command("create")
-def create_key(
-    scopes: Annotated[
-        list[str] | None, typer.Option("--scope", help=f"What the key permits: {', '.join(SCOPES)}; may be repeated.")
-    ] = None,
-    project: Annotated[str, typer.Option(help="The key's project.")] = DEFAULT_PROJECT,
-    label: Annotated[str, typer.Option(help="A label to recognise the key by.")] = "",
-    expires_in: Annotated[
-        float | None,
-        typer.Option("--expires-in", min=0.001, max=36500, help="Days until the key expires; never by default."),
-    ] = None,
-) -> None:
-    """Create a key and print it on standard output. It is shown only once: the database keeps only its digest."""
+def create_key(scopes: list[str] | None, project: str, label: str, expires_in: float | None) -> None:
+    """Run `adjudge keys create`."""
     if not scopes:
         exit_with_error(f"say what the key permits, with --scope: {', '.join(SCOPES)}")
     if unknown := [scope for scope in scopes if scope not in SCOPES]:
@@ -194,12 +148,8 @@ def create_key(
     typer.echo(new_key.text)
 
 
-@keys_app.command("list")
-def list_keys(
-    project: Annotated[str | None, typer.Option(help="Only keys of this project.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Include revoked and expired keys.")] = False,
-) -> None:
-    """List keys. Their secrets are not stored and cannot be shown."""
+def list_keys(project: str | None, all_: bool) -> None:
+    """Run `adjudge keys list`."""
     now = datetime.now(UTC)
     keys = with_tenants(lambda tenants: tenants.keys(project))
     table = Table("key", "project", "scopes", "label", "state", "created", "expires", "last used")
@@ -214,8 +164,7 @@ def list_keys(
         out.print("no keys", style="dim")
 
 
-@keys_app.command("revoke")
-def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `adjudge keys list` shows it.")]) -> None:
-    """Revoke a key permanently. Services apply it within five seconds."""
+def revoke(key: str) -> None:
+    """Run `adjudge keys revoke`."""
     revoked = with_tenants(lambda tenants: tenants.revoke_key(key))
     out.print(f"revoked {revoked.id} of project {revoked.project_id}", highlight=False)

@@ -5,26 +5,19 @@
 - `judge`: one engine, or a pool of them, and its queue, for the api processes of a deployment.
 - `worker`: works on operations from a queue on Redis, by asking a service over HTTP.
 
-Each command imports what its process needs, so that the others and their help do not load it.
+Each command imports what its process needs, so that the others do not load it.
 """
-
-from typing import Annotated
 
 import typer
 
 from adjudge_services.cli.lazy import paused_garbage_collection
+from adjudge_services.cli.operating.commands import JUDGE_PORT
 from adjudge_services.cli.output import exit_with_error
 from adjudge_services.settings import Settings
 
 
-def serve(
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on; off loopback requests need an API key.")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
-) -> None:
-    """Serve the API and its judge until stopped. Other settings come from ADJUDGE_… variables."""
+def serve(host: str | None, port: int | None, engine: str | None) -> None:
+    """Run `adjudge serve`."""
     with paused_garbage_collection():
         from adjudge_services.http_server import serve_api
         from adjudge_services.judges import local_judges
@@ -33,17 +26,8 @@ def serve(
     serve_api(settings, local_judges, settings.engine_url, process="adjudge")
 
 
-def api(
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on; off loopback requests need an API key.")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
-    judge: Annotated[
-        list[str] | None,
-        typer.Option(help="URL of a judge process; may be repeated for processes with the same model."),
-    ] = None,
-) -> None:
-    """Serve the API in front of `adjudge judge` processes. Any number of api processes may run side by side."""
+def api(host: str | None, port: int | None, judge: list[str] | None) -> None:
+    """Run `adjudge api`."""
     with paused_garbage_collection():
         from adjudge_services.http_server import serve_api
         from adjudge_services.judges import remote_judges
@@ -52,17 +36,8 @@ def api(
     serve_api(settings, remote_judges, "judges in other processes", process="adjudge-api")
 
 
-PORT = 8001
-
-
-def judge(
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on; off loopback ADJUDGE_JUDGE_TOKEN must be set.")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help=f"Port to listen on, by default {PORT}; 0 takes a free one.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
-) -> None:
-    """Serve a judge to `adjudge api` processes until stopped. This is an internal service, not the API."""
+def judge(host: str | None, port: int | None, engine: str | None) -> None:
+    """Run `adjudge judge`."""
     with paused_garbage_collection():
         from adjudge_services.http_server import serve_app
         from adjudge_services.judge_process import build_judge_app
@@ -70,7 +45,7 @@ def judge(
 
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
     if "port" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"port": PORT})
+        settings = settings.model_copy(update={"port": JUDGE_PORT})
     if settings.judge_token is None and not is_loopback(settings.host):
         exit_with_error(
             f"refusing to listen on {settings.host} without ADJUDGE_JUDGE_TOKEN: any host there could use the "
@@ -84,20 +59,8 @@ def judge(
     )
 
 
-def worker(
-    concurrency: Annotated[
-        int, typer.Option(min=1, max=256, help="Chunks to process at a time; each is a request to the service.")
-    ] = 4,
-    url: Annotated[str | None, typer.Option(help="Address of the service; by default ADJUDGE_URL.")] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Port for /healthz, /readyz and /metrics; none by default, 0 takes a free one.")
-    ] = None,
-) -> None:
-    """Process operations until stopped. Settings come from ADJUDGE_… variables, the queue from ADJUDGE_QUEUE_URL.
-
-    A worker has no model. It asks the service at ADJUDGE_URL and stores results in ADJUDGE_DATABASE_URL. On SIGTERM or
-    Ctrl-C it finishes the chunks in progress; if it is killed, other workers process them again.
-    """
+def worker(concurrency: int, url: str | None, port: int | None) -> None:
+    """Run `adjudge worker`."""
     with paused_garbage_collection():
         from adjudge_services.worker import run_worker
 

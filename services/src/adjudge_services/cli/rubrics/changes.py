@@ -2,9 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 
 from adjudge_services.cli.output import exit_with_error, out
@@ -15,19 +13,9 @@ from rubric_store import FormatError, RubricStore
 from rubric_store.formats import read_document
 from trainer_client.wire import Lineage, RubricTags, RubricVersion
 
-NameArgument = Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")]
 
-
-def alias(
-    name: NameArgument,
-    alias: Annotated[str | None, typer.Argument(help="The alias, for example production.")] = None,
-    version: Annotated[int | None, typer.Argument(min=1, help="The version that it shall point to.")] = None,
-    expected: Annotated[
-        int | None, typer.Option("--from", min=1, help="Change it only if it points to this version now.")
-    ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias.")] = False,
-) -> None:
-    """Point an alias to a version; without a version, show the versions that aliases point to."""
+def alias(name: str, alias: str | None, version: int | None, expected: int | None, remove: bool) -> None:
+    """Run `adjudge rubrics alias`."""
     if remove and (alias is None or version is not None):
         exit_with_error("--remove takes the name and the alias, and no version")
     if expected is not None and version is None and not remove:
@@ -50,24 +38,16 @@ def alias(
             out.print("no aliases", style="dim")
 
 
-def tag(
-    name: NameArgument,
-    tags: Annotated[list[str] | None, typer.Argument(help="The new tags, which replace the existing ones.")] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all tags.")] = False,
-) -> None:
-    """Replace the tags of a rubric; without tags, show them."""
+def tag(name: str, tags: list[str] | None, clear: bool) -> None:
+    """Run `adjudge rubrics tag`."""
     if clear and tags:
         exit_with_error("--clear takes no tags")
     found = with_store(partial(_tags, name, tags or None, clear))
     out.print(escape(", ".join(found.tags)) if found.tags else "[dim]no tags[/]", highlight=False)
 
 
-def retire(
-    reference: Annotated[str, typer.Argument(help="The version, for example math/quadratics@3.")],
-    reason: Annotated[str | None, typer.Argument(help="Why, and what to use instead.")] = None,
-    restore: Annotated[bool, typer.Option("--restore", help="Bring the version back into use.")] = False,
-) -> None:
-    """Retire a version: it stays readable, but judging by it is rejected with the reason."""
+def retire(reference: str, reason: str | None, restore: bool) -> None:
+    """Run `adjudge rubrics retire`."""
     if restore == (reason is not None):
         exit_with_error("give either a reason for retiring the version or --restore")
     if reason is not None and not reason.strip():
@@ -122,27 +102,15 @@ async def _retire(
 
 
 def publish(
-    name: Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")],
-    file: Annotated[Path, typer.Argument(help="The rubric, in one of the formats.", exists=True, dir_okay=False)],
-    format: Annotated[
-        str | None,
-        typer.Option(
-            help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement; detected by default."
-        ),
-    ] = None,
-    tags: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag to the name; may be repeated.")] = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option("--meta", help="Store KEY=VALUE with the version; may be repeated.")
-    ] = None,
-    author: Annotated[str | None, typer.Option(help="Who wrote the version.")] = None,
-    parent: Annotated[
-        int | None, typer.Option(min=1, help="The version it was made from; by default the newest.")
-    ] = None,
+    name: str,
+    file: Path,
+    format: str | None,
+    tags: list[str] | None,
+    metadata: list[str] | None,
+    author: str | None,
+    parent: int | None,
 ) -> None:
-    """Publish a file as the next version of a rubric. Criteria that are published already make no new version.
-
-    Tags, metadata and lineage in the file are stored too. Options override them, and --tag adds to them.
-    """
+    """Run `adjudge rubrics publish`."""
     try:
         document = read_document(file.read_text(encoding="utf-8"), format)
         lineage = document.lineage

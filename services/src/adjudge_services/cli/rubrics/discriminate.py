@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,12 +17,8 @@ from rich.text import Text
 from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
-    ConcurrencyOption,
-    DeadlineOption,
-    EngineOption,
     PairLine,
     ScoredFile,
-    UrlOption,
     open_client,
     read_pairs,
     read_rubric_argument,
@@ -102,36 +98,19 @@ def _number(value: float | None, *, signed: bool = False) -> str:
 
 
 def discriminate(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="JSONL with a prompt per line and its good and bad responses.", exists=True, dir_okay=False
-        ),
-    ],
-    rubric: Annotated[
-        str | None, typer.Option(help="A reference (name@3) or a rubric file, for lines without a rubric.")
-    ] = None,
-    mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
-    protocol: Annotated[
-        JudgingProtocol | None, typer.Option(help="Judging protocol; by default the mode's own.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Judge only the first N lines.")] = None,
-    at_least: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Exit with 1 if good responses rank above bad ones less often than this share."
-        ),
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.")] = None,
-    url: UrlOption = None,
-    engine: EngineOption = None,
-    concurrency: ConcurrencyOption = 8,
-    deadline_s: DeadlineOption = 3600.0,
+    file: Path,
+    rubric: str | None,
+    mode: RewardMode,
+    protocol: JudgingProtocol | None,
+    limit: int | None,
+    at_least: float | None,
+    output: Path | None,
+    url: str | None,
+    engine: str | None,
+    concurrency: int,
+    deadline_s: float,
 ) -> None:
-    """Judge responses known to be good or bad, and report how well the rubric tells them apart.
-
-    A line has a prompt, `good` and `bad` (a response or a list of responses), and optionally other fields of a group.
-    """
+    """Run `adjudge rubrics discriminate`."""
     lines = list(islice(read_pairs(file), limit))
     refused = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
     pairs = [line for line in lines if isinstance(line, PairLine)]

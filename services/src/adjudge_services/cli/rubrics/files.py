@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 from rich.console import Console
@@ -48,17 +48,8 @@ class ImportedFile:
     unchanged: list[str] = field(default_factory=list)
 
 
-def import_rubrics(
-    paths: Annotated[list[Path], typer.Argument(help="Files, or folders to search for files.", exists=True)],
-    prefix: Annotated[str, typer.Option(help="Prefix of every name, for example team/.")] = "",
-    format: Annotated[str | None, typer.Option(help="Format of all files; detected by default.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read all files but publish nothing.")] = False,
-) -> None:
-    """Publish every rubric in the given files. Exits with 1 if any file is rejected.
-
-    A rubric gets the name in its file, or else the file's path. Each line of a JSONL file is a rubric, named by its id.
-    If a file has any problem, nothing in it is published and all of its problems are listed.
-    """
+def import_rubrics(paths: list[Path], prefix: str, format: str | None, dry_run: bool) -> None:
+    """Run `adjudge rubrics import`."""
     files = list(_files(paths))
     if not files:
         exit_with_error(
@@ -171,23 +162,8 @@ def _print_problem(path: Path, problem: FormatProblem) -> None:
 _PAGE = 500
 
 
-def export(
-    references: Annotated[list[str] | None, typer.Argument(help="name, name@3, name@alias or sha256:…")] = None,
-    prefix: Annotated[
-        str | None, typer.Option(help="Export the newest version of every rubric whose name begins with this.")
-    ] = None,
-    format: Annotated[
-        str, typer.Option(help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement.")
-    ] = "yaml",
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder for the files; without it a single rubric is printed.", file_okay=False
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-) -> None:
-    """Write rubrics as files. Reports what the format cannot hold, and rejects rubrics that it cannot express."""
+def export(references: list[str] | None, prefix: str | None, format: str, to: Path | None, force: bool) -> None:
+    """Run `adjudge rubrics export`."""
     try:
         known = check_format(format)
     except FormatError as error:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -204,36 +203,19 @@ INTERRUPTED = 130
 
 
 def generate(
-    kind: Annotated[str | None, typer.Argument(help="A generator; see --list.")] = None,
-    file: Annotated[
-        Path | None, typer.Argument(help="JSONL with an input per line.", metavar="INPUT", exists=True, dir_okay=False)
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the results; an unfinished run in it is continued.")
-    ] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine URL of the model that writes the rubrics.")] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A parameter of the generator; may be repeated.", metavar="NAME=VALUE"),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N lines.")] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Inputs to process at a time.")] = None,
-    templates: Annotated[
-        Path | None,
-        typer.Option(help="Folder of prompt templates that replace the generator's.", exists=True, file_okay=False),
-    ] = None,
-    publish: Annotated[
-        bool, typer.Option("--publish/--no-publish", help="Whether to publish the rubrics to the store.")
-    ] = True,
-    prefix: Annotated[str, typer.Option(help="Prefix of the rubrics' names, for example team/math/.")] = "",
-    show_list: Annotated[
-        bool, typer.Option("--list", help="List the generators with their inputs and parameters, and exit.")
-    ] = False,
+    kind: str | None,
+    file: Path | None,
+    output: Path | None,
+    engine: str | None,
+    assignments: list[str] | None,
+    limit: int | None,
+    concurrency: int | None,
+    templates: Path | None,
+    publish: bool,
+    prefix: str,
+    show_list: bool,
 ) -> None:
-    """Have a model write a rubric for every input, and publish the rubrics that pass the checks.
-
-    To continue a stopped run, give the same command again. Exits with 1 if any line could not be read or processed.
-    """
+    """Run `adjudge generate`."""
     if show_list:
         out.print(generators_table())
         return
@@ -300,19 +282,8 @@ def _parameters(assignments: list[str]) -> dict[str, Json]:
     return parameters
 
 
-def rows(
-    run: Annotated[
-        Path, typer.Argument(help="The --out folder of an `adjudge generate` run.", exists=True, file_okay=False)
-    ],
-    output: Annotated[Path, typer.Option("--out", help="Folder for train.jsonl, validation.jsonl and test.jsonl.")],
-    inline: Annotated[
-        bool, typer.Option("--inline", help="Put the criteria into the rows instead of the published reference.")
-    ] = False,
-    messages: Annotated[
-        bool, typer.Option("--messages", help="Write prompts as chat messages instead of text.")
-    ] = False,
-) -> None:
-    """Write a run's splits as rows for a trainer: prompt, rubric, grounding, ground_truth and reference_answer."""
+def rows(run: Path, output: Path, inline: bool, messages: bool) -> None:
+    """Run `adjudge rows`."""
     try:
         counts = write_rows(run, output, inline=inline, messages=messages)
     except (OSError, ValueError) as error:

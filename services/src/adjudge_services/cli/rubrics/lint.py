@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 from rich.markup import escape
@@ -16,7 +16,7 @@ from adjudge_services.cli.rubrics.store import with_store
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import FormatError, RubricStore
 from rubric_store.formats import read_file
-from rubric_store.lint import SIMILARITY, Finding, Severity, System, lint
+from rubric_store.lint import Finding, Severity, System, lint
 from trainer_client.wire import Criterion
 
 _COLOURS: Final[dict[Severity, str]] = {"error": "bold red", "warning": "yellow", "note": "dim"}
@@ -25,23 +25,16 @@ NamedCriteria = tuple[str, tuple[Criterion, ...]]
 
 
 def lint_rubrics(
-    rubrics: Annotated[list[str], typer.Argument(help="Files or references: name, name@3, sha256:…")],
-    system: Annotated[
-        System | None,
-        typer.Option(
-            "--for", help="The paper whose structural rules to check; by default the one the rubric looks like."
-        ),
-    ] = None,
-    format: Annotated[str | None, typer.Option(help="Format of the files; detected by default.")] = None,
-    similarity_threshold: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Similarity in (0, 1] from which two criteria are reported.")
-    ] = SIMILARITY,
-    answer: Annotated[str | None, typer.Option(help="The final answer, to find criteria that give it away.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too.")] = False,
-    summary: Annotated[bool, typer.Option("--summary", help="Print only how often each code was found.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding, one per line.")] = False,
+    rubrics: list[str],
+    system: System | None,
+    format: str | None,
+    similarity_threshold: float,
+    answer: str | None,
+    strict: bool,
+    summary: bool,
+    as_json: bool,
 ) -> None:
-    """Check rubrics without asking a model. Exits with 1 on an error, with 2 if a rubric cannot be read."""
+    """Run `adjudge rubrics lint`."""
     files = [one for one in rubrics if Path(one).is_file()]
     stored = [one for one in rubrics if one not in files]
     linted = _read_files(files, format)

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Annotated
 
 import typer
 from pydantic import JsonValue
@@ -72,12 +71,8 @@ def _short(value: JsonValue) -> str:
     return line if len(line) <= _MAX_LINE_LENGTH else f"{line[: _MAX_LINE_LENGTH - 1]}…"
 
 
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Maximum number to show.")]
-TagOption = Annotated[str | None, typer.Option(help="Only rubrics that have this tag.")]
-
-
-def show(reference: Annotated[str, typer.Argument(help="name, name@3, name@alias or sha256:…")]) -> None:
-    """Show a version: its origin, whether it is in use, and its criteria."""
+def show(reference: str) -> None:
+    """Run `adjudge rubrics show`."""
     version, pointing_aliases, kept = with_store(partial(_version, reference))
     published = not kept and published_validity(version) is not None
     lines = list(
@@ -93,32 +88,20 @@ def show(reference: Annotated[str, typer.Argument(help="name, name@3, name@alias
     out.print(table)
 
 
-def list_rubrics(
-    prefix: Annotated[str, typer.Argument(help="Only rubrics whose name begins with this.")] = "",
-    tag: TagOption = None,
-    max_count: LimitOption = 1_000,
-) -> None:
-    """List rubrics by name, each with its current version."""
+def list_rubrics(prefix: str, tag: str | None, max_count: int) -> None:
+    """Run `adjudge rubrics list`."""
     _print(*with_store(partial(summaries, prefix=prefix, tag=tag, max_count=max_count)), max_count)
 
 
-def search(
-    words: Annotated[list[str], typer.Argument(help="Words, or beginnings of words, that the criteria must contain.")],
-    prefix: Annotated[str, typer.Option(help="Only rubrics whose name begins with this.")] = "",
-    tag: TagOption = None,
-    max_count: LimitOption = 1_000,
-) -> None:
-    """List the rubrics whose criteria contain all of the given words, ignoring case."""
+def search(words: list[str], prefix: str, tag: str | None, max_count: int) -> None:
+    """Run `adjudge rubrics search`."""
     _print(
         *with_store(partial(summaries, prefix=prefix, tag=tag, text=" ".join(words), max_count=max_count)), max_count
     )
 
 
-def history(
-    name: Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")],
-    max_count: LimitOption = 100,
-) -> None:
-    """List the versions of a rubric, newest first."""
+def history(name: str, max_count: int) -> None:
+    """Run `adjudge rubrics history`."""
     found, more = with_store(partial(_history, name, max_count))
     table = Table("version", "from", "criteria", "published", "made by", "aliases", "retired")
     for column in table.columns[:3]:
@@ -193,18 +176,8 @@ _PIECES = re.compile(r"\w+|\s+|[^\w\s]")
 _MIN_SIMILARITY = 0.4
 
 
-def diff(
-    name: Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")],
-    before: Annotated[str, typer.Argument(metavar="FROM", help="A version number or an alias.")],
-    after: Annotated[
-        str,
-        typer.Argument(
-            metavar="[TO]", help="A version number or an alias; by default the latest version.", show_default=False
-        ),
-    ] = "latest",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
-) -> None:
-    """Show which criteria were added, removed, reworded, reweighted, otherwise changed or moved."""
+def diff(name: str, before: str, after: str, as_json: bool) -> None:
+    """Run `adjudge rubrics diff`."""
     found = with_store(lambda store: difference(store, PROJECT_ID, name, before, after))
     if as_json:
         typer.echo(found.model_dump_json(indent=2))

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 from rich.console import Console
@@ -156,19 +156,8 @@ class ValidationOutcome:
     unjudged: list[RubricVersion]
 
 
-def validate(
-    references: Annotated[list[str] | None, typer.Argument(help="name, name@3, name@alias or sha256:…")] = None,
-    prefix: Annotated[
-        str | None, typer.Option(help="Judge the newest version of every rubric whose name begins with this.")
-    ] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine URL of the model that judges.")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Print only the rates by kind.")] = False,
-) -> None:
-    """Have a model judge whether criteria are true, about their question and of the right kind; store its verdicts.
-
-    A version that the same model has judged with the same template is not judged again. Exits with 1 if a rubric that
-    was named was not judged, or the model failed on one.
-    """
+def validate(references: list[str] | None, prefix: str | None, engine: str | None, summary: bool) -> None:
+    """Run `adjudge rubrics validate`."""
     if bool(references) == (prefix is not None):
         exit_with_error("give either the rubrics to judge or --prefix")
     settings = Settings(engine_url=engine) if engine else Settings()

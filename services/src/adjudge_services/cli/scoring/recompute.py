@@ -5,15 +5,13 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Any, TextIO
 
-import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from adjudge_services.cli.output import err, exit_with_error, out
-from adjudge_services.cli.scoring.score_file import FailureOption, UncertainBandOption, UncertainOption, UseOption
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
@@ -21,7 +19,7 @@ from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.recompute import recompute as recomputed
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.wire import JudgingProtocol, RewardMode
+from trainer_client.wire import FailurePolicy, JudgingProtocol, RewardMode, UncertainPolicy, VerdictUse
 from trainer_client.wire.ledger import (
     RecomputedGroup,
     RecomputeEvent,
@@ -35,44 +33,28 @@ _WEIGHTS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 def recompute(
-    run: Annotated[
-        str, typer.Argument(help="The run's name, as given in its requests; '' for requests without a run.")
-    ],
-    mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
-    weights: Annotated[
-        Path | None, typer.Option(help="JSON file of weights by criterion id, instead of the rubric's.", exists=True)
-    ] = None,
-    suggest: Annotated[float, typer.Option(help="Budget that all suggest criteria add to a response's steps.")] = 0.8,
-    pitfall: Annotated[float, typer.Option(help="Budget that all pitfalls add to them; negative.")] = -1.0,
-    bonus: Annotated[float, typer.Option(help="Budget that all bonus criteria add to them.")] = 1.0,
-    use: UseOption = "verdict",
-    on_failure: FailureOption = "null",
-    uncertain_band: UncertainBandOption = None,
-    on_uncertain: UncertainOption = "null",
-    format_weight: Annotated[float, typer.Option(help="Weight of the format in mode stepwise.")] = 0.1,
-    gate_fraction: Annotated[float, typer.Option(help="Share of criteria that mode gate requires.")] = 0.5,
-    length_penalty: Annotated[
-        str | None, typer.Option(help='JSON, such as {"coefficient": 1e-4, "target_tokens": 2000}.')
-    ] = None,
-    overlong_penalty: Annotated[
-        str | None, typer.Option(help='JSON, such as {"limit_tokens": 4096, "buffer_tokens": 512}.')
-    ] = None,
-    truncation_factor: Annotated[
-        float | None, typer.Option(help="Factor on the reward of responses that were cut off.")
-    ] = None,
-    first_step: Annotated[int | None, typer.Option(min=0, help="First step to include.")] = None,
-    last_step: Annotated[int | None, typer.Option(min=0, help="Last step to include.")] = None,
-    protocol: Annotated[JudgingProtocol | None, typer.Option(help="Only verdicts of this judging protocol.")] = None,
-    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write the groups here as JSONL.")] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(help="Address of a running service; by default the database is read.", envvar="ADJUDGE_URL"),
-    ] = None,
+    run: str,
+    mode: RewardMode,
+    weights: Path | None,
+    suggest: float,
+    pitfall: float,
+    bonus: float,
+    use: VerdictUse,
+    on_failure: FailurePolicy,
+    uncertain_band: tuple[float, float] | None,
+    on_uncertain: UncertainPolicy,
+    format_weight: float,
+    gate_fraction: float,
+    length_penalty: str | None,
+    overlong_penalty: str | None,
+    truncation_factor: float | None,
+    first_step: int | None,
+    last_step: int | None,
+    protocol: JudgingProtocol | None,
+    output: Path | None,
+    url: str | None,
 ) -> None:
-    """Recompute the rewards of a run from its recorded verdicts, without asking a judge.
-
-    Failed verdicts stay failed. Responses that were judged twice, for example by a repeated request, appear twice.
-    """
+    """Run `adjudge recompute`."""
     try:
         request = RecomputeRequest.model_validate(
             {

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import typer
 from rich.markup import escape
@@ -30,16 +30,8 @@ from rich.text import Text
 from adjudge_services.cli.output import err, exit_with_error, out, pluralize, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
-    ConcurrencyOption,
-    DeadlineOption,
-    EngineOption,
-    FailureOption,
     GroupLine,
     ScoredFile,
-    UncertainBandOption,
-    UncertainOption,
-    UrlOption,
-    UseOption,
     open_client,
     read_groups,
     read_rubric_argument,
@@ -51,12 +43,15 @@ from rubric_store import FormatError
 from trainer_client import AdjudgeError
 from trainer_client.wire import (
     NEEDS_NO_RUBRIC,
+    FailurePolicy,
     GroupRewards,
     JudgingProtocol,
     ReasoningPart,
     ResponseReward,
     RewardMode,
+    UncertainPolicy,
     Verdict,
+    VerdictUse,
 )
 
 _VERDICTS_A_LINE = 3
@@ -147,56 +142,31 @@ _NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with
 
 
 def score(
-    file: Annotated[
-        Path, typer.Argument(help="JSONL with a group per line: prompt, responses, …", exists=True, dir_okay=False)
-    ],
-    rubric: Annotated[
-        str | None, typer.Option(help="A reference (name@3) or a rubric file, for lines without a rubric.")
-    ] = None,
-    mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
-    protocol: Annotated[
-        JudgingProtocol | None, typer.Option(help="Judging protocol; by default the mode's own.")
-    ] = None,
-    use: UseOption = "verdict",
-    on_failure: FailureOption = "null",
-    uncertain_band: UncertainBandOption = None,
-    on_uncertain: UncertainOption = "null",
-    criteria_per_call: Annotated[
-        str | None, typer.Option(help="Criteria per judge call: a number, or all.", metavar="N|all")
-    ] = None,
-    rationale: Annotated[
-        bool, typer.Option("--rationale", help="Have the judge write its reasons before each verdict.")
-    ] = False,
-    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.")] = 1,
-    think_tokens: Annotated[int, typer.Option(min=0, help="Maximum thinking tokens of a thinking judge.")] = 0,
-    reasoning: Annotated[
-        ReasoningPart, typer.Option(help="How much of a response's own thinking the judge sees.")
-    ] = "strip",
-    grounding_characters: Annotated[
-        int | None, typer.Option(min=1, help="Maximum characters of a grounding that the judge sees.")
-    ] = None,
-    template: Annotated[
-        str | None, typer.Option(help="A set of prompt templates; `adjudge templates list` shows them.")
-    ] = None,
-    truncate: Annotated[
-        bool, typer.Option("--truncate", help="Cut the middle out of over-long responses instead of rejecting them.")
-    ] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write rewards here as JSONL.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N lines.")] = None,
-    table: Annotated[
-        bool | None,
-        typer.Option("--table/--jsonl", help="Output format; by default a table on a terminal, else JSONL."),
-    ] = None,
-    url: UrlOption = None,
-    engine: EngineOption = None,
-    concurrency: ConcurrencyOption = 8,
-    deadline_s: DeadlineOption = 3600.0,
+    file: Path,
+    rubric: str | None,
+    mode: RewardMode,
+    protocol: JudgingProtocol | None,
+    use: VerdictUse,
+    on_failure: FailurePolicy,
+    uncertain_band: tuple[float, float] | None,
+    on_uncertain: UncertainPolicy,
+    criteria_per_call: str | None,
+    rationale: bool,
+    votes: int,
+    think_tokens: int,
+    reasoning: ReasoningPart,
+    grounding_characters: int | None,
+    template: str | None,
+    truncate: bool,
+    output: Path | None,
+    limit: int | None,
+    table: bool | None,
+    url: str | None,
+    engine: str | None,
+    concurrency: int,
+    deadline_s: float,
 ) -> None:
-    """Score every response in a file.
-
-    Prints a table on a terminal, JSONL otherwise. Exits with 1 if any response was not scored or any line was rejected,
-    and reports how many and why.
-    """
+    """Run `adjudge score`."""
     lines = list(islice(read_groups(file), limit))
     bad = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
     groups = [line for line in lines if isinstance(line, GroupLine)]
@@ -313,33 +283,17 @@ class RatedLine(NamedTuple):
 
 
 def filter_easy(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="JSONL with a question per line: prompt, reference_answer, and responses of the base policy.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--out", help="File for the kept lines, unchanged.")],
-    easy_threshold: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Mean score in [0, 1] from which a question is easy; 0.75 is (7.75 - 1) / 9."),
-    ] = 0.75,
-    reference_characters: Annotated[
-        int, typer.Option(min=1, help="Maximum length of a reference answer, in characters; longer ones are dropped.")
-    ] = 8_000,
-    scores: Annotated[Path | None, typer.Option(help="Write each line's score and outcome here as JSONL.")] = None,
-    url: UrlOption = None,
-    engine: EngineOption = None,
-    concurrency: ConcurrencyOption = 8,
-    deadline_s: DeadlineOption = 3600.0,
+    file: Path,
+    output: Path,
+    easy_threshold: float,
+    reference_characters: int,
+    scores: Path | None,
+    url: str | None,
+    engine: str | None,
+    concurrency: int,
+    deadline_s: float,
 ) -> None:
-    """Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.
-
-    Lines with an overlong reference answer are dropped without rating. A line with a response that could not be rated
-    is kept. Exits with 1 if any line could not be read or rated.
-    """
+    """Run `adjudge filter-easy`."""
     if output.resolve() == file.resolve():
         exit_with_error("--out would overwrite the input; name another file", code=2)
     read = list(read_groups(file))

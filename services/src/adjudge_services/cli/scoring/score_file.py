@@ -12,17 +12,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import httpx2
-import typer
 from pydantic import ValidationError
 
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
 from rubric_store import FormatError, read_rubric
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.wire import FailurePolicy, Group, GroupRewards, RewardAnswer, UncertainPolicy, Usage, VerdictUse
+from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage
 from trainer_client.wire.problems import field_errors
 
 
@@ -222,21 +221,3 @@ async def score_groups(
             totals.update(part.usage.model_dump())
     scored.usage = Usage(**totals)
     return scored
-
-
-UrlOption = Annotated[
-    str | None,
-    typer.Option(help="Address of a running service; by default one is started in this process.", envvar="ADJUDGE_URL"),
-]
-EngineOption = Annotated[str | None, typer.Option(help="Engine URL, if the service is started in this process.")]
-ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Responses to judge at a time.")]
-UseOption = Annotated[
-    VerdictUse, typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.")
-]
-FailureOption = Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")]
-UncertainBandOption = Annotated[
-    tuple[float, float] | None,
-    typer.Option(metavar="LOW HIGH", help="A verdict with a probability between these is uncertain."),
-]
-UncertainOption = Annotated[UncertainPolicy, typer.Option(help="Effect of an uncertain verdict on the reward.")]
-DeadlineOption = Annotated[float, typer.Option(help="Seconds that one response may take, including its wait.")]

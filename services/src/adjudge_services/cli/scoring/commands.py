@@ -1,0 +1,158 @@
+"""The options of the commands that turn verdicts into rewards, and their help."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adjudge_services.cli.lazy import implemented_by
+from adjudge_services.cli.options import (
+    ConcurrencyOption,
+    CriteriaPerCallOption,
+    DeadlineOption,
+    EngineOption,
+    FailurePolicy,
+    GroupsArgument,
+    JudgingProtocol,
+    LedgerUrlOption,
+    ModeOption,
+    ReasoningPart,
+    RubricOption,
+    UncertainPolicy,
+    UrlOption,
+    VerdictUse,
+)
+
+UseOption = Annotated[
+    VerdictUse, typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.")
+]
+
+
+FailureOption = Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")]
+
+
+UncertainBandOption = Annotated[
+    tuple[float, float] | None,
+    typer.Option(metavar="LOW HIGH", help="A verdict with a probability between these is uncertain."),
+]
+
+
+UncertainOption = Annotated[UncertainPolicy, typer.Option(help="Effect of an uncertain verdict on the reward.")]
+
+
+@implemented_by("adjudge_services.cli.scoring.score:score")
+def score(
+    file: GroupsArgument,
+    rubric: RubricOption = None,
+    mode: ModeOption = "weighted_mean",
+    protocol: Annotated[
+        JudgingProtocol | None, typer.Option(help="Judging protocol; by default the mode's own.")
+    ] = None,
+    use: UseOption = "verdict",
+    on_failure: FailureOption = "null",
+    uncertain_band: UncertainBandOption = None,
+    on_uncertain: UncertainOption = "null",
+    criteria_per_call: CriteriaPerCallOption = None,
+    rationale: Annotated[
+        bool, typer.Option("--rationale", help="Have the judge write its reasons before each verdict.")
+    ] = False,
+    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.")] = 1,
+    think_tokens: Annotated[int, typer.Option(min=0, help="Maximum thinking tokens of a thinking judge.")] = 0,
+    reasoning: Annotated[
+        ReasoningPart, typer.Option(help="How much of a response's own thinking the judge sees.")
+    ] = "strip",
+    grounding_characters: Annotated[
+        int | None, typer.Option(min=1, help="Maximum characters of a grounding that the judge sees.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="A set of prompt templates; `adjudge templates list` shows them.")
+    ] = None,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Cut the middle out of over-long responses instead of rejecting them.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write rewards here as JSONL.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N lines.")] = None,
+    table: Annotated[
+        bool | None,
+        typer.Option("--table/--jsonl", help="Output format; by default a table on a terminal, else JSONL."),
+    ] = None,
+    url: UrlOption = None,
+    engine: EngineOption = None,
+    concurrency: ConcurrencyOption = 8,
+    deadline_s: DeadlineOption = 3600.0,
+) -> None:
+    """Score every response in a file.
+
+    Prints a table on a terminal, JSONL otherwise. Exits with 1 if any response was not scored or any line was rejected,
+    and reports how many and why.
+    """
+
+
+@implemented_by("adjudge_services.cli.scoring.score:filter_easy")
+def filter_easy(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="JSONL with a question per line: prompt, reference_answer, and responses of the base policy.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--out", help="File for the kept lines, unchanged.")],
+    easy_threshold: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Mean score in [0, 1] from which a question is easy; 0.75 is (7.75 - 1) / 9."),
+    ] = 0.75,
+    reference_characters: Annotated[
+        int, typer.Option(min=1, help="Maximum length of a reference answer, in characters; longer ones are dropped.")
+    ] = 8_000,
+    scores: Annotated[Path | None, typer.Option(help="Write each line's score and outcome here as JSONL.")] = None,
+    url: UrlOption = None,
+    engine: EngineOption = None,
+    concurrency: ConcurrencyOption = 8,
+    deadline_s: DeadlineOption = 3600.0,
+) -> None:
+    """Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.
+
+    Lines with an overlong reference answer are dropped without rating. A line with a response that could not be rated
+    is kept. Exits with 1 if any line could not be read or rated.
+    """
+
+
+@implemented_by("adjudge_services.cli.scoring.recompute:recompute")
+def recompute(
+    run: Annotated[
+        str, typer.Argument(help="The run's name, as given in its requests; '' for requests without a run.")
+    ],
+    mode: ModeOption = "weighted_mean",
+    weights: Annotated[
+        Path | None, typer.Option(help="JSON file of weights by criterion id, instead of the rubric's.", exists=True)
+    ] = None,
+    suggest: Annotated[float, typer.Option(help="Budget that all suggest criteria add to a response's steps.")] = 0.8,
+    pitfall: Annotated[float, typer.Option(help="Budget that all pitfalls add to them; negative.")] = -1.0,
+    bonus: Annotated[float, typer.Option(help="Budget that all bonus criteria add to them.")] = 1.0,
+    use: UseOption = "verdict",
+    on_failure: FailureOption = "null",
+    uncertain_band: UncertainBandOption = None,
+    on_uncertain: UncertainOption = "null",
+    format_weight: Annotated[float, typer.Option(help="Weight of the format in mode stepwise.")] = 0.1,
+    gate_fraction: Annotated[float, typer.Option(help="Share of criteria that mode gate requires.")] = 0.5,
+    length_penalty: Annotated[
+        str | None, typer.Option(help='JSON, such as {"coefficient": 1e-4, "target_tokens": 2000}.')
+    ] = None,
+    overlong_penalty: Annotated[
+        str | None, typer.Option(help='JSON, such as {"limit_tokens": 4096, "buffer_tokens": 512}.')
+    ] = None,
+    truncation_factor: Annotated[
+        float | None, typer.Option(help="Factor on the reward of responses that were cut off.")
+    ] = None,
+    first_step: Annotated[int | None, typer.Option(min=0, help="First step to include.")] = None,
+    last_step: Annotated[int | None, typer.Option(min=0, help="Last step to include.")] = None,
+    protocol: Annotated[JudgingProtocol | None, typer.Option(help="Only verdicts of this judging protocol.")] = None,
+    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write the groups here as JSONL.")] = None,
+    url: LedgerUrlOption = None,
+) -> None:
+    """Recompute the rewards of a run from its recorded verdicts, without asking a judge.
+
+    Failed verdicts stay failed. Responses that were judged twice, for example by a repeated request, appear twice.
+    """
