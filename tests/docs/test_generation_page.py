@@ -29,7 +29,7 @@ def test_every_file_of_a_run_is_explained() -> None:
 
 def test_every_option_of_the_command_is_named() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    names = {"output": "--out", "assignments": "--set", "show_list": "--list", "publish": "--no-publish"}
+    names = {"output": "--output", "assignments": "--set", "show_list": "--list", "publish": "--no-publish"}
     parameters = [name for name in inspect.signature(generate).parameters if name not in ("kind", "file")]
     for name in parameters:
         assert names.get(name, f"--{name}") in page

@@ -109,7 +109,7 @@ def said(settings: dict[str, str], *arguments: str) -> str:
 
 def recomputed(settings: dict[str, str], run: str, to: Path) -> Rewards:
     """A run's rewards by request, from the database alone: nothing that could judge is there."""
-    said(settings, "recompute", run, "--mode", "points", "--out", str(to))
+    said(settings, "recompute", run, "--mode", "points", "--output", str(to))
     groups = [json.loads(line) for line in to.read_text().splitlines()]
     return {one["request_id"]: [response["reward"] for response in one["responses"]] for one in groups}
 

@@ -27,8 +27,8 @@ RUN = CliRunner()
 
 HEAVY = {
     "aiohttp", "alembic", "celery", "fastapi", "httpx2", "jinja2", "judge_server", "kombu", "numpy", "opentelemetry",
-    "prometheus_client", "psycopg", "pydantic_settings", "redis", "rubric_store", "scipy", "sklearn", "sqlalchemy", "starlette",
-    "torch", "trainer_client", "transformers", "uvicorn", "xllamacpp",
+    "prometheus_client", "psycopg", "pydantic_settings", "redis", "rubric_store", "scipy", "sklearn",
+    "sqlalchemy", "starlette", "torch", "trainer_client", "transformers", "uvicorn", "xllamacpp",
 }  # fmt: skip
 
 

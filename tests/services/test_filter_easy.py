@@ -26,7 +26,7 @@ def filter_easy(tmp_path: Path, lines: list[str], *options: str) -> tuple[Result
     """Run it: the result, the lines that were kept, and what is said of each."""
     file, kept, scores = (tmp_path / f"{name}.jsonl" for name in ("in", "kept", "scores"))
     file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    given = ["filter-easy", str(file), "--out", str(kept), "--scores", str(scores), *options]
+    given = ["filter-easy", str(file), "--output", str(kept), "--scores", str(scores), *options]
     result = RUN.invoke(app, [*given, *([] if "--engine" in options else ["--engine", "scripted://hash"])])
     assert "Traceback" not in result.output
     return result, kept.read_text().splitlines(), [json.loads(one) for one in scores.read_text().splitlines()]

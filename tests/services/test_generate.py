@@ -58,7 +58,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def generate(model: WritingModel, file: Path, out: Path, *options: str) -> Result:
-    return RUN.invoke(app, ["generate", "toy", str(file), "--out", str(out), "--engine", model.url, *options])
+    return RUN.invoke(app, ["generate", "toy", str(file), "--output", str(out), "--engine", model.url, *options])
 
 
 def stored_results(out: Path) -> list[dict[str, Any]]:
@@ -84,12 +84,12 @@ def test_a_run_becomes_rows_for_a_trainer_in_one_command(
     model: WritingModel, file: Path, out: Path, tmp_path: Path
 ) -> None:
     assert generate(model, file, out).exit_code == 0
-    result = RUN.invoke(app, ["rows", str(out), "--out", str(tmp_path / "rows")])
+    result = RUN.invoke(app, ["rows", str(out), "--output", str(tmp_path / "rows")])
     assert result.exit_code == 0, result.output
     rows = [row for name in ("train", "validation", "test") for row in read_lines(tmp_path / "rows" / f"{name}.jsonl")]
     assert len(rows) == 6
     assert all(found(row["rubric"]) is not None and row["prompt"] for row in rows)
-    refused = RUN.invoke(app, ["rows", str(tmp_path), "--out", str(tmp_path / "more")])
+    refused = RUN.invoke(app, ["rows", str(tmp_path), "--output", str(tmp_path / "more")])
     assert refused.exit_code == 1
     assert "does not exist" in refused.stderr
 
@@ -187,13 +187,13 @@ def test_an_engine_that_goes_away_ends_the_run_and_the_next_one_goes_on(file: Pa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["generate", "nothing"], "adjudge generate KIND INPUT.jsonl --out DIR"),
-        (["generate", "nothing", "IN", "--out", "OUT"], "there is no generator 'nothing'"),
-        (["generate", "toy", "IN", "--out", "OUT", "--set", "most=many"], "most"),
-        (["generate", "toy", "IN", "--out", "OUT", "--set", "mist=3"], "mist"),
-        (["generate", "toy", "IN", "--out", "OUT", "--set", "most"], "NAME=VALUE"),
-        (["generate", "toy", "IN", "--out", "OUT", "--engine", "nowhere://"], "engine scheme"),
-        (["generate", "toy", "IN", "--out", "OUT", "--engine", "openai+http://127.0.0.1:9/v1"], "127.0.0.1:9"),
+        (["generate", "nothing"], "adjudge generate KIND INPUT.jsonl --output DIR"),
+        (["generate", "nothing", "IN", "--output", "OUT"], "there is no generator 'nothing'"),
+        (["generate", "toy", "IN", "--output", "OUT", "--set", "most=many"], "most"),
+        (["generate", "toy", "IN", "--output", "OUT", "--set", "mist=3"], "mist"),
+        (["generate", "toy", "IN", "--output", "OUT", "--set", "most"], "NAME=VALUE"),
+        (["generate", "toy", "IN", "--output", "OUT", "--engine", "nowhere://"], "engine scheme"),
+        (["generate", "toy", "IN", "--output", "OUT", "--engine", "openai+http://127.0.0.1:9/v1"], "127.0.0.1:9"),
     ],
 )
 def test_a_command_that_cannot_work_says_why(file: Path, out: Path, arguments: list[str], says: str) -> None:
@@ -228,7 +228,7 @@ def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, o
                 go.wait(300)
 
         model.pause = pause
-        command = [sys.executable, "-m", "tests.services.toy_cli", "generate", "toy", str(file), "--out", str(out)]
+        command = [sys.executable, "-m", "tests.services.toy_cli", "generate", "toy", str(file), "--output", str(out)]
         first = subprocess.Popen(
             [*command, "--engine", model.url],
             stdout=subprocess.PIPE,

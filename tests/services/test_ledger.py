@@ -190,12 +190,12 @@ def test_a_run_is_recomputed_and_purged_by_commands(data_dir: Path, tmp_path: Pa
         answers = [score(client, f"number {n}") for n in range(3)]
         wait_until(lambda: get(service, "/v1/ledger").json()["written"] == 18)
         over_http = tmp_path / "http.jsonl"
-        assert command("recompute", "r", "--mode", "points", "--out", str(over_http), "--url", service.url)[0] == 0
+        assert command("recompute", "r", "--mode", "points", "--output", str(over_http), "--url", service.url)[0] == 0
         with pytest.raises(InvalidRequest, match="cannot feed"):
             list(client.recompute(mode="likert"))
         service.stop()
     from_file = tmp_path / "file.jsonl"
-    status, said = command("recompute", "r", "--mode", "points", "--out", str(from_file))
+    status, said = command("recompute", "r", "--mode", "points", "--output", str(from_file))
     assert status == 0, said
     assert "mean reward" in said
     assert from_file.read_text() == over_http.read_text()
@@ -204,7 +204,7 @@ def test_a_run_is_recomputed_and_purged_by_commands(data_dir: Path, tmp_path: Pa
 
     weights = tmp_path / "weights.json"
     weights.write_text('{"short": 0, "right": 1, "kind": 0}')
-    status, said = command("recompute", "r", "--weights", str(weights), "--out", str(from_file))
+    status, said = command("recompute", "r", "--weights", str(weights), "--output", str(from_file))
     assert status == 0, said
     only = {r["reward"] for line in from_file.read_text().splitlines() for r in json.loads(line)["responses"]}
     assert only <= {0.0, 1.0}

@@ -108,7 +108,7 @@ def test_an_older_process_runs_on_a_newer_schema_that_only_adds_and_its_migratio
         assert None not in [response.reward for response in answer.groups[0].responses]
         service.stop()
         assert f"revision {NEXT}, from a newer version" in "".join(service.said)
-    assert run("recompute", "r", "--out", str(tmp_path / "again.jsonl")).exit_code == 0
+    assert run("recompute", "r", "--output", str(tmp_path / "again.jsonl")).exit_code == 0
     assert len((tmp_path / "again.jsonl").read_text().splitlines()) == 1
 
 

@@ -114,7 +114,7 @@ def test_what_was_imported_is_exported_with_all_that_stood_beside_it(folder: Pat
         in shown.stdout
     )
     out = tmp_path / "out"
-    written = rubrics("export", "--prefix", "team/", "--out", str(out))
+    written = rubrics("export", "--prefix", "team/", "--output", str(out))
     assert written.exit_code == 0
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*.yaml")) == [
         "team/data/7.yaml",
@@ -128,7 +128,7 @@ def test_what_was_imported_is_exported_with_all_that_stood_beside_it(folder: Pat
 
 def test_what_a_format_cannot_hold_is_said_and_a_rubric_it_cannot_hold_is_refused(folder: Path, tmp_path: Path) -> None:
     rubrics("import", str(folder))
-    result = rubrics("export", "math/quadratics", "roots", "--format", "rgr", "--out", str(tmp_path / "out"))
+    result = rubrics("export", "math/quadratics", "roots", "--format", "rgr", "--output", str(tmp_path / "out"))
     assert result.exit_code == 1
     said = " ".join(result.stderr.split())
     assert 'math/quadratics@1: rgr cannot hold the rubric: tags ["algebra"] is left out' in said
@@ -141,7 +141,7 @@ def test_what_a_format_cannot_hold_is_said_and_a_rubric_it_cannot_hold_is_refuse
 def test_a_file_that_is_there_is_kept_unless_it_may_be_replaced(folder: Path, tmp_path: Path) -> None:
     rubrics("import", str(folder))
     (tmp_path / "roots.txt").write_text("mine")
-    to = ("roots", "--format", "srar", "--out", str(tmp_path))
+    to = ("roots", "--format", "srar", "--output", str(tmp_path))
     kept = rubrics("export", *to)
     assert (kept.exit_code, (tmp_path / "roots.txt").read_text()) == (1, "mine")
     assert "--force" in kept.stderr
@@ -153,7 +153,7 @@ def test_versions_of_one_name_are_exported_side_by_side(folder: Path, tmp_path: 
     rubrics("import", str(folder))
     (folder / "roots.txt").write_text(SRAR + "<BONUS> Draws it.\n")
     rubrics("import", str(folder))
-    rubrics("export", "roots@1", "roots@2", "--out", str(tmp_path / "out"))
+    rubrics("export", "roots@1", "roots@2", "--output", str(tmp_path / "out"))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["roots@1.yaml", "roots@2.yaml"]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from opentelemetry import trace
 
 from adjudge_services.cli.output import err
-from adjudge_services.settings import Settings
+from adjudge_services.settings import Settings, misspelt_variables
 from judge_server.observability.logs import JsonFormatter, TextFormatter
 from trainer_client import __version__
 
@@ -73,6 +73,8 @@ def configure_logging(settings: Settings) -> None:
     logging.captureWarnings(settings.log_format == "json")
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
+    for variable, nearest in misspelt_variables(os.environ):
+        log.warning("%s is no setting and has no effect; did you mean %s?", variable, nearest)
 
 
 def log_startup(settings: Settings, what: str) -> None:

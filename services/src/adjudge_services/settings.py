@@ -1,13 +1,16 @@
 """The settings of a process, read from `ADJUDGE_…` variables. A laptop needs none of them."""
 
 import secrets
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from platformdirs import user_data_path
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as UnreadableSettings
 
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from trainer_client.wire.monitors import MonitorThresholds
@@ -67,6 +70,10 @@ class CombinedJudgeSettings(BaseModel):
             if self.weights is not None and len(self.weights) != len(self.panel):
                 raise ValueError(f"give {len(self.panel)} weights, one for each judge of the panel")
         return self
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; the message names each, what is wrong with it, and what to write."""
 
 
 class Settings(BaseSettings):
@@ -206,6 +213,15 @@ class Settings(BaseSettings):
         description="Whether to log exception messages, which may quote prompts, responses and rubrics.",
     )
 
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise SettingsError("; ".join(_describe(one) for one in error.errors(include_url=False))) from None
+        except UnreadableSettings as error:  # a setting that is JSON
+            name = str(error).partition('"')[2].partition('"')[0]
+            raise SettingsError(f"{_variable(name)} is not JSON: {error.__cause__ or error}") from None
+
     @field_validator("judge_token", mode="before")
     @classmethod
     def _empty_token_to_none(cls, value: object) -> object:
@@ -221,7 +237,7 @@ class Settings(BaseSettings):
     @classmethod
     def with_options(cls, **given: Any) -> "Settings":
         """The settings, overridden by a command's options; None stands for an option that was not given."""
-        return cls().model_copy(update={name: value for name, value in given.items() if value is not None})
+        return cls(**{name: value for name, value in given.items() if value is not None})
 
     @property
     def queue_rules(self) -> "QueueRules":
@@ -261,3 +277,56 @@ class Settings(BaseSettings):
                 file.hardlink_to(temporary)  # atomic; of several processes starting at once the first wins
             temporary.unlink()
         return file.read_text().strip().encode()
+
+
+_PREFIX = "ADJUDGE_"
+
+_SHOWN = (bool, int, float, str)
+_MAX_SHOWN = 40
+"""Characters of a value in a message; longer values are left out, as are those that may hold a secret."""
+
+_EXPECTED = {
+    "int_parsing": "write a whole number",
+    "int_from_float": "write a whole number",
+    "float_parsing": "write a number",
+    "bool_parsing": "write true or false",
+    "literal_error": "write {expected}",
+    "greater_than": "write a number above {gt}",
+    "greater_than_equal": "write a number of at least {ge}",
+    "less_than": "write a number below {lt}",
+    "less_than_equal": "write a number of at most {le}",
+    "string_too_short": "write at least {min_length} characters",
+}
+
+
+def _variable(name: str) -> str:
+    return f"{_PREFIX}{name.upper()}"
+
+
+def _describe(error: Mapping[str, Any]) -> str:
+    """Say which setting is wrong, what it is, and what to write."""
+    name, *inside = [str(part) for part in error["loc"]] or [""]
+    where = _variable(name) + (f", at {'.'.join(inside)}," if inside else "")
+    field = Settings.model_fields.get(name)
+    value = error.get("input")
+    hidden = field is None or "Secret" in str(field.annotation) or name.endswith("url") or name in ("engines", "judges")
+    shown = "" if hidden or not isinstance(value, _SHOWN) or len(str(value)) > _MAX_SHOWN else f" is {str(value)!r};"
+    message = _EXPECTED.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
+    return f"{where}{shown or ' is not valid:'} {message.format(**error.get('ctx', {}))}"
+
+
+_OTHER_VARIABLES = {"API_KEY", "CPU_MODEL", "GPU_MODEL", "JUDGE_CPUS", "LISTEN", "METRICS_KEY"}
+"""Variables of the client and of the compose file."""
+
+_MIN_LIKENESS = 0.75
+
+
+def misspelt_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The `ADJUDGE_…` variables that are no settings but look like one, each with the setting's variable."""
+    known = {name.upper() for name in Settings.model_fields}
+    for variable, value in sorted(environment.items()):
+        name = variable.upper().removeprefix(_PREFIX)
+        if name == variable.upper() or name in known | _OTHER_VARIABLES or value.startswith("tcp://"):
+            continue  # Kubernetes sets variables such as ADJUDGE_API_PORT=tcp://… for its services
+        for nearest in get_close_matches(name, known, n=1, cutoff=_MIN_LIKENESS):
+            yield variable, f"{_PREFIX}{nearest}"

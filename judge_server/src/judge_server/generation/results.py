@@ -255,7 +255,7 @@ def trainer_rows(
     `rubric` is the reference of the published version, or the criteria as JSON text if none was published.
 
     Args:
-        folder: the run's `--out` folder, after the run has ended.
+        folder: the run's `--output` folder, after the run has ended.
         split: the file of `splits/` to read.
         inline: write the criteria even if a version was published.
         messages: write prompts as chat messages instead of text.
@@ -266,7 +266,8 @@ def trainer_rows(
     file = folder / SPLITS / f"{split}.jsonl"
     if not file.is_file():
         raise ValueError(
-            f"{file} does not exist; give the --out folder of a completed `adjudge generate`, which has {RUBRICS_FILE}"
+            f"{file} does not exist; give the --output folder of a completed `adjudge generate`, which has "
+            f"{RUBRICS_FILE}"
         )
     references = {} if inline else {one["key"]: one["reference"] for one in read_records(folder / PUBLISHED_FILE)}
     for number, record in enumerate(read_records(file), 1):

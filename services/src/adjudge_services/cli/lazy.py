@@ -5,6 +5,8 @@ and mistakes in options are answered without loading a database driver or a web 
 """
 
 import gc
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -24,16 +26,37 @@ def implemented_by(path: str) -> Callable[[Callable[P, None]], Callable[P, None]
 
     def declare(declaration: Callable[P, None]) -> Callable[P, None]:
         @wraps(declaration)
-        def command(*args: P.args, **kwargs: P.kwargs) -> None:
+        def command(*_: P.args, **kwargs: P.kwargs) -> None:
             options = dict(kwargs)
             context: Any = options.pop("context", None)
             if context is None or context.invoked_subcommand is None:
-                load(path)(*args, **options)
+                _carry_out(load(path), options)
 
         command.__dict__["implemented_by"] = path
         return command
 
     return declare
+
+
+def _carry_out(function: Callable[..., None], options: dict[str, Any]) -> None:
+    """Call a function; say in one line which setting is wrong if one is."""
+    if _SETTINGS not in sys.modules:
+        return function(**options)
+    from adjudge_services.cli.output import exit_with_error, warn
+    from adjudge_services.settings import SettingsError, misspelt_variables
+
+    if function.__module__ != _LOGS:
+        for variable, nearest in misspelt_variables(os.environ):
+            warn(f"{variable} is no setting and has no effect; did you mean {nearest}?")
+    try:
+        function(**options)
+    except SettingsError as error:
+        exit_with_error(str(error))
+
+
+_SETTINGS = "adjudge_services.settings"
+_LOGS = "adjudge_services.cli.operating.serving"
+"""Its processes write warnings to their log."""
 
 
 def load(path: str) -> Callable[..., None]:

@@ -2,10 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Final
+from importlib.metadata import version as distribution_version
+from typing import Annotated, Final
 
 import typer
 
+from adjudge_services.cli.help import Command, Group
 from adjudge_services.cli.judges import commands as judges
 from adjudge_services.cli.measuring import commands as measuring
 from adjudge_services.cli.operating import commands as operating
@@ -58,35 +60,50 @@ PANELS: Final[Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]]] = {
 """Every command and group of commands, by the panel of the help that shows it."""
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"adjudge {distribution_version('adjudge')}")
+        raise typer.Exit
+
+
 def _build_app() -> typer.Typer:
     app = typer.Typer(
         help="Judge responses by rubrics and turn the verdicts into rewards.",
         no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_show_locals=False,  # they include keys and texts
     )
-    app.callback()(_no_options)
+    app.callback()(_adjudge)
     for panel, commands in PANELS.items():
         for name, command in commands.items():
             if isinstance(command, typer.Typer):
                 app.add_typer(command, name=name, rich_help_panel=panel)
             else:
                 app.command(name, rich_help_panel=panel)(command)
-    _join_help_lines(app)
+    app.info.cls = Group
+    _finish(app)
     return app
 
 
-def _no_options() -> None:
+def _adjudge(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
     """Judge responses by rubrics and turn the verdicts into rewards."""
 
 
-def _join_help_lines(commands: typer.Typer) -> None:
-    """Join the lines of each paragraph in every command's help; otherwise typer keeps a docstring's line breaks."""
+def _finish(commands: typer.Typer) -> None:
+    """Set the classes of commands, and join the lines of each paragraph of their help, which typer leaves broken."""
     for command in commands.registered_commands:
+        command.cls = Command
         doc = inspect.getdoc(command.callback) or ""
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
     for group in commands.registered_groups:
+        group.cls = Group
         if group.typer_instance is not None:
-            _join_help_lines(group.typer_instance)
+            _finish(group.typer_instance)
 
 
 app = _build_app()

@@ -18,7 +18,7 @@ from adjudge_services.cli.judges.evaluate import (
     measured_now,
     write_report,
 )
-from adjudge_services.cli.output import exit_with_error, out
+from adjudge_services.cli.output import exit_with_error, file_name, out
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
 
@@ -78,7 +78,7 @@ def bakeoff(
     )
     found = bake_off(list(zip(contenders, answered, strict=True)), cost)
     heading = {
-        "data set": f"{dataset}{'' if half == 'all' else f', half {half}'}",
+        "data set": f"{file_name(Path(dataset))}{'' if half == 'all' else f', half {half}'}",
         "labels by": labelled_by,
         "examples": f"{len(examples):,} of {len({one.row for one in examples}):,} rows",
         "measured": measured_now(),

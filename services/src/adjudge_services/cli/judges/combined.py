@@ -17,7 +17,7 @@ from adjudge_services.cli.judges.evaluate import (
     judging_options,
     load_examples,
 )
-from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.output import err, exit_with_error, file_name, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
@@ -82,7 +82,7 @@ def cascade(
     except (DatasetError, MissingExtraError, StartError, AdjudgeError, ValueError, OSError) as problem:
         exit_with_error(str(problem))
     heading = {
-        "data set": dataset,
+        "data set": file_name(Path(dataset)),
         "small judge": small,
         "large judge": large,
         "labels by": labelled_by,
@@ -169,7 +169,7 @@ def panel(
         sys.stdout.write(json.dumps({"prevalence": fitted.model.prevalence, "judges": shown, "measured": measured}))
         sys.stdout.write("\n")
     else:
-        _show_panel(dataset, labelled_by, len(fit), len(held), shown, figures)
+        _show_panel(file_name(Path(dataset)), labelled_by, len(fit), len(held), shown, figures)
     if name is None:
         return
     _store(

@@ -8,11 +8,14 @@ import typer
 from adjudge_services.cli.lazy import implemented_by
 from adjudge_services.cli.options import (
     DEFAULT_PROJECT,
+    JUDGING,
+    SERVICE,
     ConcurrencyOption,
     CriteriaPerCallOption,
     DeadlineOption,
     JsonOption,
     JudgingProtocol,
+    copy_dataset,
 )
 
 DEFAULT_MODEL = "qwen2.5-coder-1.5b"
@@ -24,38 +27,32 @@ JudgeArgument = Annotated[
         metavar="JUDGE",
     ),
 ]
-
-
 DatasetArgument = Annotated[
-    str, typer.Argument(help="JSONL with labels, or READER:PATH, such as llmbar:llmbar.jsonl.", metavar="DATASET")
+    str,
+    typer.Argument(
+        help="JSONL with labels, or READER:PATH, such as llmbar:llmbar.jsonl, or - for standard input.",
+        metavar="DATASET",
+        callback=copy_dataset,
+    ),
 ]
-
-
 ServiceOption = Annotated[
-    str | None, typer.Option(help="Address of a running service, for a judge by name.", envvar="ADJUDGE_URL")
+    str | None,
+    typer.Option(
+        help="Address of a running service, for a judge by name.", envvar="ADJUDGE_URL", rich_help_panel=SERVICE
+    ),
 ]
-
-
 LimitOption = Annotated[int | None, typer.Option(min=1, help="Judge at most N examples, chosen by a fixed hash.")]
-
-
 LongestOption = Annotated[int | None, typer.Option(min=1, help="Leave out examples with longer texts, in characters.")]
-
-
 HalfOption = Annotated[
     Literal["all", "fit", "held"], typer.Option(help="Rows to use; `adjudge calibrate` fits on the half fit.")
 ]
-
-
 LabelsOption = Annotated[
     Path | None, typer.Option(help="For run:NAME: JSONL with group, response and labels.", dir_okay=False)
 ]
-
-
 HtmlOption = Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")]
-
-
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.")]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.", rich_help_panel=SERVICE)
+]
 
 
 @implemented_by("adjudge_services.cli.judges.evaluate:evaluate")
@@ -66,11 +63,15 @@ def evaluate(
     half: HalfOption = "all",
     limit: LimitOption = None,
     longest: LongestOption = None,
-    protocol: Annotated[JudgingProtocol | None, typer.Option(help="Judging protocol; by default binary.")] = None,
+    protocol: Annotated[
+        JudgingProtocol | None, typer.Option(help="Judging protocol; by default binary.", rich_help_panel=JUDGING)
+    ] = None,
     criteria_per_call: CriteriaPerCallOption = None,
-    rationale: Annotated[bool, typer.Option("--rationale", help="Have the judge write its reasons first.")] = False,
-    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.")] = 1,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
+    rationale: Annotated[
+        bool, typer.Option("--rationale", help="Have the judge write its reasons first.", rich_help_panel=JUDGING)
+    ] = False,
+    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.", rich_help_panel=JUDGING)] = 1,
+    template: Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)] = None,
     sensitivity: Annotated[
         int, typer.Option(min=0, help="Judge N of the responses again with criteria and responses changed.")
     ] = 0,
@@ -104,18 +105,29 @@ def bakeoff(
     ],
     protocol: Annotated[
         list[str] | None,
-        typer.Option(help="Judging protocol; repeat it. By default binary.", callback=_known_protocols),
+        typer.Option(
+            help="Judging protocol, by default binary; repeat it.", callback=_known_protocols, rich_help_panel=JUDGING
+        ),
     ] = None,
     criteria_per_call: Annotated[
-        list[str] | None, typer.Option(help="Criteria per judge call; repeat it.", metavar="N|all")
+        list[str] | None,
+        typer.Option(help="Criteria per judge call; repeat it.", metavar="N|all", rich_help_panel=JUDGING),
     ] = None,
     rationale: Annotated[
         list[bool] | None,
-        typer.Option("--rationale/--no-rationale", help="Reasons before the verdict; give both to compare."),
+        typer.Option(
+            "--rationale/--no-rationale",
+            help="Reasons before the verdict; give both to compare.",
+            rich_help_panel=JUDGING,
+        ),
     ] = None,
-    votes: Annotated[list[int] | None, typer.Option(min=1, help="Verdicts to sample per criterion; repeat it.")] = None,
+    votes: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Verdicts to sample per criterion; repeat it.", rich_help_panel=JUDGING),
+    ] = None,
     template: Annotated[
-        list[str] | None, typer.Option(help="A set of prompt templates, or default; repeat it.")
+        list[str] | None,
+        typer.Option(help="A set of prompt templates, or default; repeat it.", rich_help_panel=JUDGING),
     ] = None,
     cost: Annotated[
         Literal["seconds", "tokens_computed", "tokens_written", "calls"],
@@ -157,7 +169,7 @@ def attack(
     ] = None,
     targets: Annotated[int, typer.Option(min=1, help="Responses on which each attack is made.")] = 1,
     longest: LongestOption = None,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
+    template: Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)] = None,
     most_added: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Largest share of false accepts that attacks may add; else exit with 1."),
@@ -195,9 +207,13 @@ def calibrate(
     ] = None,
     limit: LimitOption = None,
     longest: LongestOption = None,
-    protocol: Annotated[Literal["binary", "stepwise"], typer.Option(help="Judging protocol.")] = "binary",
-    rationale: Annotated[bool, typer.Option("--rationale", help="Have the judge write its reasons first.")] = False,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
+    protocol: Annotated[
+        Literal["binary", "stepwise"], typer.Option(help="Judging protocol.", rich_help_panel=JUDGING)
+    ] = "binary",
+    rationale: Annotated[
+        bool, typer.Option("--rationale", help="Have the judge write its reasons first.", rich_help_panel=JUDGING)
+    ] = False,
+    template: Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Fit and measure, but store nothing.")] = False,
     fresh: FreshOption = False,
     url: ServiceOption = None,
@@ -237,12 +253,10 @@ def calibrations_alias(
 
 
 MemberArgument = Annotated[str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.")]
-
-
 NameOption = Annotated[str | None, typer.Option(help="Store what was fitted under this name.")]
-
-
-ProtocolOption = Annotated[Literal["binary", "stepwise"], typer.Option(help="Judging protocol.")]
+ProtocolOption = Annotated[
+    Literal["binary", "stepwise"], typer.Option(help="Judging protocol.", rich_help_panel=JUDGING)
+]
 
 
 @implemented_by("adjudge_services.cli.judges.combined:cascade")
@@ -257,8 +271,10 @@ def cascade(
     limit: LimitOption = None,
     longest: LongestOption = None,
     protocol: ProtocolOption = "binary",
-    rationale: Annotated[bool, typer.Option("--rationale", help="Have the judges write their reasons first.")] = False,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
+    rationale: Annotated[
+        bool, typer.Option("--rationale", help="Have the judges write their reasons first.", rich_help_panel=JUDGING)
+    ] = False,
+    template: Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)] = None,
     html: HtmlOption = None,
     as_json: JsonOption = False,
     fresh: FreshOption = False,
@@ -286,8 +302,10 @@ def panel(
     limit: LimitOption = None,
     longest: LongestOption = None,
     protocol: ProtocolOption = "binary",
-    rationale: Annotated[bool, typer.Option("--rationale", help="Have the judges write their reasons first.")] = False,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.")] = None,
+    rationale: Annotated[
+        bool, typer.Option("--rationale", help="Have the judges write their reasons first.", rich_help_panel=JUDGING)
+    ] = False,
+    template: Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)] = None,
     as_json: JsonOption = False,
     fresh: FreshOption = False,
     url: ServiceOption = None,
@@ -360,6 +378,7 @@ def models_pull(
 @implemented_by("adjudge_services.cli.judges.models:list_models")
 def models_list(
     check: Annotated[bool, typer.Option("--check", help="Hash every file instead of comparing sizes only.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the known models and their state on this machine."""
 
@@ -394,5 +413,5 @@ def templates_show(
 
 @templates_app.command("list")
 @implemented_by("adjudge_services.cli.judges.templates:list_sets")
-def templates_list() -> None:
+def templates_list(as_json: JsonOption = False) -> None:
     """List the template sets that requests can name: the built-in ones, and those in ADJUDGE_TEMPLATES_DIR."""

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from pydantic import ValidationError
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.output import err, exit_with_error, file_name, out
 from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import CombinedJudgeSettings, Settings
 from adjudge_services.wiring import StartError, prepare_store
@@ -93,7 +92,7 @@ def evaluate(
     known = next((one for one in judgements if one.fingerprint), judgements[0])
     heading = {
         "judge": known.model or judge,
-        "data set": f"{dataset}{'' if half == 'all' else f', half {half}'}",
+        "data set": f"{file_name(Path(dataset))}{'' if half == 'all' else f', half {half}'}",
         "fingerprint": known.fingerprint,
         "asked": ", ".join(f"{name} {value}" for name, value in options.items()) or "binary, one criterion a call",
         "labels by": labelled_by,
@@ -241,7 +240,7 @@ async def _judge(
 ) -> "list[Judgement]":
     from judge_server.evaluation.judging import judge_examples
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("loading the judge", total=None)
         async with judge_client(judge, url, settings) as client:
@@ -281,7 +280,7 @@ async def judge_contenders(
     for number, contender in enumerate(contenders):
         by_judge.setdefault(contender.judge, []).append(number)
     answered: dict[int, Sequence[Judgement] | str] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("judging", total=len(contenders) * len(examples))
         for judge, own in by_judge.items():
@@ -293,7 +292,7 @@ async def judge_contenders(
             try:
                 async with judge_client(judge, url, settings) as client:
                     for number in own:
-                        progress.update(task, description=escape(contenders[number].name))
+                        progress.update(task, description=contenders[number].name)
                         try:
                             answered[number] = await judge_examples(
                                 client,

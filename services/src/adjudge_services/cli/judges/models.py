@@ -7,10 +7,10 @@ themselves are the business of `judge_server.models`.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
-from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from judge_server.models import (
     DownloadProgress,
     ModelEntry,
@@ -42,7 +42,6 @@ _STYLES = {
     ModelState.CORRUPT: "bold red",
     ModelState.ABSENT: "dim",
 }
-_PIPED_WIDTH = 180
 
 
 class _Bar:
@@ -123,18 +122,20 @@ def pull(model: str, force: bool, allow_smaller: bool) -> None:
     typer.echo(path)
 
 
-def list_models(check: bool) -> None:
+def list_models(check: bool, as_json: bool) -> None:
     """Run `adjudge models list`."""
-    console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
+    with err.status("hashing the files") if check else nullcontext():
+        entries = model_entries(check=check)
+    if as_json:
+        print_json([{**asdict(one), "path": str(one.path)} for one in entries])
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("name", "size", "state", "licence", "note"):
         table.add_column(title, justify="right" if title == "size" else "left", no_wrap=title != "note")
-    with err.status("hashing the files") if check else nullcontext():
-        entries = model_entries(check=check)
     for entry in entries:
         table.add_row(escape(entry.name), format_bytes(entry.size), _state(entry), entry.licence, entry.note)
-    console.print(table)
-    console.print(f"in {models_dir()}", style="dim", soft_wrap=True)
+    out.print(table)
+    out.print(f"in {models_dir()}", style="dim", soft_wrap=True)
 
 
 def path(model: str) -> None:

@@ -4,12 +4,13 @@ The rules for templates are in `judge_server.prompts.sources`.
 """
 
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.output import exit_with_error, out
+from adjudge_services.cli.output import exit_with_error, out, print_json
 from adjudge_services.settings import Settings
 from judge_server.prompts.library import SET_FILE, TemplateLibrary, builtin_sets, load_set, read_declaration
 from judge_server.prompts.sources import (
@@ -74,7 +75,7 @@ def _show_of_set(set_name: str, name: str | None) -> None:
     typer.echo("\n".join(sorted(paths)) if name is None else paths[name].read_text(encoding="utf-8"), nl=name is None)
 
 
-def list_sets() -> None:
+def list_sets(as_json: bool) -> None:
     """Run `adjudge templates list`."""
     folder = Settings().templates_dir
     if folder is not None and not folder.is_dir():
@@ -83,12 +84,19 @@ def list_sets() -> None:
         )
     shipped = builtin_sets()
     table = Table("name", "source", "state", "templates")
+    found: list[dict[str, Any]] = []
     for name, path in sorted(TemplateLibrary(folder).folders.items()):
         source = (
             "built-in" if path == shipped.get(name) else "yours, overrides built-in" if name in shipped else "yours"
         )
         try:
-            table.add_row(name, source, "[green]ok[/]", ", ".join(load_set(path).templates))
+            templates = list(load_set(path).templates)
+            found.append({"name": name, "source": source, "problem": None, "templates": templates})
+            table.add_row(name, source, "[green]ok[/]", ", ".join(templates))
         except InvalidTemplate as error:
+            found.append({"name": name, "source": source, "problem": str(error), "templates": []})
             table.add_row(name, source, "[bold red]wrong[/]", escape(str(error)))
-    out.print(table)
+    if as_json:
+        print_json(found)
+    else:
+        out.print(table)

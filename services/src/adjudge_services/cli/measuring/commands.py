@@ -9,6 +9,7 @@ import typer
 from adjudge_services.cli.lazy import implemented_by
 from adjudge_services.cli.options import (
     DEFAULT_PROJECT,
+    OUTPUT,
     ConcurrencyOption,
     DeadlineOption,
     EngineOption,
@@ -17,7 +18,11 @@ from adjudge_services.cli.options import (
     ProjectOption,
     RewardMode,
     UrlOption,
+    input_argument,
 )
+
+_OF_RUN = "A recorded run"
+_LOOPING = "Looping"
 
 
 class FailOn(StrEnum):
@@ -30,18 +35,27 @@ class FailOn(StrEnum):
 
 @implemented_by("adjudge_services.cli.measuring.measure:measure")
 def measure(
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="JSONL with a problem per line: prompt, responses, …", exists=True, dir_okay=False),
+    file: Annotated[Path | None, input_argument("JSONL with a problem per line: prompt, responses, …")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Measure this run in the ledger instead of a file.", rich_help_panel=_OF_RUN)
     ] = None,
-    run: Annotated[str | None, typer.Option(help="Measure this run in the ledger instead of a file.")] = None,
-    step: Annotated[int | None, typer.Option(min=0, help="With --run: only this training step.")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="With --run: only this training step.", rich_help_panel=_OF_RUN)
+    ] = None,
     texts: Annotated[
         bool,
-        typer.Option("--texts", help="With --run: also measure looping and diversity, from the texts in the ledger."),
+        typer.Option(
+            "--texts",
+            help="With --run: also measure looping and diversity, from the texts in the ledger.",
+            rich_help_panel=_OF_RUN,
+        ),
     ] = False,
     project: Annotated[
-        str, typer.Option(help="With --run: the project, if the database is read; a service uses the key's project.")
+        str,
+        typer.Option(
+            help="With --run: the project, if the database is read; a service uses the key's project.",
+            rich_help_panel=_OF_RUN,
+        ),
     ] = DEFAULT_PROJECT,
     against: Annotated[
         str | None,
@@ -69,14 +83,29 @@ def measure(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Measure only the first N lines.")] = None,
     max_corrections: Annotated[
-        int, typer.Option(min=0, help="A text with more self-correction phrases counts as looping.")
+        int,
+        typer.Option(
+            min=0, help="A text with more self-correction phrases counts as looping.", rich_help_panel=_LOOPING
+        ),
     ] = 20,
     max_duplicates: Annotated[
-        float, typer.Option(min=0, max=1, help="A text with a larger share of repeated paragraphs counts as looping.")
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="A text with a larger share of repeated paragraphs counts as looping.",
+            rich_help_panel=_LOOPING,
+        ),
     ] = 0.1,
-    min_paragraph_words: Annotated[int, typer.Option(min=1, help="Words; shorter paragraphs are not compared.")] = 5,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot the figures here, as SVG or PNG.")] = None,
+    min_paragraph_words: Annotated[
+        int, typer.Option(min=1, help="Words; shorter paragraphs are not compared.", rich_help_panel=_LOOPING)
+    ] = 5,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.", rich_help_panel=OUTPUT)
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Plot the figures here, as SVG or PNG.", rich_help_panel=OUTPUT)
+    ] = None,
     url: UrlOption = None,
     engine: EngineOption = None,
     concurrency: ConcurrencyOption = 8,

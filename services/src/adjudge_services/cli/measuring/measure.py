@@ -25,7 +25,7 @@ from adjudge_services.cli.measuring.measure_file import (
     with_distances,
 )
 from adjudge_services.cli.measuring.measure_ledger import RunFilter, RunProblems, problems_of, read_responses
-from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
     GroupLine,
@@ -189,7 +189,7 @@ def measure(
     groups = [line for line in lines if isinstance(line, MeasuredLine)]
     if not groups:
         print_refused_lines(file, refused)
-        exit_with_error(f"{file} has no lines that can be measured")
+        exit_with_error(f"{file_name(file)} has no lines that can be measured")
     try:
         shared = read_rubric_argument(rubric) if rubric else None
         how: dict[str, Any] = {"mode": mode or "weighted_mean", "steps": steps, "concurrency": concurrency}

@@ -24,6 +24,7 @@ from judge_server.measuring.trajectories import (
     step_groups,
 )
 from trainer_client import AdjudgeError, AsyncClient
+from trainer_client.errors import ConnectionFailed
 from trainer_client.measures import self_bleu
 from trainer_client.text.loops import loops
 from trainer_client.text.thinking import judged_content
@@ -70,6 +71,9 @@ async def measure_lines(
         deadline_s: seconds that one response may take.
         limits: the limits from which a text counts as looping.
         embeddings: the endpoint for the semantic distance; None skips it.
+
+    Raises:
+        ConnectionFailed: the service cannot be reached.
     """
     failed: dict[int, str] = {}
     known = [line for line in lines if line.group.ground_truth]
@@ -121,6 +125,8 @@ async def _scored(
         return {}
     asked = options | {"deadline_s": deadline_s}
     scored = await score_groups(client, lines, asked, concurrency=concurrency, advance=lambda: None)
+    if scored.unreachable is not None:
+        raise scored.unreachable
     for number, reason in scored.refused.items():
         failed.setdefault(number, reason)
     answered = [line.number for line in lines if line.number not in scored.refused]
@@ -165,6 +171,8 @@ async def _steps(
         async with slots:
             try:
                 answer = await client.verdicts(groups, {"criteria": [STEP_CRITERION]}, deadline_s=deadline_s)
+            except ConnectionFailed:
+                raise
             except AdjudgeError as error:
                 return error
         return tuple([verdict.score for each in answer.groups for verdict in each.responses[0].verdicts])
@@ -325,6 +333,9 @@ async def compare_sides(
         question: the question about a pair, instead of the service's default.
         concurrency: problems to compare at a time.
         deadline_s: seconds that one problem may take.
+
+    Raises:
+        ConnectionFailed: the service cannot be reached.
     """
     problems, unmatched = pairs_of(a, b)
     slots = asyncio.Semaphore(concurrency)
@@ -333,6 +344,8 @@ async def compare_sides(
         async with slots:
             try:
                 answer = await client.compare(pairs, rubric, question=question, deadline_s=deadline_s)
+            except ConnectionFailed:
+                raise
             except AdjudgeError as error:
                 return error
         return answer.pairs

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from adjudge_services.cli.lazy import implemented_by
-from adjudge_services.cli.options import DEFAULT_PROJECT, JsonOption
+from adjudge_services.cli.options import DEFAULT_PROJECT, JsonOption, input_argument
 
 JUDGE_PORT = 8001
 SCOPES = ("read", "score", "rubrics:write", "metrics", "admin")
@@ -17,7 +17,7 @@ def serve(
     host: Annotated[
         str | None, typer.Option(help="Address to listen on; off loopback requests need an API key.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
 ) -> None:
     """Serve the API and its judge until stopped. Other settings come from ADJUDGE_… variables."""
@@ -28,7 +28,7 @@ def api(
     host: Annotated[
         str | None, typer.Option(help="Address to listen on; off loopback requests need an API key.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = None,
     judge: Annotated[
         list[str] | None,
         typer.Option(help="URL of a judge process; may be repeated for processes with the same model."),
@@ -43,7 +43,8 @@ def judge(
         str | None, typer.Option(help="Address to listen on; off loopback ADJUDGE_JUDGE_TOKEN must be set.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help=f"Port to listen on, by default {JUDGE_PORT}; 0 takes a free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help=f"Port to listen on, by default {JUDGE_PORT}; 0 takes a free one."),
     ] = None,
     engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
 ) -> None:
@@ -57,7 +58,10 @@ def worker(
     ] = 4,
     url: Annotated[str | None, typer.Option(help="Address of the service; by default ADJUDGE_URL.")] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port for /healthz, /readyz and /metrics; none by default, 0 takes a free one.")
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port for /healthz, /readyz and /metrics; none by default, 0 takes a free one."
+        ),
     ] = None,
 ) -> None:
     """Process operations until stopped. Settings come from ADJUDGE_… variables, the queue from ADJUDGE_QUEUE_URL.
@@ -68,7 +72,7 @@ def worker(
 
 
 @implemented_by("adjudge_services.cli.operating.doctor:doctor")
-def doctor() -> None:
+def doctor(as_json: JsonOption = False) -> None:
     """Check an installation part by part and say how to fix it. Exits with 1 if any part fails.
 
     If ADJUDGE_JUDGES is set, those judges are checked; otherwise the engine of this host is loaded and checked.
@@ -88,8 +92,6 @@ def top(
 
 
 ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="Address of the service; by default ADJUDGE_URL.")]
-
-
 OperationIdArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
 
 
@@ -102,9 +104,7 @@ operations_app = typer.Typer(
 @implemented_by("adjudge_services.cli.operating.operations:submit")
 def operations_submit(
     kind: Annotated[str, typer.Argument(help="score, evaluate_judge, generate_rubrics or validate_rubrics.")],
-    file: Annotated[
-        Path | None, typer.Argument(help="JSONL with an input per line.", metavar="INPUT", exists=True, dir_okay=False)
-    ] = None,
+    file: Annotated[Path | None, input_argument("JSONL with an input per line.", metavar="INPUT")] = None,
     options: Annotated[
         str, typer.Option(help="Other fields of the request, as JSON: rubric, reward, judging, run, generator, …")
     ] = "{}",
@@ -118,7 +118,7 @@ def operations_submit(
 
 @operations_app.command("list")
 @implemented_by("adjudge_services.cli.operating.operations:list_operations")
-def operations_list(url: ServiceUrlOption = None) -> None:
+def operations_list(as_json: JsonOption = False, url: ServiceUrlOption = None) -> None:
     """List the newest operations."""
 
 
@@ -139,7 +139,7 @@ def operations_watch(id_: OperationIdArgument, url: ServiceUrlOption = None) -> 
 def operations_results(
     id_: OperationIdArgument,
     output: Annotated[
-        Path | None, typer.Option("--output", help="File for the results; by default standard output.")
+        Path | None, typer.Option("--output", "-o", help="File for the results; by default standard output.")
     ] = None,
     url: ServiceUrlOption = None,
 ) -> None:
@@ -235,7 +235,7 @@ def ledger_purge(
 
 @ledger_app.command("refused")
 @implemented_by("adjudge_services.cli.operating.database:refused")
-def ledger_refused() -> None:
+def ledger_refused(as_json: JsonOption = False) -> None:
     """List the rows that the database refused, and why. They are kept in the data folder.
 
     Each line is a request, or a spool file that cannot be read.
@@ -256,18 +256,12 @@ def ledger_retry(
 
 
 WeightOption = Annotated[str | None, typer.Option(help="Weight of the project's share of the judge; 1 by default.")]
-
-
 RequestsPerMinuteOption = Annotated[
     str | None, typer.Option(help="Limit of requests per minute per API process; none removes it.")
 ]
-
-
 TokensPerDayOption = Annotated[
     str | None, typer.Option(help="Limit of prompt tokens computed per day (UTC); none removes it.")
 ]
-
-
 TokensTotalOption = Annotated[
     str | None, typer.Option(help="Limit of prompt tokens computed in total; none removes it.")
 ]
@@ -302,7 +296,7 @@ def projects_limits(
 
 @projects_app.command("list")
 @implemented_by("adjudge_services.cli.operating.projects:list_projects")
-def projects_list() -> None:
+def projects_list(as_json: JsonOption = False) -> None:
     """List projects with their limits and the prompt tokens computed for them, today and in total."""
 
 
@@ -330,6 +324,7 @@ def keys_create(
 def keys_list(
     project: Annotated[str | None, typer.Option(help="Only keys of this project.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Include revoked and expired keys.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List keys. Their secrets are not stored and cannot be shown."""
 
@@ -348,5 +343,6 @@ def audit(
         typer.Option(help="Only changes of this subject: math/quadratics@production, a key's id, a project."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of changes to show, newest first.")] = 50,
+    as_json: JsonOption = False,
 ) -> None:
     """Show who changed rubrics, aliases, tags, keys, projects and limits, with the values before and after."""

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, describe_schema_status, prepare_store
 from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile, QuarantineFull
@@ -165,12 +165,17 @@ def purge(run: str | None, older_than: float | None, project: str, yes: bool) ->
     )
 
 
-def refused() -> None:
+def refused(as_json: bool) -> None:
     """Run `adjudge ledger refused`."""
     quarantined = _quarantine(Settings()).quarantined()
-    table = Table("file", "kept since", "project", "run", "request", "verdicts", "reason")
-    for one in quarantined:
-        table.add_row(*map(escape, (one.path.stem, f"{one.at:%Y-%m-%d %H:%M:%S}", *_about(one), one.reason)))
+    columns = ("file", "kept since", "project", "run", "request", "verdicts", "reason")
+    rows = [(one.path.stem, f"{one.at:%Y-%m-%d %H:%M:%S}", *_about(one), one.reason) for one in quarantined]
+    if as_json:
+        print_json([dict(zip(("file", "kept_since", *columns[2:]), row, strict=True)) for row in rows])
+        return
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*map(escape, row))
     if quarantined:
         out.print(table)
     out.print(

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.output import out
+from adjudge_services.cli.output import out, print_json
 from adjudge_services.judges import build_engine, judge_links
 from adjudge_services.operations import check_queue, operation_store
 from adjudge_services.settings import Settings
@@ -153,23 +153,32 @@ async def _judge_process(link: JudgeClient) -> tuple[str, str]:
 Check = Callable[[Settings], Coroutine[Any, Any, str]]
 
 
-def doctor() -> None:
+_STYLES = {"ok": "green", "warning": "yellow", "wrong": "bold red", "not checked": "dim"}
+
+
+def doctor(as_json: bool) -> None:
     """Run `adjudge doctor`."""
     settings = Settings()
-    table = Table("check", "result", "what was seen", title="adjudge doctor", title_justify="left")
     wrong: set[str] = set()
+    rows: list[tuple[str, str, str]] = []
     for name, check in (COMMON_CHECKS | (REMOTE_CHECKS if settings.judges else LOCAL_CHECKS)).items():
         if wrong & PREREQUISITES.get(name, set()):
-            table.add_row(name, "[dim]not checked[/]", f"needs the {' and the '.join(sorted(PREREQUISITES[name]))}")
+            rows.append((name, "not checked", f"needs the {' and the '.join(sorted(PREREQUISITES[name]))}"))
             continue
         try:
             seen = asyncio.run(check(settings))
-            result = "[yellow]warning[/]" if isinstance(seen, CheckWarning) else "[green]ok[/]"
+            result = "warning" if isinstance(seen, CheckWarning) else "ok"
         except Exception as error:  # noqa: BLE001 - whatever is wrong belongs in the table
-            seen, result = str(error) or type(error).__name__, "[bold red]wrong[/]"
+            seen, result = str(error) or type(error).__name__, "wrong"
             wrong.add(name)
-        table.add_row(name, result, escape(seen))
-    out.print(table)
+        rows.append((name, result, seen))
+    if as_json:
+        print_json([{"check": name, "result": result, "seen": seen} for name, result, seen in rows])
+    else:
+        table = Table("check", "result", "what was seen", title="adjudge doctor", title_justify="left")
+        for name, result, seen in rows:
+            table.add_row(name, f"[{_STYLES[result]}]{result}[/]", escape(seen))
+        out.print(table)
     raise typer.Exit(1 if wrong else 0)
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from adjudge_services.operations import operation_store
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
@@ -39,17 +39,21 @@ def submit(
         exit_with_error(str(error))
 
 
-def list_operations(url: str | None) -> None:
+def list_operations(as_json: bool, url: str | None) -> None:
     """Run `adjudge operations list`."""
     table = Table("id", "kind", "state", "done", "failed", "judge calls", "submitted (UTC)")
     try:
         with _client(url) as client:
-            for one in client.operations():
-                done = f"{one.progress.done:,} of {one.progress.total or 0:,}"
-                row = (one.id, one.kind, one.state, done, f"{one.progress.failed:,}", f"{one.usage.judge_calls:,}")
-                table.add_row(*row, f"{one.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}")
+            found = client.operations()
     except AdjudgeError as error:
         exit_with_error(str(error))
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in found])
+        return
+    for one in found:
+        done = f"{one.progress.done:,} of {one.progress.total or 0:,}"
+        row = (one.id, one.kind, one.state, done, f"{one.progress.failed:,}", f"{one.usage.judge_calls:,}")
+        table.add_row(*row, f"{one.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}")
     out.print(table)
 
 
@@ -128,7 +132,12 @@ def _call_service(url: str | None, call: Any) -> Operation:
 
 
 def _follow(client: Client, id_: str) -> Operation:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[about]}", markup=False),
+    )
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("queued", total=None, about="")
         for operation in client.follow(id_):

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, command_line_user, prepare_store
 from judge_server.auth.keys import make_key
@@ -72,7 +72,7 @@ def limits(
     out.print(f"{changed.id}: {described}", highlight=False)
 
 
-def list_projects() -> None:
+def list_projects(as_json: bool) -> None:
     """Run `adjudge projects list`."""
 
     async def read(tenants: TenantStore) -> list[tuple[Project, TokenUsage]]:
@@ -82,7 +82,16 @@ def list_projects() -> None:
     table = Table(
         "project", "created", "weight", "requests/min", "tokens today", "daily limit", "tokens total", "limit"
     )
-    for project, used in with_tenants(read):
+    found = with_tenants(read)
+    if as_json:
+        print_json(
+            [
+                {**project.model_dump(mode="json"), "tokens_today": used.on_day, "tokens_total": used.total}
+                for project, used in found
+            ]
+        )
+        return
+    for project, used in found:
         limits = project.limits
         bounds = [
             "-" if bound is None else f"{bound:,}"
@@ -93,9 +102,12 @@ def list_projects() -> None:
     out.print(table)
 
 
-def audit(project: str | None, subject: str | None, limit: int) -> None:
+def audit(project: str | None, subject: str | None, limit: int, as_json: bool) -> None:
     """Run `adjudge audit`."""
     rows = with_tenants(lambda tenants: tenants.audit(project, subject=subject, limit=limit))
+    if as_json:
+        print_json([row.model_dump(mode="json") for row in rows])
+        return
     table = Table("time", "project", "actor", "action", "subject")
     for side in ("before", "after"):
         table.add_column(side, overflow="fold")
@@ -148,16 +160,18 @@ def create_key(scopes: list[str] | None, project: str, label: str, expires_in: f
     typer.echo(new_key.text)
 
 
-def list_keys(project: str | None, all_: bool) -> None:
+def list_keys(project: str | None, all_: bool, as_json: bool) -> None:
     """Run `adjudge keys list`."""
     now = datetime.now(UTC)
     keys = with_tenants(lambda tenants: tenants.keys(project))
+    shown = [(key, state) for key in keys if (state := key.state_at(now)) == "usable" or all_]
+    if as_json:
+        print_json([{**key.model_dump(mode="json"), "state": state} for key, state in shown])
+        return
     table = Table("key", "project", "scopes", "label", "state", "created", "expires", "last used")
-    for key in keys:
-        state = key.state_at(now)
-        if all_ or state == "usable":
-            moments = (format_time(key.created_at), format_time(key.expires_at), format_time(key.last_used_at))
-            table.add_row(key.id, key.project_id, " ".join(key.scopes), escape(key.label), state, *moments)
+    for key, state in shown:
+        moments = (format_time(key.created_at), format_time(key.expires_at), format_time(key.last_used_at))
+        table.add_row(key.id, key.project_id, " ".join(key.scopes), escape(key.label), state, *moments)
     if table.row_count:
         out.print(table)
     else:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from adjudge_services.cli.output import exit_with_error, out
+from adjudge_services.cli.output import exit_with_error, file_name, out
 from adjudge_services.cli.rubrics.store import with_store
 from judge_server import rubrics as changes
 from judge_server.rubrics import PROJECT_ID, find_rubric
@@ -119,7 +119,7 @@ def publish(
                 {**(lineage.model_dump(exclude_unset=True) if lineage else {}), "author": author}
             )
     except (FormatError, UnicodeDecodeError, ValueError) as error:
-        exit_with_error(f"{file}: {error}")
+        exit_with_error(f"{file_name(file)}: {error}")
     kept = {**(document.metadata or {}), **_pairs(metadata or [])}
     version, added = with_store(
         lambda store: store.publish(

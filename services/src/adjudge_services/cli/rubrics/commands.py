@@ -7,6 +7,7 @@ import typer
 
 from adjudge_services.cli.lazy import implemented_by
 from adjudge_services.cli.options import (
+    OUTPUT,
     ConcurrencyOption,
     DeadlineOption,
     EngineOption,
@@ -15,6 +16,8 @@ from adjudge_services.cli.options import (
     ModeOption,
     RubricOption,
     UrlOption,
+    copy_one_of,
+    input_argument,
 )
 
 PaperSystem = Literal["rgr", "srar", "grounded", "dro", "ruscarl"]
@@ -32,11 +35,10 @@ def rubrics() -> None:
 @implemented_by("adjudge_services.cli.rubrics.generate:generate")
 def generate(
     kind: Annotated[str | None, typer.Argument(help="A generator; see --list.")] = None,
-    file: Annotated[
-        Path | None, typer.Argument(help="JSONL with an input per line.", metavar="INPUT", exists=True, dir_okay=False)
-    ] = None,
+    file: Annotated[Path | None, input_argument("JSONL with an input per line.", metavar="INPUT")] = None,
     output: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the results; an unfinished run in it is continued.")
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the results; an unfinished run in it is continued."),
     ] = None,
     engine: Annotated[str | None, typer.Option(help="Engine URL of the model that writes the rubrics.")] = None,
     assignments: Annotated[
@@ -66,9 +68,11 @@ def generate(
 @implemented_by("adjudge_services.cli.rubrics.generate:rows")
 def rows(
     run: Annotated[
-        Path, typer.Argument(help="The --out folder of an `adjudge generate` run.", exists=True, file_okay=False)
+        Path, typer.Argument(help="The --output folder of an `adjudge generate` run.", exists=True, file_okay=False)
     ],
-    output: Annotated[Path, typer.Option("--out", help="Folder for train.jsonl, validation.jsonl and test.jsonl.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for train.jsonl, validation.jsonl and test.jsonl.")
+    ],
     inline: Annotated[
         bool, typer.Option("--inline", help="Put the criteria into the rows instead of the published reference.")
     ] = False,
@@ -80,19 +84,15 @@ def rows(
 
 
 NameArgument = Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")]
-
-
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Maximum number to show.")]
-
-
 TagOption = Annotated[str | None, typer.Option(help="Only rubrics that have this tag.")]
 
 
 @rubrics_app.command("publish")
 @implemented_by("adjudge_services.cli.rubrics.changes:publish")
 def publish(
-    name: Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")],
-    file: Annotated[Path, typer.Argument(help="The rubric, in one of the formats.", exists=True, dir_okay=False)],
+    name: NameArgument,
+    file: Annotated[Path, input_argument("The rubric, in one of the formats.")],
     format: Annotated[
         str | None,
         typer.Option(
@@ -116,7 +116,9 @@ def publish(
 
 @rubrics_app.command("show")
 @implemented_by("adjudge_services.cli.rubrics.show:show")
-def show(reference: Annotated[str, typer.Argument(help="name, name@3, name@alias or sha256:…")]) -> None:
+def show(
+    reference: Annotated[str, typer.Argument(help="name, name@3, name@alias or sha256:…")], as_json: JsonOption = False
+) -> None:
     """Show a version: its origin, whether it is in use, and its criteria."""
 
 
@@ -126,6 +128,7 @@ def list_rubrics(
     prefix: Annotated[str, typer.Argument(help="Only rubrics whose name begins with this.")] = "",
     tag: TagOption = None,
     max_count: LimitOption = 1_000,
+    as_json: JsonOption = False,
 ) -> None:
     """List rubrics by name, each with its current version."""
 
@@ -137,6 +140,7 @@ def search(
     prefix: Annotated[str, typer.Option(help="Only rubrics whose name begins with this.")] = "",
     tag: TagOption = None,
     max_count: LimitOption = 1_000,
+    as_json: JsonOption = False,
 ) -> None:
     """List the rubrics whose criteria contain all of the given words, ignoring case."""
 
@@ -144,8 +148,9 @@ def search(
 @rubrics_app.command("history")
 @implemented_by("adjudge_services.cli.rubrics.show:history")
 def history(
-    name: Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")],
+    name: NameArgument,
     max_count: LimitOption = 100,
+    as_json: JsonOption = False,
 ) -> None:
     """List the versions of a rubric, newest first."""
 
@@ -153,12 +158,12 @@ def history(
 @rubrics_app.command("diff")
 @implemented_by("adjudge_services.cli.rubrics.show:diff")
 def diff(
-    name: Annotated[str, typer.Argument(help="The rubric, for example math/quadratics.")],
+    name: NameArgument,
     before: Annotated[str, typer.Argument(metavar="FROM", help="A version number or an alias.")],
     after: Annotated[
         str,
         typer.Argument(
-            metavar="[TO]", help="A version number or an alias; by default the latest version.", show_default=False
+            metavar="TO", help="A version number or an alias; by default the latest version.", show_default=False
         ),
     ] = "latest",
     as_json: JsonOption = False,
@@ -205,9 +210,7 @@ def retire(
 def discriminate(
     file: Annotated[
         Path,
-        typer.Argument(
-            help="JSONL with a prompt per line and its good and bad responses.", exists=True, dir_okay=False
-        ),
+        input_argument("JSONL with a prompt per line and its good and bad responses."),
     ],
     rubric: RubricOption = None,
     mode: ModeOption = "weighted_mean",
@@ -221,7 +224,9 @@ def discriminate(
             min=0, max=1, help="Exit with 1 if good responses rank above bad ones less often than this share."
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.", rich_help_panel=OUTPUT)
+    ] = None,
     url: UrlOption = None,
     engine: EngineOption = None,
     concurrency: ConcurrencyOption = 8,
@@ -261,7 +266,7 @@ def export(
     to: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Folder for the files; without it a single rubric is printed.", file_okay=False
+            "--output", "-o", help="Folder for the files; without it a single rubric is printed.", file_okay=False
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
@@ -272,7 +277,12 @@ def export(
 @rubrics_app.command("lint")
 @implemented_by("adjudge_services.cli.rubrics.lint:lint_rubrics")
 def lint_rubrics(
-    rubrics: Annotated[list[str], typer.Argument(help="Files or references: name, name@3, sha256:…")],
+    rubrics: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files or references: name, name@3, sha256:…, or - for standard input.", callback=copy_one_of
+        ),
+    ],
     system: Annotated[
         PaperSystem | None,
         typer.Option(

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
     PairLine,
@@ -120,7 +120,7 @@ def discriminate(
         pairs = [line for line in pairs if line.group.rubric is not None]
     if not pairs:
         print_refused_lines(file, refused)
-        exit_with_error(f"{file} has no lines that can be judged")
+        exit_with_error(f"{file_name(file)} has no lines that can be judged")
     settings = Settings(engine_url=engine) if engine else Settings()
     options = {"mode": mode, "protocol": protocol, "deadline_s": deadline_s}
     try:
@@ -167,6 +167,8 @@ async def _judge(
                 concurrency=concurrency,
                 advance=lambda: progress.advance(task),
             )
+    if scored.unreachable is not None:
+        raise scored.unreachable
     labelled = []
     judged = [line for line in known if line.number not in scored.refused]
     for line, group in zip(judged, scored.groups, strict=True):

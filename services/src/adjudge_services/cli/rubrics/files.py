@@ -11,7 +11,6 @@ from pathlib import Path, PurePath
 from typing import Final
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -34,7 +33,6 @@ from rubric_store.formats.reading import check_format
 from trainer_client.wire import RubricContent, RubricVersion
 
 MAX_FILE_BYTES: Final = 512 * 2**20
-_PIPED_WIDTH = 160
 
 
 @dataclass
@@ -58,8 +56,7 @@ def import_rubrics(paths: list[Path], prefix: str, format: str | None, dry_run: 
     imported = _read(files, format, prefix)
     if not dry_run:
         with_store(lambda store: _publish(store, imported))
-    console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
-    console.print(_table(imported, dry_run=dry_run))
+    out.print(_table(imported, dry_run=dry_run))
     refused = [file for file in imported if file.problems]
     for file in refused:
         for problem in file.problems:
@@ -174,7 +171,7 @@ def export(references: list[str] | None, prefix: str | None, format: str, to: Pa
     if not found:
         exit_with_error(f"no rubric's name begins with {prefix!r}")
     if to is None and len(found) != 1:
-        exit_with_error(f"{len(found)} rubrics cannot be printed at once; give a folder with --out")
+        exit_with_error(f"{len(found)} rubrics cannot be printed at once; give a folder with --output")
     several = Counter(version.name for version, _ in found)
     failed = 0
     for version, tags in found:

@@ -221,7 +221,7 @@ def generate(
         return
     if kind is None or file is None or output is None:
         exit_with_error(
-            "give a generator, inputs and a folder for results: adjudge generate KIND INPUT.jsonl --out DIR", code=2
+            "give a generator, inputs and a folder for results: adjudge generate KIND INPUT.jsonl --output DIR", code=2
         )
     settings = Settings(engine_url=engine) if engine else Settings()
     try:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adjudge_services.cli.output import out
+from adjudge_services.cli.output import out, print_json
 from adjudge_services.cli.rubrics.store import summaries, with_store
 from adjudge_services.cli.rubrics.validate import validity_line
 from judge_server.generation.validity import published_validity
@@ -71,9 +71,12 @@ def _short(value: JsonValue) -> str:
     return line if len(line) <= _MAX_LINE_LENGTH else f"{line[: _MAX_LINE_LENGTH - 1]}…"
 
 
-def show(reference: str) -> None:
+def show(reference: str, as_json: bool) -> None:
     """Run `adjudge rubrics show`."""
     version, pointing_aliases, kept = with_store(partial(_version, reference))
+    if as_json:
+        print_json({**version.model_dump(mode="json"), "aliases": pointing_aliases})
+        return
     published = not kept and published_validity(version) is not None
     lines = list(
         describe_version(version, pointing_aliases, validity_line(version, kept), validity_in_metadata=published)
@@ -88,21 +91,26 @@ def show(reference: str) -> None:
     out.print(table)
 
 
-def list_rubrics(prefix: str, tag: str | None, max_count: int) -> None:
+def list_rubrics(prefix: str, tag: str | None, max_count: int, as_json: bool) -> None:
     """Run `adjudge rubrics list`."""
-    _print(*with_store(partial(summaries, prefix=prefix, tag=tag, max_count=max_count)), max_count)
+    _print(*with_store(partial(summaries, prefix=prefix, tag=tag, max_count=max_count)), max_count, as_json=as_json)
 
 
-def search(words: list[str], prefix: str, tag: str | None, max_count: int) -> None:
+def search(words: list[str], prefix: str, tag: str | None, max_count: int, as_json: bool) -> None:
     """Run `adjudge rubrics search`."""
     _print(
-        *with_store(partial(summaries, prefix=prefix, tag=tag, text=" ".join(words), max_count=max_count)), max_count
+        *with_store(partial(summaries, prefix=prefix, tag=tag, text=" ".join(words), max_count=max_count)),
+        max_count,
+        as_json=as_json,
     )
 
 
-def history(name: str, max_count: int) -> None:
+def history(name: str, max_count: int, as_json: bool) -> None:
     """Run `adjudge rubrics history`."""
     found, more = with_store(partial(_history, name, max_count))
+    if as_json:
+        print_json([version.model_dump(mode="json") for version in found.versions])
+        return
     table = Table("version", "from", "criteria", "published", "made by", "aliases", "retired")
     for column in table.columns[:3]:
         column.justify = "right"
@@ -124,7 +132,10 @@ def history(name: str, max_count: int) -> None:
         out.print(f"the newest {max_count}; show more with --limit", style="dim", highlight=False)
 
 
-def _print(found: list[RubricSummary], more: bool, max_count: int) -> None:
+def _print(found: list[RubricSummary], more: bool, max_count: int, *, as_json: bool) -> None:
+    if as_json:
+        print_json([row.model_dump(mode="json") for row in found])
+        return
     if not found:
         out.print("no rubrics", style="dim")
         return

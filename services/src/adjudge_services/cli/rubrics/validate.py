@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -32,7 +31,6 @@ from trainer_client.wire import RubricVersion
 from trainer_client.wire.operations import MAX_PAGE_RESULTS
 from trainer_client.wire.rubrics import CriterionValidity, RubricValidation
 
-_PIPED_WIDTH = 160
 _MAX_UNJUDGED_SHOWN = 10
 _VALIDITY_LABELS: Final[Mapping[bool | None, str]] = {
     True: "[green]valid[/]",
@@ -49,13 +47,12 @@ def print_report(
     summary: bool,
 ) -> None:
     """Print verdicts (unless `summary`) and rates; report on standard error what was not judged."""
-    console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
     if not summary:
         for version, items in found:
-            console.print(_criteria_table(version, items))
+            out.print(_criteria_table(version, items))
     rates = rates_by_kind(item for _, items in found for item in items)
     if rates:
-        console.print(_rates_table(rates, pluralize(len(found), "rubric")))
+        out.print(_rates_table(rates, pluralize(len(found), "rubric")))
     if operation.state != "done":
         _print(f"[bold red]error:[/] {escape(operation.problem or f'the pass was {operation.state}')}")
     for version in left[:_MAX_UNJUDGED_SHOWN]:

@@ -7,12 +7,14 @@ import typer
 
 from adjudge_services.cli.lazy import implemented_by
 from adjudge_services.cli.options import (
+    JUDGING,
+    OUTPUT,
+    REWARD,
     ConcurrencyOption,
     CriteriaPerCallOption,
     DeadlineOption,
     EngineOption,
     FailurePolicy,
-    GroupsArgument,
     JudgingProtocol,
     LedgerUrlOption,
     ModeOption,
@@ -21,32 +23,35 @@ from adjudge_services.cli.options import (
     UncertainPolicy,
     UrlOption,
     VerdictUse,
+    input_argument,
 )
 
 UseOption = Annotated[
-    VerdictUse, typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.")
+    VerdictUse,
+    typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.", rich_help_panel=REWARD),
 ]
-
-
-FailureOption = Annotated[FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.")]
-
-
+FailureOption = Annotated[
+    FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.", rich_help_panel=REWARD)
+]
 UncertainBandOption = Annotated[
     tuple[float, float] | None,
-    typer.Option(metavar="LOW HIGH", help="A verdict with a probability between these is uncertain."),
+    typer.Option(
+        metavar="LOW HIGH", help="A verdict with a probability between these is uncertain.", rich_help_panel=REWARD
+    ),
 ]
-
-
-UncertainOption = Annotated[UncertainPolicy, typer.Option(help="Effect of an uncertain verdict on the reward.")]
+UncertainOption = Annotated[
+    UncertainPolicy, typer.Option(help="Effect of an uncertain verdict on the reward.", rich_help_panel=REWARD)
+]
 
 
 @implemented_by("adjudge_services.cli.scoring.score:score")
 def score(
-    file: GroupsArgument,
+    file: Annotated[Path, input_argument("JSONL with a group per line: prompt, responses, …")],
     rubric: RubricOption = None,
     mode: ModeOption = "weighted_mean",
     protocol: Annotated[
-        JudgingProtocol | None, typer.Option(help="Judging protocol; by default the mode's own.")
+        JudgingProtocol | None,
+        typer.Option(help="Judging protocol; by default the mode's own.", rich_help_panel=JUDGING),
     ] = None,
     use: UseOption = "verdict",
     on_failure: FailureOption = "null",
@@ -54,27 +59,46 @@ def score(
     on_uncertain: UncertainOption = "null",
     criteria_per_call: CriteriaPerCallOption = None,
     rationale: Annotated[
-        bool, typer.Option("--rationale", help="Have the judge write its reasons before each verdict.")
+        bool,
+        typer.Option(
+            "--rationale", help="Have the judge write its reasons before each verdict.", rich_help_panel=JUDGING
+        ),
     ] = False,
-    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.")] = 1,
-    think_tokens: Annotated[int, typer.Option(min=0, help="Maximum thinking tokens of a thinking judge.")] = 0,
+    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.", rich_help_panel=JUDGING)] = 1,
+    think_tokens: Annotated[
+        int, typer.Option(min=0, help="Maximum thinking tokens of a thinking judge.", rich_help_panel=JUDGING)
+    ] = 0,
     reasoning: Annotated[
-        ReasoningPart, typer.Option(help="How much of a response's own thinking the judge sees.")
+        ReasoningPart,
+        typer.Option(help="How much of a response's own thinking the judge sees.", rich_help_panel=JUDGING),
     ] = "strip",
     grounding_characters: Annotated[
-        int | None, typer.Option(min=1, help="Maximum characters of a grounding that the judge sees.")
+        int | None,
+        typer.Option(min=1, help="Maximum characters of a grounding that the judge sees.", rich_help_panel=JUDGING),
     ] = None,
     template: Annotated[
-        str | None, typer.Option(help="A set of prompt templates; `adjudge templates list` shows them.")
+        str | None,
+        typer.Option(help="A set of prompt templates; `adjudge templates list` shows them.", rich_help_panel=JUDGING),
     ] = None,
     truncate: Annotated[
-        bool, typer.Option("--truncate", help="Cut the middle out of over-long responses instead of rejecting them.")
+        bool,
+        typer.Option(
+            "--truncate",
+            help="Cut the middle out of over-long responses instead of rejecting them.",
+            rich_help_panel=JUDGING,
+        ),
     ] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write rewards here as JSONL.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write rewards here as JSONL.", rich_help_panel=OUTPUT)
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N lines.")] = None,
     table: Annotated[
         bool | None,
-        typer.Option("--table/--jsonl", help="Output format; by default a table on a terminal, else JSONL."),
+        typer.Option(
+            "--table/--jsonl",
+            help="Output format; by default a table on a terminal, else JSONL.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     url: UrlOption = None,
     engine: EngineOption = None,
@@ -92,13 +116,9 @@ def score(
 def filter_easy(
     file: Annotated[
         Path,
-        typer.Argument(
-            help="JSONL with a question per line: prompt, reference_answer, and responses of the base policy.",
-            exists=True,
-            dir_okay=False,
-        ),
+        input_argument("JSONL with a question per line: prompt, reference_answer, and responses of the base policy."),
     ],
-    output: Annotated[Path, typer.Option("--out", help="File for the kept lines, unchanged.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File for the kept lines, unchanged.")],
     easy_threshold: Annotated[
         float,
         typer.Option(min=0, max=1, help="Mean score in [0, 1] from which a question is easy; 0.75 is (7.75 - 1) / 9."),
@@ -126,30 +146,47 @@ def recompute(
     ],
     mode: ModeOption = "weighted_mean",
     weights: Annotated[
-        Path | None, typer.Option(help="JSON file of weights by criterion id, instead of the rubric's.", exists=True)
+        Path | None,
+        typer.Option(
+            help="JSON file of weights by criterion id, instead of the rubric's.", exists=True, rich_help_panel=REWARD
+        ),
     ] = None,
-    suggest: Annotated[float, typer.Option(help="Budget that all suggest criteria add to a response's steps.")] = 0.8,
-    pitfall: Annotated[float, typer.Option(help="Budget that all pitfalls add to them; negative.")] = -1.0,
-    bonus: Annotated[float, typer.Option(help="Budget that all bonus criteria add to them.")] = 1.0,
+    suggest: Annotated[
+        float, typer.Option(help="Budget that all suggest criteria add to a response's steps.", rich_help_panel=REWARD)
+    ] = 0.8,
+    pitfall: Annotated[
+        float, typer.Option(help="Budget that all pitfalls add to them; negative.", rich_help_panel=REWARD)
+    ] = -1.0,
+    bonus: Annotated[
+        float, typer.Option(help="Budget that all bonus criteria add to them.", rich_help_panel=REWARD)
+    ] = 1.0,
     use: UseOption = "verdict",
     on_failure: FailureOption = "null",
     uncertain_band: UncertainBandOption = None,
     on_uncertain: UncertainOption = "null",
-    format_weight: Annotated[float, typer.Option(help="Weight of the format in mode stepwise.")] = 0.1,
-    gate_fraction: Annotated[float, typer.Option(help="Share of criteria that mode gate requires.")] = 0.5,
+    format_weight: Annotated[
+        float, typer.Option(help="Weight of the format in mode stepwise.", rich_help_panel=REWARD)
+    ] = 0.1,
+    gate_fraction: Annotated[
+        float, typer.Option(help="Share of criteria that mode gate requires.", rich_help_panel=REWARD)
+    ] = 0.5,
     length_penalty: Annotated[
-        str | None, typer.Option(help='JSON, such as {"coefficient": 1e-4, "target_tokens": 2000}.')
+        str | None,
+        typer.Option(help='JSON, such as {"coefficient": 1e-4, "target_tokens": 2000}.', rich_help_panel=REWARD),
     ] = None,
     overlong_penalty: Annotated[
-        str | None, typer.Option(help='JSON, such as {"limit_tokens": 4096, "buffer_tokens": 512}.')
+        str | None,
+        typer.Option(help='JSON, such as {"limit_tokens": 4096, "buffer_tokens": 512}.', rich_help_panel=REWARD),
     ] = None,
     truncation_factor: Annotated[
-        float | None, typer.Option(help="Factor on the reward of responses that were cut off.")
+        float | None, typer.Option(help="Factor on the reward of responses that were cut off.", rich_help_panel=REWARD)
     ] = None,
     first_step: Annotated[int | None, typer.Option(min=0, help="First step to include.")] = None,
     last_step: Annotated[int | None, typer.Option(min=0, help="Last step to include.")] = None,
     protocol: Annotated[JudgingProtocol | None, typer.Option(help="Only verdicts of this judging protocol.")] = None,
-    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write the groups here as JSONL.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the groups here as JSONL.", rich_help_panel=OUTPUT)
+    ] = None,
     url: LedgerUrlOption = None,
 ) -> None:
     """Recompute the rewards of a run from its recorded verdicts, without asking a judge.

@@ -27,7 +27,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from adjudge_services.cli.output import err, exit_with_error, out, pluralize, print_refused_lines
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
     GroupLine,
@@ -174,7 +174,7 @@ def score(
         bad |= {line.number: _NO_RUBRIC for line in groups if line.group.rubric is None}
         groups = [line for line in groups if line.group.rubric is not None]
     if not groups and not bad:
-        exit_with_error(f"{file} has no lines")
+        exit_with_error(f"{file_name(file)} has no lines")
     settings = Settings(engine_url=engine) if engine else Settings()
     started = time.monotonic()
     try:
@@ -199,6 +199,8 @@ def score(
         scored = asyncio.run(_score(url, settings, groups, options, concurrency)) if groups else ScoredFile()
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
         exit_with_error(str(error))
+    if scored.unreachable is not None and not scored.groups:
+        exit_with_error(str(scored.unreachable))
     scored.refused.update(bad)
     title = " · ".join(part for part in (file.name, mode, scored.judge) if part)
     _write(scored, output, title, sys.stdout.isatty() if table is None else table)
@@ -295,7 +297,7 @@ def filter_easy(
 ) -> None:
     """Run `adjudge filter-easy`."""
     if output.resolve() == file.resolve():
-        exit_with_error("--out would overwrite the input; name another file", code=2)
+        exit_with_error("--output would overwrite the input; name another file", code=2)
     read = list(read_groups(file))
     refused = {line.number: line.reason for line in read if isinstance(line, BadLine)}
     lines = [line for line in read if isinstance(line, GroupLine)]
@@ -325,7 +327,10 @@ async def _rate(
     url: str | None, settings: Settings, lines: list[GroupLine], options: dict[str, object], concurrency: int
 ) -> ScoredFile:
     async with open_client(url, settings) as client:
-        return await score_groups(client, lines, options, concurrency=concurrency, advance=lambda: None)
+        scored = await score_groups(client, lines, options, concurrency=concurrency, advance=lambda: None)
+    if scored.unreachable is not None:
+        raise scored.unreachable
+    return scored
 
 
 def _classify_lines(

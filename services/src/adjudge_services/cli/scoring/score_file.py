@@ -21,6 +21,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
 from rubric_store import FormatError, read_rubric
 from trainer_client import AdjudgeError, AsyncClient
+from trainer_client.errors import ConnectionFailed
 from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage
 from trainer_client.wire.problems import field_errors
 
@@ -157,12 +158,16 @@ def one_response(group: Group, index: int) -> Mapping[str, Any]:
 
 @dataclass(slots=True)
 class ScoredFile:
-    """The result of a file: its groups in order, the lines that could not be scored and why, and the usage."""
+    """The result of a file: its groups in order, the lines that could not be scored and why, and the usage.
+
+    `unreachable` is the error of the first connection that failed. Nothing was asked after it.
+    """
 
     groups: list[GroupRewards] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     judge: str = ""
+    unreachable: ConnectionFailed | None = None
 
 
 @asynccontextmanager
@@ -190,15 +195,23 @@ async def score_groups(
     concurrency: int,
     advance: Callable[[], None],
 ) -> ScoredFile:
-    """Score every response of every line; `advance` is called after each response."""
+    """Score every response of every line; `advance` is called after each response.
+
+    If the service cannot be reached, the lines that were not scored before are refused without being sent.
+    """
     slots = asyncio.Semaphore(concurrency)
     totals: Counter[str] = Counter()
     scored = ScoredFile()
 
     async def score_one(line: GroupLine, index: int) -> RewardAnswer | AdjudgeError:
         async with slots:
+            if scored.unreachable is not None:
+                return scored.unreachable
             try:
                 return await client.rewards(groups=[one_response(line.group, index)], **options)
+            except ConnectionFailed as error:
+                scored.unreachable = scored.unreachable or error
+                return scored.unreachable
             except AdjudgeError as error:
                 return error
             finally:

@@ -1,0 +1,158 @@
+"""What people expect of any command line: help, version, standard input, JSON, errors in one line, text as it is."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from adjudge_services.cli.scoring.score_file import GroupLine, score_groups
+from adjudge_services.settings import misspelt_variables
+from tests.services.command_tree import commands
+from trainer_client.errors import ConnectionFailed
+from trainer_client.wire import Group
+
+RUN = CliRunner()
+
+COMMANDS = commands()
+OPTIONS = [(path, one) for path, command in COMMANDS.items() for one in command.params if one.opts[0].startswith("-")]
+
+
+@pytest.mark.parametrize("path", [(), ("score",), ("rubrics",), ("rubrics", "lint")], ids=" ".join)
+def test_h_is_help(path: Sequence[str]) -> None:
+    short, long = (RUN.invoke(app, [*path, name], env={"COLUMNS": "100"}) for name in ("-h", "--help"))
+    assert short.exit_code == 0
+    assert "Usage: " in short.stdout
+    assert short.stdout == long.stdout
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    result = RUN.invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.split()[0] == "adjudge"
+    assert result.stdout.split()[1][0].isdigit()
+
+
+def test_an_option_for_the_output_file_is_always_spelt_alike() -> None:
+    spelt = {tuple(one.opts) for _, one in OPTIONS if one.name in ("output", "to") or {"--out", "-o"} & set(one.opts)}
+    assert spelt == {("--output", "-o")}
+
+
+def test_options_that_are_true_or_false_are_flags() -> None:
+    helps = {path: RUN.invoke(app, [*path, "--help"], env={"COLUMNS": "200"}).stdout for path in COMMANDS}
+    assert [path for path, text in helps.items() if "<bool>" in text or "--help" not in text] == []
+
+
+def test_every_list_can_be_json() -> None:
+    listing = [path for path in COMMANDS if path[-1] in ("list", "search", "history", "refused", "audit", "doctor")]
+    listing += [("runs",), ("calibrations",)]
+    assert len(listing) >= 12
+    assert [path for path in listing if not any("--json" in one.opts for one in COMMANDS[path].params)] == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["rubrics list", "rubrics search x", "keys list", "projects list", "audit", "templates list", "models list",
+     "ledger refused", "runs", "calibrations"],
+)  # fmt: skip
+def test_lists_as_json_are_lists(command: str) -> None:
+    result = RUN.invoke(app, [*command.split(), "--json"])
+    assert result.exit_code == 0, result.output
+    assert isinstance(json.loads(result.stdout), list)
+
+
+def test_a_rubric_may_come_from_standard_input() -> None:
+    text = "<SUGGEST> Says why.\n<ANSWER> The answer is 4."
+    published = RUN.invoke(app, ["rubrics", "publish", "team/a", "-"], input=text)
+    assert "published team/a@1" in published.stdout, published.output
+    assert RUN.invoke(app, ["rubrics", "lint", "-", "--json"], input=text).exit_code in (0, 1)
+
+
+def test_groups_may_come_from_standard_input_and_errors_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
+    rubric = {"criteria": [{"id": "a", "description": "Says why."}]}
+    line = json.dumps({"prompt": "2 + 2?", "responses": ["4"], "rubric": rubric})
+    result = RUN.invoke(app, ["score", "-"], input=f"{line}\nno JSON\n")
+    assert json.loads(result.stdout)["responses"][0]["reward"] == 1.0
+    assert result.exit_code == 1
+    assert "standard input:2:" in result.stderr
+
+
+def test_a_reason_that_lines_share_is_shown_once(tmp_path: Path) -> None:
+    file = tmp_path / "groups.jsonl"
+    file.write_text(
+        json.dumps({"prompt": "2 + 2?", "responses": ["4"]}) * 1 + "\n" + '{"prompt": "?", "responses": ["4"]}\n' * 20
+    )
+    result = RUN.invoke(app, ["score", str(file)])
+    assert result.stderr.count("has no rubric") == 1
+    assert "the same on 20 more lines: 2, 3, " in result.stderr
+
+
+def test_text_that_looks_like_an_emoji_code_stays_as_it_is() -> None:
+    rubric = json.dumps({"criteria": [{"id": "a", "description": "Ends with :thumbs_up: or :smile:"}]})
+    RUN.invoke(app, ["rubrics", "publish", "team/a", "-"], input=rubric)
+    assert "Ends with :thumbs_up: or :smile:" in RUN.invoke(app, ["rubrics", "show", "team/a"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("PORT", "abc", "ADJUDGE_PORT is 'abc'; write a whole number"),
+        ("PORT", "70000", "ADJUDGE_PORT is '70000'; write a number of at most 65535"),
+        ("LEDGER", "some", "ADJUDGE_LEDGER is 'some'; write 'all', 'verdicts' or 'off'"),
+        ("ENGINES", "{", "ADJUDGE_ENGINES is not JSON"),
+        ("JUDGE_TOKEN", "hunter2", "ADJUDGE_JUDGE_TOKEN is not valid: "),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_one_line_with_its_name(
+    name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"ADJUDGE_{name}", value)
+    for command in (["rubrics", "list"], ["serve"], ["doctor"]):
+        result = RUN.invoke(app, command)
+        assert result.exit_code == 1
+        assert isinstance(result.exception, SystemExit), result.exception
+        assert len(result.stderr.splitlines()) == 1
+        assert says in result.stderr
+        assert "hunter2" not in result.stderr
+
+
+def test_a_port_that_does_not_exist_is_refused_by_its_option() -> None:
+    result = RUN.invoke(app, ["serve", "--port", "99999"])
+    assert result.exit_code == 2
+    assert "--port" in result.stderr
+    assert "65535" in result.stderr
+
+
+def test_a_misspelt_variable_is_named_with_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_DATABSE_URL", "sqlite+aiosqlite:///x")
+    result = RUN.invoke(app, ["rubrics", "list"])
+    assert result.exit_code == 0
+    assert "ADJUDGE_DATABSE_URL is no setting and has no effect; did you mean ADJUDGE_DATABASE_URL?" in result.stderr
+
+
+def test_variables_of_others_are_not_taken_for_misspelt_ones() -> None:
+    others = {"ADJUDGE_API_KEY": "x", "ADJUDGE_API_PORT": "tcp://10.0.0.1:8000", "ADJUDGE_PORT": "8000", "PORT": "1"}
+    others |= {"ADJUDGE_TEST_REDIS_URL": "x", "ADJUDGE_API_SERVICE_HOST": "10.0.0.1"}
+    assert list(misspelt_variables(others)) == []
+
+
+def test_nothing_more_is_asked_once_the_service_cannot_be_reached() -> None:
+    class Gone:
+        asked = 0
+
+        async def rewards(self, **_: Any) -> None:
+            self.asked += 1
+            raise ConnectionFailed("http://127.0.0.1:9 cannot be reached")
+
+    client: Any = Gone()
+    group = Group.model_validate({"id": "g", "prompt": "?", "responses": ["a", "b"]})
+    lines = [GroupLine(number, group) for number in range(1, 21)]
+    scored = asyncio.run(score_groups(client, lines, {}, concurrency=1, advance=lambda: None))
+    assert client.asked == 1
+    assert scored.unreachable is not None
+    assert len(scored.refused) == 20
