@@ -1,6 +1,7 @@
 """The parts of the console without a service: explanations of rewards, ranges of axes, and sessions."""
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,10 @@ from judge_server.api.console.charts import Mark, axis_labels, curve, nice_range
 from judge_server.api.console.explanation import RecordedReward, explain
 from judge_server.api.console.responses import read_text
 from judge_server.api.console.sessions import SESSION_LIFETIME_S, SessionSigner, local_page
-from trainer_client.rewards import UnsuitableRubric, reward_outcome
-from trainer_client.wire import PROTOCOLS_FOR, Criterion, Failure, FailurePolicy, RewardMode, Verdict
+from judge_server.scoring.scorer import reward_of
+from trainer_client.rewards import UnsuitableRubric
+from trainer_client.wire import PROTOCOLS_FOR, Criterion, Failure, FailurePolicy, RewardMode, RewardOptions, Verdict
+from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
 
 QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
@@ -28,42 +31,75 @@ def verdicts(scores: list[float | None]) -> list[Verdict]:
     ]
 
 
+PENALTIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "truncation_factor": st.sampled_from([0.0, 0.25, 1.0]),
+        "length_penalty": st.fixed_dictionaries(
+            {"target_tokens": st.integers(0, 30_000), "excess_only": st.booleans()}
+        ),
+        "overlong_penalty": st.just({"limit_tokens": 20_480, "buffer_tokens": 4096}),
+        "kinds": st.just(["factual", "point", "answer"]),
+        "format_weight": QUARTERS,
+        "gate_fraction": QUARTERS,
+    },
+)
+
+
 @given(
     mode=st.sampled_from(list(PROTOCOLS_FOR)),
     rows=st.lists(st.tuples(st.integers(-4, 4), KINDS, st.none() | QUARTERS), min_size=1, max_size=5),
     policy=st.sampled_from(["null", "skip", "zero"]),
+    options=st.none() | PENALTIES,
     format_ok=st.booleans(),
+    stopped=st.booleans(),
 )
 def test_the_formula_of_an_explanation_evaluates_to_the_reward(
-    mode: RewardMode, rows: list[tuple[int, str, float | None]], policy: FailurePolicy, format_ok: bool
+    mode: RewardMode,
+    rows: list[tuple[int, str, float | None]],
+    policy: FailurePolicy,
+    options: dict[str, Any] | None,
+    format_ok: bool,
+    stopped: bool,
 ) -> None:
     if mode in NEEDS_NO_RUBRIC:
-        rows = rows[:1]
+        rows, options = rows[:1], options and {n: v for n, v in options.items() if n != "kinds"}
     criteria = [
         Criterion.model_validate({"id": f"c{i}", "description": "x", "kind": kind, "weight": weight})
         for i, (weight, kind, _) in enumerate(rows)
     ]
     given_verdicts = verdicts([score for *_, score in rows])
+    rules = RewardRules(reward=RewardOptions.model_validate({"mode": mode} | (options or {})), on_failure=policy)
     try:
-        outcome = reward_outcome(
+        result = reward_of(
             [] if mode in NEEDS_NO_RUBRIC else criteria,
             [verdict.score for verdict in given_verdicts],
-            mode,
+            rules.reward,
             policy,
-            format_ok=format_ok if mode == "stepwise" else None,
+            failures=[verdict.failure and verdict.failure.kind for verdict in given_verdicts],
+            on_uncertain="null",
+            uncertain=[False] * len(rows),
+            sample=None,
+            format_ok=format_ok,
+            tokens=18_000,
+            stopped=stopped,
         )
     except UnsuitableRubric:
         return
-    told = explain(RecordedReward(mode, outcome.reward, outcome.status, format_ok), criteria, given_verdicts)
+    recorded = None if options is None else rules
+    status = result.outcome.status
+    told = explain(
+        RecordedReward(mode, result.reward, status, format_ok, recorded, 18_000, stopped), criteria, given_verdicts
+    )
     assert told.matches
-    if outcome.status == "unscored":
+    if status == "unscored":
         assert not told.formula
         assert "failed" in told.sentence
         return
     expression, _, value = told.formula.rpartition(" = ")
     computed = eval(expression.replace("×", "*").replace("−", "-"), {"min": min, "max": max})
-    assert computed == pytest.approx(outcome.reward)
-    assert float(value) == pytest.approx(outcome.reward, abs=1e-3)
+    assert computed == pytest.approx(result.reward)
+    assert float(value) == pytest.approx(result.reward, rel=1e-3, abs=1e-3)
 
 
 def test_a_reward_by_options_that_the_ledger_lacks_is_not_explained_by_a_wrong_formula() -> None:
@@ -74,6 +110,13 @@ def test_a_reward_by_options_that_the_ledger_lacks_is_not_explained_by_a_wrong_f
     assert told.formula == "(3 × 1 + 1 × 0) / (3 + 1) = 0.75"
     assert "not in the ledger" in explain(RecordedReward("points", 1.0, "scored", True), None, verdicts([1.0])).sentence
     assert "no reward" in explain(RecordedReward(None, None, None, True), criteria, verdicts([1.0, 1.0])).sentence
+
+
+def test_a_reward_by_another_verdict_than_the_ledger_shows_says_so() -> None:
+    criteria = [Criterion(id="c0", description="x", weight=3), Criterion(id="c1", description="y")]
+    told = explain(RecordedReward("weighted_mean", 1.0, "scored", True, RewardRules()), criteria, verdicts([1.0, 0.0]))
+    assert not told.matches
+    assert "a later one that differs" in told.sentence
 
 
 def test_soft_rewards_and_missing_verdicts_are_explained() -> None:

@@ -141,8 +141,7 @@ def test_recomputing_gives_what_judging_would_have_given(
         run = f"run-{next(RUNS)}"
         await score(made, body | {"run": run, "rubric": {"criteria": criteria}, "reward": {"mode": judged_as}})
         other = {"rubric": {"criteria": reweighted}, "reward": rules | penalty, "on_failure": on_failure, **doubts}
-        recorder.ledger = None
-        judging = await score(made, body | other)
+        judging = await score(made, body | other | {"run": f"{run}-other"})
         (again,), summary = await recomputed(
             ledger,
             run=run,
@@ -153,6 +152,8 @@ def test_recomputing_gives_what_judging_would_have_given(
         )
         assert [facts(r) for r in again.responses] == [facts(r) for r in judging.groups[0].responses]
         assert summary.missing == 0
+        (as_recorded,), _ = await recomputed(ledger, run=f"{run}-other")
+        assert [facts(r) for r in as_recorded.responses] == [facts(r) for r in judging.groups[0].responses]
 
     asyncio.run(compare())
 
@@ -210,7 +211,9 @@ async def test_a_run_of_two_protocols_is_taken_one_by_one(ledger: SQLLedger) -> 
     likert = request(reward={"mode": "likert"})
     run = await judged(ledger, request(), likert)
     with pytest.raises(InvalidRequest, match=r"'binary' and 'likert'.*part of the run by protocol"):
-        await recomputed(ledger, run=run)
+        await recomputed(ledger, run=run, reward={"mode": "weighted_mean"})
+    groups, summary = await recomputed(ledger, run=run)
+    assert (len(groups), summary.mode, summary.on_failure) == (2, None, "null")
     groups, _ = await recomputed(ledger, run=run, reward={"mode": "likert"}, protocol="likert")
     assert [group.request_id for group in groups] == ["req_1"]
 
@@ -259,3 +262,54 @@ async def test_a_verdict_that_is_not_in_the_ledger_counts_as_failed_and_is_count
     assert (group.responses[0].reward, group.responses[0].status, summary.missing) == (None, "unscored", 1)
     (group,), _ = await recomputed(ledger, run=run, on_failure="skip")
     assert (group.responses[0].status, group.responses[0].dropped) == ("partial", 1)
+
+
+LONG = {"id": "g", "prompt": "?", "responses": [{"text": "Yes.", "tokens": 3000, "stopped": True}]}
+PENALISED = {"mode": "points", "length_penalty": {"coefficient": 1e-4, "target_tokens": 2000}}
+
+
+async def test_only_the_rules_that_are_given_change(ledger: SQLLedger) -> None:
+    criteria = [{"id": "a", "description": "x", "weight": 2}, {"id": "b", "description": "y", "kind": "bonus"}]
+    body = {"rubric": {"criteria": criteria}, "groups": [LONG], "reward": PENALISED}
+    run = await judged(ledger, body, script=always(True))
+
+    async def reward(**rules: Any) -> tuple[float | None, float | None]:
+        (group,), _ = await recomputed(ledger, run=run, **rules)
+        return group.responses[0].reward, group.responses[0].unpenalised
+
+    assert await reward() == (pytest.approx(0.9), 1.0)
+    assert await reward(reward={"mode": "gate"}) == (pytest.approx(0.9), 1.0)
+    assert await reward(reward={"kinds": ["bonus"], "length_penalty": None}) == (1.0, None)
+    run = await judged(ledger, body | {"reward": {"kinds": ["bonus"]}}, script=always(True))
+    with pytest.raises(InvalidRequest, match=r"other reward options .*'likert' rewards the whole response"):
+        await reward(reward={"mode": "likert"})
+
+
+async def test_a_run_of_an_older_version_has_the_default_rules(ledger: SQLLedger) -> None:
+    kept = SynchronousRecorder()
+    run = f"run-{next(RUNS)}"
+    await score(await scorer(kept, always(True)), request(run=run, groups=[LONG], reward={"truncation_factor": 0.5}))
+    rows = rows_of(kept.judged, keep_texts=True)
+    assert [row.reward_rules for row in rows.requests] == ['{"reward":{"truncation_factor":0.5}}']
+    for unknown in (None, '{"reward":{"mode":"of_a_later_release"}}'):
+        again = [row._replace(run=f"{run}{unknown}", reward_rules=unknown) for row in rows.requests]
+        ledger.write(
+            rows._replace(
+                requests=again,
+                responses=[row._replace(run=f"{run}{unknown}") for row in rows.responses],
+                uses=[row._replace(run=f"{run}{unknown}") for row in rows.uses],
+                signals=[],
+            )
+        )
+        _, summary = await recomputed(ledger, run=f"{run}{unknown}")
+        assert (summary.mode, summary.on_failure, summary.scored) == ("weighted_mean", "null", 1)
+
+
+async def test_a_recorded_policy_of_errors_interrupts_no_recomputing(ledger: SQLLedger) -> None:
+    made = await scorer(SynchronousRecorder(ledger), some_fail)
+    run = f"run-{next(RUNS)}"
+    with pytest.raises(JudgingFailed):
+        await score(made, request(*"abcdefgh", run=run, on_failure="error"))
+    (group,), summary = await recomputed(ledger, run=run)
+    assert (summary.on_failure, len(group.responses)) == ("null", 8)
+    assert {response.reward is None for response in group.responses if response.status == "unscored"} == {True}

@@ -170,9 +170,12 @@ async def test_rows_are_written_all_or_none(ledger: SQLLedger, migrated_url: str
 
 async def test_a_run_is_read_for_rewards_in_order_some_uses_at_a_time(ledger: SQLLedger) -> None:
     for number in range(1, 8):
-        ledger.write(request(number, [[f"{number}a", f"{number}b"], [f"{number}c", f"{number}a"]], step=number))
+        rows = request(number, [[f"{number}a", f"{number}b"], [f"{number}c", f"{number}a"]], step=number)
+        rules = None if number == 1 else '{"on_failure":"skip"}'
+        ledger.write(rows._replace(requests=[row._replace(reward_rules=rules) for row in rows.requests]))
     run = await ledger.judged_run(RUN)
-    assert (run.requests, run.uses, run.protocols) == (7, 28, ("binary",))
+    assert (run.requests, run.uses) == (7, 28)
+    assert set(run.judged_by) == {("binary", None, RUBRIC), ("binary", '{"on_failure":"skip"}', RUBRIC)}
     assert run.rubrics == {RUBRIC: CRITERIA}
     assert run.judges == (("sha256:f", 1),)
     at_once = await judged(ledger, RUN)
@@ -182,6 +185,7 @@ async def test_a_run_is_read_for_rewards_in_order_some_uses_at_a_time(ledger: SQ
     ]
     first = at_once[0]
     assert first[1:9] == (1, "g", 0, RUBRIC, 7, True, False, None)
+    assert [each.reward_rules for each in at_once[1:3]] == [None, '{"on_failure":"skip"}']
     assert [(vote.slot, vote.criterion, vote.failure, vote.score, vote.step) for vote in first.votes] == [
         (0, "c0", None, 1.0, 2),
         (1, "c1", None, 1.0, 2),

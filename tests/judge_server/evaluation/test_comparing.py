@@ -1,22 +1,24 @@
 """Two judges on one run: what turns, how far rewards move, and which advantages change sign."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from judge_server.evaluation.comparing import compare_judges
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import LabelledResponse, criterion
-from judge_server.evaluation.runs import RunGroup
-from trainer_client.wire import Failure, Verdict
+from judge_server.evaluation.runs import ResponseForm, RunGroup
+from trainer_client.wire import Failure, RewardOptions, Verdict
 
 CRITERIA = (criterion("a", "Is right."), criterion("b", "Is brief."))
 
 
-def group(name: str, size: int = 3) -> RunGroup:
-    """A group of a run."""
+def group(name: str, size: int = 3, **options: Any) -> RunGroup:
+    """A group of a run whose n-th response has 1000 n tokens."""
     responses = tuple([LabelledResponse(name, "?", f"r{n}", CRITERIA, {}) for n in range(size)])
-    return RunGroup(name, "weighted_mean", "binary", responses, (True,) * size)
+    forms = tuple([ResponseForm(True, 1000 * n, True) for n in range(size)])
+    return RunGroup(name, RewardOptions.model_validate(options), "binary", responses, forms)
 
 
 def judged(group: RunGroup, scores: Sequence[tuple[float | None, float | None]]) -> list[Judgement]:
@@ -54,3 +56,9 @@ def test_a_failed_verdict_is_no_reward_and_is_left_out() -> None:
     assert (found.responses, found.unscored_a, found.unscored_b, found.verdicts) == (1, 0, 1, 3)
     with pytest.raises(ValueError, match="nothing to compare"):
         compare_judges([one], judged(one, [(1, 1), (1, 1)]), judged(one, [(None, 1), (1, None)]))
+
+
+def test_rewards_are_computed_by_the_options_of_the_run() -> None:
+    one = group("g", 2, mode="gate", gate_fraction=1.0, length_penalty={"coefficient": 1e-3, "target_tokens": 0})
+    found = compare_judges([one], judged(one, [(1, 0), (1, 1)]), judged(one, [(1, 1), (1, 1)]))
+    assert (found.reward_a.value, found.reward_b.value) == (pytest.approx((0 + 0) / 2), pytest.approx((1 + 0) / 2))

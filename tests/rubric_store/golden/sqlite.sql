@@ -87,7 +87,7 @@ CREATE TABLE ledger_requests (
     tokens_reused BIGINT NOT NULL,
     tokens_written BIGINT NOT NULL,
     seconds DOUBLE NOT NULL,
-    created_at DATETIME NOT NULL, members TEXT,
+    created_at DATETIME NOT NULL, members TEXT, reward_rules TEXT,
     CONSTRAINT pk_ledger_requests PRIMARY KEY (project_id, run, request)
 )
 CREATE INDEX ix_ledger_requests_created_at ON ledger_requests (project_id, created_at)

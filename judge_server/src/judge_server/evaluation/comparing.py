@@ -1,6 +1,6 @@
 """How the rewards and advantages of a run would have moved under another judge.
 
-Both judges are asked about the same responses. A reward is recomputed from the verdicts by the run's mode, and an
+Both judges are asked about the same responses. A reward is recomputed from the verdicts by the run's options, and an
 advantage is the reward's distance from its group's mean in standard deviations (GRPO).
 """
 
@@ -13,8 +13,8 @@ from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import MET_FROM
 from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, weighted_spearman
 from judge_server.evaluation.runs import RunGroup
+from judge_server.scoring.scorer import reward_of
 from trainer_client.advantages import group_advantages
-from trainer_client.rewards import reward_outcome
 
 
 class JudgeComparison(NamedTuple):
@@ -135,12 +135,22 @@ def _turned(row: str, a: Judgement, b: Judgement) -> list[tuple[str, str, float]
 
 
 def _rewards(group: RunGroup, judged: Sequence[Judgement]) -> list[float | None]:
-    """Return the reward of each response by the run's mode; None where a failed verdict leaves none."""
+    """Return the reward of each response by the run's options; None where a failed verdict leaves none."""
     found: list[float | None] = []
-    mode: Any = group.mode or "weighted_mean"
-    for one, format_ok in zip(judged, group.format_ok, strict=True):
+    options = group.options
+    for one, form in zip(judged, group.forms, strict=True):
         criteria = group.responses[0].criteria
-        scores = [verdict.score if (verdict := one.verdicts.get(c.id)) is not None else None for c in criteria]
-        outcome = reward_outcome(criteria, scores, mode, format_ok=format_ok if mode == "stepwise" else None)
-        found.append(outcome.reward)
+        verdicts = [one.verdicts.get(criterion.id) for criterion in criteria]
+        result = reward_of(
+            criteria,
+            [None if verdict is None else verdict.value(options.use) for verdict in verdicts],
+            options,
+            "null",
+            failures=[None] * len(criteria),
+            on_uncertain="null",
+            uncertain=[verdict is not None and verdict.status == "uncertain" for verdict in verdicts],
+            sample=None,
+            **form._asdict(),
+        )
+        found.append(result.reward)
     return found

@@ -6,19 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from judge_server.evaluation.corrected_rates import PassCount
 from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines
 from judge_server.ports import LedgerReader
 from judge_server.scoring.recompute import recorded_score
-from trainer_client.wire import Criterion
-from trainer_client.wire.ledger_rows import ResponseRow, RunRange, UseFilter
+from trainer_client.wire import Criterion, RewardOptions
+from trainer_client.wire.ledger import RewardRules
+from trainer_client.wire.ledger_rows import RequestRow, ResponseRow, RunRange, UseFilter
 
 _PAGE = 1000
 _USES_AT_A_TIME = 50_000
 _BY_JUDGE = frozenset({"judge", "no_content"})
 """The methods of a criterion that the judge decides; a response that says nothing needs no call."""
+
+
+class ResponseForm(NamedTuple):
+    """What a reward depends on besides verdicts: SRaR's format, the length in tokens, whether it was not cut off."""
+
+    format_ok: bool
+    tokens: int | None = None
+    stopped: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +36,16 @@ class RunGroup:
 
     Attributes:
         id: the request's id and the group's id.
-        mode, protocol: how its rewards were computed and its verdicts asked for.
+        options, protocol: how its rewards were computed and its verdicts asked for.
         responses: the responses by position, without labels; only criteria that the judge decided.
-        format_ok: whether each response has the format that mode `stepwise` rewards.
+        forms: what the rewards of the responses depend on besides verdicts.
     """
 
     id: str
-    mode: str
+    options: RewardOptions
     protocol: str
     responses: tuple[LabelledResponse, ...]
-    format_ok: tuple[bool, ...]
+    forms: tuple[ResponseForm, ...]
 
 
 async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[RunGroup]:
@@ -61,7 +70,7 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
             key = (use.request.request, use.response.group_id)
             if key not in found:
                 name = f"{use.request.request_id}/{use.response.group_id}"
-                found[key] = _Recorded(name, use.request.mode or "", use.request.protocol, {}, True)
+                found[key] = _Recorded(name, _options(use.request), use.request.protocol, {}, True)
             found[key].responses[use.response.place] = use.response
             found[key].by_judge &= use.votes[0][0].method in _BY_JUDGE
         enough = most is not None and len(found) > most
@@ -114,10 +123,17 @@ async def passes_by_group(ledger: LedgerReader, project_id: str, run: str) -> di
 @dataclass(slots=True)
 class _Recorded:
     name: str
-    mode: str
+    options: RewardOptions
     protocol: str
     responses: dict[int, ResponseRow]
     by_judge: bool
+
+
+def _options(request: RequestRow) -> RewardOptions:
+    """How a request's rewards were computed; by its mode alone if an older version recorded it."""
+    rules = RewardRules.read(request.reward_rules)
+    mode: Any = request.mode or "weighted_mean"
+    return RewardOptions(mode=mode) if rules is None else rules.reward
 
 
 def _digests(row: ResponseRow) -> list[bytes]:
@@ -137,9 +153,8 @@ def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
         grounding = None if row.grounding is None else json.loads(texts[row.grounding])
         prompt = json.loads(texts[row.prompt])
         responses.append(LabelledResponse(recorded.name, prompt, response, criteria, {}, grounding=grounding))
-    return RunGroup(
-        recorded.name, recorded.mode, recorded.protocol, tuple(responses), tuple([row.format_ok for row in rows])
-    )
+    forms = [ResponseForm(row.format_ok, row.tokens, row.stopped) for row in rows]
+    return RunGroup(recorded.name, recorded.options, recorded.protocol, tuple(responses), tuple(forms))
 
 
 def with_labels(groups: Sequence[RunGroup], file: Path) -> list[LabelledResponse]:

@@ -114,6 +114,7 @@ class _RowBuilder:
                 entry.seconds,
                 entry.at,
                 _member_costs(outcomes),
+                None if entry.reward_rules is None else entry.reward_rules.recorded(),
             )
         )
         places = count()

@@ -46,6 +46,7 @@ from trainer_client.wire import (
     as_response,
 )
 from trainer_client.wire.groups import ResponseLike
+from trainer_client.wire.ledger import RewardRules
 
 MAX_VERDICTS = 200_000
 """The most verdicts a request may ask for, from the judge and from programs, votes included."""
@@ -362,7 +363,7 @@ class JudgedRequest:
     `rewards` holds each response's reward and status in order; it is empty if none were computed. `seconds` is the time
     from arrival to answer. `record_id` is the 16-byte id to record under, so that a request sent again is recorded only
     once: the first write stands. `compared` holds each response's first judgement if this is a gold judge's request.
-    `rules` say which verdicts were uncertain.
+    `rules` say which verdicts were uncertain, `reward_rules` how rewards were computed; None if none were asked for.
     """
 
     project_id: str
@@ -381,6 +382,7 @@ class JudgedRequest:
     record_id: bytes | None = None
     compared: Sequence[FirstJudgement] = ()
     rules: VerdictRules = DEFAULT_RULES
+    reward_rules: RewardRules | None = None
     uses: int = field(init=False)
     """How many verdicts the request used, every vote counted."""
 
@@ -404,12 +406,22 @@ class JudgedRequest:
         record_id: bytes | None = None,
     ) -> "JudgedRequest":
         """Build the record of a request that has just been judged; `deadline` is the request's, in loop time."""
+        rules = VerdictRules.of(request, prepared)
+        reward_rules = None
+        if isinstance(request, RewardRequest):
+            reward_rules = RewardRules(
+                reward=request.reward,
+                on_failure=request.on_failure,
+                uncertain_band=rules.band,
+                on_uncertain=request.on_uncertain,
+                dropout=request.dropout,
+            )
         return cls(
             project_id=project_id,
             run=request.run,
             step=request.step,
             request_id=request_id,
-            mode=request.reward.mode if isinstance(request, RewardRequest) else None,
+            mode=None if reward_rules is None else reward_rules.reward.mode,
             prepared=prepared,
             model=judge.identity.model,
             votes=request.judging.votes,
@@ -419,7 +431,8 @@ class JudgedRequest:
             seconds=asyncio.get_running_loop().time() - (deadline - request.deadline_s),
             at=datetime.now(UTC),
             record_id=record_id,
-            rules=VerdictRules.of(request, prepared),
+            rules=rules,
+            reward_rules=reward_rules,
         )
 
 

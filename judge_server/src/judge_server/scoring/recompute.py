@@ -1,6 +1,7 @@
 """`POST /v1/rewards/recompute`: compute a run's rewards from the ledger, by the same formulas that scoring uses.
 
-No judge is asked: verdicts are read from the ledger, and a failed one stays failed.
+No judge is asked: verdicts are read from the ledger, and a failed one stays failed. Rules that the request for it
+leaves out are those by which each recorded request was rewarded.
 """
 
 import json
@@ -8,7 +9,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
+
+from pydantic import ValidationError
 
 from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError
 from judge_server.judging.replies import combine_votes
@@ -25,6 +28,7 @@ from trainer_client.wire import (
     FailureKind,
     FieldError,
     RewardMode,
+    RewardOptions,
     StepReward,
     UncertainBand,
     VerdictUse,
@@ -36,8 +40,20 @@ from trainer_client.wire.ledger import (
     RecomputeRequest,
     RecomputeStart,
     RecomputeSummary,
+    RewardRules,
+    StepBudgets,
 )
-from trainer_client.wire.ledger_rows import LEFT_OUT, UNCERTAIN, JudgedResponse, JudgedRun, JudgedVote, RunRange
+from trainer_client.wire.ledger_rows import (
+    LEFT_OUT,
+    UNCERTAIN,
+    JudgedBy,
+    JudgedResponse,
+    JudgedRun,
+    JudgedVote,
+    RunRange,
+)
+
+_T = TypeVar("_T")
 
 _USES_AT_ONCE = 10_000
 
@@ -78,20 +94,23 @@ async def recompute(
     """
     part = RunRange(project_id, request.run or "", request.first_step, request.last_step, request.protocol)
     run = await ledger.judged_run(part)
-    _check(request, run)
-    rubrics = _rubrics(request, run)
+    if not run.requests:
+        raise UnknownRun(_unknown(request))
+    rules = {stored: _rules(request, stored) for stored in {one.reward_rules for one in run.judged_by}}
+    _check(request, run, rules)
+    rubrics = _rubrics(request, run, rules)
     yield RecomputeStart(run=request.run, requests=run.requests, verdicts=run.uses)
     totals, after = RecomputeTotals(), None
     while True:
         responses, after = await ledger.judged_responses(part, after, _USES_AT_ONCE)
-        for group in await run_in_thread(_rewarded, request, rubrics, responses, totals):
+        for group in await run_in_thread(_rewarded, request, rules, rubrics, responses, totals):
             yield group
         if after is None:
             break
     yield RecomputeSummary(
         run=request.run,
-        mode=request.reward.mode,
-        on_failure=request.on_failure,
+        mode=_only({one.reward.mode for one in rules.values()}),
+        on_failure=_only({one.on_failure for one in rules.values()}),
         requests=run.requests,
         responses=totals.statuses.total(),
         verdicts=totals.verdicts,
@@ -103,34 +122,69 @@ async def recompute(
     )
 
 
-def _check(request: RecomputeRequest, run: JudgedRun) -> None:
-    mode = request.reward.mode
-    if not run.requests:
-        part = " in these steps" if (request.first_step, request.last_step) != (None, None) else ""
-        also = f" judged as {request.protocol!r}" if request.protocol else ""
-        raise UnknownRun(
-            f"The ledger has no records of run {request.run!r}{part}{also}. Check its name; recent requests may not be "
-            "written yet"
-        )
-    if all(_feeds(protocol, mode) for protocol in run.protocols):
-        if request.reward.use == "probability" or request.uncertain_band is not None:
-            _require_yes_no(request, run.protocols)
+def _unknown(request: RecomputeRequest) -> str:
+    part = " in these steps" if (request.first_step, request.last_step) != (None, None) else ""
+    also = f" judged as {request.protocol!r}" if request.protocol else ""
+    return (
+        f"The ledger has no records of run {request.run!r}{part}{also}. Check its name; recent requests may not be "
+        "written yet"
+    )
+
+
+_RulesByRecord = dict[str | None, RewardRules]
+"""The rules to recompute requests by, by the rules that they recorded."""
+
+
+def _rules(request: RecomputeRequest, recorded: str | None) -> RewardRules:
+    """The rules in force: what the request for recomputing gives, and else what the judged request recorded."""
+    given = {name: getattr(request.reward, name) for name in request.reward.model_fields_set}
+    before = RewardRules.read(recorded) or RewardRules()
+    try:
+        reward = RewardOptions.model_validate(dict(before.reward) | given)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
+        message = f"with the other reward options that run {request.run!r} was judged with, {wrong}"
+        raise InvalidRequest(f"reward: {message}", errors=(FieldError(field="reward", message=message),)) from None
+    return RewardRules(
+        reward=reward,
+        on_failure=request.on_failure or ("null" if before.on_failure == "error" else before.on_failure),
+        uncertain_band=request.uncertain_band,
+        on_uncertain=request.on_uncertain or ("null" if before.on_uncertain == "error" else before.on_uncertain),
+    )
+
+
+def _only(values: set[_T]) -> _T | None:
+    """The only value; None if there are several."""
+    return next(iter(values)) if len(values) == 1 else None
+
+
+def _check(request: RecomputeRequest, run: JudgedRun, rules: _RulesByRecord) -> None:
+    """Refuse verdicts that cannot feed the mode by which they are to be rewarded."""
+    protocols = sorted({one.protocol for one in run.judged_by})
+    refused = [one for one in run.judged_by if not _feeds(one.protocol, rules[one.reward_rules].reward.mode)]
+    if not refused:
+        _require_yes_no(request, run, rules)
         return
-    fed = [m for m in PROTOCOLS_FOR if all(_feeds(protocol, m) for protocol in run.protocols)]
-    was = " and ".join(repr(protocol or "outcome") for protocol in run.protocols)
+    fed = [m for m in PROTOCOLS_FOR if all(_feeds(protocol, m) for protocol in protocols)]
+    was = " and ".join(repr(protocol or "outcome") for protocol in protocols)
     if fed:
         remedy = f"use {' or '.join(map(repr, fed))}"
     else:
         remedy = "no mode takes them all, so select a part of the run by protocol or by step"
+    mode = rules[refused[0].reward_rules].reward.mode
     message = f"run {request.run!r} was judged as {was}, which cannot feed mode {mode!r}; {remedy}"
     raise InvalidRequest(f"reward.mode: {message}", errors=(FieldError(field="reward.mode", message=message),))
 
 
-def _require_yes_no(request: RecomputeRequest, protocols: Sequence[str]) -> None:
+def _require_yes_no(request: RecomputeRequest, run: JudgedRun, rules: _RulesByRecord) -> None:
     """Refuse what needs probabilities of yes if verdicts are grades."""
-    grades = [protocol for protocol in protocols if protocol not in YES_NO_PROTOCOLS]
+
+    def needs(one: JudgedBy) -> bool:
+        return request.uncertain_band is not None or rules[one.reward_rules].reward.use == "probability"
+
+    grades = sorted({one.protocol for one in run.judged_by if one.protocol not in YES_NO_PROTOCOLS and needs(one)})
     if grades:
-        where = "reward.use" if request.reward.use == "probability" else "uncertain_band"
+        where = "uncertain_band" if request.reward.use == "verdict" else "reward.use"
         message = (
             f"run {request.run!r} was judged as {' and '.join(map(repr, grades))}, whose verdicts are grades and have "
             f"no probability of yes; leave out {where}, or select a part of the run by protocol"
@@ -143,7 +197,7 @@ def _feeds(protocol: str, mode: RewardMode) -> bool:
     return protocol in PROTOCOLS_FOR[mode] if protocol else mode == "outcome"
 
 
-def _rubrics(request: RecomputeRequest, run: JudgedRun) -> RubricsByDigest:
+def _rubrics(request: RecomputeRequest, run: JudgedRun, rules: _RulesByRecord) -> RubricsByDigest:
     """Return the run's rubrics with the request's weights, after checking that each can feed the mode."""
     rubrics: RubricsByDigest = {None: ((), ())}
     unused = set(request.weights)
@@ -157,57 +211,68 @@ def _rubrics(request: RecomputeRequest, run: JudgedRun) -> RubricsByDigest:
     if unused:
         message = f"no rubric of run {request.run!r} has a criterion {min(unused)!r}"
         raise InvalidRequest(f"weights: {message}", errors=(FieldError(field="weights", message=message),))
-    for used, (rubric, _) in rubrics.items():
+    for one in run.judged_by:
+        options = rules[one.reward_rules].reward
         try:
-            if used is not None:
-                check_rubric(rubric, request.reward.mode, request.reward.kinds)
+            if one.rubric in run.rubrics:
+                check_rubric(rubrics[one.rubric][0], options.mode, options.kinds)
         except UnsuitableRubric as error:
-            raise RubricRefused(f"rubric {_reference(used)}: {error}") from None
+            raise RubricRefused(f"rubric {_reference(one.rubric)}: {error}") from None
     return rubrics
 
 
 def _rewarded(
-    request: RecomputeRequest, rubrics: RubricsByDigest, responses: Sequence[JudgedResponse], totals: RecomputeTotals
+    request: RecomputeRequest,
+    rules: _RulesByRecord,
+    rubrics: RubricsByDigest,
+    responses: Sequence[JudgedResponse],
+    totals: RecomputeTotals,
 ) -> list[RecomputedGroup]:
     groups = []
     for (request_id, group_id), members in groupby(responses, key=lambda each: (each.request_id, each.group_id)):
         group = list(members)
+        stored = group[0].reward_rules
+        in_force = rules[stored] if stored in rules else _rules(request, stored)  # of a request judged meanwhile
         groups.append(
             RecomputedGroup(
                 request_id=request_id,
                 step=group[0].step,
                 id=group_id,
                 rubric=_reference(group[0].rubric),
-                responses=tuple([_response(request, rubrics, response, totals) for response in group]),
+                responses=tuple([_response(in_force, request.budgets, rubrics, one, totals) for one in group]),
             )
         )
     return groups
 
 
 def _response(
-    request: RecomputeRequest, rubrics: RubricsByDigest, response: JudgedResponse, totals: RecomputeTotals
+    rules: RewardRules,
+    budgets: StepBudgets,
+    rubrics: RubricsByDigest,
+    response: JudgedResponse,
+    totals: RecomputeTotals,
 ) -> RecomputedResponse:
     where = f"response {response.position} of group {response.group_id!r} in request {response.request_id}"
     if response.rubric not in rubrics:
         raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is no longer in the ledger")
     criteria, judged_by = rubrics[response.rubric]
     slots = groupby(response.votes, key=lambda vote: vote.slot)
-    verdicts = [_verdict(list(votes), request.uncertain_band) for _, votes in slots]
+    verdicts = [_verdict(list(votes), rules.uncertain_band) for _, votes in slots]
     sample = read_sample(
         judged_by,
         by_program=[not verdict.judged for verdict in verdicts],
         left_out=[verdict.left_out for verdict in verdicts],
     )
-    use = request.reward.use
+    use = rules.reward.use
     try:
         scores = [verdict.value(use) for verdict in verdicts]
         reward, unpenalised, outcome = reward_of(
             criteria,
             scores,
-            request.reward,
-            request.on_failure,
+            rules.reward,
+            rules.on_failure,
             failures=[verdict.failure for verdict in verdicts],
-            on_uncertain=request.on_uncertain,
+            on_uncertain=rules.on_uncertain,
             uncertain=[verdict.uncertain for verdict in verdicts],
             sample=sample,
             format_ok=response.format_ok,
@@ -223,7 +288,7 @@ def _response(
         named = [verdict.step for verdict in verdicts]
         spans = json.loads(response.spans)
         soft = use == "probability"
-        steps = step_rewards(criteria, scores, named, spans, request.budgets, soft=soft, sample=sample)
+        steps = step_rewards(criteria, scores, named, spans, budgets, soft=soft, sample=sample)
     _count(totals, response.votes, reward, outcome.status)
     return RecomputedResponse(
         position=response.position,

@@ -11,6 +11,7 @@ from rubric_store.ledger.tables import requests, responses, texts, uses, verdict
 from trainer_client.wire.ledger_rows import (
     LEFT_OUT,
     UNCERTAIN,
+    JudgedBy,
     JudgedResponse,
     JudgedRun,
     JudgedVote,
@@ -137,23 +138,24 @@ def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) 
 
 
 def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
-    """The number of requests and uses in a part of a run, its protocols, its rubrics and its judges."""
-    counted = select(requests.c.protocol, func.count(), func.sum(requests.c.uses)).group_by(requests.c.protocol)
-    rows = connection.execute(_filter_part(counted, part).order_by(requests.c.protocol)).all()
-    digests = (
-        select(responses.c.rubric)
+    """The number of requests and uses in a part of a run, the ways in which they were judged, rubrics and judges."""
+    counted = connection.execute(_filter_part(select(func.count(), func.sum(requests.c.uses)), part)).one()
+    judged_by = (
+        select(requests.c.protocol, requests.c.reward_rules, responses.c.rubric)
         .distinct()
-        .join(requests, and_(*(responses.c[name] == requests.c[name] for name in ("project_id", "run", "request"))))
-        .where(responses.c.rubric.is_not(None))
+        .select_from(requests)
+        .join(responses, and_(*(responses.c[name] == requests.c[name] for name in ("project_id", "run", "request"))))
+        .order_by(requests.c.protocol, requests.c.reward_rules, responses.c.rubric)
     )
-    used = list(connection.execute(_filter_part(digests, part)).scalars())
+    found = [JudgedBy(*row) for row in connection.execute(_filter_part(judged_by, part))]
+    used = {one.rubric for one in found if one.rubric is not None}
     judges = select(requests.c.fingerprint, requests.c.votes).distinct().where(requests.c.fingerprint.is_not(None))
     judged = connection.execute(_filter_part(judges, part).order_by(requests.c.fingerprint, requests.c.votes)).all()
     return JudgedRun(
-        sum(row[1] for row in rows),
-        sum(int(row[2]) for row in rows),
-        tuple([row[0] for row in rows]),
-        texts_of(connection, part.project_id, used),
+        counted[0],
+        int(counted[1] or 0),
+        tuple(found),
+        texts_of(connection, part.project_id, list(used)),
         tuple([(row.fingerprint, row.votes) for row in judged]),
     )
 
@@ -162,15 +164,17 @@ def judged_responses(
     connection: Connection, part: RunRange, after: bytes | None, count: int
 ) -> tuple[list[JudgedResponse], bytes | None]:
     """Responses of a part of a run, with about `count` uses, and the key to continue after; None at the end."""
-    listed = _filter_part(select(requests.c.request, requests.c.request_id, requests.c.step, requests.c.uses), part)
+    of_requests = [requests.c[name] for name in ("request", "request_id", "step", "reward_rules", "uses")]
+    listed = _filter_part(select(*of_requests), part)
     if after is not None:
         listed = listed.where(requests.c.request > after)
     known: dict[bytes, tuple[str, int | None]] = {}
+    rules: dict[bytes, str | None] = {}
     total = 0
-    for request, request_id, step, use_count in connection.execute(
+    for request, request_id, step, reward_rules, use_count in connection.execute(
         listed.order_by(requests.c.request).limit(_REQUESTS_PER_BATCH)
     ):
-        known[request] = (request_id, step)
+        known[request], rules[request] = (request_id, step), reward_rules
         total += use_count
         if total >= count:
             break
@@ -181,7 +185,8 @@ def judged_responses(
     for row in _read(connection, part, known, responses, _RESPONSE_COLUMNS, responses.c.place):
         request, place, group_id, position, rubric, tokens, stopped, format_ok, spans = row
         own = votes.get((request, place), [])
-        read.append(JudgedResponse(*known[request], group_id, position, rubric, tokens, stopped, format_ok, spans, own))
+        values = (group_id, position, rubric, tokens, stopped, format_ok, spans, own, rules[request])
+        read.append(JudgedResponse(*known[request], *values))
     return read, next(reversed(known))
 
 

@@ -1,6 +1,6 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010, 0012, 0013 and 0014 create them; a test compares the two. The columns of the ledger's
+Migrations 0003, 0007, 0010, 0012, 0013, 0014 and 0016 create them; a test compares the two. The columns of the ledger's
 tables are in the order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the
 thousand, and are deleted by run.
 
@@ -88,6 +88,7 @@ requests = Table(
     Column("seconds", Double, nullable=False),
     Column("created_at", UTCDateTime, nullable=False),
     Column("members", Text),
+    Column("reward_rules", Text),
     PrimaryKeyConstraint("project_id", "run", "request", name="pk_ledger_requests"),
     Index("ix_ledger_requests_created_at", "project_id", "created_at"),
 )

@@ -197,7 +197,7 @@ class LedgerMethods(RunMethods):
         Args:
             run: the run's name; defaults to the client's run.
 
-        Rules; for those left out, the service uses its defaults:
+        Rules; those left out are as each request recorded them (see `wire.ledger.RecomputeRequest`):
             first_step, last_step: only these steps, both included.
             protocol: use only verdicts of this judging protocol.
             mode, kinds, format_weight, gate_fraction, length_penalty, overlong_penalty, truncation_factor, use,

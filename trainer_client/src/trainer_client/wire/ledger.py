@@ -8,7 +8,7 @@ without a judge.
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, RequestDict, RequestModel, is_unset
 from trainer_client.wire.criteria import CriterionId, CriterionKind
@@ -22,6 +22,7 @@ from trainer_client.wire.rewards import (
     PinnedRubric,
     RewardMode,
     RewardOptions,
+    RubricDropout,
     StepReward,
     UncertainBand,
     UncertainPolicy,
@@ -209,6 +210,31 @@ class RunReport(AnswerModel):
     next_cursor: str | None = None
 
 
+class RewardRules(AnswerModel):
+    """How a request turned verdicts into rewards, as the ledger records it. The fields are those of `RewardRequest`.
+
+    `uncertain_band` is the band in force: the request's own, or else that of the judge's calibration.
+    """
+
+    reward: RewardOptions = RewardOptions()
+    on_failure: FailurePolicy = "null"
+    uncertain_band: UncertainBand | None = None
+    on_uncertain: UncertainPolicy = "null"
+    dropout: RubricDropout | None = None
+
+    def recorded(self) -> str:
+        """Return what differs from the defaults, as JSON."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    @classmethod
+    def read(cls, recorded: str | None) -> "RewardRules | None":
+        """Read recorded rules; None if there are none, or if a later release recorded options unknown to this one."""
+        try:
+            return None if recorded is None else cls.model_validate_json(recorded)
+        except ValidationError:
+            return None
+
+
 class StepBudgets(RequestModel):
     """The total that all criteria of a kind add to a response's steps (SRaR: 0.8, -1, 1)."""
 
@@ -219,6 +245,10 @@ class StepBudgets(RequestModel):
 
 class RecomputeRequest(RequestModel):
     """Recompute the rewards of a run, or of a part of it, without calling a judge.
+
+    What is left out of `reward`, `on_failure` and `on_uncertain` is as each request recorded it, or as the default if
+    an older version recorded the request. `null` in `reward` takes a recorded penalty away. A recorded policy `error`
+    counts as `null`.
 
     Attributes:
         run: the run's name; null for requests without one.
@@ -255,9 +285,9 @@ class RecomputeRequest(RequestModel):
     last_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
     protocol: JudgingProtocol | None = None
     reward: RewardOptions = RewardOptions()
-    on_failure: FailurePolicy = "null"
+    on_failure: FailurePolicy | None = None
     uncertain_band: UncertainBand | None = None
-    on_uncertain: UncertainPolicy = "null"
+    on_uncertain: UncertainPolicy | None = None
     weights: RequestDict[CriterionId, BoundedFloat] = Field(default_factory=dict, max_length=10_000)
     budgets: StepBudgets = StepBudgets()
 
@@ -303,13 +333,14 @@ class RecomputeStart(AnswerModel):
 class RecomputeSummary(AnswerModel):
     """The summary at the end of the answer.
 
-    `verdicts` counts every vote. `missing` counts those that the ledger does not have; they count as failed.
+    `mode` and `on_failure` are null if requests were recomputed by different ones. `verdicts` counts every vote.
+    `missing` counts those that the ledger does not have; they count as failed.
     `mean_reward` is the mean over the responses that have a reward, null if none has.
     """
 
     run: str | None
-    mode: RewardMode
-    on_failure: FailurePolicy
+    mode: RewardMode | None
+    on_failure: FailurePolicy | None
     requests: int
     responses: int
     verdicts: int

@@ -15,6 +15,8 @@ class RequestRow(NamedTuple):
     """One request. `uses` is the number of votes in its use rows; `seconds` is the time from arrival to answer.
 
     `members` is JSON: the cost of each judge of a cascade or panel, by name, as `MemberUsage`. None for other judges.
+    `reward_rules` is JSON: what of the request's `RewardRules` differs from the defaults. None if the request asked for
+    no rewards, or was recorded before the rules were.
     """
 
     project_id: str
@@ -35,6 +37,7 @@ class RequestRow(NamedTuple):
     seconds: float
     created_at: datetime
     members: str | None = None
+    reward_rules: str | None = None
 
 
 class ResponseRow(NamedTuple):
@@ -191,7 +194,7 @@ class JudgedVote(NamedTuple):
 
 
 class JudgedResponse(NamedTuple):
-    """A response read back to recompute rewards, with its votes by slot."""
+    """A response read back to recompute rewards, with its votes by slot; `reward_rules` are those of its request."""
 
     request_id: str
     step: int | None
@@ -203,19 +206,28 @@ class JudgedResponse(NamedTuple):
     format_ok: bool
     spans: str | None
     votes: list[JudgedVote]
+    reward_rules: str | None = None
+
+
+class JudgedBy(NamedTuple):
+    """A protocol ('' if no judge was asked), recorded reward rules and a rubric under which responses were judged."""
+
+    protocol: str
+    reward_rules: str | None
+    rubric: bytes | None
 
 
 class JudgedRun(NamedTuple):
     """The part of a run that rewards are recomputed from.
 
-    `protocols` are the judging protocols of its requests. `rubrics` maps the digests of its rubrics to their criteria
-    as JSON. `judges` are the pairs of a judge's fingerprint and a number of votes; requests that asked no judge have
-    none.
+    `judged_by` are the distinct ways in which its responses were judged. `rubrics` maps the digests of its rubrics to
+    their criteria as JSON. `judges` are the pairs of a judge's fingerprint and a number of votes; requests that asked
+    no judge have none.
     """
 
     requests: int
     uses: int
-    protocols: tuple[str, ...]
+    judged_by: tuple[JudgedBy, ...]
     rubrics: dict[bytes, str]
     judges: tuple[tuple[str, int], ...] = ()
 

@@ -1,12 +1,12 @@
 """Why a response has its reward: a sentence, and the formula of its mode with the numbers in it.
 
-The reward itself is computed by `reward_of`, as in scoring. The ledger keeps a request's mode, but neither its other
-reward options nor its failure policy. If the mode with default options and one of the policies gives the recorded
-reward, the formula explains it; otherwise the explanation says that it does not, and names what is unknown.
+The reward itself is computed by `reward_of`, as in scoring, by the rules that the ledger keeps of the request. Requests
+of older versions have none: if the mode with default options and one of the policies gives the recorded reward, the
+formula explains it; otherwise the explanation says that it does not, and names what is unknown.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple, get_args
 
@@ -15,7 +15,8 @@ from judge_server.scoring.scorer import RewardResult, reward_of
 from judge_server.scoring.verdicts import judge_failure_kind
 from trainer_client.dropout import CriteriaSample, read_sample
 from trainer_client.wire import Criterion, RewardMode, RewardOptions, UncertainPolicy, Verdict, VerdictUse
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
+from trainer_client.wire.ledger import RewardRules
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, NOT_LINEAR
 
 _POLICIES: tuple[UncertainPolicy, ...] = ("null", "skip", "zero")
 """The policies that can give a recorded reward; `zero_unparseable` gives what `zero` or `null` gives."""
@@ -39,12 +40,15 @@ class Explanation(NamedTuple):
 
 
 class RecordedReward(NamedTuple):
-    """What the ledger keeps of a response's reward."""
+    """What the ledger keeps of a response's reward; `rules` is None if an older version recorded it."""
 
     mode: RewardMode | None
     reward: float | None
     status: str | None
     format_ok: bool
+    rules: RewardRules | None = None
+    tokens: int | None = None
+    stopped: bool | None = None
 
 
 def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verdicts: Sequence[Verdict]) -> Explanation:
@@ -60,13 +64,16 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
         return Explanation("Only verdicts were asked for, so there is no reward.")
     if mode in NEEDS_NO_RUBRIC:
         criteria = ()
-    if criteria is not None and len(criteria) == len(verdicts):
-        rewarded = [index for index, criterion in enumerate(criteria) if not criterion.shadow]
-        criteria, verdicts = [criteria[index] for index in rewarded], [verdicts[index] for index in rewarded]
     if criteria is None or (criteria and len(criteria) != len(verdicts)):
         return Explanation("The rubric of this response is not in the ledger, so its reward cannot be explained.")
-    found = _reproduced(recorded, criteria, verdicts)
-    failed = _missing_sentence(verdicts)
+    sample = _sample(criteria, verdicts)
+    found = _reproduced(recorded, criteria, verdicts, sample)
+    rules = RewardRules(reward=RewardOptions(mode=mode)) if recorded.rules is None else recorded.rules
+    counted = [verdict for i, verdict in enumerate(verdicts) if not criteria or _counts(criteria[i], rules)]
+    criteria = [criterion for criterion in criteria if _counts(criterion, rules)]
+    failed = _missing_sentence(counted, rules)
+    if recorded.status is None:
+        return Explanation(f"The request was answered with an error, so it has no rewards{failed and ': '}{failed}.")
     if recorded.status == "unscored":
         if recorded.reward is None:
             return Explanation(
@@ -74,61 +81,87 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
                 "uncertain verdict counts as a no."
             )
         return Explanation(f"The reward is {_n(recorded.reward)} by the request's failure policy, because {failed}.")
-    if (sample := _sample(criteria, verdicts)) is not None:
-        judged = sum(not gone for gone in sample.left_out)
+    if sample is not None:
+        judged = sum(verdict.status != "left_out" for verdict in verdicts)
         return Explanation(
-            f"The reward is an unbiased estimate of that of the whole rubric: {judged} of its {len(criteria)} criteria "
+            f"The reward is an unbiased estimate of that of the whole rubric: {judged} of its {len(verdicts)} criteria "
             "were judged, and the others were left out at random for the whole group.",
             matches=found is not None,
         )
-    soft = found is not None and found.use == "probability"
-    scores = [verdict.value("probability" if soft else "verdict") for verdict in verdicts]
-    dropped = found is not None and found.result.outcome.policy_applied == "skip"
-    sentence, formula = _formula(mode, criteria, scores, format_ok=recorded.format_ok, drop_failed=dropped)
     if found is not None:
-        sentence += " It is made of probabilities of yes, not of verdicts." if soft else ""
-        treated = (
-            "left out, as the failure policy says" if dropped else "written as 0, since it cannot change the reward"
+        rules = found.rules
+    soft = rules.reward.use == "probability"
+    dropped = found is not None and found.result.outcome.policy_applied == "skip"
+    scores = [verdict.score if found is None else verdict.value(rules.reward.use) for verdict in counted]
+    formula = _formula(rules.reward, criteria, scores, format_ok=recorded.format_ok, drop_failed=dropped)
+    formula = _penalised(formula, rules.reward, tokens=recorded.tokens, stopped=recorded.stopped)
+    if found is None:
+        return Explanation(_mismatch(recorded), formula.text, matches=False)
+    sentence = formula.sentence + (" It is made of probabilities of yes, not of verdicts." if soft else "")
+    treated = "left out, as the failure policy says" if dropped else "written as 0, since it cannot change the reward"
+    return Explanation(f"{sentence} {failed[0].upper()}{failed[1:]}: {treated}." if failed else sentence, formula.text)
+
+
+def _counts(criterion: Criterion, rules: RewardRules) -> bool:
+    """Whether a criterion enters the reward."""
+    return not criterion.shadow and (rules.reward.kinds is None or criterion.kind in rules.reward.kinds)
+
+
+def _mismatch(recorded: RecordedReward) -> str:
+    """Why the recorded reward is not that of the verdicts in the ledger."""
+    if recorded.rules is None:
+        return (
+            f"The answered reward is {_n(recorded.reward)}, and mode {recorded.mode} with default options gives "
+            f"another one. The request used an option that was not recorded: {_UNKNOWN_OPTIONS}."
         )
-        return Explanation(f"{sentence} {failed[0].upper()}{failed[1:]}: {treated}." if failed else sentence, formula)
-    return Explanation(
-        f"The answered reward is {_n(recorded.reward)}, and mode {mode} with default options gives another one. The "
-        f"request used an option that the ledger does not keep: {_UNKNOWN_OPTIONS}.",
-        formula,
-        matches=False,
+    return (
+        f"The answered reward is {_n(recorded.reward)}, and the request's options with the verdicts shown here give "
+        "another one. The ledger shows the first verdict on a question; this request was probably rewarded by a later "
+        "one that differs."
     )
 
 
 class _Reproduced(NamedTuple):
     result: RewardResult
-    use: VerdictUse
+    rules: RewardRules
 
 
 def _reproduced(
-    recorded: RecordedReward, criteria: Sequence[Criterion], verdicts: Sequence[Verdict]
+    recorded: RecordedReward,
+    criteria: Sequence[Criterion],
+    verdicts: Sequence[Verdict],
+    sample: CriteriaSample | None,
 ) -> _Reproduced | None:
-    """The result with default options, and the first use and policies that give the recorded reward, if any do."""
-    assert recorded.mode is not None
-    for use, on_failure, on_uncertain in product(get_args(VerdictUse), _POLICIES, _POLICIES):
+    """The result by the recorded rules, or by the first guess, that is the recorded reward; None if there is none."""
+    for rules in _guesses(recorded.mode) if recorded.rules is None else (recorded.rules,):
         try:
             result = reward_of(
                 criteria,
-                [verdict.value(use) for verdict in verdicts],
-                RewardOptions(mode=recorded.mode, use=use),
-                on_failure,
+                [verdict.value(rules.reward.use) for verdict in verdicts],
+                rules.reward,
+                rules.on_failure,
                 failures=[judge_failure_kind(verdict) for verdict in verdicts],
-                on_uncertain=on_uncertain,
+                on_uncertain=rules.on_uncertain,
                 uncertain=[verdict.status == "uncertain" for verdict in verdicts],
-                sample=_sample(criteria, verdicts),
+                sample=sample,
                 format_ok=recorded.format_ok,
-                tokens=None,
-                stopped=None,
+                tokens=recorded.tokens,
+                stopped=recorded.stopped,
             )
         except (ValueError, ServiceError):
             continue
         if result.outcome.status == recorded.status and _equal(result.reward, recorded.reward):
-            return _Reproduced(result, use)
+            return _Reproduced(result, rules)
     return None
+
+
+def _guesses(mode: RewardMode | None) -> Iterator[RewardRules]:
+    """Rules by which a request of an older version may have been rewarded."""
+    assert mode is not None
+    uses: tuple[VerdictUse, ...] = ("verdict",) if mode in NOT_LINEAR else get_args(VerdictUse)
+    for use, on_failure, on_uncertain in product(uses, _POLICIES, _POLICIES):
+        options = RewardOptions(mode=mode, use=use)
+        yield RewardRules(reward=options, on_failure=on_failure, on_uncertain=on_uncertain)
 
 
 def _equal(one: float | None, other: float | None) -> bool:
@@ -146,14 +179,16 @@ def _sample(criteria: Sequence[Criterion], verdicts: Sequence[Verdict]) -> Crite
     )
 
 
-def _missing_sentence(verdicts: Sequence[Verdict]) -> str:
+def _missing_sentence(verdicts: Sequence[Verdict], rules: RewardRules) -> str:
     """Which verdicts are missing, such as `the verdict on c1 failed (timeout)`; empty if none are."""
     failed = [verdict for verdict in verdicts if verdict.failure is not None]
     uncertain = [verdict for verdict in verdicts if verdict.status == "uncertain"]
     kinds = ", ".join(sorted({verdict.failure.kind for verdict in failed if verdict.failure is not None}))
     parts = [f"{_named(failed)} failed ({kinds})"] if failed else []
     if uncertain:
-        parts.append(f"{_named(uncertain)} {'is' if len(uncertain) == 1 else 'are'} uncertain")
+        band = rules.uncertain_band
+        between = "" if band is None else f" (its probability is from {_n(band[0])} to {_n(band[1])})"
+        parts.append(f"{_named(uncertain)} {'is' if len(uncertain) == 1 else 'are'} uncertain{between}")
     return " and ".join(parts)
 
 
@@ -165,99 +200,137 @@ def _named(verdicts: Sequence[Verdict]) -> str:
 _Term = tuple[Criterion, float]
 
 
+class _Formula(NamedTuple):
+    """A sentence, and an expression with its value."""
+
+    sentence: str
+    expression: str
+    value: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.expression} = {_n(self.value)}"
+
+
 def _formula(
-    mode: RewardMode,
+    options: RewardOptions,
     criteria: Sequence[Criterion],
     scores: Sequence[float | None],
     *,
     format_ok: bool,
     drop_failed: bool,
-) -> tuple[str, str]:
-    """A sentence, and the formula with its numbers.
+) -> _Formula:
+    """The formula of a mode with its numbers, before penalties.
 
     A missing score is left out with `drop_failed`, and otherwise written as 0: it then cannot change the reward.
     """
+    mode = options.mode
     if mode in NEEDS_NO_RUBRIC:
         score = scores[0] or 0.0
         what = "rating of the whole response" if mode == "likert" else "comparison of the final answer"
-        return f"The reward is the {what}, from 0 to 1.", f"{_n(score)} = {_n(score)}"
+        return _Formula(f"The reward is the {what}, from 0 to 1.", _n(score), score)
     terms = [(c, s or 0.0) for c, s in zip(criteria, scores, strict=True) if s is not None or not drop_failed]
     weights = [c.weight for c, _ in terms]
     match mode:
         case "weighted_mean" | "partial_credit":
-            return "The reward is the mean of the scores, weighted by the criteria.", _quotient(terms, sum(weights))
+            return _quotient("The reward is the mean of the scores, weighted by the criteria.", terms, weights)
         case "factual_override":
             factual = [s for c, s in terms if c.kind == "factual"]
             if factual and min(factual) == 1.0:
-                return f"The reward is 1, because every factual criterion ({len(factual)}) is satisfied.", "1 = 1"
-            return (
+                return _Formula(
+                    f"The reward is 1, because every factual criterion ({len(factual)}) is satisfied.", "1", 1.0
+                )
+            return _quotient(
                 "Not every factual criterion is satisfied, so the reward is the mean of the scores, weighted by the "
                 "criteria.",
-                _quotient(terms, sum(weights)),
+                terms,
+                weights,
             )
         case "points":
-            positive = [w for w in weights if w > 0]
-            return (
+            return _quotient(
                 "The reward is the points earned, divided by the positive points of the rubric.",
-                _quotient(terms, sum(positive), positive),
+                terms,
+                [w for w in weights if w > 0],
             )
         case "absolute_points":
-            sizes = [abs(w) for w in weights]
-            return (
-                "The reward is the points earned, divided by the size of all points.",
-                _quotient(terms, sum(sizes), sizes),
+            return _quotient(
+                "The reward is the points earned, divided by the size of all points.", terms, [abs(w) for w in weights]
             )
         case "clipped_points":
             return _clipped(terms, only_mistakes=not any(c.weight > 0 for c in criteria))
         case "stepwise":
             answers = [s for c, s in terms if c.kind == "answer"]
-            share = RewardOptions().format_weight
-            expression = f"{_n(1 - share)} × {_mean(answers)} + {_n(share)} × {int(format_ok)}"
-            value = (1 - share) * sum(answers) / max(len(answers), 1) + share * format_ok
+            share = options.format_weight
             form = "has" if format_ok else "lacks"
-            return (
+            return _Formula(
                 f"The reward is the mean score of the answer criteria, and a share for the form, which the response "
                 f"{form}. The other criteria act on its steps.",
-                f"{expression} = {_n(value)}",
+                f"{_n(1 - share)} × {_mean(answers)} + {_n(share)} × {int(format_ok)}",
+                (1 - share) * sum(answers) / max(len(answers), 1) + share * format_ok,
             )
         case "graded_mean":
             counted = [1 - s if c.weight < 0 or c.kind == "pitfall" else s for c, s in terms]
-            return (
+            return _Formula(
                 "The reward is the mean of the scores; a pitfall or a criterion of negative weight counts 1 minus its "
                 "score.",
-                f"{_mean(counted)} = {_n(sum(counted) / max(len(counted), 1))}",
+                _mean(counted),
+                sum(counted) / max(len(counted), 1),
             )
         case _:
             assert mode == "gate", get_args(RewardMode)
-            met, fraction = sum(s == 1.0 for _, s in terms), RewardOptions().gate_fraction
-            passed = met >= fraction * len(terms) - 1e-9
-            return (
-                f"{met} of {len(terms)} criteria are satisfied, and the gate needs {_n(fraction * len(terms))}: the "
-                f"reward is {int(passed)}.",
-                f"{int(passed)} = {int(passed)}",
+            met, needed = sum(s == 1.0 for _, s in terms), options.gate_fraction * len(terms)
+            passed = int(met >= needed - 1e-9)
+            return _Formula(
+                f"{met} of {len(terms)} criteria are satisfied, and the gate needs {_n(needed)}: the reward is "
+                f"{passed}.",
+                str(passed),
+                passed,
             )
 
 
-def _clipped(terms: Sequence[_Term], *, only_mistakes: bool) -> tuple[str, str]:
+def _clipped(terms: Sequence[_Term], *, only_mistakes: bool) -> _Formula:
     weights = [c.weight for c, _ in terms]
+    points = sum(c.weight * s for c, s in terms)
     if only_mistakes:
         sizes = [abs(w) for w in weights]
-        expression = f"max(0, 1 + ({_sum(terms)}) / ({' + '.join(map(_n, sizes))}))"
-        value = max(0.0, 1 + sum(c.weight * s for c, s in terms) / (sum(sizes) or 1.0))
-        return "The reward is 1 minus the share of the mistakes that were made.", f"{expression} = {_n(value)}"
+        return _Formula(
+            "The reward is 1 minus the share of the mistakes that were made.",
+            f"max(0, 1 + ({_sum(terms)}) / ({' + '.join(map(_n, sizes))}))",
+            max(0.0, 1 + points / (sum(sizes) or 1.0)),
+        )
     positive = [w for w in weights if w > 0]
-    expression = f"min(1, max(0, ({_sum(terms)}) / ({' + '.join(map(_n, positive))})))"
-    value = min(1.0, max(0.0, sum(c.weight * s for c, s in terms) / (sum(positive) or 1.0)))
-    return (
+    return _Formula(
         "The reward is the points earned, divided by the positive points of the rubric, and kept between 0 and 1.",
-        f"{expression} = {_n(value)}",
+        f"min(1, max(0, ({_sum(terms)}) / ({' + '.join(map(_n, positive))})))",
+        min(1.0, max(0.0, points / (sum(positive) or 1.0))),
     )
 
 
-def _quotient(terms: Sequence[_Term], total: float, parts: Sequence[float] | None = None) -> str:
-    parts = [c.weight for c, _ in terms] if parts is None else parts
-    value = sum(c.weight * s for c, s in terms) / (total or 1.0)
-    return f"({_sum(terms)}) / ({' + '.join(map(_n, parts))}) = {_n(value)}"
+def _penalised(formula: _Formula, options: RewardOptions, *, tokens: int | None, stopped: bool | None) -> _Formula:
+    """The formula with the penalties of a request, in the order of `trainer_client.penalties.penalise`."""
+    sentence, expression, value = formula
+    if options.truncation_factor is not None and stopped is False and value >= 0:
+        sentence += " The response was cut off, so its reward is multiplied by the truncation factor."
+        expression, value = f"({expression}) × {_n(options.truncation_factor)}", value * options.truncation_factor
+    if tokens is None:
+        return _Formula(sentence, expression, value)
+    if (length := options.length_penalty) is not None:
+        sentence += f" A penalty on its length of {tokens} tokens is subtracted."
+        excess = f"({tokens} − {length.target_tokens})"
+        expression += f" − {_n(length.coefficient)} × {f'max(0, {excess})' if length.excess_only else excess}"
+        over = tokens - length.target_tokens
+        value -= length.coefficient * (max(0, over) if length.excess_only else over)
+    if (near := options.overlong_penalty) is not None:
+        sentence += f" A penalty for coming near the limit of {near.limit_tokens} tokens is subtracted."
+        start = near.limit_tokens - near.buffer_tokens
+        expression += f" − min(1, max(0, ({tokens} − {start}) / {near.buffer_tokens}))"
+        value -= min(1.0, max(0.0, (tokens - start) / near.buffer_tokens))
+    return _Formula(sentence, expression, value)
+
+
+def _quotient(sentence: str, terms: Sequence[_Term], parts: Sequence[float]) -> _Formula:
+    value = sum(c.weight * s for c, s in terms) / (sum(parts) or 1.0)
+    return _Formula(sentence, f"({_sum(terms)}) / ({' + '.join(map(_n, parts))})", value)
 
 
 def _sum(terms: Sequence[_Term]) -> str:

@@ -14,6 +14,7 @@ from judge_server.api.console.run_page import Row, Table, address
 from judge_server.ledger.reading import recorded_verdict
 from judge_server.ports import LedgerReader
 from trainer_client.wire import Criterion, Verdict
+from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.ledger_rows import ResponseFilter, ResponseRecord
 
 TEXT_LIMIT = 20_000
@@ -68,7 +69,15 @@ class ShownResponse:
     def explanation(self) -> Explanation:
         """Why it has its reward."""
         request, response = self.record.request, self.record.response
-        recorded = RecordedReward(request.mode, response.reward, response.status, response.format_ok)  # type: ignore[arg-type]
+        recorded = RecordedReward(
+            request.mode,  # type: ignore[arg-type]
+            response.reward,
+            response.status,
+            response.format_ok,
+            RewardRules.read(request.reward_rules),
+            response.tokens,
+            response.stopped,
+        )
         criteria = () if response.rubric is None else self.criteria
         return explain(recorded, criteria, self.verdicts)
 

@@ -27,11 +27,11 @@ from adjudge_services.cli.options import (
 )
 
 UseOption = Annotated[
-    VerdictUse,
+    VerdictUse | None,
     typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.", rich_help_panel=REWARD),
 ]
 FailureOption = Annotated[
-    FailurePolicy, typer.Option(help="Effect of a failed verdict on the reward.", rich_help_panel=REWARD)
+    FailurePolicy | None, typer.Option(help="Effect of a failed verdict on the reward.", rich_help_panel=REWARD)
 ]
 UncertainBandOption = Annotated[
     tuple[float, float] | None,
@@ -40,7 +40,7 @@ UncertainBandOption = Annotated[
     ),
 ]
 UncertainOption = Annotated[
-    UncertainPolicy, typer.Option(help="Effect of an uncertain verdict on the reward.", rich_help_panel=REWARD)
+    UncertainPolicy | None, typer.Option(help="Effect of an uncertain verdict on the reward.", rich_help_panel=REWARD)
 ]
 
 
@@ -144,7 +144,7 @@ def recompute(
     run: Annotated[
         str, typer.Argument(help="The run's name, as given in its requests; '' for requests without a run.")
     ],
-    mode: ModeOption = "weighted_mean",
+    mode: ModeOption = None,
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -160,16 +160,16 @@ def recompute(
     bonus: Annotated[
         float, typer.Option(help="Budget that all bonus criteria add to them.", rich_help_panel=REWARD)
     ] = 1.0,
-    use: UseOption = "verdict",
-    on_failure: FailureOption = "null",
+    use: UseOption = None,
+    on_failure: FailureOption = None,
     uncertain_band: UncertainBandOption = None,
-    on_uncertain: UncertainOption = "null",
+    on_uncertain: UncertainOption = None,
     format_weight: Annotated[
-        float, typer.Option(help="Weight of the format in mode stepwise.", rich_help_panel=REWARD)
-    ] = 0.1,
+        float | None, typer.Option(help="Weight of the format in mode stepwise.", rich_help_panel=REWARD)
+    ] = None,
     gate_fraction: Annotated[
-        float, typer.Option(help="Share of criteria that mode gate requires.", rich_help_panel=REWARD)
-    ] = 0.5,
+        float | None, typer.Option(help="Share of criteria that mode gate requires.", rich_help_panel=REWARD)
+    ] = None,
     length_penalty: Annotated[
         str | None,
         typer.Option(help='JSON, such as {"coefficient": 1e-4, "target_tokens": 2000}.', rich_help_panel=REWARD),
@@ -191,5 +191,6 @@ def recompute(
 ) -> None:
     """Recompute the rewards of a run from its recorded verdicts, without asking a judge.
 
-    Failed verdicts stay failed. Responses that were judged twice, for example by a repeated request, appear twice.
+    A rule that no option sets is that of each recorded request. Failed verdicts stay failed. Responses that were judged
+    twice, for example by a repeated request, appear twice.
     """

@@ -34,17 +34,17 @@ _WEIGHTS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 def recompute(
     run: str,
-    mode: RewardMode,
+    mode: RewardMode | None,
     weights: Path | None,
     suggest: float,
     pitfall: float,
     bonus: float,
-    use: VerdictUse,
-    on_failure: FailurePolicy,
+    use: VerdictUse | None,
+    on_failure: FailurePolicy | None,
     uncertain_band: tuple[float, float] | None,
-    on_uncertain: UncertainPolicy,
-    format_weight: float,
-    gate_fraction: float,
+    on_uncertain: UncertainPolicy | None,
+    format_weight: float | None,
+    gate_fraction: float | None,
     length_penalty: str | None,
     overlong_penalty: str | None,
     truncation_factor: float | None,
@@ -56,6 +56,15 @@ def recompute(
 ) -> None:
     """Run `adjudge recompute`."""
     try:
+        reward = {
+            "mode": mode,
+            "format_weight": format_weight,
+            "gate_fraction": gate_fraction,
+            "length_penalty": _json(length_penalty),
+            "overlong_penalty": _json(overlong_penalty),
+            "truncation_factor": truncation_factor,
+            "use": use,
+        }
         request = RecomputeRequest.model_validate(
             {
                 "run": run or None,
@@ -67,15 +76,7 @@ def recompute(
                 "on_uncertain": on_uncertain,
                 "weights": _WEIGHTS.validate_json(weights.read_bytes()) if weights else {},
                 "budgets": {"suggest": suggest, "pitfall": pitfall, "bonus": bonus},
-                "reward": {
-                    "mode": mode,
-                    "format_weight": format_weight,
-                    "gate_fraction": gate_fraction,
-                    "length_penalty": _json(length_penalty),
-                    "overlong_penalty": _json(overlong_penalty),
-                    "truncation_factor": truncation_factor,
-                    "use": use,
-                },
+                "reward": {name: value for name, value in reward.items() if value is not None},
             }
         )
         with output.open("w", encoding="utf-8") if output else nullcontext() as file:
@@ -112,7 +113,7 @@ async def _lines(request: RecomputeRequest, url: str | None, settings: Settings)
 def _rules(request: RecomputeRequest) -> Any:
     chosen = request.model_dump(exclude={"run", "reward"}, exclude_defaults=True)
     rules = {name: getattr(request, name) for name in chosen}
-    return rules | request.reward.model_dump(exclude_defaults=True)
+    return rules | request.reward.model_dump(exclude_unset=True)
 
 
 async def _write(lines: AsyncIterator[RecomputeEvent], file: TextIO | None) -> RecomputeSummary:
@@ -139,7 +140,7 @@ def _show(summary: RecomputeSummary) -> None:
     mean = "–" if summary.mean_reward is None else f"{summary.mean_reward:.4f}"
     counts = (summary.responses, summary.scored, summary.partial, summary.unscored, summary.verdicts, summary.missing)
     table.add_row(*(f"{count:,}" for count in counts), mean)
-    out.print(f"[bold]{summary.run or '(no run)'} · {summary.mode}[/]", highlight=False)
+    out.print(f"[bold]{summary.run or '(no run)'} · {summary.mode or 'several modes'}[/]", highlight=False)
     out.print(table)
 
 
