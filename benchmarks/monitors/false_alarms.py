@@ -1,8 +1,9 @@
 """Count false alarms of monitors in simulated healthy runs: `python -m benchmarks.monitors.false_alarms`.
 
 Every run learns: its reward, its shadow criterion and its gold reward rise together from 0.4 to 0.7, and each prompt of
-a step has a difficulty of its own. The monitors look after every fifth step of the whole run, so a run has many chances
-of a false alarm. With `--correlation`, the noise of a step carries over to the next one, as in training on few prompts.
+a step has a difficulty of its own. Half of the responses were judged by both judges of a cascade, which disagree on a
+fifth of them. The monitors look after every fifth step of the whole run, so a run has many chances of a false alarm.
+With `--correlation`, the noise of a step carries over to the next one, as in training on few prompts.
 """
 
 import argparse
@@ -19,13 +20,18 @@ GROUPS, GROUP_SIZE, GOLD_PER_STEP = 16, 8, 6
 
 def simulate(steps: int, seed: int, correlation: float) -> MonitoredRun:
     """Draw a healthy run: group difficulties, verdicts, lengths, and a gold judge that agrees nine times in ten."""
-    chance = random.Random(seed)
+    chance, of_cascade = random.Random(seed), random.Random(f"cascade {seed}")
+    disputes = 0.0
     sums, signals, gold = [], [], []
     noise = {"reward": 0.0, "shadow": 0.0, "length": 0.0, "overlap": 0.0}
     for step in range(steps):
         for name in noise:
             noise[name] = correlation * noise[name] + chance.gauss(0, 1)
         skill = 0.4 + 0.3 * step / steps
+        disputes = correlation * disputes + of_cascade.gauss(0, 1)
+        asked = [float(of_cascade.random() < 0.5) for _ in range(GROUPS * GROUP_SIZE)]
+        members = [(one, one * (of_cascade.random() < 0.2 + 0.02 * disputes)) for one in asked]
+        signals.append(_sums("members", "", step, members, 0))
         rewards, shadows, lengths, overlaps, pairs = [], [], [], [], []
         unscored = 0
         for _ in range(GROUPS):

@@ -115,6 +115,55 @@ RUNS: list[Panel] = [
         [(rate("adjudge_requests_refused_total", "project, reason", API), "{{project}} {{reason}}")],
     ),
 ]
+MONITORS: list[Panel] = [
+    (
+        "Findings of monitors",
+        "short",
+        [(f"max by (run, monitor, severity) (adjudge_run_findings{{{API}}}) > 0", "{{run}} {{monitor}} {{severity}}")],
+    ),
+    ("Runs that monitors look at", "short", [(f"max(adjudge_monitored_runs{{{API}}})", "runs")]),
+    (
+        "Responses sampled for gold judges",
+        "ops",
+        [(rate("adjudge_gold_responses_total", "outcome", API), "{{outcome}}")],
+    ),
+    (
+        "Requests whose samples wait for a gold judge",
+        "short",
+        [(f"adjudge_gold_requests_waiting{{{API}}}", "{{instance}}")],
+    ),
+    (
+        "Verdicts asked of members of cascades and panels",
+        "ops",
+        [(rate("adjudge_member_verdicts_total", "judge, member, outcome", API), "{{judge}}: {{member}} {{outcome}}")],
+    ),
+    (
+        "Share of verdicts on which members disagree, of those that several gave",
+        "percentunit",
+        [
+            (
+                f"{rate('adjudge_members_disagreed_total', 'judge', API)}"
+                f" / {rate('adjudge_members_compared_total', 'judge', API)}",
+                "{{judge}}",
+            )
+        ],
+    ),
+    (
+        "Calls of cascades and panels",
+        "ops",
+        [(rate("adjudge_member_calls_total", "judge, member", API), "{{judge}}: {{member}}")],
+    ),
+    (
+        "Prompt tokens of cascades and panels",
+        "short",
+        [
+            (
+                rate("adjudge_member_prompt_tokens_total", "judge, member, source", API),
+                "{{judge}}: {{member}} {{source}}",
+            )
+        ],
+    ),
+]
 OPERATIONS: list[Panel] = [
     (
         "Operations that have not ended",
@@ -167,6 +216,7 @@ LEDGER: list[Panel] = [
 DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
     "judging": ("Adjudge: judging", JUDGING),
     "runs": ("Adjudge: training runs", RUNS),
+    "monitors": ("Adjudge: monitors, cascades and panels", MONITORS),
     "operations": ("Adjudge: operations", OPERATIONS),
     "ledger": ("Adjudge: ledger and processes", LEDGER),
 }

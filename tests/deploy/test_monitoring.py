@@ -66,12 +66,18 @@ async def of_a_pool() -> str:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The metrics of a service that judged once and did an operation, and of a pool: names of samples, and labels."""
-    settings = Settings(data_dir=tmp_path_factory.mktemp("data"), engine_url="scripted://hash")
+    """The metrics of a service that judged and did an operation, and of a pool: names of samples, and labels."""
+    cascade: Any = {"cascade": ["default", "large"], "band": [0, 1]}
+    settings = Settings(
+        data_dir=tmp_path_factory.mktemp("data"),
+        engine_url="scripted://hash",
+        engines={"large": "scripted://yes", "both": cascade},
+    )
     found: dict[str, set[str]] = {}
     asyncio.run(prepare_store(settings))
     with TestClient(build_app(settings, wait_for_judge=True), "http://localhost") as client:
-        assert client.post("/v1/rewards", json=REQUEST).status_code == 200
+        for judge_name in ("default", "both"):
+            assert client.post("/v1/rewards", json=REQUEST | {"judge": judge_name}).status_code == 200
         submitted = client.post("/v1/operations", json={"kind": "score", **REQUEST})
         with client.stream("GET", f"{submitted.headers['Location']}/events") as events:
             assert "done" in "".join(events.iter_text())

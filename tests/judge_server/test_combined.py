@@ -23,11 +23,14 @@ from judge_server.judging.combining import (
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Caller, JudgementResults
+from judge_server.ledger.rows import rows_of
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, JudgeResult, Reply
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.combined import CombinedJudge
 from judge_server.scoring.judge import Judge
+from judge_server.scoring.scorer import Scorer
 from judge_server.scoring.verdicts import judge_responses
+from tests.judge_server.ledger.judged import SynchronousRecorder, score
 from tests.judge_server.support import (
     FENCE,
     GatedEngine,
@@ -420,3 +423,16 @@ async def test_a_fresh_request_asks_every_member_again() -> None:
         return [sum(script.asked.values()) for script in members.scripts.values()]
 
     assert [await ask(fresh) for fresh in (False, False, True)] == [[2, 1], [2, 1], [4, 2]]
+
+
+async def test_monitors_learn_how_often_members_were_asked_and_disagree() -> None:
+    members = Members(small=SURE | {"Beta": 0.6, "Gamma": 0.5}, large={"Beta": 0.2, "Gamma": 0.8})
+    recorder = SynchronousRecorder()
+    rubric = {"criteria": [one.model_dump(mode="json") for one in CRITERIA]}
+    body = {"run": "r", "step": 1, "rubric": rubric, "groups": [{"id": "g", "prompt": "?", "responses": ["Yes."]}]}
+    await score(Scorer(await members.cascade(), None, recorder), body)  # type: ignore[arg-type]  # rubrics are inline
+    signals = rows_of(recorder.judged, keep_texts=True).signals
+    told = {row.name: (row.pairs, row.x, row.y) for row in signals if row.signal == "members"}
+    assert told[""] == (4, 2.0, 1.0)
+    asked = [told[one.id] for one in CRITERIA]
+    assert asked == [(1, 0.0, 0.0), (1, 1.0, 1.0), (1, 1.0, 0.0), (1, 0.0, 0.0)]

@@ -22,6 +22,17 @@ async def test_the_monitors_of_a_run_are_told(recorded: httpx2.AsyncClient) -> N
     assert (await get(recorded, "/v1/runs/team/r"))["run"]["requests"] == 3
 
 
+async def test_a_run_whose_name_ends_like_the_route_is_read_with_its_slash_escaped(
+    recorded: httpx2.AsyncClient,
+) -> None:
+    await post(recorded, request("Yes.", run="team/monitors", step=4, on_failure="skip"))
+    await post(recorded, request("Yes.", run="team", step=7, on_failure="skip"))
+    assert (await get(recorded, "/v1/runs/team%2Fmonitors"))["run"]["run"] == "team/monitors"
+    assert (await get(recorded, "/v1/runs/team/monitors/monitors"))["last_step"] == 4
+    assert (await get(recorded, "/v1/runs/team%2Fmonitors/monitors"))["last_step"] == 4
+    assert (await get(recorded, "/v1/runs/team/monitors"))["last_step"] == 7
+
+
 async def test_a_run_without_steps_has_no_monitors(recorded: httpx2.AsyncClient) -> None:
     await post(recorded, request("Yes.", run="r"))
     for run in ("r", "missing"):

@@ -21,6 +21,7 @@ from judge_server.api import operations
 from judge_server.engines.llamacpp import process
 from judge_server.engines.openai import http
 from judge_server.ledger import recorder
+from judge_server.monitoring import gold
 from judge_server.observability import metrics as operation_metrics
 from judge_server.operations import queues, runner, service, worker_tokens
 from judge_server.pools import Pool
@@ -95,6 +96,7 @@ KEPT_BETWEEN_S = 2.0
 WORKERS_BUDGET_S = 10.0
 """How long a worker's client tries, in `adjudge_services.operations.client_factory`."""
 DRAIN_S = Settings.model_fields["drain_s"].default
+CLOSE_S = DRAIN_S + gold.GOLD_DRAIN_S + recorder._CLOSE_TIMEOUT_S
 HANG_FOUND_S = default(Pool, "misses") * (default(Pool, "interval_s") + default(Pool, "health_timeout_s"))
 HOST_GONE_S = queues._KEEPALIVE["TCP_KEEPIDLE"] + queues._KEEPALIVE["TCP_KEEPINTVL"] * queues._KEEPALIVE["TCP_KEEPCNT"]
 STUCK_S = float(re.search(r"oldest_seconds\) > (\d+)", next(r["expr"] for r in RULES if "Stuck" in r["alert"]))[1])  # type: ignore[index]
@@ -133,8 +135,8 @@ INEQUALITIES = {
     "operations are counted before Prometheus gives up": (operation_metrics.COUNTS_TIMEOUT_S, SCRAPE_TIMEOUT_S),
     "operations are counted for every look of Prometheus": (operation_metrics.COUNTS_TTL_S, SCRAPE_S),
     "what is asked last is answered": (DEADLINE_S, DRAIN_S),
-    "the api drains in the chart": (PRESTOP_S + DRAIN_S + recorder._CLOSE_TIMEOUT_S, VALUES["api"]["drainSeconds"]),
-    "the api drains in compose": (DRAIN_S + recorder._CLOSE_TIMEOUT_S, actual("compose.yaml: api.stop_grace_period")),
+    "the api drains in the chart": (PRESTOP_S + CLOSE_S, VALUES["api"]["drainSeconds"]),
+    "the api drains in compose": (CLOSE_S, actual("compose.yaml: api.stop_grace_period")),
     "a judge drains in the chart": (DRAIN_S, VALUES["judge"]["drainSeconds"]),
     "a judge drains in compose": (DRAIN_S, actual("compose.yaml: judge-cpu.stop_grace_period")),
     "a pass outlives its worker's tries": (WORKERS_BUDGET_S + link.CONNECT_TIMEOUT_S, worker_tokens.TOKEN_LIFETIME_S),

@@ -199,6 +199,7 @@ def build_app(
             async with run_operations(settings, store, app, service.operation_metrics) as service.operations:
                 yield
         finally:
+            await gold.drain()
             for task in (*loading, watching, refreshing, sampling):
                 task.cancel()
             await asyncio.gather(*loading, watching, refreshing, sampling, return_exceptions=True)

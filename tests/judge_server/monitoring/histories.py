@@ -51,6 +51,7 @@ def history(
     unscored: Curve = NONE,
     overlap: Curve = A_TENTH,
     met: Curve = SOME,
+    disagreement: Curve = A_TENTH,
     control: list[ControlVerdict] | None = None,
 ) -> MonitoredRun:
     """A run of so many steps, whose means follow the curves, with the noise of 64 responses a step."""
@@ -70,6 +71,8 @@ def history(
         lengths = [chance.gauss(length(step), 40) for _ in rewards]
         signals.append(pairs("length", "tokens", step, [*zip(rewards, lengths, strict=True)], pull))
         signals.append(pairs("overlap", "", step, [(0.0, drawn(overlap(step))) for _ in rewards]))
+        asked = [(one := drawn(0.5), one * drawn(disagreement(step))) for _ in rewards]
+        signals += [pairs("members", name, step, asked) for name in ("", "c")]
         groups = [drawn(met(step)) for _ in range(GROUPS)]
         signals.append(SignalSums("criterion", "c", step, GROUPS, sum(groups), 0, 0, 0, 0, 0, 0, 0, 0))
         sampled = [(drawn(0.6), drawn(gold(step))) for _ in range(8)]

@@ -37,6 +37,7 @@ GAMED: dict[str, dict[str, Any]] = {
     "length_bias": {"length": ramp(200, 300, 30, 60), "pull": 0.6},
     "unscored": {"unscored": ramp(0.0, 0.3, 50, 56)},
     "templates": {"overlap": ramp(0.1, 0.9, 30, 58)},
+    "member_disagreement": {"disagreement": ramp(0.1, 0.6, 30, 58)},
     "control_changed": {"control": [*control_round(1, "f", [1.0, 0.0]), *control_round(2, "f", [1.0, 1.0])]},
     "control_fingerprint": {"control": [*control_round(1, "f", [1.0, 0.0]), *control_round(2, "g", [1.0, 1.0])]},
 }

@@ -1,14 +1,16 @@
 """The signals that a judged request leaves for monitors, and the sample that the gold judge sees."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from judge_server.engines.scripted import always
 from judge_server.ledger.rows import rows_of
-from judge_server.monitoring.gold import is_sampled, sample
+from judge_server.monitoring.gold import GoldSampler, is_sampled, sample
 from judge_server.monitoring.signals import overlaps
 from judge_server.scoring.planner import FirstJudgement
+from judge_server.scoring.scorer import Scorer
 from tests.judge_server.ledger.judged import SynchronousRecorder, rows, score, scorer
 from trainer_client.wire import RewardRequest
 
@@ -103,6 +105,28 @@ async def test_the_gold_judge_gets_the_sample_and_what_the_first_judge_said() ->
         for one in rows_of(gold.judged, keep_texts=True).signals
     }
     assert told == {("gold", ""): ("r/gold", 2, 2.0, 0.0), ("gold", "sure"): ("r/gold", 2, 2.0, 0.0)}
+
+
+@pytest.mark.parametrize(("runs", "judged", "dropped"), [(True, 2, 0), (False, 0, 2)])
+async def test_samples_that_wait_when_the_service_stops_are_judged_or_counted_as_dropped(
+    runs: bool, judged: int, dropped: int
+) -> None:
+    asked = RewardRequest.model_validate(body(["yes", "no"], gold={"judge": "gold", "share": 1.0}))
+    gold, sampler = await scorer(SynchronousRecorder()), GoldSampler(None)  # type: ignore[arg-type]
+    first = sampler.recorder(asked, gold.judge, recorded := SynchronousRecorder())
+    await Scorer(gold.judge, None, first).score(asked, request_id="r", project_id="default")  # type: ignore[arg-type]
+    running = asyncio.create_task(sampler.run()) if runs else None
+    await sampler.drain(60.0 if runs else 0.0)
+    assert len(recorded.judged) == 1 + bool(judged)
+    counted = {
+        one.labels["outcome"]: one.value
+        for metric in sampler.metrics.collect()
+        for one in metric.samples
+        if one.name == "adjudge_gold_responses_total"
+    }
+    assert counted == {"judged": judged, "dropped": dropped, "failed": 0}
+    if running is not None:
+        running.cancel()
 
 
 def test_gold_needs_a_run_to_be_compared_under() -> None:

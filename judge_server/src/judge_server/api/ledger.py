@@ -12,7 +12,10 @@ from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as PathParameter
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.routing import Match
+from starlette.types import Scope
 
 from judge_server.api.auth import RequiredScope, identity_of, project_of
 from judge_server.api.http.problems import problem_responses
@@ -101,14 +104,32 @@ async def list_runs(request: Request, after: After = None, limit: Annotated[int,
 RunPathName = Annotated[
     str,
     PathParameter(
-        description="The run's name, which may contain slashes; empty for requests without a run.",
+        description=(
+            "The run's name, empty for requests without a run. It may contain slashes; write them as %2F if the name "
+            "ends in `/monitors`."
+        ),
         examples=["llama-srar-3"],
         max_length=256,
     ),
 ]
 
 
-@runs_router.get(
+class MonitorsRoute(APIRoute):
+    """Matches only if the slash before `monitors` was sent as one: in `a%2Fmonitors` it belongs to the run's name."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match by the path as it was sent, before percent-decoding."""
+        if not scope.get("raw_path", b"/monitors").endswith(b"/monitors"):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+monitors_router = APIRouter(
+    prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))], route_class=MonitorsRoute
+)
+
+
+@monitors_router.get(
     "/{run:path}/monitors",
     summary="Apply the monitors to a run",
     response_model=MonitorReport,

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -31,6 +32,9 @@ MAX_WAITING = 200
 
 GOLD_DEADLINE_S = 600.0
 """The seconds that the gold judge has for the samples of one request."""
+
+GOLD_DRAIN_S = 4.0
+"""The seconds that a process which ends gives the gold judge for what still waits."""
 
 Outcome = Literal["judged", "dropped", "failed"]
 
@@ -116,7 +120,10 @@ class _WaitingSample(NamedTuple):
 
 
 class GoldSampler:
-    """Judges samples one request after the other, in the background. Call `run` in a task, and cancel it to stop."""
+    """Judges samples one request after the other, in the background.
+
+    Call `run` in a task; to stop, call `drain`, and then cancel the task.
+    """
 
     def __init__(self, rubrics: RubricSource) -> None:
         self.metrics = GoldMetrics()
@@ -140,23 +147,45 @@ class GoldSampler:
         while True:
             waiting = await self._waiting.get()
             self.metrics.set_waiting(self._waiting.qsize())
-            sampled = waiting.sampled
-            outcome: Outcome = "failed"
-            scorer = Scorer(waiting.judge, self._rubrics, _ComparingSink(waiting.recorder, sampled.first))
+            outcome: Outcome = "dropped"
             try:
-                with identity_context(waiting.identity):
-                    await scorer.score(
-                        sampled.request,
-                        request_id=sampled.request_id,
-                        project_id=sampled.project_id,
-                        record_id=sampled.record_id,
-                    )
-                outcome = "judged"
-            except ServiceError as error:
-                log.warning("the gold judge could not judge %d responses: %s", len(sampled.first), error.detail)
-            except Exception:
-                log.exception("the gold judge could not judge %d responses", len(sampled.first))
-            self.metrics.count(outcome, len(sampled.first))
+                outcome = await self._judge(waiting)
+            finally:
+                self.metrics.count(outcome, len(waiting.sampled.first))
+                self._waiting.task_done()
+
+    async def drain(self, timeout_s: float = GOLD_DRAIN_S) -> None:
+        """Wait until all samples are judged, but no longer than this; those that still wait then count as dropped."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._waiting.join()
+        dropped = 0
+        while not self._waiting.empty():
+            dropped += len(self._waiting.get_nowait().sampled.first)
+            self._waiting.task_done()
+        self.metrics.set_waiting(0)
+        if dropped:
+            self.metrics.count("dropped", dropped)
+            log.warning("the process ends, and the gold judge has not seen %d sampled responses", dropped)
+
+    async def _judge(self, waiting: _WaitingSample) -> Outcome:
+        sampled = waiting.sampled
+        scorer = Scorer(waiting.judge, self._rubrics, _ComparingSink(waiting.recorder, sampled.first))
+        try:
+            with identity_context(waiting.identity):
+                await scorer.score(
+                    sampled.request,
+                    request_id=sampled.request_id,
+                    project_id=sampled.project_id,
+                    record_id=sampled.record_id,
+                )
+        except ServiceError as error:
+            log.warning("the gold judge could not judge %d responses: %s", len(sampled.first), error.detail)
+            return "failed"
+        except Exception:
+            log.exception("the gold judge could not judge %d responses", len(sampled.first))
+            return "failed"
+        return "judged"
 
 
 class _SamplingSink:

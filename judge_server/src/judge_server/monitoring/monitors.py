@@ -271,6 +271,41 @@ def _overlap(
             break
 
 
+def member_disagreement(history: RunHistory) -> Iterator[MonitorFinding]:
+    """The judges of a cascade or panel disagree more and more often, so that responses probably deceive one of them."""
+    limits = history.thresholds
+    rows = [row for row in history.by_signal.get(("members", ""), ()) if row.x]
+    for found, window in history.trends([Point(row.step, row.y / row.x, row.x) for row in rows]).values():
+        if not _rises(found, limits, limits.min_change):
+            continue
+        recent = [row for row in rows if row.step > history.last_step - limits.recent_steps] or rows[-1:]
+        compared, verdicts = sum(row.x for row in recent), sum(row.pairs for row in recent)
+        share = wilson(sum(row.y for row in recent), round(compared), limits.interval_z)
+        evidence = {"change": found.change, "z": found.z, "share": share.value, "low": share.low, "high": share.high}
+        yield _finding(
+            history,
+            "member_disagreement",
+            "warning",
+            found.began(),
+            f"judges of the cascade or panel disagree on {share.value:.0%} of the last {compared:.0f} verdicts that "
+            f"several of them gave, and that share rose by {found.change:.0%} over steps {window[0].step} to "
+            f"{window[-1].step}",
+            "Read verdicts on which members differ: which of the judges do the responses deceive?",
+            evidence | {"compared": compared, "asked_several": compared / verdicts},
+            subject=_most_disputed(history, recent[0].step),
+        )
+        break
+
+
+def _most_disputed(history: RunHistory, first_step: int) -> str | None:
+    """The criterion on which members disagreed most often since a step; None if the run has no criteria of its own."""
+    counts: defaultdict[str, float] = defaultdict(float)
+    for name, rows in history.named("members"):
+        if name:
+            counts[name] += sum(row.y for row in rows if row.step >= first_step)
+    return max(counts, key=lambda name: counts[name]) if counts else None
+
+
 def control_changed(history: RunHistory) -> Iterator[MonitorFinding]:
     """The judge gives another verdict on the control set than before, although its fingerprint is the same."""
     rounds = _control_rounds(history.run.control)
@@ -334,6 +369,7 @@ MONITORS: Mapping[MonitorName, tuple[str, MonitorFunction]] = {
     "unscored": ("", unscored),
     "duplicates": ("overlap", duplicates),
     "templates": ("overlap", templates),
+    "member_disagreement": ("members", member_disagreement),
 }
 """Each monitor by its name: the signal that it needs, none for those that need only rewards, and its function."""
 

@@ -9,6 +9,8 @@ Requests without a run or a step have none.
 | `length` | `tokens` or `characters` | a response | reward | length |
 | `criterion` | criterion | a group | 1 if all its responses meet it | 1 if none does |
 | `overlap` | | a response | 1 if nearly all of it also occurs in responses to other prompts | 1 if half of it does |
+| `members` | | a verdict of a cascade or panel | 1 if at least two members gave a score | 1 if they disagree |
+| `members` | criterion | a verdict of a cascade or panel on it | the same | the same |
 | `gold` | | a response | the judge's reward | the gold judge's reward |
 | `gold` | criterion | a response | 1 if the judge finds it met | 1 if the gold judge does |
 """
@@ -20,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from judge_server.judging.combining import CombinedResult
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import JudgementResults
 from judge_server.ports import CallFailure
@@ -106,6 +109,7 @@ def signals_of(judged: JudgedRequest, project_id: str, run: str, request: bytes)
             _add_gold(sums, responses, judged.compared[place:end])
         else:
             _add_group(sums, group.rubric.criteria, responses)
+            _add_members(sums, group.responses, judged.outcomes)
         place = end
     if not judged.compared:
         sums["overlap", ""].add(overlaps(judged.groups))
@@ -152,6 +156,20 @@ def _add_group(sums: Signals, criteria: Sequence[Criterion], responses: Sequence
             low, high = min(score for _, score in scored), max(score for _, score in scored)
             met = high >= MET_FROM
             sums["criterion", criterion.id].add([(float(low == high and met), float(low == high and not met))])
+
+
+def _add_members(sums: Signals, responses: Sequence[PlannedResponse], outcomes: JudgementResults) -> None:
+    """Add the verdicts of a cascade or panel, every vote counted."""
+    pairs: defaultdict[str, list[Pair]] = defaultdict(list)
+    for slot in [slot for planned in responses for slot in planned.plan.slots]:
+        for digest in slot.digests:
+            outcome = outcomes.by_digest[digest]
+            if isinstance(outcome, CombinedResult):
+                scores = [member.score for member in outcome.members if member.score is not None]
+                pairs[slot.criterion].append((float(len(scores) > 1), float(len(set(scores)) > 1)))
+    for criterion, found in pairs.items():
+        sums["members", criterion].add(found)
+        sums["members", ""].add(found)
 
 
 def _length(one: _RewardedResponse, unit: str) -> float:

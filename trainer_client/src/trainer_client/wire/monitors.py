@@ -16,6 +16,7 @@ MonitorName = Literal[
     "unscored",
     "duplicates",
     "templates",
+    "member_disagreement",
 ]
 """The monitors, which docs/monitoring.md describes."""
 
