@@ -28,7 +28,6 @@ from judge_server.scoring.planner import (
     plan_groups,
 )
 from judge_server.scoring.verdicts import (
-    count_uncertain,
     failure_of,
     is_suspicious,
     judge_failure_kind,
@@ -94,8 +93,8 @@ class Scorer:
             slicer = TimeSlicer()
             groups = tuple([await _reward_group(job, group, slicer) for group in job.groups])
         finally:
-            self._record(job, groups, project_id)
-        return wire.RewardAnswer(**_answer_fields(self.judge, job), groups=groups)
+            usage = self._record(job, groups, project_id)
+        return wire.RewardAnswer(**_answer_fields(self.judge, job, usage), groups=groups)
 
     async def stream(
         self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
@@ -119,8 +118,8 @@ class Scorer:
                     rewarded[index] = await _reward_group(job, job.groups[index], slicer)
                     yield rewarded[index]
             await judging
-            self._record(job, [rewarded[index] for index in range(len(job.groups))], project_id)
-            yield wire.RewardSummary(**_answer_fields(self.judge, job))
+            usage = self._record(job, [rewarded[index] for index in range(len(job.groups))], project_id)
+            yield wire.RewardSummary(**_answer_fields(self.judge, job, usage))
         finally:
             judging.cancel()
             await asyncio.gather(judging, return_exceptions=True)
@@ -149,10 +148,12 @@ class Scorer:
         rules = VerdictRules.of(request, prepared)
         return ScoringJob(request, request_id, deadline, prepared, rules, groups, record_id)
 
-    def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
+    def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> wire.Usage:
+        """Count and record what was judged; return what it cost."""
+        usage = usage_of(job.outcomes, job.groups, job.rules, checklist=job.request.protocol == "checklist")
         numbers = [response.reward for group in groups for response in group.responses if response.reward is not None]
         self.judge.metrics.observe_rewards(job.caller, numbers)
-        self.judge.metrics.count_uncertain(count_uncertain(job.outcomes, job.groups, job.rules))
+        self.judge.metrics.count_uncertain(usage.uncertain)
         if self.recorder is not None:
             rewards = [(response.reward, response.status) for group in groups for response in group.responses]
             self.recorder.record(
@@ -169,9 +170,10 @@ class Scorer:
                     record_id=job.record_id,
                 )
             )
+        return usage
 
 
-def _answer_fields(judge: AnyJudge, job: ScoringJob) -> dict[str, Any]:
+def _answer_fields(judge: AnyJudge, job: ScoringJob, usage: wire.Usage) -> dict[str, Any]:
     """Return the fields of an answer other than its groups."""
     return {
         "request_id": job.request_id,
@@ -181,7 +183,7 @@ def _answer_fields(judge: AnyJudge, job: ScoringJob) -> dict[str, Any]:
         "on_failure": job.request.on_failure,
         "judge": judge_of(judge, job.prepared, job.outcomes),
         "rubrics": pinned([group.rubric for group in job.groups]),
-        "usage": usage_of(job.outcomes, job.groups, job.rules, checklist=job.request.protocol == "checklist"),
+        "usage": usage,
         **({} if job.rules.band is None else _abstention(job)),
     }
 

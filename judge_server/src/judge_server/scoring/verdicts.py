@@ -52,7 +52,8 @@ async def judge_responses(
     groups = await plan_groups(judge, asked, request.groups, resolved, request.judging, deadline)
     plans = [response.plan for group in groups for response in group.responses]
     outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
-    judge.metrics.count_uncertain(count_uncertain(outcomes, groups, rules))
+    usage = usage_of(outcomes, groups, rules, checklist=request.protocol == "checklist")
+    judge.metrics.count_uncertain(usage.uncertain)
     if recorder is not None:
         recorder.record(
             JudgedRequest.of(
@@ -76,7 +77,7 @@ async def judge_responses(
         judge=judge_of(judge, prepared, outcomes),
         rubrics=pinned(resolved),
         uncertain_band=rules.band,
-        usage=usage_of(outcomes, groups, rules, checklist=request.protocol == "checklist"),
+        usage=usage,
         groups=answered,
     )
 
@@ -224,7 +225,7 @@ def usage_of(
         joined=len(outcomes.joined),
         failed=failures_by_kind(outcomes.by_digest.values()).total(),
         clipped=_clipped(outcomes, groups) if checklist else 0,
-        uncertain=count_uncertain(outcomes, groups, rules),
+        uncertain=_count_uncertain(outcomes, groups, rules),
         prompt_tokens_computed=outcomes.tokens_computed,
         prompt_tokens_reused=outcomes.tokens_reused,
         tokens_written=outcomes.tokens_written,
@@ -248,7 +249,7 @@ def member_usage(cost: MemberCost) -> wire.MemberUsage:
     )
 
 
-def count_uncertain(outcomes: JudgementResults, groups: Sequence[PlannedGroup], rules: VerdictRules) -> int:
+def _count_uncertain(outcomes: JudgementResults, groups: Sequence[PlannedGroup], rules: VerdictRules) -> int:
     """Return the number of distinct verdicts that were uncertain."""
     if rules.band is None:
         return 0
