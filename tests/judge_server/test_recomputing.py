@@ -313,3 +313,12 @@ async def test_a_recorded_policy_of_errors_interrupts_no_recomputing(ledger: SQL
     (group,), summary = await recomputed(ledger, run=run)
     assert (summary.on_failure, len(group.responses)) == ("null", 8)
     assert {response.reward is None for response in group.responses if response.status == "unscored"} == {True}
+
+
+async def test_a_failed_verdict_stays_failed_although_another_request_got_one(ledger: SQLLedger) -> None:
+    run = await judged(ledger, request(*"abcdefgh"))
+    before, _ = await recomputed(ledger, run=run)
+    assert "unscored" in {response.status for group in before for response in group.responses}
+    await judged(ledger, request(*"abcdefgh"), script=always(True))
+    again, _ = await recomputed(ledger, run=run)
+    assert again == before

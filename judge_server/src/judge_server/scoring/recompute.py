@@ -342,7 +342,7 @@ def _verdict(votes: Sequence[JudgedVote], band: UncertainBand | None = None) -> 
     if first.failure == LEFT_OUT:
         return _Verdict(first.criterion, None, None, left_out=True)
     combined: JudgeResult | CallFailure
-    if len(votes) == 1 and first.score is not None:
+    if len(votes) == 1 and first.score is not None and not _is_failed(first):
         combined = JudgeResult(first.score, first.probability, step=first.step)
     else:
         combined = combine_votes(list(_outcomes(votes)))
@@ -358,9 +358,14 @@ def recorded_score(votes: Sequence[JudgedVote]) -> float | None:
     return _verdict(votes).score
 
 
+def _is_failed(vote: JudgedVote) -> bool:
+    """Whether the vote failed, although a later request may have got a verdict under its digest."""
+    return vote.failure not in (None, UNCERTAIN)
+
+
 def _outcomes(votes: Sequence[JudgedVote]) -> Iterator[JudgeResult | CallFailure]:
     for vote in votes:
-        if vote.score is None:
+        if vote.score is None or _is_failed(vote):
             kind = "engine" if vote.failure in (None, UNCERTAIN) else vote.failure
             yield CallFailure(kind, vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
         else:
