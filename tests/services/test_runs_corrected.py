@@ -14,6 +14,7 @@ from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
+from trainer_client.errors import NotFound
 from trainer_client.wire.ledger_rows import UseFilter
 
 pytestmark = pytest.mark.usefixtures("migrated")
@@ -88,6 +89,20 @@ def shown(name: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
+async def over_http(name: str, **part: int) -> Any:
+    """What the service says of a run, as JSON; None if it has no such part."""
+    async with open_client(None, Settings(engine_url="scripted://hash")) as client:
+        try:
+            return (await client.corrected_rates(name, **part)).model_dump(mode="json")
+        except NotFound:
+            return None
+
+
+def any_corrected(found: dict[str, Any]) -> bool:
+    """Whether the rate of a criterion was corrected."""
+    return any(one["corrected"] for one in found["criteria"])
+
+
 def evaluated(file: Path, labelled: str, engine: str = "scripted://hash", *arguments: str) -> str:
     """Write a report on a judge."""
     result = run("evaluate", engine, labelled, "--json", *arguments)
@@ -118,8 +133,10 @@ def test_rates_are_corrected_by_the_calibration_that_the_run_was_judged_with(
         expected = (share + wrong["value"] - 1) / (right["value"] + wrong["value"] - 1)
         assert one["corrected"]["value"] == pytest.approx(min(max(expected, 0), 1))
         assert one["corrected"]["low"] < one["corrected"]["value"] < one["corrected"]["high"]
+    assert asyncio.run(over_http("calibrated")) == corrected
+    assert asyncio.run(over_http("calibrated", first_step=1)) is None
     other = shown("plain", "--corrected")["corrected"]
-    assert other["criteria"] == []
+    assert not any_corrected(other)
     assert "was not measured by calibration team@1" in other["reason"]
 
 
@@ -140,7 +157,7 @@ def test_a_report_corrects_runs_of_its_own_judge_only(
     refused = run("runs", "show", "other", "--evaluation", report)
     assert "are not corrected for the judge's error: the run's judge, sha256:" in " ".join(refused.stdout.split())
     assert "corrected [95%]" not in refused.stdout
-    assert shown("other", "--evaluation", report)["corrected"]["criteria"] == []
+    assert not any_corrected(shown("other", "--evaluation", report)["corrected"])
 
 
 def test_a_report_holds_for_its_own_number_of_votes(labelled: str, tmp_path: Path) -> None:
@@ -156,7 +173,7 @@ def test_a_judge_that_always_says_yes_corrects_nothing(labelled: str, tmp_path: 
     report = evaluated(tmp_path / "report.json", labelled, "scripted://yes")
     judge("yes", "scripted://yes")
     corrected = shown("yes", "--evaluation", report)["corrected"]
-    assert corrected["criteria"] == []
+    assert not any_corrected(corrected)
     assert "not clearly better than chance" in corrected["reason"]
     assert corrected["judge_error"]["sensitivity"]["value"] == 1.0
 
@@ -176,5 +193,3 @@ def test_without_being_asked_the_report_is_as_before(labelled: str, tmp_path: Pa
     refused = run("runs", "show", "r", "--evaluation", str(tmp_path / "other.json"))
     assert refused.exit_code == 1
     assert "is not a report of `adjudge evaluate --json`" in " ".join(refused.stderr.split())
-    at_service = run("runs", "show", "r", "--corrected", "--url", "http://127.0.0.1:9")
-    assert "leave out --url" in " ".join(at_service.stderr.split())

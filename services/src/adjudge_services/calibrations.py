@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -13,6 +14,9 @@ from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from rubric_store import CalibrationStore, CalibrationVersion
 from trainer_client.wire import DEFAULT_JUDGE
+
+if TYPE_CHECKING:  # numpy, which takes long to import
+    from judge_server.evaluation.corrected_rates import ErrorSource
 
 log = logging.getLogger("adjudge")
 
@@ -51,6 +55,27 @@ def as_rule(version: CalibrationVersion) -> StoredRule | None:
         return None
     content = {**version.content, "name": version.name, "version": version.version}
     return _RULE.validate_python(content)
+
+
+async def stored_measurements(store_url: str) -> "list[ErrorSource]":
+    """How often judges err, as measured with each stored calibration; those of one name newest first.
+
+    Raises:
+        ConnectionError: the database cannot be reached.
+    """
+    from judge_server.evaluation.corrected_rates import ErrorSource
+
+    store = CalibrationStore(store_url)  # for a moment only, so that no connections stay open
+    try:
+        versions = await store.versions()
+    finally:
+        await store.close()
+    return [
+        ErrorSource(
+            f"calibration {one.name}@{one.version}", one.content.get("fingerprint"), 1, one.content.get("measured")
+        )
+        for one in versions
+    ]
 
 
 class CalibrationLoader:

@@ -11,11 +11,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 
 from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
-from adjudge_services.calibrations import CalibrationError, CalibrationLoader
+from adjudge_services.calibrations import CalibrationError, CalibrationLoader, stored_measurements
 from adjudge_services.judges import FenceFunction, load_judge, local_judges, wait_for_engine_failure
 from adjudge_services.operations import check_queue, run_operations
 from adjudge_services.settings import Settings
@@ -139,6 +140,7 @@ def build_app(
         session_secret=settings.fencing_secret(),
     )
     service.gold = gold = GoldSampler(store)
+    service.judge_measurements = partial(stored_measurements, settings.store_url)
     service.monitor_thresholds = settings.monitors
     service.monitor_metrics = MonitorMetrics(ledger, settings.monitors, PROJECT_ID)
     judges = judges_of(settings, build_fence(settings))

@@ -29,7 +29,7 @@ _AUTHENTICATED_ROUTERS = (
     scoring.scores_router,
     decisions.decisions_router,
     ledger.ledger_router,
-    ledger.monitors_router,
+    ledger.run_parts_router,
     ledger.runs_router,
     scoring.comparisons_router,
     rubrics.rubrics_router,

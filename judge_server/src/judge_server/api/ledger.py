@@ -3,6 +3,7 @@
 - `GET /v1/verdicts` and `GET /v1/ledger`: recorded verdicts, and the status of recording.
 - `GET /v1/runs` and `GET /v1/runs/{run}`: the training runs in the ledger, and the figures of one run.
 - `GET /v1/runs/{run}/monitors`: what monitors find in a run.
+- `GET /v1/runs/{run}/corrected-rates`: the pass rates of a run, corrected for its judge's error.
 - `GET /v1/project` and `GET /v1/audit`: the limits and usage of the project, and its audit log.
 """
 
@@ -27,8 +28,8 @@ from judge_server.monitoring.monitors import monitor_run
 from judge_server.rubrics import find_rubric
 from judge_server.scoring.recompute import UnknownRun
 from trainer_client.wire import FieldError, VerdictStatus, parse_reference
-from trainer_client.wire.ledger import LedgerState, RecordedPage, RunPage, RunReport
-from trainer_client.wire.ledger_rows import RunReportQuery, UseFilter
+from trainer_client.wire.ledger import CorrectedRates, LedgerState, RecordedPage, RunPage, RunReport
+from trainer_client.wire.ledger_rows import RunRange, RunReportQuery, UseFilter
 from trainer_client.wire.monitors import MonitorReport
 from trainer_client.wire.tenants import AuditTail, ProjectState
 
@@ -106,7 +107,7 @@ RunPathName = Annotated[
     PathParameter(
         description=(
             "The run's name, empty for requests without a run. It may contain slashes; write them as %2F if the name "
-            "ends in `/monitors`."
+            "ends in `/monitors` or `/corrected-rates`."
         ),
         examples=["llama-srar-3"],
         max_length=256,
@@ -114,22 +115,23 @@ RunPathName = Annotated[
 ]
 
 
-class MonitorsRoute(APIRoute):
-    """Matches only if the slash before `monitors` was sent as one: in `a%2Fmonitors` it belongs to the run's name."""
+class SuffixRoute(APIRoute):
+    """Matches only if the slash before its last segment was sent as one: in `a%2Fmonitors` it is part of the name."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match by the path as it was sent, before percent-decoding."""
-        if not scope.get("raw_path", b"/monitors").endswith(b"/monitors"):
+        suffix = f"/{self.path.rpartition('/')[2]}".encode()
+        if not scope.get("raw_path", suffix).endswith(suffix):
             return Match.NONE, {}
         return super().matches(scope)
 
 
-monitors_router = APIRouter(
-    prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))], route_class=MonitorsRoute
+run_parts_router = APIRouter(
+    prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))], route_class=SuffixRoute
 )
 
 
-@monitors_router.get(
+@run_parts_router.get(
     "/{run:path}/monitors",
     summary="Apply the monitors to a run",
     response_model=MonitorReport,
@@ -162,6 +164,47 @@ async def read_monitors(
             "step, and verdicts of the last second may not be written yet"
         )
     return found
+
+
+MAX_CORRECTED_VERDICTS = 500_000
+"""The most verdicts of a run that are read to correct its pass rates."""
+
+
+@run_parts_router.get(
+    "/{run:path}/corrected-rates",
+    summary="Correct a run's pass rates for its judge's error",
+    response_model=CorrectedRates,
+    responses=problem_responses(404, 422, 503),
+)
+async def read_corrected_rates(
+    request: Request, run: RunPathName, first_step: Step = None, last_step: Step = None
+) -> CorrectedRates:
+    """The pass rate of each criterion, as observed and as it would be without the judge's error, with an interval.
+
+    The error is that of the stored calibration that the run was judged with, measured on labels. If there is none, or
+    the judge is not clearly better than chance, `reason` says so and rates are as observed. Every verdict is read, so
+    select steps of a long run.
+    """
+    from judge_server.evaluation.corrected_rates import correct_rates
+    from judge_server.evaluation.runs import observed_rates
+
+    service = service_of(request)
+    ledger = service.readable_ledger()
+    part = RunRange(project_of(request), storable_text(run), first_step, last_step)
+    judged = await _read(ledger.judged_run(part))
+    if not judged.requests:
+        raise UnknownRun(
+            f"The ledger has no record of run {run!r} in these steps. GET /v1/runs lists the recorded runs; verdicts "
+            "of the last second may not be written yet"
+        )
+    if judged.uses > MAX_CORRECTED_VERDICTS:
+        message = (
+            f"selects {judged.uses:,} verdicts, and at most {MAX_CORRECTED_VERDICTS:,} are read; select fewer steps, "
+            "or use `adjudge runs show --corrected` at the database"
+        )
+        raise invalid_request((FieldError(field="last_step", message=message),))
+    sources = [] if service.judge_measurements is None else await _read(service.judge_measurements())
+    return correct_rates(run or None, judged.judges, await _read(observed_rates(ledger, part)), sources)
 
 
 @runs_router.get(

@@ -1,9 +1,10 @@
 """The parts of the running process that the routes use."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 
@@ -22,6 +23,9 @@ from judge_server.scoring.scorer import Scorer
 from judge_server.verifiers import Checker
 from trainer_client.wire import DEFAULT_JUDGE, FieldError, RewardRequest
 from trainer_client.wire.monitors import MonitorThresholds
+
+if TYPE_CHECKING:  # numpy, which takes long to import
+    from judge_server.evaluation.corrected_rates import ErrorSource
 
 
 @dataclass(slots=True)
@@ -45,6 +49,7 @@ class Service:
         gold: has samples judged by gold judges.
         monitor_thresholds: the thresholds of monitors.
         monitor_metrics: the findings of monitors for Prometheus.
+        judge_measurements: reads how often judges err, as measured with their stored calibrations.
         session_secret: signs the sessions of the console; all processes behind one address need the same.
     """
 
@@ -64,6 +69,7 @@ class Service:
     gold: GoldSampler | None = None
     monitor_thresholds: MonitorThresholds = field(default_factory=MonitorThresholds)
     monitor_metrics: MonitorMetrics | None = None
+    judge_measurements: "Callable[[], Awaitable[Sequence[ErrorSource]]] | None" = None
     session_secret: bytes = field(default_factory=partial(secrets.token_bytes, 32), repr=False)
 
     @property

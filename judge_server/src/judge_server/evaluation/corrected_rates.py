@@ -16,6 +16,9 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 from judge_server.evaluation.metrics import LEVEL, Estimate, Z
+from trainer_client.wire import ledger as wire
+from trainer_client.wire.ledger import CorrectedRate, CorrectedRates, MeasuredJudge
+from trainer_client.wire.monitors import Interval
 
 
 class UncorrectableError(ValueError):
@@ -183,49 +186,6 @@ class ErrorSource(NamedTuple):
     figures: Mapping[str, Any] | None
 
 
-class CorrectedRate(NamedTuple):
-    """A criterion's pass rate in a run, as observed and corrected.
-
-    Attributes:
-        passed, verdicts: the judge's verdicts that passed, and all that did not fail.
-        groups: the number of groups that they belong to.
-        effective_verdicts: how many independent verdicts they count as.
-    """
-
-    criterion: str
-    passed: int
-    verdicts: int
-    groups: int
-    effective_verdicts: float
-    corrected: Estimate
-
-
-class CorrectedRates(NamedTuple):
-    """The corrected pass rates of a run, or the reason why there are none.
-
-    Attributes:
-        reason: why nothing was corrected; None if it was.
-        source: the name of the measurement that was used; None if none was found.
-        error: the judge's error.
-        rates: by criterion, without criteria that programs decide or whose verdicts all failed.
-    """
-
-    reason: str | None
-    source: str | None = None
-    error: JudgeError | None = None
-    rates: Mapping[str, CorrectedRate] = {}
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the corrected pass rates as JSON."""
-        return {
-            "reason": self.reason,
-            "source": self.source,
-            "level": LEVEL,
-            "judge_error": None if self.error is None else self.error.as_json(),
-            "criteria": [{**one._asdict(), "corrected": one.corrected._asdict()} for one in self.rates.values()],
-        }
-
-
 def source_for(judges: Collection[tuple[str, int]], sources: Iterable[ErrorSource]) -> ErrorSource:
     """Return the first measurement of the judge of a run.
 
@@ -252,25 +212,49 @@ def source_for(judges: Collection[tuple[str, int]], sources: Iterable[ErrorSourc
     )
 
 
-def correct_rates(source: ErrorSource, passes: Mapping[str, Sequence[PassCount]]) -> CorrectedRates:
-    """Correct the pass rates of a run by its judge's error.
+def observed_rate(criterion: str, groups: Sequence[PassCount]) -> CorrectedRate:
+    """Return a criterion's pass rate, not yet corrected, from the counts of each group."""
+    passed, verdicts = sum(one.passed for one in groups), sum(one.verdicts for one in groups)
+    size = effective_size(groups)
+    return CorrectedRate(
+        criterion=criterion, passed=passed, verdicts=verdicts, groups=len(groups), effective_verdicts=size
+    )
+
+
+def correct_rates(
+    run: str | None,
+    judges: Collection[tuple[str, int]],
+    observed: Iterable[CorrectedRate],
+    sources: Iterable[ErrorSource],
+) -> CorrectedRates:
+    """Correct the pass rates of a run by the measurement of its judge; without one, say why they are as observed.
 
     Args:
-        source: the measurement of the run's judge.
-        passes: by criterion, the counts of each group.
+        run: the run's name.
+        judges: the pairs of a fingerprint and a number of votes that the run was judged with.
+        observed: the rates by criterion.
+        sources: the measurements of judges.
     """
-    error = None
+    rates, source, error, reason = tuple(observed), None, None, None
     try:
+        source = source_for(judges, sources)
         if source.figures is None:
             raise UncorrectableError("the measurement has no labels of both kinds, met and unmet")
         error = JudgeError.from_json(source.figures)
-        rates = {name: _of_criterion(name, groups, error) for name, groups in passes.items() if groups}
-    except UncorrectableError as reason:
-        return CorrectedRates(f"{source.name}: {reason}", source.name, error)
-    return CorrectedRates(None, source.name, error, rates)
+        rates = tuple([_corrected(one, error) for one in rates])
+    except UncorrectableError as problem:
+        reason = str(problem) if source is None else f"{source.name}: {problem}"
+    return CorrectedRates(
+        run=run,
+        reason=reason,
+        source=None if source is None else source.name,
+        level=LEVEL,
+        judge_error=None if error is None else wire.JudgeError.model_validate(error.as_json()),
+        judges=tuple([MeasuredJudge(fingerprint=fingerprint, votes=votes) for fingerprint, votes in judges]),
+        criteria=rates,
+    )
 
 
-def _of_criterion(name: str, groups: Sequence[PassCount], error: JudgeError) -> CorrectedRate:
-    passed, verdicts = sum(one.passed for one in groups), sum(one.verdicts for one in groups)
-    size = effective_size(groups)
-    return CorrectedRate(name, passed, verdicts, len(groups), size, corrected_rate(passed / verdicts, size, error))
+def _corrected(rate: CorrectedRate, error: JudgeError) -> CorrectedRate:
+    found = corrected_rate(rate.passed / rate.verdicts, rate.effective_verdicts, error)
+    return rate.model_copy(update={"corrected": Interval(**found._asdict(), n=rate.verdicts)})

@@ -8,16 +8,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from judge_server.evaluation.corrected_rates import PassCount
+from judge_server.evaluation.corrected_rates import PassCount, observed_rate
 from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines
 from judge_server.ports import LedgerReader
 from judge_server.scoring.recompute import recorded_score
+from judge_server.time_sharing import run_in_thread
 from trainer_client.wire import Criterion, RewardOptions
-from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.ledger_rows import RequestRow, ResponseRow, RunRange, UseFilter
+from trainer_client.wire.ledger import CorrectedRate, RewardRules
+from trainer_client.wire.ledger_rows import JudgedResponse, RequestRow, ResponseRow, RunRange, UseFilter
 
 _PAGE = 1000
-_USES_AT_A_TIME = 50_000
+_USES_AT_A_TIME = 10_000
 _BY_JUDGE = frozenset({"judge", "no_content"})
 """The methods of a criterion that the judge decides; a response that says nothing needs no call."""
 
@@ -97,27 +98,39 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
     return groups
 
 
-async def passes_by_group(ledger: LedgerReader, project_id: str, run: str) -> dict[str, list[PassCount]]:
-    """Count the judge's verdicts of a run that did not fail, and those that passed, by criterion and group.
+async def observed_rates(ledger: LedgerReader, part: RunRange) -> list[CorrectedRate]:
+    """Count the judge's verdicts of a part of a run that did not fail, and those that passed, by criterion.
 
     A group is one request's. Criteria that programs decide are left out.
     """
-    counts: dict[str, dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
-    part, after = RunRange(project_id, run), None
+    counts: _Counts = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    after = None
     while True:
         responses, after = await ledger.judged_responses(part, after, _USES_AT_A_TIME)
-        for response in responses:
-            group = (response.request_id, response.group_id)
-            for _, slot in groupby(response.votes, key=lambda vote: vote.slot):
-                votes = list(slot)
-                score = recorded_score(votes) if votes[0].method in _BY_JUDGE else None
-                if score is not None:
-                    count = counts[votes[0].criterion][group]
-                    count[0] += score >= MET_FROM
-                    count[1] += 1
+        await run_in_thread(_count, counts, responses)
         if after is None:
             break
-    return {criterion: [PassCount(*count) for count in groups.values()] for criterion, groups in counts.items()}
+    return [
+        observed_rate(name, [PassCount(*count) for count in groups.values()])
+        for name, groups in counts.items()
+        if groups
+    ]
+
+
+_Counts = dict[str, dict[tuple[str, str], list[int]]]
+"""The verdicts that passed and all verdicts, by criterion and group."""
+
+
+def _count(counts: _Counts, responses: Sequence[JudgedResponse]) -> None:
+    for response in responses:
+        group = (response.request_id, response.group_id)
+        for _, slot in groupby(response.votes, key=lambda vote: vote.slot):
+            votes = list(slot)
+            score = recorded_score(votes) if votes[0].method in _BY_JUDGE else None
+            if score is not None:
+                count = counts[votes[0].criterion][group]
+                count[0] += score >= MET_FROM
+                count[1] += 1
 
 
 @dataclass(slots=True)

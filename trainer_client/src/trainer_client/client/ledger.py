@@ -22,6 +22,7 @@ from trainer_client.wire import (
     VerdictUse,
 )
 from trainer_client.wire.ledger import (
+    CorrectedRates,
     RecomputeEvent,
     RecomputeRequest,
     RecordedPage,
@@ -99,6 +100,21 @@ class RunMethods(Connection):
         """
         return self._send(monitors_request(self.run if run is None else run, until_step))
 
+    def corrected_rates(
+        self, run: str | None = None, *, first_step: int | None = None, last_step: int | None = None
+    ) -> CorrectedRates:
+        """Fetch the pass rates of a run, corrected for its judge's error if a stored calibration measured that.
+
+        Args:
+            run: the run's name; defaults to the client's run.
+            first_step, last_step: only these steps, both included.
+
+        Raises:
+            NotFound: the ledger has no such run.
+            AdjudgeError: as for `rewards`.
+        """
+        return self._send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
+
 
 class AsyncRunMethods(AsyncConnection):
     """The methods of `AsyncClient` about training runs; see `RunMethods`."""
@@ -127,6 +143,12 @@ class AsyncRunMethods(AsyncConnection):
         """Fetch what the monitors find in a run; see `Client.run_monitors`."""
         return await self._send(monitors_request(self.run if run is None else run, until_step))
 
+    async def corrected_rates(
+        self, run: str | None = None, *, first_step: int | None = None, last_step: int | None = None
+    ) -> CorrectedRates:
+        """Fetch the corrected pass rates of a run; see `Client.corrected_rates`."""
+        return await self._send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
+
 
 def runs_request(after: str | None) -> PreparedRequest[RunPage]:
     """Build `GET /v1/runs` for the page after a cursor."""
@@ -148,6 +170,16 @@ def monitors_request(run: str | None, until_step: int | None) -> PreparedRequest
     """Build `GET /v1/runs/{run}/monitors`."""
     params = {} if until_step is None else {"until_step": str(until_step)}
     return PreparedRequest("GET", f"/v1/runs/{_quote_segment(run or '')}/monitors", MonitorReport, params=params)
+
+
+def corrected_rates_request(
+    run: str | None, first_step: int | None, last_step: int | None
+) -> PreparedRequest[CorrectedRates]:
+    """Build `GET /v1/runs/{run}/corrected-rates`."""
+    given = {"first_step": first_step, "last_step": last_step}
+    params = {name: str(value) for name, value in given.items() if value is not None}
+    path = f"/v1/runs/{_quote_segment(run or '')}/corrected-rates"
+    return PreparedRequest("GET", path, CorrectedRates, params=params)
 
 
 def _quote_segment(run: str) -> str:

@@ -14,6 +14,7 @@ from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, R
 from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import Prompt, RunName
 from trainer_client.wire.judging import JudgingProtocol
+from trainer_client.wire.monitors import Interval
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import (
     AppliedPolicy,
@@ -208,6 +209,67 @@ class RunReport(AnswerModel):
     criteria_count: int
     steps: tuple[RunStep, ...]
     next_cursor: str | None = None
+
+
+class MeasuredRate(AnswerModel):
+    """A rate of `labels` labelled verdicts, which are worth `effective_labels` independent ones."""
+
+    value: float
+    labels: int
+    effective_labels: float
+
+
+class JudgeError(AnswerModel):
+    """The shares of met criteria that a judge passes (`sensitivity`), and of unmet ones that it fails."""
+
+    sensitivity: MeasuredRate
+    specificity: MeasuredRate
+
+
+class MeasuredJudge(AnswerModel):
+    """A judge by its fingerprint, and the number of votes per criterion that it was asked for."""
+
+    fingerprint: str
+    votes: int
+
+
+class CorrectedRate(AnswerModel):
+    """A criterion's pass rate in a run.
+
+    Attributes:
+        passed, verdicts: the judge's verdicts that passed, and all that did not fail.
+        groups: the number of groups that they belong to.
+        effective_verdicts: how many independent verdicts they are worth.
+        corrected: the rate without the judge's error, with its interval; null if it cannot be corrected.
+    """
+
+    criterion: str
+    passed: int
+    verdicts: int
+    groups: int
+    effective_verdicts: float
+    corrected: Interval | None = None
+
+
+class CorrectedRates(AnswerModel):
+    """The pass rates of a run, corrected for its judge's error if that was measured.
+
+    Attributes:
+        reason: why nothing is corrected; null if it is.
+        source: the measurement that was used, such as `calibration team@1`; null if none was found.
+        level: the level of the intervals.
+        judge_error: the judge's error by that measurement.
+        judges: the judges of the run; only a run with one can be corrected.
+        criteria: the criteria that the judge decided, without those whose verdicts all failed.
+    """
+
+    run: str | None
+    reason: str | None
+    source: str | None = None
+    level: float
+    judge_error: JudgeError | None = None
+    judges: tuple[MeasuredJudge, ...]
+    criteria: tuple[CorrectedRate, ...]
 
 
 class RewardRules(AnswerModel):

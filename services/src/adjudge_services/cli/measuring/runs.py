@@ -16,16 +16,18 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from adjudge_services.calibrations import stored_measurements
 from adjudge_services.cli.measuring.commands import FailOn
 from adjudge_services.cli.output import exit_with_error, format_seconds, out, pluralize
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
 from judge_server.monitoring.monitors import monitor_run
-from rubric_store import CalibrationStore, SQLLedger
+from rubric_store import SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import NotFound
 from trainer_client.wire.ledger import (
+    CorrectedRates,
     RunReport,
     RunStep,
     RunSummary,
@@ -34,7 +36,7 @@ from trainer_client.wire.ledger_rows import RunRange, RunReportQuery
 from trainer_client.wire.monitors import Interval, MonitorReport, Severity
 
 if TYPE_CHECKING:  # numpy, which takes long to import
-    from judge_server.evaluation.corrected_rates import CorrectedRates, ErrorSource
+    from judge_server.evaluation.corrected_rates import ErrorSource
 
 NO_RUN = "(no run)"
 _BARS = "▁▂▃▄▅▆▇█"
@@ -128,7 +130,7 @@ def steps_table(steps: Sequence[RunStep], most: int) -> Table:
     return table
 
 
-def criteria_table(report: RunReport, width: int, corrected: "CorrectedRates | None" = None) -> Table:
+def criteria_table(report: RunReport, width: int, corrected: CorrectedRates | None = None) -> Table:
     """A table with a row per criterion: its rates, and its pass rate over the steps as a curve.
 
     With `corrected`, each observed pass rate is followed by the one corrected for the judge's error.
@@ -137,7 +139,7 @@ def criteria_table(report: RunReport, width: int, corrected: "CorrectedRates | N
     caption = f"and {more:,} more criteria; show more with --criteria" if more else None
     table = Table(title="criteria", title_justify="left", caption=caption, caption_justify="left")
     table.add_column("criterion", overflow="ellipsis", max_width=_ID, no_wrap=True)
-    rates = {} if corrected is None else corrected.rates
+    rates = {} if corrected is None else {one.criterion: one.corrected for one in corrected.criteria if one.corrected}
     doubts = ["uncertain"] if report.run.uncertain else []
     for name in ("verdicts", "failed", *doubts, "passed", *(["corrected [95%]"] if rates else []), "score"):
         table.add_column(escape(name), justify="right", no_wrap=True)
@@ -157,26 +159,27 @@ def criteria_table(report: RunReport, width: int, corrected: "CorrectedRates | N
             _red_if(_share(figures.failed, figures.verdicts), figures.failed),
             *([_share(figures.uncertain, figures.verdicts)] if doubts else []),
             _percent(figures.pass_rate),
-            *([_interval(corrected, figures.criterion)] if corrected is not None and rates else []),
+            *([_interval(rates.get(figures.criterion))] if rates else []),
             _number(figures.mean_score),
             *([_sparkline(curve), _change(curve)] if has_curve else []),
         )
     return table
 
 
-def correction_note(corrected: "CorrectedRates") -> str:
+def correction_note(corrected: CorrectedRates) -> str:
     """Say what the corrected pass rates come from, or why there are none."""
-    if corrected.reason is not None or corrected.error is None:
+    error = corrected.judge_error
+    if corrected.reason is not None or error is None:
         return f"Pass rates are not corrected for the judge's error: {corrected.reason}."
-    rates = [f"{name} {rate.value:.2f} of {rate.labels:,} labels" for name, rate in corrected.error._asdict().items()]
-    fewest = min((one.groups for one in corrected.rates.values()), default=0)
+    measured = (("sensitivity", error.sensitivity), ("specificity", error.specificity))
+    rates = [f"{name} {rate.value:.2f} of {rate.labels:,} labels" for name, rate in measured]
+    fewest = min((one.groups for one in corrected.criteria), default=0)
     few = f" A criterion has only {pluralize(fewest, 'group')}: its interval is too narrow." if fewest < _FEW else ""
     return f"Corrected for the judge's error by {corrected.source}: {', '.join(rates)}.{few}"
 
 
-def _interval(corrected: "CorrectedRates", criterion: str) -> str:
-    rate = corrected.rates.get(criterion)
-    return "–" if rate is None else escape("{:.0%} [{:.0%}, {:.0%}]".format(*rate.corrected))
+def _interval(rate: Interval | None) -> str:
+    return "–" if rate is None else escape(f"{rate.value:.0%} [{rate.low:.0%}, {rate.high:.0%}]")
 
 
 def _pass_rates(steps: Sequence[RunStep], criterion: str, columns: int) -> list[float | None]:
@@ -288,12 +291,11 @@ def show(
 ) -> None:
     """Run `adjudge runs show`."""
     view = RunReportQuery(project, run, first_step, last_step, criteria=criteria, limit=_STEPS_A_PAGE)
+    part = RunRange(project, run, first_step, last_step)
     wanted = corrected or evaluation is not None
-    if wanted and url is not None:
-        exit_with_error("corrected pass rates are computed from the database; leave out --url, and unset ADJUDGE_URL")
     try:
         report = asyncio.run(_report(url, view))
-        rates = asyncio.run(_corrected(project, run, evaluation)) if wanted and report is not None else None
+        rates = asyncio.run(_corrected(url, part, evaluation)) if wanted and report is not None else None
     except (StartError, ServiceError, AdjudgeError, ValueError, OSError) as error:
         exit_with_error(str(error))
     if report is None:
@@ -301,7 +303,7 @@ def show(
     if as_json:
         content = report.model_dump_json(indent=2)
         if rates is not None:
-            content = json.dumps({**json.loads(content), "corrected": rates.as_json()}, indent=2)
+            content = json.dumps({**json.loads(content), "corrected": rates.model_dump(mode="json")}, indent=2)
         _print_json(content.encode())
         return
     out.print(heading(report, out.width))
@@ -406,36 +408,22 @@ async def _report(url: str | None, view: RunReportQuery) -> RunReport | None:
     return report and report.model_copy(update={"steps": tuple(steps), "next_cursor": None})
 
 
-async def _corrected(project: str, run: str, evaluation: Path | None) -> "CorrectedRates":
+async def _corrected(url: str | None, part: RunRange, evaluation: Path | None) -> CorrectedRates:
     """Correct a run's pass rates by an evaluation's report, or by the stored calibration of its judge."""
-    from judge_server.evaluation.corrected_rates import CorrectedRates, UncorrectableError, correct_rates, source_for
-    from judge_server.evaluation.runs import passes_by_group
+    from judge_server.evaluation.corrected_rates import correct_rates
+    from judge_server.evaluation.runs import observed_rates
 
-    sources = await _stored_sources() if evaluation is None else [_read_evaluation(evaluation)]
-    async with _ledger() as ledger:
-        try:
-            source = source_for((await ledger.judged_run(RunRange(project, run))).judges, sources)
-        except UncorrectableError as error:
-            return CorrectedRates(str(error))
-        return correct_rates(source, await passes_by_group(ledger, project, run))
-
-
-async def _stored_sources() -> "list[ErrorSource]":
-    from judge_server.evaluation.corrected_rates import ErrorSource
-
+    if url is not None:
+        async with AsyncClient(url) as client:
+            found = await client.corrected_rates(part.run, first_step=part.first, last_step=part.last)
+        judges = [(one.fingerprint, one.votes) for one in found.judges]
+        sources = None if evaluation is None else [_read_evaluation(evaluation)]
+        return found if sources is None else correct_rates(found.run, judges, found.criteria, sources)
     settings = Settings()
-    await prepare_store(settings)
-    store = CalibrationStore(settings.store_url)
-    try:
-        versions = await store.versions()
-    finally:
-        await store.close()
-    return [
-        ErrorSource(
-            f"calibration {one.name}@{one.version}", one.content.get("fingerprint"), 1, one.content.get("measured")
-        )
-        for one in versions
-    ]
+    sources = await stored_measurements(settings.store_url) if evaluation is None else [_read_evaluation(evaluation)]
+    async with _ledger() as ledger:
+        known = (await ledger.judged_run(part)).judges
+        return correct_rates(part.run or None, known, await observed_rates(ledger, part), sources)
 
 
 def _read_evaluation(file: Path) -> "ErrorSource":
