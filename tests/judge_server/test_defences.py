@@ -11,10 +11,13 @@ from judge_server.attacks.corpus import DISGUISES
 from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.judging.defences import DECOYS, decoy_for, has_content, normalise
 from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.ledger.rows import rows_of
+from judge_server.scoring.verdicts import judge_responses
 from tests.judge_server.conftest import Serve
+from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import CRITERIA, group, prepared
 from trainer_client.text.thinking import judged_content
-from trainer_client.wire import Criterion, as_response
+from trainer_client.wire import Criterion, JudgingOptions, RewardRequest, VerdictRequest, as_response
 
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u202a\u202e\u2066\u200e\u061c\U000e0041\ufe0f\U000e0101\u3164"
 TRICKY = st.text(
@@ -223,3 +226,49 @@ async def test_a_response_that_meets_a_decoy_is_suspicious(serve: Serve) -> None
     assert answer["usage"]["judge_calls"] == len(CRITERIA) + 1
     refused = await verdicts(serve, ["decoy"], "Yes.", protocol="graded")
     assert "judging.defences" in str(refused["errors"])
+
+
+EXACT = {"method": "regex", "pattern": "7"}
+BAIT = [{"id": "said", "description": "Says it."}, {"id": "seven", "description": "Has 7.", "verification": EXACT}]
+
+
+@pytest.mark.parametrize(("on_failure", "reward"), [("null", None), ("zero", 0.0), ("skip", 1.0)])
+async def test_a_suspicious_response_can_fail_and_is_then_rewarded_by_the_failure_policy(
+    on_failure: str, reward: float | None
+) -> None:
+    recorder = SynchronousRecorder()
+    made = await scorer(recorder, always(True))
+    judging = {"defences": ["decoy"], "on_decoy": "fail"}
+    body = {"rubric": {"criteria": BAIT}, "groups": [group("It is 7.").model_dump()], "run": "r"}
+    flagged = await score(made, body | {"judging": {"defences": ["decoy"]}})
+    (failed,) = (await score(made, body | {"judging": judging, "on_failure": on_failure})).groups[0].responses
+    (kept,) = flagged.groups[0].responses
+    assert (kept.suspicious, kept.reward, kept.verdicts[0].score) == (True, 1.0, 1.0)
+    assert (failed.suspicious, failed.reward) == (True, reward)
+    said, seven = failed.verdicts
+    assert (said.status, said.score, said.failure and said.failure.kind) == ("failed", None, "decoy")
+    assert (seven.status, seven.score, seven.method) == ("ok", 1.0, "regex")
+    uses = rows_of(recorder.judged, keep_texts=True).uses
+    assert [(use.failed, use.failure) for use in uses] == [(False, None), (False, None), (True, "decoy"), (False, None)]
+
+
+async def test_verdicts_of_a_stream_and_without_rewards_fail_alike() -> None:
+    made = await scorer(SynchronousRecorder(), always(True))
+    judging = {"defences": ["decoy"], "on_decoy": "fail"}
+    body = {"rubric": {"criteria": BAIT}, "groups": [group("It is 7.").model_dump()], "judging": judging}
+    asked = RewardRequest.model_validate(body)
+    streamed = [part async for part in made.stream(asked, request_id="r", project_id="default")]
+    plain = await judge_responses(
+        made.judge,
+        made.rubrics,
+        VerdictRequest.model_validate(body),
+        request_id="r",
+        project_id="default",
+    )
+    assert streamed[0].responses[0].verdicts[0].failure == plain.groups[0].responses[0].verdicts[0].failure  # type: ignore[union-attr]
+    assert plain.usage.failed == 1
+
+
+def test_to_fail_by_a_decoy_it_must_be_asked() -> None:
+    with pytest.raises(ValueError, match="add 'decoy' to defences"):
+        JudgingOptions(on_decoy="fail")

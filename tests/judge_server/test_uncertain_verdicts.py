@@ -207,8 +207,8 @@ async def test_the_ledger_keeps_what_was_uncertain(tmp_path: Path) -> None:
         }
         assert report.steps[0].uncertain == 1
         for rules, reward in (
-            ({}, None),
-            ({"on_uncertain": "skip"}, 1.0),
+            ({}, 1.0),
+            ({"on_uncertain": "null"}, None),
             ({"uncertain_band": [0, 0]}, 1.0),
             ({"uncertain_band": [0, 0.95], "on_uncertain": "zero"}, 0.0),
         ):

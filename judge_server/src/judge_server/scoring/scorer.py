@@ -28,6 +28,7 @@ from judge_server.scoring.planner import (
     plan_groups,
 )
 from judge_server.scoring.verdicts import (
+    apply_decoys,
     failure_of,
     is_suspicious,
     judge_failure_kind,
@@ -88,6 +89,7 @@ class Scorer:
         job = await self._plan_job(request, request_id, project_id, record_id)
         plans = [response.plan for group in job.groups for response in group.responses]
         await self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes)
+        apply_decoys(plans, job.outcomes, request.judging.on_decoy)
         groups: tuple[wire.GroupRewards, ...] = ()
         try:
             slicer = TimeSlicer()
@@ -115,7 +117,9 @@ class Scorer:
                 index = group_of[place]
                 waiting[index] -= 1
                 if not waiting[index]:
-                    rewarded[index] = await _reward_group(job, job.groups[index], slicer)
+                    group = job.groups[index]
+                    apply_decoys([one.plan for one in group.responses], job.outcomes, request.judging.on_decoy)
+                    rewarded[index] = await _reward_group(job, group, slicer)
                     yield rewarded[index]
             await judging
             usage = self._record(job, [rewarded[index] for index in range(len(job.groups))], project_id)

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from judge_server.errors import replace_lone_surrogates
@@ -20,6 +20,7 @@ from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, RecordSink, plan_groups
 from judge_server.time_sharing import TimeSlicer
 from trainer_client import wire
+from trainer_client.wire.judging import DecoyPolicy
 
 
 async def judge_responses(
@@ -52,6 +53,7 @@ async def judge_responses(
     groups = await plan_groups(judge, asked, request.groups, resolved, request.judging, deadline)
     plans = [response.plan for group in groups for response in group.responses]
     outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
+    apply_decoys(plans, outcomes, request.judging.on_decoy)
     usage = usage_of(outcomes, groups, rules, checklist=request.protocol == "checklist")
     judge.metrics.count_uncertain(usage.uncertain)
     if recorder is not None:
@@ -122,6 +124,24 @@ def is_suspicious(plan: ResponsePlan, outcomes: JudgementResults) -> bool | None
     """Return whether the judge said that the response meets a decoy criterion; None without an answer to that."""
     outcome = None if plan.decoy is None else outcomes.by_digest[plan.decoy.digests[0]]
     return outcome.score >= 0.5 if isinstance(outcome, JudgeResult) else None
+
+
+def apply_decoys(plans: Iterable[ResponsePlan], outcomes: JudgementResults, policy: DecoyPolicy) -> None:
+    """Under the policy `fail`, replace the judge's verdicts on suspicious responses by failures of the kind `decoy`.
+
+    The outcomes are those of one request: caches and other requests keep the verdicts.
+    """
+    if policy == "flag":
+        return
+    for plan in plans:
+        if is_suspicious(plan, outcomes):
+            judged = [digest for slot in plan.slots if slot.method == "judge" for digest in slot.digests]
+            outcomes.by_digest.update(dict.fromkeys(judged, _DECOY_MET))
+
+
+_DECOY_MET = CallFailure(
+    "decoy", "the judge says that the response meets a criterion that no response meets, so its verdicts mean nothing"
+)
 
 
 def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRules = DEFAULT_RULES) -> wire.Verdict:

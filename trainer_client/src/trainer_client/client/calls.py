@@ -46,7 +46,7 @@ from trainer_client.wire import (
     VerdictRequest,
     VerdictUse,
 )
-from trainer_client.wire.judging import Defence
+from trainer_client.wire.judging import DecoyPolicy, Defence
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rewards import GoldSampling
 
@@ -166,6 +166,7 @@ class JudgingKeywords(ComparisonKeywords, total=False):
     temperature: float | None
     truncate: bool
     defences: Sequence[Defence]
+    on_decoy: DecoyPolicy
     uncertain_band: tuple[float, float] | None
 
 

@@ -91,6 +91,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             grounding_characters: the maximum length of the grounding shown to the judge; it is cut at a sentence.
             template: the name of one of the service's sets of prompt templates.
             defences: what protects the judge from deceitful responses; by default `normalise` and `no_content`.
+            on_decoy: `fail` has a response that meets its decoy criterion fail; by default it is only flagged.
             allow_retired: accept retired rubrics.
             judge: the name of one of the service's judges.
             priority: `online` (the default), or `bulk` for work that can wait for online requests.

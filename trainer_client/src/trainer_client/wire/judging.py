@@ -11,6 +11,9 @@ ReasoningPart = Literal["strip", "keep", "only"]
 Defence = Literal["normalise", "no_content", "decoy"]
 """A defence against responses that are written to deceive the judge; `JudgingOptions` says what each one does."""
 
+DecoyPolicy = Literal["flag", "fail"]
+"""What becomes of a response that meets its decoy criterion; `JudgingOptions.on_decoy` says what each one means."""
+
 DEFAULT_DEFENCES: tuple[Defence, ...] = ("normalise", "no_content")
 Priority = Literal["online", "bulk"]
 """`online`: latency matters, as in a training step. `bulk`: online requests go first."""
@@ -60,6 +63,8 @@ class JudgingOptions(RequestModel):
             a call that a response that says nothing meets no criterion of positive weight. `decoy` also asks the judge
             about a criterion that no response meets, and marks a response as `suspicious` if it is judged met; only
             for `binary` and `stepwise`.
+        on_decoy: what becomes of a suspicious response: `flag` leaves its verdicts as they are; `fail` makes all of the
+            judge's verdicts on it fail as `decoy`, so that `on_failure` decides about its reward.
     """
 
     protocol: JudgingProtocol | None = None
@@ -73,6 +78,15 @@ class JudgingOptions(RequestModel):
     grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
     template: TemplateName | None = None
     defences: Annotated[tuple[Defence, ...], Field(max_length=3)] = DEFAULT_DEFENCES
+    on_decoy: DecoyPolicy = "flag"
+
+    @model_validator(mode="after")
+    def _decoy_is_asked(self) -> "JudgingOptions":
+        if self.on_decoy == "fail" and "decoy" not in self.defences:
+            raise ValueError(
+                "on_decoy is 'fail', but no decoy is asked; add 'decoy' to defences, or leave out on_decoy"
+            )
+        return self
 
     @model_validator(mode="after")
     def _votes_differ(self) -> "JudgingOptions":

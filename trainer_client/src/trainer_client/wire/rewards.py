@@ -325,7 +325,7 @@ class RewardRequest(RequestModel):
                     )
 
 
-FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_input"]
+FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_input", "decoy"]
 ResponseStatus = Literal["scored", "partial", "unscored"]
 
 

@@ -16,6 +16,7 @@ FAILURE_MEANINGS: dict[FailureKind, str] = {
     "engine": "the engine, or the program that verifies, failed",
     "overloaded": "the endpoint refused the call because it had too much to do",
     "truncated_input": "the texts are longer than the judge can read",
+    "decoy": "the judge said that the response meets a decoy criterion, and the request has such responses fail",
 }
 
 HEAT_LEVELS = 10
