@@ -124,3 +124,35 @@ def test_what_makes_other_rows_worse_is_not_stored(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "makes the Brier score worse" in " ".join(result.stderr.split())
     assert "No calibration is stored yet" in run("calibrations").stdout
+
+
+def test_a_band_of_the_calibration_makes_verdicts_uncertain_and_these_enter_no_rate(
+    labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature")
+    refused = run(*asked, "--uncertain-band", "0.6", "0.4")
+    assert refused.exit_code == 1
+    assert "write the lower end first" in " ".join(refused.stderr.split())
+    assert run(*asked, "--uncertain-band", "0.4", "0.6").exit_code == 0
+    stored = json.loads(run("calibrations", "show", "team").stdout)
+    assert stored["calibration"]["uncertain_band"] == [0.4, 0.6]
+    counted = [stored["measured"][rate]["labels"] for rate in ("sensitivity", "specificity")]
+    assert 0 < sum(counted) < stored["measured"]["brier"]["n"]
+
+    monkeypatch.setenv("ADJUDGE_CALIBRATIONS", "team")
+    (answer,) = [json.loads(line) for line in verdicts_of(tmp_path).stdout.splitlines()]
+    verdicts = answer["responses"][0]["verdicts"]
+    assert {v["status"] for v in verdicts} == {"ok", "uncertain"}
+    for v in verdicts:
+        assert (v["status"] == "uncertain") == (0.4 <= v["probability"] < 0.6) == (v["score"] is None)
+
+    measured = run("evaluate", "scripted://hash", labelled, "--json")
+    assert measured.exit_code == 0, measured.output
+    report = json.loads(measured.stdout)
+    overall = report["agreement"][0]
+    assert overall["failed"] == 0
+    assert overall["uncertain"] > 0
+    assert overall["n"] + overall["uncertain"] == GROUPS * len(CRITERIA)
+    assert sum(one["n"] for one in report["reliability"]) == overall["n"]
+    assert sum(rate["labels"] for rate in report["judge_error"].values()) == overall["n"]
+    assert "uncertain" in run("evaluate", "scripted://hash", labelled).stdout

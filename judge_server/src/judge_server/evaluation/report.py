@@ -1,7 +1,7 @@
 """Measure a judge on judged examples: one report of agreement, calibration, steps, pairs, votes, sensitivity and cost.
 
-`evaluate` computes every figure with its interval and sample size. A failed verdict is counted and never enters a
-figure of agreement.
+`evaluate` computes every figure with its interval and sample size. A failed or uncertain verdict is counted and
+never enters a figure of agreement.
 """
 
 from collections import defaultdict
@@ -41,7 +41,7 @@ FEW_ROWS = 20
 
 
 class Measured(NamedTuple):
-    """A verdict on a labelled criterion. `score` is None if judging failed."""
+    """A verdict on a labelled criterion. `score` is None if judging failed or the verdict was uncertain."""
 
     row: str
     criterion: str
@@ -51,6 +51,11 @@ class Measured(NamedTuple):
     raw_probability: float | None = None
     kind: str = ""
     task: str = ""
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the verdict was uncertain: a failed one has no probability either."""
+        return self.score is None and self.probability is not None
 
     @property
     def likelihood(self) -> float:
@@ -66,7 +71,7 @@ class Slice(NamedTuple):
     Attributes:
         by, name: what the part is, such as `kind` and `pitfall`; `all` and '' for all judgements.
         n, rows: the number of verdicts with a score, and of rows of the data set that they come from.
-        failed: the number of verdicts that failed.
+        failed, uncertain: the numbers of verdicts that failed, and that were uncertain.
         figures: every figure of `FIGURES`.
     """
 
@@ -75,6 +80,7 @@ class Slice(NamedTuple):
     n: int
     rows: int
     failed: int
+    uncertain: int
     figures: Mapping[Figure, Estimate]
 
 
@@ -289,7 +295,7 @@ def agreement(
                 found[key(one)].append(one)
         if 1 < len(found) <= MAX_SLICES:
             slices += [_slice(by, name, some, bootstrap) for name, some in sorted(found.items())]
-    known = [one for one in measured if one.probability is not None]
+    known = [one for one in measured if one.probability is not None and not one.uncertain]
     labels = [one.label >= MET_FROM for one in known]
     raw = [
         p if one.raw_probability is None else one.raw_probability for one in known if (p := one.probability) is not None
@@ -332,7 +338,9 @@ def _slice(by: SliceKind, name: str, measured: Sequence[Measured], bootstrap: Ro
     scored = [one for one in measured if one.score is not None]
     rows = [one.row for one in scored]
     figures = bootstrap.figures(rows, verdict_arrays(scored))
-    return Slice(by, name, len(scored), len(set(rows)), len(measured) - len(scored), figures)
+    uncertain = sum(one.uncertain for one in measured)
+    failed = len(measured) - len(scored) - uncertain
+    return Slice(by, name, len(scored), len(set(rows)), failed, uncertain, figures)
 
 
 def _grades(scored: Sequence[Measured], bootstrap: RowBootstrap) -> GradeFigures | None:
@@ -501,9 +509,11 @@ def _plain_figures(measured: Sequence[Measured]) -> dict[str, Any]:
     arrays = verdict_arrays(scored)
     figures = arrays.figures() if scored else {}
     chosen: Sequence[Figure] = ("accuracy", "kappa", "auroc")
+    uncertain = sum(one.uncertain for one in measured)
     return {
         "verdicts": len(scored),
-        "failed": len(measured) - len(scored),
+        "failed": len(measured) - len(scored) - uncertain,
+        **({"uncertain": uncertain} if uncertain else {}),
         **{name: none_if_nan(float(figures[name][0])) if scored else None for name in chosen},
         "yes_labels": int(arrays.labels.sum()),
         "yes_verdicts": int(arrays.satisfied.sum()),

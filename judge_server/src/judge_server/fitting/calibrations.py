@@ -12,7 +12,7 @@ import numpy as np
 
 from judge_server.evaluation.corrected_rates import JudgeError, measure_error
 from judge_server.evaluation.labelled import MET_FROM
-from judge_server.evaluation.metrics import Estimate, Floats, RowBootstrap, VerdictArrays
+from judge_server.evaluation.metrics import Bools, Estimate, Floats, RowBootstrap, VerdictArrays
 from judge_server.evaluation.report import Measured
 from judge_server.judging.calibration import Calibration, ProbabilityMap, criterion_key
 from trainer_client.wire.criteria import CriterionKind
@@ -236,7 +236,8 @@ def before_and_after(
 
     Returns:
         `raw`, `calibrated` and their `difference`, paired by resample: each with `balanced_accuracy`, `ece`, `brier`
-        and the rates `sensitivity` and `specificity`.
+        and the rates `sensitivity` and `specificity`. These two leave out verdicts that the calibration's band makes
+        uncertain, as pass rates do.
     """
     from judge_server.evaluation.metrics import estimate
 
@@ -244,8 +245,9 @@ def before_and_after(
     raw = np.array([_raw(one) for one in _with_probability(measured)])
     weights = RowBootstrap(rows).weights(rows, sample.labels)
     samples = {"raw": VerdictArrays(sample.labels, raw >= 0.5, raw), "calibrated": sample}
-    plain = {name: _with_rates(sample, np.ones((1, len(rows)))) for name, sample in samples.items()}
-    drawn = {name: _with_rates(sample, weights) for name, sample in samples.items()}
+    certain = {"raw": np.ones(len(rows), dtype=bool), "calibrated": _certain(sample, calibration)}
+    plain = {name: _with_rates(one, np.ones((1, len(rows))), certain[name]) for name, one in samples.items()}
+    drawn = {name: _with_rates(one, weights, certain[name]) for name, one in samples.items()}
     names = ("balanced_accuracy", "ece", "brier", "sensitivity", "specificity")
     found = {
         name: {f: estimate(float(plain[name][f][0]), drawn[name][f]) for f in names} for name in ("raw", "calibrated")
@@ -260,13 +262,24 @@ def before_and_after(
 def calibrated_error(
     measured: Sequence[Measured], descriptions: Mapping[tuple[str, str], str], calibration: Calibration
 ) -> JudgeError | None:
-    """Measure the calibrated judge's error on verdicts that nothing was fitted on; None without both labels."""
+    """Measure the calibrated judge's error on verdicts that nothing was fitted on; None without both labels.
+
+    Verdicts that the calibration's band makes uncertain are left out: they enter no pass rate either.
+    """
     rows, sample = _calibrated(measured, descriptions, calibration)
-    return measure_error(rows, sample.labels.tolist(), sample.satisfied.tolist())
+    certain = _certain(sample, calibration)
+    known = [row for row, one in zip(rows, certain, strict=True) if one]
+    return measure_error(known, sample.labels[certain].tolist(), sample.satisfied[certain].tolist())
+
+
+def _certain(sample: VerdictArrays, calibration: Calibration) -> Bools:
+    """Which verdicts the calibration's band does not make uncertain."""
+    low, high = calibration.uncertain_band or (0.0, 0.0)
+    return (sample.probabilities < low) | (sample.probabilities >= high)
 
 
 def _with_probability(measured: Sequence[Measured]) -> list[Measured]:
-    return [one for one in measured if one.score is not None and one.raw_probability is not None]
+    return [one for one in measured if one.raw_probability is not None]
 
 
 def _calibrated(
@@ -285,8 +298,8 @@ def _calibrated(
     return [one.row for one in known], VerdictArrays(labels, said, calibrated)
 
 
-def _with_rates(sample: VerdictArrays, weights: Floats) -> dict[str, Floats]:
-    yes, no = sample.labels, ~sample.labels
+def _with_rates(sample: VerdictArrays, weights: Floats, certain: Bools) -> dict[str, Floats]:
+    yes, no = sample.labels & certain, ~sample.labels & certain
     with np.errstate(invalid="ignore", divide="ignore"):
         rates = {
             "sensitivity": weights[:, yes] @ sample.satisfied[yes] / weights[:, yes].sum(axis=1),

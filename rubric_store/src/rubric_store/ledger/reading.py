@@ -139,7 +139,8 @@ def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) 
 
 def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
     """The number of requests and uses in a part of a run, the ways in which they were judged, rubrics and judges."""
-    counted = connection.execute(_filter_part(select(func.count(), func.sum(requests.c.uses)), part)).one()
+    counts: Select[Any] = select(func.count().label("requests"), func.sum(requests.c.uses).label("uses"))
+    counted = connection.execute(_filter_part(counts, part)).one()
     judged_by = (
         select(requests.c.protocol, requests.c.reward_rules, responses.c.rubric)
         .distinct()
@@ -152,8 +153,8 @@ def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
     judges = select(requests.c.fingerprint, requests.c.votes).distinct().where(requests.c.fingerprint.is_not(None))
     judged = connection.execute(_filter_part(judges, part).order_by(requests.c.fingerprint, requests.c.votes)).all()
     return JudgedRun(
-        counted[0],
-        int(counted[1] or 0),
+        counted.requests,
+        int(counted.uses or 0),
         tuple(found),
         texts_of(connection, part.project_id, list(used)),
         tuple([(row.fingerprint, row.votes) for row in judged]),
@@ -184,9 +185,11 @@ def judged_responses(
     read = []
     for row in _read(connection, part, known, responses, _RESPONSE_COLUMNS, responses.c.place):
         request, place, group_id, position, rubric, tokens, stopped, format_ok, spans = row
-        own = votes.get((request, place), [])
-        values = (group_id, position, rubric, tokens, stopped, format_ok, spans, own, rules[request])
-        read.append(JudgedResponse(*known[request], *values))
+        own, given = votes.get((request, place), []), rules[request]
+        request_id, step = known[request]
+        read.append(
+            JudgedResponse(request_id, step, group_id, position, rubric, tokens, stopped, format_ok, spans, own, given)
+        )
     return read, next(reversed(known))
 
 

@@ -263,7 +263,9 @@ class EvaluateHandler:
                 if v.criterion in response_labels and v.method != "no_content"
             ]
             results.append({"index": index, "id": group.id, "fingerprint": fingerprint, "verdicts": verdicts})
-        failed = sum(any(v["score"] is None for v in result["verdicts"]) for result in results)
+        failed = sum(
+            any(v["score"] is None and v["probability"] is None for v in result["verdicts"]) for result in results
+        )
         return ChunkOutcome(results, answer.usage, {"failed": failed})
 
     async def _summary(self, ref: ChunkRef) -> dict[str, JsonValue]:

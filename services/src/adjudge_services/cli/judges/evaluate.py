@@ -369,14 +369,16 @@ def show(evaluation: "Evaluation", heading: Mapping[str, Any]) -> None:
 
     out.print(f"[bold]{heading['judge']}[/] on {heading['data set']}", highlight=False)
     out.print(f"{heading['asked']}; {heading['fingerprint'][:19]}…; labels by {heading['labels by']}", highlight=False)
-    if evaluation.overall.n or evaluation.overall.failed:
+    doubts = ["uncertain"] if evaluation.overall.uncertain else []
+    if evaluation.overall.n or evaluation.overall.failed or doubts:
         table = Table("part", header_style="bold")
-        for name in ("n", "rows", "failed", *(HEADINGS[figure] for figure in FIGURE_COLUMNS)):
+        for name in ("n", "rows", "failed", *doubts, *(HEADINGS[figure] for figure in FIGURE_COLUMNS)):
             table.add_column(name, justify="right")
         for one in evaluation.slices:
             label = "all" if one.by == "all" else f"{one.by} {one.name or '(none)'}"
             figures = [format_estimate(one.figures[name]).replace(" [", "\n[") for name in FIGURE_COLUMNS]  # type: ignore[index]
-            table.add_row(label, f"{one.n:,}", f"{one.rows:,}", f"{one.failed:,}", *figures)
+            counts = [one.n, one.rows, one.failed, *([one.uncertain] if doubts else [])]
+            table.add_row(label, *(f"{count:,}" for count in counts), *figures)
         out.print(table)
         if evaluation.overall.rows < FEW_ROWS:
             out.print(f"Only {evaluation.overall.rows} rows: the intervals are too narrow.", style="yellow")
