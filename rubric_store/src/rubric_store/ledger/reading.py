@@ -139,8 +139,8 @@ def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) 
 
 def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
     """The number of requests and uses in a part of a run, the ways in which they were judged, rubrics and judges."""
-    counts: Select[Any] = select(func.count().label("requests"), func.sum(requests.c.uses).label("uses"))
-    counted = connection.execute(_filter_part(counts, part)).one()
+    totals: list[Any] = [func.count().label("requests"), func.sum(requests.c.uses).label("uses")]
+    counted = connection.execute(_filter_part(select(*totals), part)).one()
     judged_by = (
         select(requests.c.protocol, requests.c.reward_rules, responses.c.rubric)
         .distinct()
