@@ -97,10 +97,26 @@ def test_prm800k_follows_the_completion_that_the_labeller_chose(tmp_path: Path) 
     assert "by hand" in example.response
 
 
-def test_prmbench_labels_every_step(tmp_path: Path) -> None:
-    row = {"idx": 7, "question": "?", "modified_process": ["a", "b", "c"], "error_steps": [2], "classification": "x"}
-    example = only_response(read(tmp_path, "prmbench", row))
-    assert (example.labels, example.task) == ({"step-1": 1.0, "step-2": 0.0, "step-3": 1.0}, "x")
+def test_prmbench_labels_every_step_and_takes_one_problem_as_one_row(tmp_path: Path) -> None:
+    steps = ["1. Let p be the price.", "2. So p is 3.", "3. It costs 3 cents."]
+    row = {
+        "original_question": "?",
+        "modified_question": "What does it cost?",
+        "original_process": steps,
+        "modified_process": steps,
+        "modified_steps": [2],
+        "error_steps": [2],
+        "reason": "It assumes the result.",
+        "idx": "circular_prm_test_p1_0",
+        "question": "?",
+        "classification": "circular",
+    }
+    other = row | {"idx": "deception_prm_test_p1_0", "classification": "deception", "error_steps": []}
+    found = read(tmp_path, "prmbench", row, other, row | {"error_steps": [3, 4]})
+    assert [one.row for one in found] == ["prm_test_p1_0"] * 2
+    first, second = [one for one in found if isinstance(one, LabelledResponse)]
+    assert (first.labels, first.task) == ({"step-1": 1.0, "step-2": 0.0, "step-3": 1.0}, "circular")
+    assert (set(second.labels.values()), second.task, second.prompt) == ({1.0}, "deception", "What does it cost?")
 
 
 def test_pairs_of_llmbar_and_judgebench_know_the_better_one(tmp_path: Path) -> None:
@@ -118,13 +134,18 @@ def test_scales_become_labels_between_0_and_1(tmp_path: Path) -> None:
     rubric = only_response(read(tmp_path, "llm-rubric", {"human": answers, "conversation": spoken}))
     assert (rubric.labels["Q1"], rubric.labels["Q0"], "Q2" in rubric.labels) == (0.0, 1.0, False)
     scores = {"criteria": "Is good.", **{f"score{n}_description": f"d{n}" for n in range(1, 6)}}
-    row = {"id": "x", "input": "?", "response": "!", "human_score": 4, "score_rubric": scores}
-    biggen = only_response(read(tmp_path, "biggen", row))
-    assert biggen.labels == {"c1": 0.75}
+    row = {"id": "x", "system_prompt": "Be kind.", "input": "?", "response": "!", "human_score": 4}
+    biggen = only_response(read(tmp_path, "biggen", row | {"score_rubric": scores}))
+    assert (biggen.labels, biggen.prompt) == ({"c1": 0.75}, "Be kind.\n\n?")
     assert "5: d5" in (biggen.criteria[0].scoring_guide or "")
     qualities = {name: [5, 3] for name in ("coherence", "consistency", "fluency", "relevance")}
     summaries = read(tmp_path, "summeval", {"id": "x", "text": "t", "machine_summaries": ["a", "b"], **qualities})
     assert [one.labels["fluency"] for one in summaries if isinstance(one, LabelledResponse)] == [1.0, 0.5]
+    experts = [dict.fromkeys(qualities, score) for score in (5, 4, 3)]
+    paired = {"id": "x", "model_id": "M0", "decoded": "a", "text": "t", "expert_annotations": experts}
+    assert only_response(read(tmp_path, "summeval", paired)).labels == dict.fromkeys(qualities, 0.75)
+    with pytest.raises(DatasetError, match="pair the annotations with their articles"):
+        read(tmp_path, "summeval", {name: value for name, value in paired.items() if name != "text"})
 
 
 def test_contractnli_is_read_as_published_and_row_by_row(tmp_path: Path) -> None:

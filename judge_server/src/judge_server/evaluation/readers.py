@@ -68,12 +68,18 @@ def prm800k(file: Path) -> Iterator[Example]:
 
 
 def prmbench(file: Path) -> Iterator[Example]:
-    """Yield solutions into which mistakes were written, with the steps that are wrong (PRMBench)."""
+    """Yield solutions into which mistakes were written, with the steps that are wrong (PRMBench).
+
+    The same problem comes once for each kind of mistake, with the kind before its `idx` in the published file, and is
+    one row here. Solutions whose wrong steps lie beyond their last step, a few of them, are left out.
+    """
     for row in rows(file):
-        steps, wrong = row["modified_process"], set(row["error_steps"])
+        steps, wrong, kind = row["modified_process"], set(row["error_steps"]), str(row.get("classification", ""))
+        if wrong and max(wrong) > len(steps):
+            continue
         labels = {number: float(number not in wrong) for number in range(1, len(steps) + 1)}
         question = row.get("modified_question") or row.get("question") or row["original_question"]
-        yield labelled_steps(str(row["idx"]), question, steps, labels, str(row.get("classification", "")))
+        yield labelled_steps(str(row["idx"]).removeprefix(f"{kind}_"), question, steps, labels, kind)
 
 
 def llmbar(file: Path) -> Iterator[Example]:
@@ -220,7 +226,7 @@ def biggen(file: Path) -> Iterator[Example]:
         asked = criterion("c1", rubric["criteria"]).model_copy(update={"scoring_guide": guide})
         yield LabelledResponse(
             str(row["id"]),
-            row["input"],
+            f"{row.get('system_prompt') or ''}\n\n{row['input']}".strip(),
             row["response"],
             (asked,),
             {"c1": (float(row["human_score"]) - 1) / 4},
