@@ -25,7 +25,8 @@ __all__ = ["recorded"]
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)></pre>\u202egnorw\u202c مرحبا " + "W" * 2000
 POLICY = (
-    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
 )
 
 
@@ -44,8 +45,10 @@ def checked(answer: httpx2.Response) -> str:
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     seen = Tags()
     seen.feed(answer.text)
-    assert seen.names.isdisjoint({"script", "style", "iframe", "object", "img"})
+    assert seen.names.isdisjoint({"style", "iframe", "object", "img"})
     assert seen.names >= {"html", "main", "h1"}
+    assert all(re.fullmatch(r'<script src="/console/static/[^"]+" defer>', tag) for tag in seen.scripts)
+    assert seen.text_in_scripts == ""
     for name, value in seen.attributes:
         assert name != "style"
         assert not name.startswith("on")
@@ -60,10 +63,18 @@ class Tags(HTMLParser):
         super().__init__()
         self.names: set[str] = set()
         self.attributes: list[tuple[str, str]] = []
+        self.scripts: list[str] = []
+        self.text_in_scripts = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.add(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
+        if tag == "script":
+            self.scripts.append(self.get_starttag_text() or "")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "script":
+            self.text_in_scripts += data.strip()
 
 
 def links(text: str, to: str) -> list[str]:
@@ -254,10 +265,14 @@ async def test_the_console_is_no_part_of_the_api_and_its_files_are_served(record
     document = (await recorded.get("/openapi.json")).json()
     assert not any("console" in path for path in document["paths"])
     text = await page(recorded, "runs")
-    for address in re.findall(r'<link rel="\w+" href="([^"]+)"', text):
-        answer = await recorded.get(address)
+    loaded = re.findall(r'(?:<link rel="\w+" href|<script src)="([^"]+)"', text)
+    assert len(loaded) == 3
+    for address in loaded:
+        answer = await recorded.get(html.unescape(address))
         assert answer.status_code == 200
-        assert "max-age" in answer.headers["Cache-Control"]
+        assert "immutable" in answer.headers["Cache-Control"]
+    older = await recorded.get("/console/static/console.css?v=older")
+    assert "immutable" not in older.headers["Cache-Control"]
     assert "prefers-color-scheme: dark" in (await recorded.get("/console/static/console.css")).text
 
 

@@ -1,7 +1,7 @@
 """The console: pages of the api under `/console` that show what the judge saw, decided and cost.
 
-The pages are made on the server and use no script; their style is one file of this service. They are read-only and are
-no routes of the API: the OpenAPI document does not have them.
+The pages are made on the server and work without JavaScript; HTMX, a file of this service, makes them pleasant. They
+are no routes of the API: the OpenAPI document does not have them.
 """
 
 from judge_server.api.console.app import create_console

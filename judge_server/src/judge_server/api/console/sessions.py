@@ -4,14 +4,15 @@ A session is a signed cookie with the public id of a key and the time at which i
 Each request looks the key up, so a key that is revoked or expires ends its sessions within seconds, and its scopes and
 project are those that it has now. No process stores sessions: any process with the same secret accepts them.
 
-Forms carry a token that is bound to a cookie which no other site can send or read (`SameSite=Strict`, `HttpOnly`).
+Forms carry a token, and HTMX sends it as a header. It is bound to a cookie which no other site can send or read
+(`SameSite=Strict`, `HttpOnly`).
 """
 
 import hmac
 import secrets
 import time
 from collections.abc import Callable
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -19,11 +20,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from judge_server.api.auth import CONSOLE, authorization_of, require_loopback_host
+from judge_server.api.console.forms import Form
 from judge_server.api.service import Service
 from judge_server.auth import ANONYMOUS, Identity, identity_context
 from judge_server.auth.authenticator import require_scope
 from judge_server.auth.keys import parse_key_id
-from judge_server.errors import Forbidden, ServiceError, TooLarge, Unauthorized
+from judge_server.errors import Forbidden, ServiceError, Unauthorized
 from judge_server.observability.logs import bind_log_context
 
 SESSION_LIFETIME_S = 43_200.0
@@ -31,12 +33,14 @@ SESSION_LIFETIME_S = 43_200.0
 
 SESSION_COOKIE = "adjudge_session"
 FORM_COOKIE = "adjudge_form"
-"""The cookie that the token of the sign-in form is bound to, before there is a session."""
+"""The cookie that the token of forms is bound to where there is no session."""
+
+_HTMX_HEADER = "X-Form-Token"
+"""The header in which HTMX sends the token, for buttons outside forms."""
 
 SIGN_IN, SIGN_OUT = f"{CONSOLE}/sign-in", f"{CONSOLE}/sign-out"
 _OPEN_PATHS = frozenset({SIGN_IN, SIGN_OUT})
 _STATIC_FOLDER = f"{CONSOLE}/static/"
-_MAX_FORM_BYTES = 16 * 1024
 
 
 class SessionSigner:
@@ -95,8 +99,7 @@ class ConsoleAccess:
             if self._service.authenticator is not None:
                 await self._service.authenticator.admit(identity)
         except Unauthorized:
-            here = path + (f"?{request.url.query}" if request.url.query else "")
-            await RedirectResponse(f"{SIGN_IN}?next={quote(here, safe='')}", 303)(scope, receive, send)
+            await _to_sign_in(request)(scope, receive, send)
             return
         except ServiceError as error:
             await self._error_page(request, error)(scope, receive, send)
@@ -120,27 +123,23 @@ class ConsoleAccess:
         return identity
 
 
+def _to_sign_in(request: Request) -> Response:
+    """Send the browser to the form, and from there back to the page that is asked for, or that HTMX was used on."""
+    open_page = request.headers.get("HX-Current-URL")
+    parts = request.url if open_page is None else urlsplit(open_page)
+    here = parts.path + (f"?{parts.query}" if parts.query else "")
+    form = f"{SIGN_IN}?next={quote(here, safe='')}"
+    return (
+        RedirectResponse(form, 303) if open_page is None else Response(status_code=401, headers={"HX-Redirect": form})
+    )
+
+
 def new_form_cookie() -> str:
-    """A random cookie for the sign-in form to be bound to."""
+    """A random cookie for the token of forms to be bound to."""
     return secrets.token_urlsafe(24)
 
 
-async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a submitted form; of a field that is sent several times the last one.
-
-    Raises:
-        TooLarge: the form has more than 16 KiB.
-    """
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MAX_FORM_BYTES:
-            raise TooLarge(f"the form is larger than the {_MAX_FORM_BYTES} bytes allowed; send only the key")
-    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
-    return {name: values[-1] for name, values in fields.items()}
-
-
-async def sign_in(request: Request, service: Service, form: dict[str, str]) -> Response:
+async def begin_session(request: Request, service: Service, signer: SessionSigner, form: Form) -> Response:
     """Begin a session for the key of a form, and go on to the page that was asked for.
 
     Raises:
@@ -148,30 +147,41 @@ async def sign_in(request: Request, service: Service, form: dict[str, str]) -> R
         Unauthorized: the key is unknown, revoked or expired.
         RateLimited, NotReady: the key cannot be looked up now.
     """
-    signer = SessionSigner(service.session_secret)
-    _require_token(signer, form, request.cookies.get(FORM_COOKIE, ""))
-    key = form.get("key", "").strip()
+    require_form_token(request, signer, form)
+    key = form.text("key").strip()
     key_id = parse_key_id(key)
     if key_id is None or service.authenticator is None:
         raise Unauthorized("This is not an API key. A key begins with adj_ and has 64 characters; copy all of it.")
     identity = await service.authenticator.identify(f"Bearer {key}")
     require_scope(identity, "read")
-    response = RedirectResponse(local_page(form.get("next", "")), 303)
+    response = RedirectResponse(local_page(form.text("next")), 303)
     set_cookie(request, response, SESSION_COOKIE, signer.begin(key_id), max_age=int(SESSION_LIFETIME_S))
     response.delete_cookie(FORM_COOKIE, path=CONSOLE)
     return response
 
 
-def sign_out(request: Request, service: Service, form: dict[str, str]) -> Response:
+def end_session(request: Request, signer: SessionSigner, form: Form) -> Response:
     """End the session of this browser; raises `Forbidden` if the form was not sent from this console's page."""
-    _require_token(SessionSigner(service.session_secret), form, request.cookies.get(SESSION_COOKIE, ""))
+    require_form_token(request, signer, form)
     response = RedirectResponse(SIGN_IN, 303)
     response.delete_cookie(SESSION_COOKIE, path=CONSOLE)
     return response
 
 
-def _require_token(signer: SessionSigner, form: dict[str, str], cookie: str) -> None:
-    if not signer.is_form_token(form.get("token", ""), cookie):
+def form_cookie(request: Request, signer: SessionSigner) -> str:
+    """The cookie that the token of a form is bound to: that of the session, or else the one that pages set for it."""
+    session = request.cookies.get(SESSION_COOKIE, "")
+    return session if signer.key_of(session) is not None else request.cookies.get(FORM_COOKIE, "")
+
+
+def require_form_token(request: Request, signer: SessionSigner, form: Form) -> None:
+    """Require that a form was sent from a page of this console, by its field `token` or the header `X-Form-Token`.
+
+    Raises:
+        Forbidden: the token is missing, or is not that of the cookie.
+    """
+    token = form.text("token") or request.headers.get(_HTMX_HEADER, "")
+    if not signer.is_form_token(token, form_cookie(request, signer)):
         raise Forbidden("This form is too old, or was not sent from this page. Open the page again and repeat.")
 
 

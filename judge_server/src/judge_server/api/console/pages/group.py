@@ -1,0 +1,62 @@
+"""A group: the verdicts on all responses side by side, their texts, and why each has its reward."""
+
+from contextlib import suppress
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from judge_server.api.auth import project_of
+from judge_server.api.console.parameters import int_parameter, run_parameter, text_parameter
+from judge_server.api.console.rendering import Console, csv_response
+from judge_server.api.console.responses import TEXT_LIMIT, Group, group_address, read_group
+from judge_server.api.console.routing import NotFound, PageRouter
+from judge_server.ledger.rows import storable_text
+from trainer_client.wire.ledger_rows import ResponseFilter
+
+router = PageRouter()
+
+_RESPONSES_A_PAGE = 32
+
+
+@router.get("/group")
+async def group(console: Console, request: Request) -> Response:
+    """The page of a group."""
+    shown = await _read(console, request)
+    whole = request.query_params.get("whole") == "1"
+    record = shown.responses[0].record
+    csv_href = group_address(record).replace("/group?", "/group.csv?")
+    rubric = record.response.rubric
+    known = None
+    if rubric is not None:
+        known = await console.service.rubrics.find(project_of(request), f"sha256:{rubric.hex()}")
+    return console.page(
+        request, "group.html.jinja", group=shown, request_row=record.request, run=record.request.run,
+        limit=None if whole else TEXT_LIMIT, whole_href=group_address(record, whole=1), csv_href=csv_href,
+        rubric=None if rubric is None else f"sha256:{rubric.hex()}", rubric_version=known,
+    )  # fmt: skip
+
+
+@router.get("/group.csv")
+async def group_csv(console: Console, request: Request) -> Response:
+    """The verdicts of a group."""
+    shown = await _read(console, request)
+    return csv_response(shown.table, "group.csv")
+
+
+async def _read(console: Console, request: Request) -> Group:
+    ledger, project, run = console.service.readable_ledger(), project_of(request), run_parameter(request)
+    name, key = text_parameter(request, "group"), b""
+    with suppress(ValueError):
+        key = bytes.fromhex(text_parameter(request, "request"))
+    after = int_parameter(request, "after")
+    wanted = ResponseFilter(
+        project, storable_text(run), request=key, group_id=storable_text(name), limit=_RESPONSES_A_PAGE,
+        after=None if after is None else (key, min(after, 2**31 - 1)),
+    )  # fmt: skip
+    found = await read_group(ledger, wanted) if len(key) == 16 else None
+    if found is None:
+        raise NotFound(
+            f"This project's ledger has no group {name!r} of this request in run {run!r}. The run's responses link to "
+            "its groups."
+        )
+    return found

@@ -1,0 +1,156 @@
+"""Pages from templates, with the headers that each has, and the files that they load."""
+
+import csv
+import hashlib
+import io
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from judge_server.api.auth import CONSOLE
+from judge_server.api.console.responses import group_address, outcome_of, read_text
+from judge_server.api.console.run_page import Table, address
+from judge_server.api.console.sessions import (
+    FORM_COOKIE,
+    SESSION_COOKIE,
+    SessionSigner,
+    form_cookie,
+    new_form_cookie,
+    set_cookie,
+)
+from judge_server.api.service import Service
+from judge_server.errors import ServiceError
+from trainer_client import __version__
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+"""Pages load scripts, styles and images of this service only. Nothing inline and no `eval` runs."""
+
+_STATIC_TYPES: Mapping[str, str] = {
+    "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain",
+}  # fmt: skip
+_YEAR_S = 31_536_000
+
+
+class Console:
+    """The service and the templates of the pages."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.signer = SessionSigner(service.session_secret)
+        self._templates = _environment()
+
+    def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
+        """A page from a template; only its content if HTMX asks for it, to put it into a page that is open."""
+        context, cookie = self._context(request)
+        body = self._templates.get_template(template).render(context | values)
+        response = Response(body, status, {"Content-Security-Policy": CONTENT_SECURITY_POLICY}, "text/html")
+        if cookie is not None:
+            set_cookie(request, response, FORM_COOKIE, cookie)
+        return response
+
+    def error_page(self, request: Request, error: ServiceError) -> Response:
+        """The page of an error."""
+        shown = {"error": error, "request_id": request.scope.get("state", {}).get("request_id", "")}
+        response = self.page(request, "error.html.jinja", error.status, **shown)
+        if error.retry_after_s is not None:
+            response.headers["Retry-After"] = str(error.retry_after_s)
+        return response
+
+    def _context(self, request: Request) -> tuple[dict[str, Any], str | None]:
+        """What every page shows, and the cookie that the token of its forms is bound to, if it has to be set."""
+        identity = getattr(request.state, "identity", None)
+        signed_in = self.signer.key_of(request.cookies.get(SESSION_COOKIE, "")) is not None
+        bound = form_cookie(request, self.signer)
+        cookie = None if bound else new_form_cookie()
+        permissions = identity.permissions if identity else frozenset()
+        return {
+            "project": identity.project_id if identity else None,
+            "allows": permissions.__contains__,
+            "signed_in": identity is not None and signed_in,
+            "token": self.signer.form_token(bound or cookie or ""),
+            "here": request.url.path,
+            "fragment": "HX-Request" in request.headers,
+            "release": __version__,
+        }, cookie
+
+
+def csv_response(table: Table, name: str) -> Response:
+    """A table as CSV. No text in it begins as a spreadsheet formula does: ids begin with a letter or a digit."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\r\n")
+    writer.writerow(table.headings)
+    writer.writerows(row.values for row in table.rows)
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(written.getvalue(), 200, headers, "text/csv")
+
+
+async def static_file(request: Request) -> Response:
+    """A file that pages load. Its address changes with its content, so that browsers keep it."""
+    name = request.path_params["file"]
+    if name not in _static_names():
+        raise HTTPException(404)
+    kept_s = _YEAR_S if request.query_params.get("v") == _digest(name) else 86_400
+    caching = f"public, max-age={kept_s}" + (", immutable" if kept_s == _YEAR_S else "")
+    return Response(_content(name), 200, {"Cache-Control": caching}, _STATIC_TYPES[name.rpartition(".")[2]])
+
+
+def static_address(name: str) -> str:
+    """The address of a file that pages load."""
+    return f"{CONSOLE}/static/{name}?v={_digest(name)}"
+
+
+@cache
+def _static_names() -> frozenset[str]:
+    return frozenset(one.name for one in (files("judge_server.api.console") / "static").iterdir() if one.is_file())
+
+
+@cache
+def _content(name: str) -> bytes:
+    return (files("judge_server.api.console") / "static" / name).read_bytes()
+
+
+@cache
+def _digest(name: str) -> str:
+    return hashlib.sha256(_content(name)).hexdigest()[:12]
+
+
+def _environment() -> Environment:
+    folder = files("judge_server.api.console") / "templates"
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+    )
+    environment.filters |= {"number": _number, "count": "{:,}".format, "moment": _moment, "value": _value}
+    environment.globals |= {
+        "address": address, "outcome_of": outcome_of, "read_text": read_text, "group_address": group_address,
+        "static": static_address,
+    }  # fmt: skip
+    return environment
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M}"
+
+
+def _value(value: Any) -> str:
+    """A value of a table as a page shows it."""
+    if isinstance(value, float):
+        return f"{value:.4g}".replace("-", "−")
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
