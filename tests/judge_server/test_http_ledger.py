@@ -12,7 +12,7 @@ import pytest
 from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder
-from rubric_store import RubricStore, SQLLedger
+from rubric_store import RubricStore, RubricTexts, SQLLedger
 from tests.judge_server import support
 from tests.judge_server.ledger.judged import some_fail
 from tests.judge_server.ledger.test_spool import no_space
@@ -26,7 +26,9 @@ async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.A
     ledger = SQLLedger(f"sqlite+aiosqlite:///{tmp_path / 'rubrics.db'}")
     recorder = Recorder(ledger, tmp_path / "spool")
     judge = await support.judge(ScriptedEngine(some_fail))
-    service = Service(rubrics=store, judges={"default": judge}, recorder=recorder, ledger=ledger)
+    service = Service(
+        rubrics=store, rubric_texts=RubricTexts(), judges={"default": judge}, recorder=recorder, ledger=ledger
+    )
     transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:
         yield http

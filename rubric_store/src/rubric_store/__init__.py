@@ -14,6 +14,7 @@ from rubric_store.operations import SQLOperations
 from rubric_store.rubrics.queries import CursorError
 from rubric_store.rubrics.store import RubricStore
 from rubric_store.tenants.store import TenantStore
+from rubric_store.texts import RubricTexts
 
 __all__ = [
     "CalibrationStore",
@@ -22,6 +23,7 @@ __all__ = [
     "DatabaseURLError",
     "FormatError",
     "RubricStore",
+    "RubricTexts",
     "SQLIdempotencyKeys",
     "SQLLedger",
     "SQLOperations",

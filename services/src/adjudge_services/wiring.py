@@ -36,7 +36,7 @@ from judge_server.prompts.fencing import Fence
 from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
-from rubric_store import RubricStore, SQLIdempotencyKeys, SQLLedger, TenantStore, migrations
+from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger, TenantStore, migrations
 from rubric_store.migrations import SchemaStatus
 
 
@@ -133,6 +133,7 @@ def build_app(
     keys = SQLIdempotencyKeys(settings.store_url)
     service = Service(
         rubrics=store,
+        rubric_texts=RubricTexts(),
         ledger=ledger,
         authenticator=authenticator,
         audit=tenants,

@@ -17,7 +17,7 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
-from rubric_store import RubricStore, SQLLedger, TenantStore
+from rubric_store import RubricStore, RubricTexts, SQLLedger, TenantStore
 from trainer_client.wire.tenants import ApiKey, ApiKeyRecord, Limits, Project, TokenUsage
 
 START = datetime(2026, 2, 3, 12, tzinfo=UTC)
@@ -107,7 +107,14 @@ class KeyedService:
         )
         kept = Authenticator(tenants, **{"required": True, **authenticator})
         recorder = Recorder(ledger, folder / "spool")
-        service = Service(rubrics=rubrics, recorder=recorder, ledger=ledger, authenticator=kept, audit=tenants)
+        service = Service(
+            rubrics=rubrics,
+            rubric_texts=RubricTexts(),
+            recorder=recorder,
+            ledger=ledger,
+            authenticator=kept,
+            audit=tenants,
+        )
         service.judges["default"] = await _judge(engine)
         transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
         return cls(tenants, rubrics, ledger, kept, recorder, transport)

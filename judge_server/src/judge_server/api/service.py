@@ -15,7 +15,7 @@ from judge_server.monitoring.gold import GoldSampler
 from judge_server.monitoring.metrics import MonitorMetrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.service import Operations
-from judge_server.ports import AuditTrail, IdempotencyKeys, LedgerReader, RubricSource
+from judge_server.ports import AuditTrail, IdempotencyKeys, LedgerReader, RubricSource, RubricTexts
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
@@ -34,6 +34,7 @@ class Service:
 
     Attributes:
         rubrics: the store of named rubrics.
+        rubric_texts: reads, writes and lints rubrics as texts.
         judges: the judges whose engine is loaded, by name.
         names: the names of all judges, loaded or not.
         problem: why no judge is loaded, if no executor gives a reason.
@@ -54,6 +55,7 @@ class Service:
     """
 
     rubrics: RubricSource
+    rubric_texts: RubricTexts | None = None
     judges: dict[str, AnyJudge] = field(default_factory=dict)
     names: tuple[str, ...] = (DEFAULT_JUDGE,)
     problem: str = "the judge model is still loading"
@@ -119,6 +121,12 @@ class Service:
             message = "needs the ledger, which is off here; set ADJUDGE_LEDGER=all, or leave out gold"
             raise InvalidRequest(f"gold: {message}", errors=(FieldError(field="gold", message=message),))
         return self.gold.recorder(request, judge, recorder)
+
+    def readable_texts(self) -> RubricTexts:
+        """What reads rubric files; raises `NotReady` if this process has none."""
+        if self.rubric_texts is None:
+            raise NotReady("This process reads no rubric files. Send the request to one started with adjudge serve.")
+        return self.rubric_texts
 
     def readable_ledger(self) -> LedgerReader:
         """The ledger; raises `NotReady` if this process has none."""

@@ -6,6 +6,7 @@ from datetime import date, datetime
 from typing import Any, Protocol
 
 from trainer_client.wire import (
+    Criterion,
     Lineage,
     RubricAliases,
     RubricContent,
@@ -24,6 +25,7 @@ from trainer_client.wire.ledger_rows import (
     RefusedRows,
     ResponseFilter,
     ResponseRecord,
+    RubricUse,
     RunChartQuery,
     RunCharts,
     RunRange,
@@ -107,6 +109,71 @@ class RubricSource(Protocol):
 
     async def ready(self) -> bool:
         """Whether the store can be read."""
+
+
+class RubricDocument(Protocol):
+    """A rubric as a file has it: its criteria, and what it may say besides them."""
+
+    @property
+    def content(self) -> RubricContent:
+        """The criteria."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        """An object of the author's own."""
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """The tags of the rubric."""
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """Who or what made it."""
+
+
+class NamedRubric(Protocol):
+    """A rubric of a file, with the name to publish it under."""
+
+    @property
+    def name(self) -> str:
+        """Its name: the one in the file, or else the file's."""
+
+    @property
+    def document(self) -> RubricDocument:
+        """The rubric."""
+
+
+class LintFinding(Protocol):
+    """What lint found: a `severity` of `error`, `warning` or `note`, and the criterion, None for the whole rubric."""
+
+    @property
+    def severity(self) -> str:
+        """How bad it is."""
+
+    @property
+    def criterion(self) -> str | None:
+        """The id of the criterion."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong."""
+
+    @property
+    def advice(self) -> str:
+        """What to do."""
+
+
+class RubricTexts(Protocol):
+    """Reads and writes rubrics as text, and checks their wording. Large ones take a while: call it in a thread."""
+
+    def read(self, content: bytes, file_name: str) -> Sequence[NamedRubric]:
+        """Read all rubrics of a file; raise `ValueError` with every problem, one a line."""
+
+    def write(self, content: RubricContent) -> str:
+        """Write criteria as text that people edit and that `read` reads."""
+
+    def lint(self, criteria: Sequence[Criterion]) -> Sequence[LintFinding]:
+        """Return what makes judges disagree or rewards go the wrong way, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +273,9 @@ class LedgerReader(RunReader, Protocol):
 
     async def run_charts(self, wanted: RunChartQuery) -> RunCharts:
         """Return what the charts of a run show."""
+
+    async def rubric_use(self, project_id: str, digests: Sequence[bytes], limit: int) -> RubricUse:
+        """Return the latest runs that used one of some rubrics, and the verdicts in them by rubric and criterion."""
 
     async def responses(self, wanted: ResponseFilter) -> list[ResponseRecord]:
         """Return the selected responses of a run, oldest first, with all their votes."""

@@ -2,7 +2,8 @@
 
 Rewards, failures, cost and pass rates come from the sums that are updated as the ledger is written, so they cost as
 much for a long run as for a short one. The histogram of rewards and the spread within groups are counted from the
-responses of the run: their time grows with the number of responses.
+responses of the run: their time grows with the number of responses. Pass rates of a rubric are summed over the latest
+runs that used it.
 """
 
 from collections import defaultdict
@@ -12,12 +13,14 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Row, Select, Subquery, and_, case, func, literal, select
 
-from rubric_store.ledger.tables import criteria, failures, requests, responses, steps
+from rubric_store.ledger.tables import criteria, failures, requests, responses, rubrics, runs, steps
 from trainer_client.wire.ledger_rows import (
     CriterionBucket,
     GroupSpread,
     JudgeUse,
     RewardBin,
+    RubricRate,
+    RubricUse,
     RunChartQuery,
     RunCharts,
     StepBucket,
@@ -27,6 +30,7 @@ _COUNTS = (
     "requests", "responses", "partial", "unscored", "verdicts", "failed", "judge_calls", "tokens_computed",
     "tokens_reused", "tokens_written",
 )  # fmt: skip
+_RUNS_SEARCHED = 500
 _EDGE_DIGITS = 12
 """The edges of bins are rounded to so many digits, so that a reward of 0.15 is in the bin that begins with 0.15."""
 
@@ -69,6 +73,34 @@ def run_charts(connection: Connection, wanted: RunChartQuery) -> RunCharts:
 
 _Extent = tuple[int, int]
 """The first step of the selection, and the number of step numbers in a bucket."""
+
+
+def rubric_use(connection: Connection, project_id: str, digests: Sequence[bytes], limit: int) -> RubricUse:
+    """The latest `limit` runs that used one of some rubrics, and the verdicts in them by rubric and criterion.
+
+    Only the latest `_RUNS_SEARCHED` runs of the project are searched, so that the time is bounded.
+    """
+    latest = (
+        select(runs.c.run, runs.c.last_at)
+        .where(runs.c.project_id == project_id)
+        .order_by(runs.c.last_at.desc(), runs.c.run)
+        .limit(_RUNS_SEARCHED)
+        .subquery()
+    )
+    used = select(rubrics.c.run).where(
+        rubrics.c.project_id == project_id, rubrics.c.run == latest.c.run, rubrics.c.rubric.in_(digests)
+    )
+    found = select(latest.c.run).where(used.exists()).order_by(latest.c.last_at.desc(), latest.c.run).limit(limit)
+    names = [row[0] for row in connection.execute(found)]
+    sums = [func.sum(criteria.c[name]) for name in ("verdicts", "failed", "passed", "uncertain")]
+    rows = connection.execute(
+        select(criteria.c.rubric, criteria.c.criterion, *sums)
+        .where(criteria.c.project_id == project_id, criteria.c.run.in_(names), criteria.c.rubric.in_(digests))
+        .group_by(criteria.c.rubric, criteria.c.criterion)
+        .order_by(criteria.c.rubric, criteria.c.criterion)
+    )
+    rates = [RubricRate(bytes(rubric), name, *(int(count) for count in counts)) for rubric, name, *counts in rows]
+    return RubricUse(tuple(names), tuple(rates))
 
 
 def _extent(connection: Connection, wanted: RunChartQuery) -> _Extent | None:

@@ -40,6 +40,7 @@ from trainer_client.wire.ledger_rows import (
     RefusedRows,
     ResponseFilter,
     ResponseRecord,
+    RubricUse,
     RunChartQuery,
     RunCharts,
     RunRange,
@@ -174,6 +175,10 @@ class SQLLedger:
     async def run_charts(self, wanted: RunChartQuery) -> RunCharts:
         """What the charts of a run show."""
         return await self._read(lambda connection: charts.run_charts(connection, wanted))
+
+    async def rubric_use(self, project_id: str, digests: Sequence[bytes], limit: int) -> RubricUse:
+        """The latest runs that used one of some rubrics, and the verdicts in them by rubric and criterion."""
+        return await self._read(lambda connection: charts.rubric_use(connection, project_id, digests, limit))
 
     async def responses(self, wanted: ResponseFilter) -> list[ResponseRecord]:
         """The selected responses of a run, oldest first, with all their votes."""

@@ -351,6 +351,29 @@ class CriterionBucket(NamedTuple):
         return self.verdicts - self.failed - self.uncertain
 
 
+class RubricRate(NamedTuple):
+    """The verdicts on a criterion of a rubric, given by its digest, in all steps of some runs."""
+
+    rubric: bytes
+    criterion: str
+    verdicts: int
+    failed: int
+    passed: int
+    uncertain: int = 0
+
+    @property
+    def given(self) -> int:
+        """The verdicts that are neither failed nor uncertain, of which pass rates are taken."""
+        return self.verdicts - self.failed - self.uncertain
+
+
+class RubricUse(NamedTuple):
+    """The latest runs that used one of some rubrics, newest first, and the verdicts in them by rubric and criterion."""
+
+    runs: tuple[str, ...]
+    rates: tuple[RubricRate, ...]
+
+
 class RewardBin(NamedTuple):
     """The number of responses with a reward of at least `low` and below `high`; the last bin includes `high`."""
 

@@ -8,7 +8,17 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from judge_server.api.auth import CONSOLE
-from judge_server.api.console.pages import group, judge, responses, rubric, run, runs, sign_in
+from judge_server.api.console.pages import (
+    group,
+    judge,
+    responses,
+    rubric,
+    rubric_changes,
+    rubrics,
+    run,
+    runs,
+    sign_in,
+)
 from judge_server.api.console.rendering import Console, static_file
 from judge_server.api.console.routing import NotFound
 from judge_server.api.console.sessions import ConsoleAccess
@@ -21,7 +31,9 @@ _ROUTERS = (
     run.router,
     responses.router,
     group.router,
+    rubrics.router,
     rubric.router,
+    rubric_changes.router,
     judge.router,
     sign_in.router,
 )

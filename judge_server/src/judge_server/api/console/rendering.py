@@ -3,7 +3,8 @@
 import csv
 import hashlib
 import io
-from collections.abc import Mapping
+import secrets
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -12,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from judge_server.api.auth import CONSOLE
 from judge_server.api.console.responses import group_address, outcome_of, read_text
@@ -58,12 +59,37 @@ class Console:
             set_cookie(request, response, FORM_COOKIE, cookie)
         return response
 
+    def streamed_page(self, request: Request, template: str, parts: AsyncIterator[str], **values: Any) -> Response:
+        """A page that is sent in parts: `stream` in its template stands for what follows, as it becomes known."""
+        context, cookie = self._context(request)
+        mark = secrets.token_hex(16)
+        whole = self._templates.get_template(template).render(context | values | {"stream": mark})
+        before, _, after = whole.partition(mark)
+
+        async def sent() -> AsyncIterator[str]:
+            yield before
+            async for part in parts:
+                yield part
+            yield after
+
+        headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "X-Accel-Buffering": "no"}
+        response = StreamingResponse(sent(), 200, headers, "text/html")
+        if cookie is not None:
+            set_cookie(request, response, FORM_COOKIE, cookie)
+        return response
+
+    def render(self, template: str, **values: Any) -> str:
+        """A part of a page."""
+        return self._templates.get_template(template).render(values)
+
     def error_page(self, request: Request, error: ServiceError) -> Response:
         """The page of an error."""
         shown = {"error": error, "request_id": request.scope.get("state", {}).get("request_id", "")}
         response = self.page(request, "error.html.jinja", error.status, **shown)
         if error.retry_after_s is not None:
             response.headers["Retry-After"] = str(error.retry_after_s)
+        if "HX-Request" in request.headers:  # whatever part of a page was asked for, show the error in its place
+            response.headers.update({"HX-Reselect": "#error", "HX-Reswap": "innerHTML"})
         return response
 
     def _context(self, request: Request) -> tuple[dict[str, Any], str | None]:

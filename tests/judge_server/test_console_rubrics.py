@@ -1,0 +1,299 @@
+"""The console's pages of rubrics over HTTP: found, read, compared, edited, published, aliased, retired and imported."""
+
+import csv
+import html
+import io
+import json
+import re
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.api.console.rubric_view import compare, version_tree
+from tests.judge_server.auth.keyed import KeyedService
+from tests.judge_server.support import CRITERIA, criteria, request
+from tests.judge_server.test_console import HOSTILE, checked, keyed, links, page, recorded, sign_in
+from tests.judge_server.test_http_ledger import post
+from trainer_client.wire import Criterion, RubricContent, RubricVersion, VersionSummary
+
+__all__ = ["keyed", "recorded"]
+
+TEXT = "criteria:\n  - id: fact\n    weight: 3\n    description: States that 7 is a prime number.\n"
+
+
+def token_of(text: str) -> str:
+    """The token of a page's forms."""
+    found = re.search(r'"X-Form-Token":"([0-9a-f]{64})"', text)
+    assert found is not None
+    return found[1]
+
+
+async def send(http: httpx2.AsyncClient, path: str, *, files: Any = None, **fields: Any) -> httpx2.Response:
+    """Send a form with the token of a page."""
+    token = token_of(await page(http, "rubrics"))
+    return await http.post(f"/console/{path}", data={"token": token} | fields, files=files)
+
+
+async def publish(http: httpx2.AsyncClient, name: str, given: list[dict[str, Any]], **also: Any) -> dict[str, Any]:
+    """Publish over the API; the version."""
+    answer = await http.post(f"/v1/rubrics/{name}/versions", json={"criteria": given} | also)
+    assert answer.status_code in (200, 201), answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def reworded(text: str) -> list[dict[str, Any]]:
+    """The criteria with another text for the first."""
+    return [CRITERIA[0] | {"description": text}, *CRITERIA[1:]]
+
+
+async def test_without_rubrics_the_page_teaches_the_next_command(recorded: httpx2.AsyncClient) -> None:
+    text = await page(recorded, "rubrics")
+    assert "adjudge rubrics publish" in text
+    assert "Drop a file here" in text
+
+
+async def test_rubrics_are_found_by_name_tag_and_words(recorded: httpx2.AsyncClient) -> None:
+    await publish(recorded, "team/primes", CRITERIA, tags=["math"])
+    await publish(recorded, "other/polite", [{"id": "a", "description": "Thanks the reader."}])
+    for query in ({"prefix": "team/"}, {"tag": "math"}, {"q": "sieve"}):
+        text = await page(recorded, "rubrics", **query)
+        assert links(text, "rubric") == ["/console/rubric?reference=team%2Fprimes"]
+    assert "No rubric of this project matches" in await page(recorded, "rubrics", q="nothing")
+    part = await recorded.get("/console/rubrics", params={"q": "sieve"}, headers={"HX-Request": "true"})
+    assert "<html" not in part.text
+    assert "team/primes" in part.text
+
+
+async def test_a_version_shows_criteria_lint_lineage_and_pass_rates(recorded: httpx2.AsyncClient) -> None:
+    await publish(recorded, "primes", CRITERIA, lineage={"author": "Ada"})
+    await publish(recorded, "primes", reworded("States clearly that 7 is prime."), parent=1)
+    await publish(recorded, "primes", reworded("Is good."), parent=1)
+    for step in range(3):
+        await post(recorded, request(f"Yes {step}.", f"No {step}.", run="r", step=step, rubric="primes@1"))
+    text = await page(recorded, "rubric", reference="primes@1")
+    assert all(html.escape(str(each["description"])) in text for each in CRITERIA)
+    assert "by <bdi>Ada</bdi>" in text
+    assert re.findall(r'<li class="(d\d)', text) == ["d0", "d1", "d0"]
+    verdicts = (await recorded.get("/v1/verdicts", params={"run": "r", "criterion": "fact"})).json()["verdicts"]
+    scores = [each["verdict"]["score"] for each in verdicts if each["verdict"]["score"] is not None]
+    (csv_href,) = links(text, r"rubric/rates\.csv")
+    rows = list(csv.DictReader(io.StringIO((await recorded.get(csv_href)).text)))
+    (rate,) = [float(row["pass rate"]) for row in rows if (row["criterion"], row["version"]) == ("fact", "1")]
+    assert rate == pytest.approx(sum(scores) / len(scores))
+    assert f"{rate:.0%}".replace("%", " %") in text
+    assert "/console/run?run=r" in text
+    assert "&#39;good&#39; means something different" in await page(recorded, "rubric", reference="primes")
+    for reference in ("primes@9", "nothing", "Not a reference"):
+        answer = await recorded.get("/console/rubric", params={"reference": reference})
+        assert answer.status_code in (404, 422)
+        checked(answer)
+
+
+async def test_two_versions_are_shown_side_by_side(recorded: httpx2.AsyncClient) -> None:
+    await publish(recorded, "primes", CRITERIA)
+    changed = [*reworded("States that 7 is a prime.")[:-1], {"id": "new", "description": "Cites Euclid."}]
+    await publish(recorded, "primes", changed)
+    text = await page(recorded, "rubric/compare", name="primes")
+    assert "1 added, 1 removed, 1 reworded, 5 unchanged" in text
+    assert "<ins>a " in text.replace("<ins>a</ins><ins> </ins>", "<ins>a ")
+    assert "<del>Is polite.</del>" in text
+    assert "0 unchanged" not in text
+    backwards = await page(recorded, "rubric/compare", **{"name": "primes", "from": "2", "to": "1"})
+    assert "<ins>Is polite.</ins>" in backwards
+
+
+async def test_a_text_is_previewed_and_published(recorded: httpx2.AsyncClient) -> None:
+    await publish(recorded, "primes", CRITERIA)
+    editor = await page(recorded, "rubric/edit", reference="primes@1")
+    text = html.unescape(editor[editor.index("<textarea") :].partition(">")[2].partition("</textarea>")[0]).strip()
+    assert "these are the criteria of" in editor
+    edited = text.replace("Is polite.", "Is it good?")
+    preview = checked(await send(recorded, "rubric/preview", name="primes", parent="primes@1", text=edited))
+    assert "<del>polite.</del>" in preview
+    assert "means something different to each reader" in preview
+    done = await send(recorded, "rubric/publish", name="primes", parent="primes@1", text=edited)
+    assert (done.status_code, done.headers["Location"]) == (303, "/console/rubric?reference=primes%402&done=published")
+    assert "This version is published" in checked(await recorded.get(done.headers["Location"]))
+    version = (await recorded.get("/v1/rubrics/primes@2")).json()
+    assert (version["parent"], version["criteria"][-1]["description"]) == (1, "Is it good?")
+    again = await send(recorded, "rubric/publish", name="primes", parent="primes@1", text=edited)
+    assert again.headers["Location"].endswith("done=unchanged")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("new", "criteria:\n  - id: a\n", "this field is required"),
+        ("new", "nothing", "unknown format"),
+        ("new", "", "unknown format"),
+        ("Not A Name", TEXT, "name"),
+        ("new", TEXT.replace("description", "verification: {method: regex, pattern: '('}\n    description"), "pattern"),
+    ],
+)
+async def test_what_cannot_be_published_is_said_beside_the_text(
+    recorded: httpx2.AsyncClient, name: str, text: str, told: str
+) -> None:
+    answer = await send(recorded, "rubric/publish", name=name, parent="", text=text)
+    assert answer.status_code == 422
+    shown = checked(answer)
+    assert told in shown
+    assert text.strip() in html.unescape(shown)
+    assert (await recorded.get("/v1/rubrics")).json()["rubrics"] == []
+
+
+async def test_aliases_move_only_from_where_the_page_saw_them(recorded: httpx2.AsyncClient) -> None:
+    await publish(recorded, "primes", CRITERIA)
+    await publish(recorded, "primes", reworded("Another."))
+    done = await send(recorded, "rubric/alias", reference="primes@1", alias="production")
+    assert "The alias points to this version" in checked(await recorded.get(done.headers["Location"]))
+    done = await send(recorded, "rubric/alias", reference="primes@2", alias="production", expected="1")
+    assert done.status_code == 303
+    late = await send(recorded, "rubric/alias", reference="primes@1", alias="production", expected="1", remove="1")
+    assert late.status_code == 412
+    checked(late)
+    assert (await recorded.get("/v1/rubrics/primes/aliases")).json()["aliases"] == {"production": 2}
+    gone = await send(recorded, "rubric/alias", reference="primes@2", alias="production", expected="2", remove="1")
+    assert gone.status_code == 303
+    assert (await recorded.get("/v1/rubrics/primes/aliases")).json()["aliases"] == {}
+    assert (await send(recorded, "rubric/alias", reference="primes", alias="x")).status_code == 422
+
+
+async def test_a_version_is_retired_with_a_reason_and_restored(recorded: httpx2.AsyncClient) -> None:
+    await publish(recorded, "primes", CRITERIA)
+    assert (await send(recorded, "rubric/retirement", reference="primes@1", reason=" ")).status_code == 422
+    done = await send(recorded, "rubric/retirement", reference="primes@1", reason="<b>Rewards guessing.</b>")
+    assert "&lt;b&gt;Rewards guessing.&lt;/b&gt;" in checked(await recorded.get(done.headers["Location"]))
+    await send(recorded, "rubric/retirement", reference="primes@1", restore="1")
+    assert (await recorded.get("/v1/rubrics/primes@1")).json()["retirement"] is None
+
+
+async def test_a_file_with_one_rubric_opens_in_the_editor(recorded: httpx2.AsyncClient) -> None:
+    await publish(recorded, "sevens", CRITERIA)
+    answer = await send(recorded, "rubrics/import", files={"file": ("Sevens.yaml", TEXT.encode())})
+    shown = checked(answer)
+    assert 'value="sevens"' in shown
+    assert "6 removed" in shown
+    assert (await recorded.get("/v1/rubrics/sevens")).json()["version"] == 1
+
+
+async def test_a_file_with_several_rubrics_is_published_after_a_look(recorded: httpx2.AsyncClient) -> None:
+    rows = [{"name": f"set/{name}", "criteria": [{"id": "a", "description": f"Says {name}."}]} for name in "xy"]
+    content = "\n".join(map(json.dumps, rows)).encode()
+    listed = checked(await send(recorded, "rubrics/import", files={"file": ("set.jsonl", content)}))
+    assert "Publish 2 rubrics" in listed
+    assert (await recorded.get("/v1/rubrics")).json()["rubrics"] == []
+    kept = html.unescape(listed.partition('name="content" hidden>')[2].partition("</textarea>")[0]).lstrip("\n")
+    done = await send(recorded, "rubrics/import", content=kept, file_name="set.jsonl")
+    assert "2 rubrics published" in checked(await recorded.get(done.headers["Location"]))
+    refused = await send(recorded, "rubrics/import", files={"file": ("bad.jsonl", content + b"\n{}")})
+    assert refused.status_code == 422
+    assert "line 3" in checked(refused)
+    assert (await send(recorded, "rubrics/import", files={"file": ("", b"")})).status_code == 422
+    assert (await send(recorded, "rubrics/import", files={"file": ("a.txt", b"x" * 300_000)})).status_code == 413
+    assert (await send(recorded, "rubrics/import", files={"file": ("a.txt", b"x" * 5_000_000)})).status_code == 413
+
+
+async def test_hostile_rubrics_are_shown_as_text(recorded: httpx2.AsyncClient) -> None:
+    hostile = HOSTILE[:1500]
+    await publish(recorded, "evil", [{"id": "a", "description": hostile}], lineage={"author": hostile[:190]})
+    await publish(recorded, "evil", [{"id": "a", "description": "Is calm. " + hostile}])
+    shown = [
+        await page(recorded, "rubric", reference="evil@1"),
+        await page(recorded, "rubric/compare", name="evil"),
+        await page(recorded, "rubric/edit", reference="evil"),
+        checked(await send(recorded, "rubric/preview", name=hostile, parent="", text=hostile)),
+        checked(await send(recorded, "rubrics/import", files={"file": (hostile[:60], hostile.encode())})),
+    ]
+    for text in shown:
+        assert "&lt;script&gt;" in text
+        assert "<script>" not in text
+
+
+@pytest.mark.parametrize("path", ["rubric/publish", "rubric/alias", "rubric/retirement", "rubrics/import"])
+async def test_a_form_without_the_token_of_the_page_is_refused(recorded: httpx2.AsyncClient, path: str) -> None:
+    await page(recorded, "rubrics")
+    for token in ("", "0" * 64):
+        answer = await recorded.post(f"/console/{path}", data={"token": token, "name": "x", "text": TEXT})
+        assert answer.status_code == 403
+        checked(answer)
+    assert (await recorded.get("/v1/rubrics")).json()["rubrics"] == []
+
+
+async def test_pages_respect_scopes_and_projects(keyed: KeyedService) -> None:
+    await keyed.tenants.create_project("other")
+    other = await keyed.key("rubrics:write", project_id="other")
+    async with keyed.client(other) as http:
+        await publish(http, "secret", CRITERIA)
+        assert "/console/rubric/edit" in await page(http, "rubrics")
+    async with keyed.client() as http:
+        await sign_in(http, await keyed.key("read"))
+        text = await page(http, "rubrics")
+        assert "secret" not in text
+        assert "Drop a file here" not in text
+        assert "Playground" not in text
+        for path in ("rubric?reference=secret", "rubric/compare?name=secret", "rubric/rates.csv?reference=secret"):
+            assert (await http.get(f"/console/{path}")).status_code == 404
+        assert (await http.get("/console/rubric/edit")).status_code == 403
+        for path in ("rubric/publish", "rubric/alias", "rubric/retirement", "rubrics/import"):
+            assert (await send(http, path, name="mine", text=TEXT)).status_code == 403
+        revoked = await http.get("/console/rubrics", headers={"Authorization": "Bearer adj_nothing", "HX-Request": "1"})
+        assert revoked.status_code == 303
+    async with keyed.client() as http:
+        asked = {"HX-Request": "true", "HX-Current-URL": "http://adjudge.test/console/rubrics?q=x"}
+        answer = await http.get("/console/rubrics", headers=asked)
+        assert answer.headers["HX-Redirect"] == "/console/sign-in?next=%2Fconsole%2Frubrics%3Fq%3Dx"
+    async with keyed.client(other) as http:
+        done = await send(http, "rubric/publish", name="mine", parent="", text=TEXT)
+        assert done.status_code == 303
+    audit = await keyed.tenants.audit("other", subject=None, limit=1)
+    assert audit[0].actor == f"key {other.split('_')[1]}"
+
+
+# -- what is computed
+
+
+def version(criteria: list[Criterion], number: int = 1) -> RubricVersion:
+    content = RubricContent(criteria=criteria)
+    made = {"name": "r", "version": number, "digest": content.digest, "created_at": "2026-01-01T00:00:00Z"}
+    return RubricVersion.model_validate(made | {"criteria": content.criteria})
+
+
+texts = st.lists(st.sampled_from(["a", "b", "c", " ", ". "]), min_size=1).map("".join).filter(str.strip)
+
+
+@given(before=st.lists(texts, min_size=1, max_size=4), after=st.lists(texts, min_size=1, max_size=4), data=st.data())
+def test_both_sides_are_the_texts_that_are_compared(before: list[str], after: list[str], data: st.DataObject) -> None:
+    old = version(criteria(*before))
+    new = version(data.draw(st.permutations(criteria(*after))), 2)
+    rows = compare(old, new).rows
+    assert [row.after for row in rows if row.after] == list(new.criteria)
+    assert {row.id: row.before for row in rows if row.before} == {one.id: one for one in old.criteria}
+    for row in rows:
+        for one, pieces in zip((row.before, row.after), row.words, strict=True):
+            assert "".join(piece.text for piece in pieces) == (one.description if one else "")
+        if row.before and row.after:
+            same = ["".join(piece.text for piece in pieces if piece.same) for pieces in row.words]
+            assert same[0] == same[1]
+            assert bool(row.changes) >= (row.before != row.after)
+
+
+@given(st.lists(st.integers(0, 30), max_size=12))
+def test_the_tree_has_each_version_once_and_after_its_parent(parents: list[int]) -> None:
+    versions = [
+        VersionSummary.model_validate(
+            {
+                "version": n + 1, "digest": "d", "criteria_count": 1, "created_at": "2026-01-01T00:00:00Z",
+                "parent": parent % n + 1 if n else None,
+            }
+        )
+        for n, parent in enumerate(parents)
+    ]  # fmt: skip
+    nodes = version_tree(versions[::-1])
+    order = [node.version.version for node in nodes]
+    assert sorted(order) == [one.version for one in versions]
+    assert all(node.version.parent is None or node.version.parent in order[:place] for place, node in enumerate(nodes))
+    assert sum(node.depth == 0 and node.version.parent is None for node in nodes) == bool(versions)
