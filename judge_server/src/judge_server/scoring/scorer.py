@@ -8,15 +8,17 @@ recomputing from the ledger gives the same numbers.
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 from judge_server.errors import InvalidRequest, JudgingFailed
+from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import Caller, JudgementResults, failures_by_kind
 from judge_server.judging.verdict_rules import VerdictRules
-from judge_server.ports import CallFailure, RubricSource
+from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.rubrics import resolve_rubrics
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import (
@@ -36,6 +38,7 @@ from judge_server.scoring.verdicts import (
     pinned,
     read_verdicts,
     usage_of,
+    verdict_of,
 )
 from judge_server.time_sharing import TimeSlicer
 from trainer_client import wire
@@ -46,6 +49,21 @@ from trainer_client.steps import NO_STEP, has_format, step_deltas
 from trainer_client.wire.ledger import StepBudgets
 
 DEFAULT_BUDGETS = StepBudgets()
+
+
+FOLLOW_INTERVAL_S = 0.1
+"""How often `Scorer.follow` looks for new verdicts, in seconds."""
+
+
+class JudgedVerdict(NamedTuple):
+    """A verdict as soon as it is known: the index of its response in the request, and that of its slot."""
+
+    response: int
+    slot: int
+    verdict: wire.Verdict
+
+
+StreamPart = JudgedVerdict | wire.GroupRewards | wire.RewardSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +120,51 @@ class Scorer:
         self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> AsyncGenerator[wire.GroupRewards | wire.RewardSummary, None]:
         """Like `score`, but yield each group as soon as it is done, then the summary. Closing cancels the rest."""
+        async with aclosing(self._parts(request, request_id, project_id, record_id)) as parts:
+            async for part in parts:
+                if not isinstance(part, JudgedVerdict):
+                    yield part
+
+    async def follow(
+        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
+    ) -> AsyncGenerator[StreamPart, None]:
+        """Like `stream`, but also yield each verdict within `FOLLOW_INTERVAL_S` of being known, before its group."""
+        async with aclosing(self._parts(request, request_id, project_id, record_id, FOLLOW_INTERVAL_S)) as parts:
+            async for part in parts:
+                yield part
+
+    async def _parts(
+        self,
+        request: wire.RewardRequest,
+        request_id: str,
+        project_id: str,
+        record_id: bytes | None,
+        follow_interval_s: float | None = None,
+    ) -> AsyncGenerator[StreamPart, None]:
         job = await self._plan_job(request, request_id, project_id, record_id)
         plans = [response.plan for group in job.groups for response in group.responses]
         group_of = [index for index, group in enumerate(job.groups) for _ in group.responses]
         waiting, slicer = [len(group.responses) for group in job.groups], TimeSlicer()
         rewarded: dict[int, wire.GroupRewards] = {}
+        news = _NewVerdicts(plans, job) if follow_interval_s is not None else None
         done: asyncio.Queue[int | None] = asyncio.Queue()
         judging = asyncio.create_task(
             self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes, done=done.put_nowait)
         )
         judging.add_done_callback(lambda _: done.put_nowait(None))
         try:
-            while (place := await done.get()) is not None:
+            while True:
+                try:
+                    async with asyncio.timeout(follow_interval_s):
+                        place = await done.get()
+                except TimeoutError:
+                    for verdict in news.take() if news is not None else ():
+                        yield verdict
+                    continue
+                for verdict in news.take(place) if news is not None else ():
+                    yield verdict
+                if place is None:
+                    break
                 index = group_of[place]
                 waiting[index] -= 1
                 if not waiting[index]:
@@ -175,6 +226,24 @@ class Scorer:
                 )
             )
         return usage
+
+
+class _NewVerdicts:
+    """The verdicts of a request that have not been taken yet."""
+
+    def __init__(self, plans: Sequence[ResponsePlan], job: ScoringJob) -> None:
+        self._job = job
+        self._left = {(place, n): slot for place, plan in enumerate(plans) for n, slot in enumerate(plan.slots)}
+
+    def take(self, complete: int | None = None) -> list[JudgedVerdict]:
+        """Take those that are known now. A failure may still be retried, unless its response is `complete`."""
+        job, taken = self._job, []
+        for (place, n), slot in list(self._left.items()):
+            outcomes = [job.outcomes.by_digest.get(digest) for digest in slot.digests]
+            if place == complete or all(isinstance(outcome, JudgeResult) for outcome in outcomes):
+                del self._left[place, n]
+                taken.append(JudgedVerdict(place, n, verdict_of(slot, job.outcomes, job.rules)))
+        return taken
 
 
 def _answer_fields(judge: AnyJudge, job: ScoringJob, usage: wire.Usage) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from judge_server.api.auth import CONSOLE
 from judge_server.api.console.pages import (
     group,
     judge,
+    playground,
     responses,
     rubric,
     rubric_changes,
@@ -35,6 +36,7 @@ _ROUTERS = (
     rubric.router,
     rubric_changes.router,
     judge.router,
+    playground.router,
     sign_in.router,
 )
 
