@@ -1,18 +1,21 @@
 """The contract of the figures of charts: what a chart shows is what the rows say, whichever database keeps them."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from statistics import fmean, pvariance
 
 import pytest
 
 from judge_server.ports import LedgerReader
 from rubric_store import SQLLedger
-from tests.rubric_store.ledger_rows import PROJECT, request, request_key, verdict
+from tests.rubric_store.ledger_rows import AT, PROJECT, digest, request, request_key, verdict
 from trainer_client.wire.ledger_rows import (
     CriterionBucket,
     JudgeUse,
     LedgerRows,
     ResponseFilter,
+    RubricRate,
+    RubricUse,
     RunChartQuery,
 )
 
@@ -193,3 +196,29 @@ async def test_responses_are_read_a_page_at_a_time_with_all_their_votes(ledger: 
         ({"request": request_key(2), "group_id": "h"}, 1),
     ):
         assert len(await ledger.responses(whole._replace(**chosen))) == count
+
+
+async def test_pass_rates_of_rubrics_are_those_of_the_latest_runs_that_used_them(ledger: SQLLedger) -> None:
+    def judged_by(rubric: bytes, number: int, run: str, score: float) -> LedgerRows:
+        rows = judged(number, 1, 1.0, 0.0, run=run)
+        responses = [row._replace(rubric=rubric) for row in rows.responses]
+        requests = [row._replace(created_at=AT + timedelta(minutes=number)) for row in rows.requests]
+        verdicts = [row._replace(score=score) for row in rows.verdicts]
+        return rows._replace(responses=responses, requests=requests, verdicts=verdicts)
+
+    one, two = digest("one"), digest("two")
+    ledger.write(judged_by(one, 1, "old", 1.0))
+    ledger.write(judged_by(two, 2, "between", 1.0))
+    ledger.write(judged_by(digest("other"), 3, "foreign", 1.0))
+    ledger.write(judged_by(one, 4, "new", 0.0))
+    rates = [RubricRate(one, "c0", 2, 0, 0), RubricRate(one, "c1", 2, 0, 0)]
+    assert await ledger.rubric_use(PROJECT, [one], 1) == RubricUse(("new",), tuple(rates))
+    both = await ledger.rubric_use(PROJECT, [one, two], 10)
+    assert both.runs == ("new", "between", "old")
+    assert {(rate.rubric, rate.criterion): (rate.given, rate.passed) for rate in both.rates} == {
+        (one, "c0"): (4, 2),
+        (one, "c1"): (4, 2),
+        (two, "c0"): (2, 2),
+        (two, "c1"): (2, 2),
+    }
+    assert await ledger.rubric_use("another", [one], 10) == RubricUse((), ())

@@ -28,6 +28,8 @@ class TreeNode(NamedTuple):
 def version_tree(versions: Sequence[VersionSummary]) -> list[TreeNode]:
     """Order versions as a tree: each after the one it was made from, with a branch where a version has several heirs.
 
+    The heir that leads to the newest version continues the line, below the branches.
+
     Args:
         versions: newest first. A version whose parent is not among them begins a trunk of its own.
     """
@@ -35,14 +37,18 @@ def version_tree(versions: Sequence[VersionSummary]) -> list[TreeNode]:
     heirs: dict[int | None, list[VersionSummary]] = defaultdict(list)
     for version in sorted(versions, key=lambda one: one.version):
         heirs[version.parent if version.parent in known else None].append(version)
+    newest = {version.version: version.version for version in versions}  # among a version and all that came of it
+    for version in sorted(versions, key=lambda one: -one.version):
+        if version.parent in known:
+            newest[version.parent] = max(newest[version.parent], newest[version.version])
     nodes: list[TreeNode] = []
     waiting = [TreeNode(version, 0, False) for version in reversed(heirs[None])]
     while waiting:
         node = waiting.pop()
         nodes.append(node)
-        own = heirs[node.version.version]
+        own = sorted(heirs[node.version.version], key=lambda one: newest[one.version])
         if own:
-            waiting.append(TreeNode(own[-1], node.depth, False))  # the newest heir continues the line, below the others
+            waiting.append(TreeNode(own[-1], node.depth, False))
         waiting += [TreeNode(version, node.depth + 1, True) for version in reversed(own[:-1])]
     return nodes
 
@@ -163,11 +169,12 @@ class PassRates(NamedTuple):
         return Table(("criterion", "version", "pass rate"), tuple(rows))
 
 
-def pass_rates(versions: Sequence[VersionSummary], used: RubricUse) -> PassRates:
-    """The pass rates of versions, given newest first, oldest first; criteria in the order in which they appear."""
+def pass_rates(versions: Sequence[VersionSummary], used: RubricUse, first: Sequence[str]) -> PassRates:
+    """The pass rates of versions, oldest first; the criteria in `first` come first, then those of other versions."""
     ordered = tuple(sorted(versions, key=lambda one: one.version))
     found = {(f"sha256:{rate.rubric.hex()}", rate.criterion): rate for rate in used.rates}
-    names = dict.fromkeys(name for one in reversed(ordered) for digest, name in found if digest == one.digest)
+    counted = [name for one in reversed(ordered) for digest, name in found if digest == one.digest]
+    names = dict.fromkeys([name for name in first if name in counted] + counted)
     rows = [
         RateRow(name, tuple([_cell(name, one, found.get((one.digest, name))) for one in ordered])) for name in names
     ]

@@ -72,7 +72,8 @@ async def _rates(console: Console, request: Request, version: RubricVersion, kno
     newest = known.versions[:_RATED_VERSIONS]
     rated = [*newest, *(one for one in known.versions[_RATED_VERSIONS:] if one.version == version.version)]
     digests = [digest_bytes(one.digest) for one in rated]
-    return pass_rates(rated, await console.service.ledger.rubric_use(project_of(request), digests, _RATED_RUNS))
+    used = await console.service.ledger.rubric_use(project_of(request), digests, _RATED_RUNS)
+    return pass_rates(rated, used, [criterion.id for criterion in version.criteria])
 
 
 @router.get("/rubric/rates.csv")
