@@ -39,6 +39,11 @@ class JudgedResponse(NamedTuple):
         """The verdicts, in the order of the rubric."""
         return self.answer.verdicts
 
+    @property
+    def whole_delta(self) -> float | None:
+        """The delta of the criteria that are attributed to the whole response; None if there are none."""
+        return next((step.delta for step in self.answer.steps if step.number == 0), None)
+
     def has_step(self, number: int | None) -> bool:
         """Whether the text shows a step with this number."""
         return any(part.number == number for part in self.parts if part.number is not None)

@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from itertools import islice
 from typing import NamedTuple
 
 from judge_server.api.console.run_page import HEAT_LEVELS, Row, Table
@@ -13,8 +12,8 @@ from trainer_client.wire import Criterion, RubricContent, RubricVersion, Version
 from trainer_client.wire.ledger_rows import RubricRate, RubricUse
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
-_MAX_WORDS = 2000
-"""Descriptions with more words are compared as a whole."""
+_MAX_WORD_PAIRS = 2_000_000
+"""Pairs of words that a comparison looks at, in some tenths of a second; texts after that are compared as a whole."""
 
 
 class TreeNode(NamedTuple):
@@ -98,35 +97,47 @@ def compare(before: RubricVersion, after: RubricVersion | RubricContent) -> Comp
     for place, id_ in enumerate(old):
         if id_ not in new:
             ids.insert(min(place, len(ids)), id_)
-    rows = tuple([_side_by_side(id_, old.get(id_), new.get(id_), moved=id_ in moved) for id_ in ids])
-    return Comparison(rows, sum(bool(row.changes) for row in rows))
+    left = _MAX_WORD_PAIRS
+    rows = []
+    for id_ in ids:
+        row, pairs = _side_by_side(id_, old.get(id_), new.get(id_), moved=id_ in moved, word_pairs=left)
+        rows.append(row)
+        left -= pairs
+    return Comparison(tuple(rows), sum(bool(row.changes) for row in rows))
 
 
 _WORDING = {"description": "reworded", "weight": "reweighted"}
 
 
-def _side_by_side(id_: str, before: Criterion | None, after: Criterion | None, *, moved: bool) -> SideBySide:
+def _side_by_side(
+    id_: str, before: Criterion | None, after: Criterion | None, *, moved: bool, word_pairs: int
+) -> tuple[SideBySide, int]:
+    """A criterion before and after, and how many pairs of words were looked at."""
     if before is None or after is None:
-        pieces = tuple([(TextPiece(one.description, same=False),) if one else () for one in (before, after)])
-        return SideBySide(id_, before, after, ("added",) if before is None else ("removed",), (pieces[0], pieces[1]))
+        left, right = [(TextPiece(one.description, same=False),) if one else () for one in (before, after)]
+        return SideBySide(id_, before, after, ("added",) if before is None else ("removed",), (left, right)), 0
     fields = [name for name in Criterion.model_fields if getattr(before, name) != getattr(after, name)]
     changes = [_WORDING.get(name, f"{name.replace('_', ' ')} changed") for name in fields] + ["moved"] * moved
-    return SideBySide(id_, before, after, tuple(changes), _word_pieces(before.description, after.description))
+    pieces, pairs = _word_pieces(before.description, after.description, word_pairs)
+    return SideBySide(id_, before, after, tuple(changes), pieces), pairs
 
 
-def _word_pieces(before: str, after: str) -> tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]]:
+_Pieces = tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]]
+
+
+def _word_pieces(before: str, after: str, word_pairs: int) -> tuple[_Pieces, int]:
+    """The pieces of both texts, and how many pairs of words were looked at: at most `word_pairs`."""
     if before == after:
-        same = (TextPiece(before, same=True),)
-        return same, same
-    old, new = [list(islice(_WORDS.findall(text), _MAX_WORDS + 1)) for text in (before, after)]
-    if max(len(old), len(new)) > _MAX_WORDS:
-        return (TextPiece(before, same=False),), (TextPiece(after, same=False),)
+        return ((TextPiece(before, same=True),), (TextPiece(after, same=True),)), 0
+    old, new = _WORDS.findall(before), _WORDS.findall(after)
+    if len(old) * len(new) > word_pairs:
+        return ((TextPiece(before, same=False),), (TextPiece(after, same=False),)), 0
     left: list[TextPiece] = []
     right: list[TextPiece] = []
     for kind, i, j, k, n in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
         left += [TextPiece("".join(old[i:j]), kind == "equal")] if j > i else []
         right += [TextPiece("".join(new[k:n]), kind == "equal")] if n > k else []
-    return tuple(left), tuple(right)
+    return (tuple(left), tuple(right)), len(old) * len(new)
 
 
 class RateCell(NamedTuple):

@@ -21,7 +21,7 @@ router = PageRouter()
 
 _VERSIONS = 100
 _RATED_VERSIONS = 8
-_RATED_RUNS = 20
+_RATED_RUNS = 8
 _DONE = {
     "published": "This version is published.",
     "unchanged": "These criteria had been published before, so no version was added.",
