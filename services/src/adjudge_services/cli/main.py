@@ -18,6 +18,7 @@ PANELS: Final[Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]]] = {
     "Start": {
         "serve": operating.serve,
         "score": scoring.score,
+        "demo-run": scoring.demo_run,
         "doctor": operating.doctor,
         "models": judges.models_app,
     },

@@ -92,6 +92,10 @@ def score(
         Path | None, typer.Option("--output", "-o", help="Write rewards here as JSONL.", rich_help_panel=OUTPUT)
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N lines.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(help="Name under which the ledger records this, as a training run; none by default."),
+    ] = None,
     table: Annotated[
         bool | None,
         typer.Option(
@@ -193,4 +197,14 @@ def recompute(
 
     A rule that no option sets is that of each recorded request. Failed verdicts stay failed. Responses that were judged
     twice, for example by a repeated request, appear twice.
+    """
+
+
+@implemented_by("adjudge_services.cli.scoring.demo_run:demo_run")
+def demo_run() -> None:
+    """Fill a made-up run in which a criterion is gamed, and a healthy one beside it, to look at in the console.
+
+    No model is asked: a program plays the policy and another one the judge. The runs are demo/gamed and demo/healthy,
+    in the database that ADJUDGE_DATABASE_URL or ADJUDGE_DATA_DIR names; a service on the same database shows them at
+    once. Runs that are already there are left as they are.
     """

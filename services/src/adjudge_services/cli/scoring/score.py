@@ -160,6 +160,7 @@ def score(
     truncate: bool,
     output: Path | None,
     limit: int | None,
+    run: str | None,
     table: bool | None,
     url: str | None,
     engine: str | None,
@@ -196,7 +197,7 @@ def score(
             "truncate": truncate,
             "deadline_s": deadline_s,
         }
-        scored = asyncio.run(_score(url, settings, groups, options, concurrency)) if groups else ScoredFile()
+        scored = asyncio.run(_score(url, settings, run, groups, options, concurrency)) if groups else ScoredFile()
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
         exit_with_error(str(error))
     if scored.unreachable is not None and not scored.groups:
@@ -212,7 +213,12 @@ def _per_call(text: str | None) -> int | str | None:
 
 
 async def _score(
-    url: str | None, settings: Settings, groups: list[GroupLine], options: dict[str, object], concurrency: int
+    url: str | None,
+    settings: Settings,
+    run: str | None,
+    groups: list[GroupLine],
+    options: dict[str, object],
+    concurrency: int,
 ) -> ScoredFile:
     total = sum(len(line.group.responses) for line in groups)
     columns = (
@@ -224,7 +230,7 @@ async def _score(
     )
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("loading the judge", total=None)
-        async with open_client(url, settings) as client:
+        async with open_client(url, settings, run) as client:
             if isinstance(options["rubric"], str):
                 await client.rubric(options["rubric"])  # fail once, not on every line
             progress.update(task, description="judging responses", total=total)

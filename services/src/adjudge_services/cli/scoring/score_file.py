@@ -171,10 +171,13 @@ class ScoredFile:
 
 
 @asynccontextmanager
-async def open_client(url: str | None, settings: Settings) -> AsyncIterator[AsyncClient]:
-    """Open a client of the service at `url`, or start a service in this process and load its model."""
+async def open_client(url: str | None, settings: Settings, run: str | None = None) -> AsyncIterator[AsyncClient]:
+    """Open a client of the service at `url`, or start a service in this process and load its model.
+
+    The ledger records the client's requests under `run`.
+    """
     if url is not None:
-        async with AsyncClient(url) as client:
+        async with AsyncClient(url, run) as client:
             yield client
         return
     await prepare_store(settings)
@@ -182,7 +185,7 @@ async def open_client(url: str | None, settings: Settings) -> AsyncIterator[Asyn
         update={"host": "127.0.0.1", "keys": "loopback"}
     )  # nothing outside this process can reach it
     app = build_app(local_settings, wait_for_judge=True)
-    inner = AsyncClient("http://localhost", api_key="", transport=httpx2.ASGITransport(app))
+    inner = AsyncClient("http://localhost", run, api_key="", transport=httpx2.ASGITransport(app))
     async with app.router.lifespan_context(app), inner as client:
         yield client
 
