@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.api.console.charts import Mark, axis_labels, curve, nice_range, sparkline
+from judge_server.api.console.charts import Flag, Mark, Point, axis_labels, curve, nice_range, sparkline
 from judge_server.api.console.explanation import RecordedReward, explain
 from judge_server.api.console.responses import read_text
 from judge_server.api.console.sessions import SESSION_LIFETIME_S, SessionSigner, local_page
@@ -159,7 +159,10 @@ def test_any_values_can_be_drawn(values: list[float | None]) -> None:
     assert "nan" not in sparkline(values, "x")
     if any(value is not None for value in values):
         marks = [Mark("<t>", "/a?b=1&c=2")] * len(values)
-        drawn = curve(values, [1.0] * len(values), marks, ["a"], "<n>")
+        points = [Point(10.0 * i, 10.0 * i, 10.0 * i + 10, value, 1.0) for i, value in enumerate(values)]
+        flags = [Flag(5.0, "<1>", "critical", Mark("<t>", "/f"))]
+        drawn = curve(points, marks, ["a"], "<n>", other=points[:1], flags=flags)
+        assert "<1>" not in drawn.flags
         assert "<t>" not in drawn.svg
         assert "<n>" not in drawn.svg
         assert drawn.svg.count('href="/a?b=1&amp;c=2"') == len(values)

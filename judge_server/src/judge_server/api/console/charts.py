@@ -22,11 +22,31 @@ class Mark(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A plot, and the labels of its axes: `ticks` of the vertical one from top to bottom."""
+    """A plot, and the labels of its axes: `ticks` of the vertical one from top to bottom. `flags` stand above it."""
 
     svg: Markup
     ticks: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    flags: Markup = Markup()
+
+
+class Point(NamedTuple):
+    """A value of a curve: its place across the canvas, the ends of its column, the value and its spread, if any."""
+
+    x: float
+    left: float
+    right: float
+    value: float | None
+    spread: float | None = None
+
+
+class Flag(NamedTuple):
+    """A place across the canvas that is marked by a line and a short text above it, which links to a page."""
+
+    x: float
+    text: str
+    style: str
+    mark: Mark
 
 
 def sparkline(values: Sequence[float | None], name: str) -> Markup:
@@ -44,29 +64,38 @@ def sparkline(values: Sequence[float | None], name: str) -> Markup:
 
 
 def curve(
-    values: Sequence[float | None],
-    spread: Sequence[float | None],
+    points: Sequence[Point],
     marks: Sequence[Mark],
     labels: Sequence[str],
     name: str,
+    *,
+    other: Sequence[Point] = (),
+    flags: Sequence[Flag] = (),
 ) -> Plot:
-    """A curve with a band of one spread to either side, each value a link."""
-    ends = [v + sign * (s or 0.0) for v, s in zip(values, spread, strict=True) if v is not None for sign in (-1, 1)]
+    """A curve with a band of one spread to either side, each value a link, over another curve without band."""
+    values = [(p.value, p.spread or 0.0) for p in points if p.value is not None]
+    beside = [(p.x, p.value) for p in other if p.value is not None]
+    ends = [value + sign * spread for value, spread in values for sign in (-1, 1)] + [value for _, value in beside]
     low, high, ticks = nice_range(min(ends), max(ends))
 
     def y(value: float) -> float:
         return round(HEIGHT * (high - value) / (high - low), 2)
 
-    points = [(_across(i, len(values)), y(v)) for i, v in enumerate(values) if v is not None]
-    known = [(i, v, s) for i, (v, s) in enumerate(zip(values, spread, strict=True)) if v is not None and s is not None]
     inner = [_grid(y(tick)) for tick in ticks]
+    known = [(p.x, p.value, p.spread) for p in points if p.value is not None and p.spread is not None]
     if len(known) > 1:
-        outline = [(_across(i, len(values)), y(v + s)) for i, v, s in known]
-        outline += [(_across(i, len(values)), y(v - s)) for i, v, s in reversed(known)]
+        outline = [(x, y(v + s)) for x, v, s in known] + [(x, y(v - s)) for x, v, s in reversed(known)]
         inner.append(f'<polygon class="band" points="{_points(outline)}"/>')
-    inner += [_line(points, "line"), *(_dot(*point) for point in points)]
-    inner += _columns(marks)
-    return Plot(_svg(inner, name), tuple(_short(tick) for tick in reversed(ticks)), tuple(labels))
+    inner += [f'<path class="flag {flag.style}" d="M{flag.x:.2f} 0V{HEIGHT}"/>' for flag in flags]
+    if beside:
+        inner.append(_line([(x, y(value)) for x, value in beside], "line other"))
+    shown = [(p.x, y(p.value)) for p in points if p.value is not None]
+    inner += [_line(shown, "line"), *(_dot(*point) for point in shown)]
+    inner += [
+        _link(mark, _rect(p.left, 0, p.right - p.left, HEIGHT, "hit"), 'tabindex="-1"')
+        for p, mark in zip(points, marks, strict=True)
+    ]
+    return Plot(_svg(inner, name), tuple(_short(tick) for tick in reversed(ticks)), tuple(labels), _flags(flags))
 
 
 def bars(counts: Sequence[int], marks: Sequence[Mark], labels: Sequence[str], name: str) -> Plot:
@@ -120,6 +149,21 @@ def axis_labels(names: Sequence[str], most: int = 5) -> list[str]:
         return list(names)
     count = max(n for n in range(2, most + 1) if n == 2 or (len(names) - 1) % (n - 1) == 0)
     return [names[i * (len(names) - 1) // (count - 1)] for i in range(count)]
+
+
+def _flags(flags: Sequence[Flag]) -> Markup:
+    """The texts of flags, in a drawing that is as wide as the plot but whose letters are not stretched."""
+    if not flags:
+        return Markup()
+    drawn = [
+        _link(
+            flag.mark,
+            f'<circle class="{flag.style}" cx="{flag.x / WIDTH:.2%}" cy="11" r="9"/>'
+            f'<text x="{flag.x / WIDTH:.2%}" y="15" text-anchor="middle">{escape(flag.text)}</text>',
+        )
+        for flag in flags
+    ]
+    return Markup(f'<svg class="flags" role="group" aria-label="alarms">{"".join(drawn)}</svg>')  # noqa: S704 # nosec B704
 
 
 def _across(index: int, count: int) -> float:

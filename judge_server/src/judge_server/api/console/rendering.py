@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from judge_server.api.auth import CONSOLE
+from judge_server.api.console.advantages import segments, strip
 from judge_server.api.console.responses import group_address, outcome_of, read_text
 from judge_server.api.console.run_page import Table, address
 from judge_server.api.console.sessions import (
@@ -159,16 +160,26 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
     )
-    environment.filters |= {"number": _number, "count": "{:,}".format, "moment": _moment, "value": _value}
+    environment.filters |= {
+        "number": _number,
+        "signed": _signed,
+        "count": "{:,}".format,
+        "moment": _moment,
+        "value": _value,
+    }
     environment.globals |= {
         "address": address, "outcome_of": outcome_of, "read_text": read_text, "group_address": group_address,
-        "static": static_address,
+        "static": static_address, "segments": segments, "strip": strip,
     }  # fmt: skip
     return environment
 
 
 def _number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def _signed(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
 
 
 def _moment(at: datetime) -> str:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from pydantic import ValidationError
 
 from judge_server.api.console.explanation import Explanation, RecordedReward, explain
-from judge_server.api.console.run_page import Row, Table, address
+from judge_server.api.console.run_page import Value, address
 from judge_server.ledger.reading import recorded_verdict
 from judge_server.ports import LedgerReader
 from trainer_client.wire import Criterion, Verdict
@@ -95,8 +95,13 @@ class ShownResponse:
     @property
     def group_href(self) -> str:
         """The page of its group, at this response."""
+        return f"{group_address(self.record)}#{self.anchor}"
+
+    @property
+    def anchor(self) -> str:
+        """Its place on the page of its group."""
         row = self.record.response
-        return f"{group_address(self.record)}#response-{row.place}"
+        return f"response-{row.request.hex()}-{row.place}"
 
     def outcome_of(self, criterion: str) -> Outcome | None:
         """The verdict on a criterion; None if it was not judged by it."""
@@ -114,69 +119,10 @@ def outcome_of(verdict: Verdict) -> Outcome:
     return "passed" if verdict.score >= 0.5 else "not passed"
 
 
-def group_address(record: ResponseRecord, **also: int) -> str:
+def group_address(record: ResponseRecord, **also: Value) -> str:
     """The page of a response's group."""
     row = record.response
     return address("group", run=row.run, request=row.request.hex(), group=row.group_id, **also)
-
-
-class Group(NamedTuple):
-    """A group as one request sent it, with a page of its responses.
-
-    `next_href` is the page with further responses, empty if there are none. `prompt` and `grounding` are texts as JSON,
-    None if the ledger does not have them.
-    """
-
-    responses: tuple[ShownResponse, ...]
-    prompt: str | None
-    grounding: str | None
-    next_href: str
-
-    @property
-    def slots(self) -> int:
-        """The number of verdicts of a response."""
-        return max(len(one.verdicts) for one in self.responses)
-
-    def criterion(self, slot: int) -> Criterion | None:
-        """The criterion of a row of the matrix."""
-        criteria = self.responses[0].criteria or ()
-        return criteria[slot] if len(criteria) == self.slots else None
-
-    def name(self, slot: int) -> str:
-        """The id of the criterion of a row of the matrix."""
-        return next(one.verdicts[slot].criterion for one in self.responses if slot < len(one.verdicts))
-
-    def spread(self, slot: int) -> bool:
-        """Whether verdicts on a criterion differ between responses."""
-        return len({outcome_of(one.verdicts[slot]) for one in self.responses if slot < len(one.verdicts)}) > 1
-
-    @property
-    def table(self) -> Table:
-        """The matrix as a table: a row per verdict."""
-        headings = (
-            "response", "reward", "criterion", "weight", "status", "score", "probability", "raw probability", "failure",
-        )  # fmt: skip
-        rows = []
-        for one in self.responses:
-            weights = {criterion.id: criterion.weight for criterion in one.criteria or ()}
-            for verdict in one.verdicts:
-                failure = None if verdict.failure is None else f"{verdict.failure.kind}: {verdict.failure.detail}"
-                judged = (verdict.status, verdict.score, verdict.probability, verdict.raw_probability, failure)
-                rows.append(Row((one.number, one.reward, verdict.criterion, weights.get(verdict.criterion), *judged)))
-        return Table(headings, tuple(rows))
-
-
-async def read_group(ledger: LedgerReader, wanted: ResponseFilter) -> Group | None:
-    """A page of a group's responses; None if the group does not exist."""
-    records = await ledger.responses(wanted._replace(limit=wanted.limit + 1))
-    if not records:
-        return None
-    shown, last = records[: wanted.limit], records[: wanted.limit][-1]
-    row = shown[0].response
-    responses, texts = await _shown(ledger, shown, also=[d for d in (row.prompt, row.grounding) if d is not None])
-    more = group_address(last, after=last.response.place) if len(records) > len(shown) else ""
-    grounding = None if row.grounding is None else texts.get(row.grounding)
-    return Group(tuple(responses), texts.get(row.prompt), grounding, more)
 
 
 async def read_responses(
@@ -192,7 +138,7 @@ async def read_responses(
         found = await ledger.responses(wanted._replace(limit=wanted.limit + 1))
         more = len(found) > wanted.limit
         found = found[: wanted.limit]
-        return (await _shown(ledger, found))[0], _key(found[-1]) if more else None
+        return (await show_records(ledger, found))[0], _key(found[-1]) if more else None
     after = wanted.after
     for _ in range(_MAX_BATCHES):
         batch = await ledger.responses(wanted._replace(after=after, limit=_BATCH))
@@ -202,17 +148,17 @@ async def read_responses(
             if told is not None and outcome in (None, told):
                 found.append(record)
                 if len(found) == wanted.limit:
-                    return (await _shown(ledger, found))[0], after
+                    return (await show_records(ledger, found))[0], after
         if len(batch) < _BATCH:
-            return (await _shown(ledger, found))[0], None
-    return (await _shown(ledger, found))[0], after
+            return (await show_records(ledger, found))[0], None
+    return (await show_records(ledger, found))[0], after
 
 
 def _key(record: ResponseRecord) -> tuple[bytes, int]:
     return record.response.request, record.response.place
 
 
-async def _shown(
+async def show_records(
     ledger: LedgerReader, records: Sequence[ResponseRecord], also: Sequence[bytes] = ()
 ) -> tuple[list[ShownResponse], Mapping[bytes, str]]:
     """The responses with their rubrics and texts, and all texts that were read."""

@@ -1,13 +1,18 @@
-"""What the page of a run shows: its charts, and their numbers as tables that are also served as CSV."""
+"""What the page of a run shows: its charts, and their numbers as tables that are also served as CSV.
+
+The reward is drawn by step number, so that another run can be drawn over it and alarms stand at their step. The other
+charts have a column for each bucket of steps.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 from judge_server.api.auth import CONSOLE
-from judge_server.api.console.charts import Mark, Plot, axis_labels, bars, curve, sparkline, stacked
+from judge_server.api.console.charts import WIDTH, Flag, Mark, Plot, Point, axis_labels, bars, curve, sparkline, stacked
 from trainer_client.wire.ledger import CriterionFigures
 from trainer_client.wire.ledger_rows import RewardBin, RunCharts, StepBucket
+from trainer_client.wire.monitors import MonitorFinding
 from trainer_client.wire.rewards import FailureKind
 
 FAILURE_MEANINGS: dict[FailureKind, str] = {
@@ -20,6 +25,9 @@ FAILURE_MEANINGS: dict[FailureKind, str] = {
 }
 
 HEAT_LEVELS = 10
+
+_FLAG_DISTANCE = 0.04
+"""The share of the axis within which alarms have one number."""
 
 Value = str | int | float | None
 
@@ -47,10 +55,11 @@ class HeatCell(NamedTuple):
 
 
 class HeatRow(NamedTuple):
-    """The pass rates of a criterion: in all, and by bucket of steps."""
+    """The pass rates of a criterion: in all, in the other run (None without one), and by bucket of steps."""
 
     criterion: str
     rate: float | None
+    other_rate: float | None
     failed: int
     href: str
     cells: tuple[HeatCell, ...]
@@ -77,6 +86,66 @@ def step_name(bucket: StepBucket) -> str:
     return str(bucket.first) if bucket.first == bucket.last else f"{bucket.first}–{bucket.last}"
 
 
+class Alarm(NamedTuple):
+    """What a monitor found, the page of what changed when it began, and its number on the curve; None if off it."""
+
+    finding: MonitorFinding
+    href: str
+    number: int | None
+
+
+class OtherRun(NamedTuple):
+    """Another run to compare with: its name and its figures in the same steps."""
+
+    run: str
+    charts: RunCharts
+
+    def rate(self, criterion: str) -> float | None:
+        """Its pass rate of a criterion; None without verdicts."""
+        own = [one for one in self.charts.criteria if one.criterion == criterion]
+        given = sum(one.given for one in own)
+        return sum(one.passed for one in own) / given if given else None
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Its mean reward over the steps, each with the weight of its rewards; None without rewards."""
+        rewarded = [(s.mean_reward, s.responses - s.unscored) for s in self.charts.steps if s.mean_reward is not None]
+        count = sum(number for _, number in rewarded)
+        return sum(mean * number for mean, number in rewarded) / count if count else None
+
+
+class StepAxis:
+    """The places of training steps across the canvas, from the first one to the end of the last one."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+
+    def x(self, step: float) -> float:
+        """The left end of a step's column."""
+        return WIDTH * (step - self.first) / (self.last + 1 - self.first)
+
+    def points(self, steps: Sequence[StepBucket]) -> list[Point]:
+        """The mean rewards of buckets; a bucket's column reaches up to the next bucket."""
+        ends = [*(bucket.first for bucket in steps[1:]), steps[-1].last + 1] if steps else []
+        return [
+            Point(
+                self.x((bucket.first + bucket.last + 1) / 2),
+                self.x(bucket.first),
+                self.x(end),
+                bucket.mean_reward,
+                bucket.spread.deviation if bucket.spread else None,
+            )
+            for bucket, end in zip(steps, ends, strict=True)
+        ]
+
+    @property
+    def labels(self) -> list[str]:
+        """Step numbers at equal distances: exact where the range allows it, otherwise to the nearest step."""
+        width = self.last - self.first
+        parts = next((n for n in (4, 3, 2, 5) if width % n == 0), 4 if width > 20 else 1) if width else 0
+        return [f"{self.first + round(width * i / max(parts, 1))}" for i in range(parts + 1)]
+
+
 class RunView:
     """The charts and tables of a run.
 
@@ -85,13 +154,24 @@ class RunView:
         charts: its figures.
         criteria: its criteria that have the most verdicts.
         first, last: the steps that the page is about; None for all.
+        findings: what its monitors find.
+        other: a run to draw over it.
     """
 
     def __init__(
-        self, run: str, charts: RunCharts, criteria: Sequence[CriterionFigures], first: int | None, last: int | None
+        self,
+        run: str,
+        charts: RunCharts,
+        criteria: Sequence[CriterionFigures],
+        first: int | None,
+        last: int | None,
+        *,
+        findings: Sequence[MonitorFinding] = (),
+        other: OtherRun | None = None,
     ) -> None:
         self.run, self.charts, self.first, self.last = run, charts, first, last
-        self._criteria = criteria
+        self.other = other
+        self._criteria, self._findings = criteria, findings
         self.steps = charts.steps
         self._names = [step_name(bucket) for bucket in self.steps]
         self._responses = sum(one.responses for one in charts.bins)
@@ -100,17 +180,62 @@ class RunView:
 
     @property
     def reward_plot(self) -> Plot | None:
-        """The mean reward over steps, with the spread within groups as a band; None without rewards."""
-        values = [bucket.mean_reward for bucket in self.steps]
-        if not any(value is not None for value in values):
+        """The mean reward over steps, with the spread within groups as a band and alarms; None without rewards."""
+        if not any(bucket.mean_reward is not None for bucket in self.steps):
             return None
-        spread = [bucket.spread.deviation if bucket.spread else None for bucket in self.steps]
+        axis = self._axis
         marks = [
             Mark(f"step {name}: mean reward {_f(bucket.mean_reward)}", self._responses_of(bucket))
             for name, bucket in zip(self._names, self.steps, strict=True)
         ]
-        label = f"mean reward over steps {self._names[0]} to {self._names[-1]}; the numbers follow in a table"
-        return curve(values, spread, marks, axis_labels(self._names), label)
+        label = f"mean reward over steps {axis.first} to {axis.last}; the numbers follow in a table"
+        return curve(
+            axis.points(self.steps),
+            marks,
+            axis.labels,
+            label,
+            other=axis.points(self.other.charts.steps) if self.other else (),
+            flags=self._flags(axis),
+        )
+
+    @property
+    def _axis(self) -> StepAxis:
+        drawn = [*self.steps, *(self.other.charts.steps if self.other else ())]
+        return StepAxis(min(bucket.first for bucket in drawn), max(bucket.last for bucket in drawn))
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """What the monitors find. Those that say when it began are numbered by step, unless they are `info`.
+
+        Those that began at almost the same step have one number, so that the numbers on the curve do not overlap.
+        """
+        numbers: dict[int, int] = {}
+        started = 0
+        for step in sorted({one.began for one in self._findings if one.began is not None and one.severity != "info"}):
+            if not numbers or step - started > _FLAG_DISTANCE * (self._axis.last + 1 - self._axis.first):
+                started = step
+                numbers[step] = len(set(numbers.values())) + 1
+            else:
+                numbers[step] = numbers[started]
+        return tuple(
+            Alarm(
+                one,
+                "" if one.began is None else f"{address('run', run=self.run, around=one.began)}#around",
+                None if one.began is None or one.severity == "info" else numbers[one.began],
+            )
+            for one in self._findings
+        )
+
+    def _flags(self, axis: StepAxis) -> list[Flag]:
+        flags = []
+        for number in sorted({alarm.number for alarm in self.alarms if alarm.number is not None}):
+            own = [alarm for alarm in self.alarms if alarm.number == number]  # the most severe one first
+            began = own[0].finding.began
+            if began is not None and axis.first <= began <= axis.last:
+                names = ", ".join(dict.fromkeys(alarm.finding.monitor for alarm in own))
+                mark = Mark(f"{names}, from step {began}: what changed there", own[0].href)
+                flags.append(Flag(axis.x(began), f"{number}", own[0].finding.severity, mark))
+        return flags
 
     @property
     def reward_table(self) -> Table:
@@ -187,7 +312,9 @@ class RunView:
                     )
                 )
             href = address("responses", run=self.run, first=self.first, last=self.last, criterion=figures.criterion)
-            rows.append(HeatRow(figures.criterion, passed / given if given else None, failed, href, tuple(shown)))
+            other = self.other.rate(figures.criterion) if self.other else None
+            rate = passed / given if given else None
+            rows.append(HeatRow(figures.criterion, rate, other, failed, href, tuple(shown)))
         return tuple(rows)
 
     @property

@@ -6,9 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from judge_server.api.auth import project_of
+from judge_server.api.console.advantages import heat_of, response_advantages
+from judge_server.api.console.group_view import Group, GroupView, read_group
 from judge_server.api.console.parameters import int_parameter, run_parameter, text_parameter
 from judge_server.api.console.rendering import Console, csv_response
-from judge_server.api.console.responses import TEXT_LIMIT, Group, group_address, read_group
+from judge_server.api.console.responses import TEXT_LIMIT, group_address
 from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.ledger.rows import storable_text
 from trainer_client.wire.ledger_rows import ResponseFilter
@@ -22,7 +24,13 @@ _RESPONSES_A_PAGE = 32
 async def group(console: Console, request: Request) -> Response:
     """The page of a group."""
     shown = await _read(console, request)
-    whole = request.query_params.get("whole") == "1"
+    view = GroupView(
+        shown,
+        order=text_parameter(request, "order"),
+        rows=text_parameter(request, "rows"),
+        pair=(int_parameter(request, "left"), int_parameter(request, "right")),
+        whole=request.query_params.get("whole") == "1",
+    )
     record = shown.responses[0].record
     csv_href = group_address(record).replace("/group?", "/group.csv?")
     rubric = record.response.rubric
@@ -30,9 +38,10 @@ async def group(console: Console, request: Request) -> Response:
     if rubric is not None:
         known = await console.service.rubrics.find(project_of(request), f"sha256:{rubric.hex()}")
     return console.page(
-        request, "group.html.jinja", group=shown, request_row=record.request, run=record.request.run,
-        limit=None if whole else TEXT_LIMIT, whole_href=group_address(record, whole=1), csv_href=csv_href,
-        rubric=None if rubric is None else f"sha256:{rubric.hex()}", rubric_version=known,
+        request, "group.html.jinja", group=shown, view=view, request_row=record.request, run=record.request.run,
+        heat=heat_of(shown), advantages=response_advantages(shown), csv_href=csv_href,
+        limit=None if view.whole else TEXT_LIMIT, rubric=f"sha256:{rubric.hex()}" if rubric else None,
+        rubric_version=known,
     )  # fmt: skip
 
 

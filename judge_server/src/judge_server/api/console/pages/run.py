@@ -4,11 +4,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from judge_server.api.auth import project_of
-from judge_server.api.console.parameters import run_parameter, step_parameters
+from judge_server.api.console.changes import CHANGE_STEPS, Changes, read_changes
+from judge_server.api.console.parameters import int_parameter, run_parameter, step_parameters, text_parameter
 from judge_server.api.console.rendering import Console, csv_response
 from judge_server.api.console.routing import NotFound, PageRouter
-from judge_server.api.console.run_page import RunView, address
+from judge_server.api.console.run_page import OtherRun, RunView, address
 from judge_server.ledger.rows import storable_text
+from judge_server.monitoring.monitors import monitor_run
 from trainer_client.wire.ledger import RunReport
 from trainer_client.wire.ledger_rows import RunChartQuery, RunReportQuery
 
@@ -20,10 +22,13 @@ _CHARTS = ("reward", "histogram", "criteria", "failures", "cost")
 
 @router.get("/run")
 async def run(console: Console, request: Request) -> Response:
-    """The charts of a run."""
-    report, view = await _view(console, request)
-    more = address("run", run=view.run, first=view.first, last=view.last, criteria="all")
-    return console.page(request, "run.html.jinja", report=report, view=view, all_criteria_href=more)
+    """The charts of a run, what its monitors find, and what changed at a step."""
+    report, view = await _view(console, request, drawn=True)
+    kept = {"run": view.run, "first": view.first, "last": view.last, "with": view.other and view.other.run}
+    return console.page(
+        request, "run.html.jinja", report=report, view=view, changes=await _changes(console, request, view),
+        around=int_parameter(request, "around"), all_criteria_href=address("run", **kept, criteria="all"),
+    )  # fmt: skip
 
 
 @router.get("/run/{chart}.csv")
@@ -36,8 +41,8 @@ async def run_csv(console: Console, request: Request) -> Response:
     return csv_response(view.table(chart), f"{chart}.csv")
 
 
-async def _view(console: Console, request: Request) -> tuple[RunReport, RunView]:
-    """The report and the charts of the run that the query names."""
+async def _view(console: Console, request: Request, *, drawn: bool = False) -> tuple[RunReport, RunView]:
+    """The report and the charts of the run that the query names; `drawn` with findings, and a run to draw over it."""
     ledger, project = console.service.readable_ledger(), project_of(request)
     name, (first, last) = run_parameter(request), step_parameters(request)
     criteria = _ALL_CRITERIA if request.query_params.get("criteria") == "all" else _CRITERIA
@@ -46,7 +51,32 @@ async def _view(console: Console, request: Request) -> tuple[RunReport, RunView]
         raise no_run(name)
     ids = tuple([figures.criterion for figures in report.criteria])
     charts = await ledger.run_charts(RunChartQuery(project, storable_text(name), first, last, ids))
-    return report, RunView(name, charts, report.criteria, first, last)
+    if not drawn:
+        return report, RunView(name, charts, report.criteria, first, last)
+    thresholds = console.service.monitor_thresholds
+    monitored = await monitor_run(ledger, project, storable_text(name), thresholds, until_step=last)
+    other = None
+    if beside := text_parameter(request, "with"):
+        found = await ledger.run_charts(RunChartQuery(project, storable_text(beside), first, last, ids))
+        if not found.steps:
+            raise NotFound(
+                f"Run {beside!r}, which this run is to be compared with, has no record in these steps. The list of "
+                "runs has the names of those that there are."
+            )
+        other = OtherRun(beside, found)
+    findings = monitored.findings if monitored else ()
+    return report, RunView(name, charts, report.criteria, first, last, findings=findings, other=other)
+
+
+async def _changes(console: Console, request: Request, view: RunView) -> Changes | None:
+    """What changed at the step that the query names; None without one, or if there is nothing to compare."""
+    step = int_parameter(request, "around")
+    if step is None:
+        return None
+    ids = tuple([row.criterion for row in view.heat_map])
+    ends = max(step - CHANGE_STEPS, 0), step + CHANGE_STEPS - 1
+    wanted = RunChartQuery(project_of(request), storable_text(view.run), *ends, ids, buckets=2 * CHANGE_STEPS)
+    return read_changes(view.run, step, await console.service.readable_ledger().run_charts(wanted))
 
 
 def no_run(run: str) -> NotFound:
