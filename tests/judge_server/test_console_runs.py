@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from judge_server.api.console.advantages import HeatStep, segments
 from judge_server.api.console.changes import read_changes
+from judge_server.api.console.charts import signed
 from judge_server.api.console.responses import TextPart
 from judge_server.api.console.run_page import StepAxis
 from tests.judge_server.support import CRITERIA, STEPPED, request
@@ -133,7 +134,7 @@ async def test_steps_show_their_deltas_as_they_were_answered(recorded: httpx2.As
     text = await group_page(recorded, "r")
     told = re.findall(r'step (\d) <span class="soft">delta</span> (\S+)', text)
     assert told == [
-        (str(step["number"]), "–" if step["delta"] is None else f"{step['delta']:+.2f}".replace("-", "−"))
+        (str(step["number"]), "–" if step["delta"] is None else signed(step["delta"]))
         for step in steps
         if step["number"]
     ]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
+from judge_server.api.console.charts import signed
 from judge_server.api.console.group_view import Column, Group
 from judge_server.api.console.responses import TextPart
 from judge_server.scoring.scorer import step_rewards
@@ -37,8 +38,8 @@ class HeatStep(NamedTuple):
     @property
     def title(self) -> str:
         """The step in words."""
-        told = f"step {self.number}: " + ("no delta" if self.delta is None else f"delta {_signed(self.delta)}")
-        return told if self.advantage is None else f"{told}, advantage {_signed(self.advantage)}"
+        told = f"step {self.number}: " + ("no delta" if self.delta is None else f"delta {signed(self.delta)}")
+        return told if self.advantage is None else f"{told}, advantage {signed(self.advantage)}"
 
 
 class Segment(NamedTuple):
@@ -168,7 +169,3 @@ def _style(value: float, largest: float) -> str:
         return "z"
     level = max(1, round(LEVELS * abs(value) / largest))
     return f"{'p' if value > 0 else 'n'}{level}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")

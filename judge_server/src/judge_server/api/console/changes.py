@@ -69,8 +69,8 @@ def read_changes(run: str, step: int, charts: RunCharts) -> Changes | None:
         )
         changed.append(CriterionChange(criterion, *rates, href))
     changed.sort(key=lambda one: -abs(one.change or 0.0))
-    sides = [[charts.steps[index] for index in side] for side in (before, after)]
-    return Changes(step, *map(_name, sides), (_mean(sides[0]), _mean(sides[1])), tuple(changed))
+    left, right = ([charts.steps[index] for index in side] for side in (before, after))
+    return Changes(step, _name(left), _name(right), (_mean(left), _mean(right)), tuple(changed))
 
 
 def _rate(own: Iterable[CriterionBucket], buckets: Sequence[int]) -> Rate:

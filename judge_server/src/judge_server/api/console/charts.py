@@ -129,6 +129,12 @@ def stacked(
     return Plot(_svg(inner, name), tuple(_compact(tick) for tick in reversed(ticks)), tuple(labels))
 
 
+def signed(value: float, digits: int = 2) -> str:
+    """A number with its sign, such as `+0.27`; 0 has none."""
+    written = f"{value:+.{digits}f}"
+    return written.replace("-", "−") if float(written) else written[1:]
+
+
 def nice_range(low: float, high: float, *, whole: bool = False) -> tuple[float, float, list[float]]:
     """A range of round numbers that covers both, and three to six ticks from its one end to its other."""
     if high - low <= 1e-6 * max(1.0, abs(low), abs(high)):

@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from judge_server.api.auth import CONSOLE
 from judge_server.api.console.advantages import segments, strip
+from judge_server.api.console.charts import signed
 from judge_server.api.console.responses import group_address, outcome_of, read_text
 from judge_server.api.console.run_page import Table, address
 from judge_server.api.console.sessions import (
@@ -179,7 +180,7 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def _signed(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
+    return "–" if value is None else signed(value, digits)
 
 
 def _moment(at: datetime) -> str:
