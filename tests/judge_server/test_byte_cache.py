@@ -64,7 +64,7 @@ def test_remembered_rubrics_are_bounded_by_their_bytes() -> None:
         version = RubricVersion(
             name="a", version=number, digest="sha256:0", criteria=criteria, created_at="2026-01-01T00:00:00Z"
         )
-        remembered.put("p", parse_reference(f"a@{number}"), version)
+        remembered.put("p", parse_reference(f"a@{number}"), version, 0.0)
     assert 0 < remembered._versions.bytes <= 32 * 2**20
     assert remembered.get("p", parse_reference("a@29")) is not None
     assert remembered.get("p", parse_reference("a@1")) is None

@@ -118,7 +118,7 @@ async def test_what_is_not_there_or_not_done_that_way_is_a_problem_too(http: htt
 async def test_an_unforeseen_error_is_a_problem_that_gives_nothing_away(
     http: httpx2.AsyncClient, store: RubricStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(project_id: str, reference: str) -> None:
+    async def broken(project_id: str, reference: str, **_: float) -> None:
         raise RuntimeError("password=hunter2")
 
     monkeypatch.setattr(store, "find", broken)

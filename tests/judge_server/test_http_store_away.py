@@ -51,7 +51,7 @@ async def test_a_store_that_says_nothing_is_not_waited_for_beyond_the_requests_d
 ) -> None:
     asked = asyncio.Event()
 
-    async def silent(*_: Any) -> None:
+    async def silent(*_: Any, **__: Any) -> None:
         asked.set()
         await asyncio.Event().wait()
 

@@ -121,10 +121,11 @@ class WorkerPool:
     async def _get_pool(self) -> ProcessPool:
         """Return the pool with running processes. They are started in a thread, because that takes seconds."""
         async with self._starting:
-            if self._pool is None:
+            pool = self._pool
+            if pool is None:
                 context = multiprocessing.get_context("forkserver")
                 context.set_forkserver_preload(list(PRELOADED_MODULES))
-                self._pool = ProcessPool(
+                pool = self._pool = ProcessPool(
                     max_workers=self._workers,
                     max_tasks=self._tasks_per_worker,
                     initializer=_set_up_worker,
@@ -132,8 +133,8 @@ class WorkerPool:
                     context=context,
                 )
                 with suppress(RuntimeError):  # closed meanwhile; the caller notices
-                    await asyncio.to_thread(self._pool.schedule, warm)
-            return self._pool
+                    await asyncio.to_thread(pool.schedule, warm)
+            return pool
 
     async def _discard(self, pool: ProcessPool | None) -> None:
         """End a pool's processes, unless that has been started already."""
