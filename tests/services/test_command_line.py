@@ -101,10 +101,11 @@ def test_text_that_looks_like_an_emoji_code_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("PORT", "abc", "ADJUDGE_PORT is 'abc'; write a whole number"),
-        ("PORT", "70000", "ADJUDGE_PORT is '70000'; write a number of at most 65535"),
-        ("LEDGER", "some", "ADJUDGE_LEDGER is 'some'; write 'all', 'verdicts' or 'off'"),
+        ("PORT", "abc", "ADJUDGE_PORT is not valid: write a whole number"),
+        ("PORT", "70000", "ADJUDGE_PORT is not valid: write a number of at most 65535"),
+        ("LEDGER", "some", "ADJUDGE_LEDGER is not valid: write 'all', 'verdicts' or 'off'"),
         ("ENGINES", "{", "ADJUDGE_ENGINES is not JSON"),
+        ("ENGINES", '{"a": {"cascade": ["x"]}}', "ADJUDGE_ENGINES, at a.cascade.1, is not valid: Field required"),
         ("JUDGE_TOKEN", "hunter2", "ADJUDGE_JUDGE_TOKEN is not valid: "),
     ],
 )

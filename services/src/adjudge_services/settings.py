@@ -217,7 +217,7 @@ class Settings(BaseSettings):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            raise SettingsError("; ".join(_describe(one) for one in error.errors(include_url=False))) from None
+            raise SettingsError("; ".join(_describe(one) for one in _causes(error))) from None
         except UnreadableSettings as error:  # a setting that is JSON
             name = str(error).partition('"')[2].partition('"')[0]
             raise SettingsError(f"{_variable(name)} is not JSON: {error.__cause__ or error}") from None
@@ -281,10 +281,6 @@ class Settings(BaseSettings):
 
 _PREFIX = "ADJUDGE_"
 
-_SHOWN = (bool, int, float, str)
-_MAX_SHOWN = 40
-"""Characters of a value in a message; longer values are left out, as are those that may hold a secret."""
-
 _EXPECTED = {
     "int_parsing": "write a whole number",
     "int_from_float": "write a whole number",
@@ -303,16 +299,21 @@ def _variable(name: str) -> str:
     return f"{_PREFIX}{name.upper()}"
 
 
+def _causes(error: ValidationError) -> Iterator[Mapping[str, Any]]:
+    """The errors of each setting that lie deepest in it: of the forms that a value may have, those of the nearest."""
+    errors = error.errors(include_url=False)
+    for name in dict.fromkeys(one["loc"][:1] for one in errors):
+        own = [one for one in errors if one["loc"][:1] == name]
+        yield from (one for one in own if len(one["loc"]) == max(len(other["loc"]) for other in own))
+
+
 def _describe(error: Mapping[str, Any]) -> str:
-    """Say which setting is wrong, what it is, and what to write."""
-    name, *inside = [str(part) for part in error["loc"]] or [""]
-    where = _variable(name) + (f", at {'.'.join(inside)}," if inside else "")
-    field = Settings.model_fields.get(name)
-    value = error.get("input")
-    hidden = field is None or "Secret" in str(field.annotation) or name.endswith("url") or name in ("engines", "judges")
-    shown = "" if hidden or not isinstance(value, _SHOWN) or len(str(value)) > _MAX_SHOWN else f" is {str(value)!r};"
-    message = _EXPECTED.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
-    return f"{where}{shown or ' is not valid:'} {message.format(**error.get('ctx', {}))}"
+    """Say which setting is wrong and what to write, without the value: a secret may have been put there by mistake."""
+    name, *inside = [str(part) for part in error["loc"] if "[" not in str(part)] or [""]
+    where = f"{_variable(name)}, at {'.'.join(inside)}," if inside else _variable(name)
+    expected = _EXPECTED.get(error["type"])
+    message = expected.format(**error.get("ctx", {})) if expected else str(error["msg"]).removeprefix("Value error, ")
+    return f"{where} is not valid: {message}"
 
 
 _OTHER_VARIABLES = {"API_KEY", "CPU_MODEL", "GPU_MODEL", "JUDGE_CPUS", "LISTEN", "METRICS_KEY"}

@@ -175,7 +175,8 @@ def doctor(as_json: bool) -> None:
     if as_json:
         print_json([{"check": name, "result": result, "seen": seen} for name, result, seen in rows])
     else:
-        table = Table("check", "result", "what was seen", title="adjudge doctor", title_justify="left")
+        table = Table("check", "result", title="adjudge doctor", title_justify="left")
+        table.add_column("what was seen", overflow="fold")
         for name, result, seen in rows:
             table.add_row(name, f"[{_STYLES[result]}]{result}[/]", escape(seen))
         out.print(table)

@@ -80,8 +80,9 @@ def list_projects(as_json: bool) -> None:
         return [(project, await tenants.used_tokens(project.id, today)) for project in await tenants.projects()]
 
     table = Table(
-        "project", "created", "weight", "requests/min", "tokens today", "daily limit", "tokens total", "limit"
+        "project", "created", "weight", "requests a minute", "tokens today", "daily limit", "tokens total", "limit"
     )
+    table.columns[1].overflow = "fold"
     found = with_tenants(read)
     if as_json:
         print_json(

@@ -146,9 +146,18 @@ def read_rubric_argument(text: str) -> Any:
 
     Raises:
         FormatError: the file does not contain a rubric.
+        ValueError: a file is meant, by its ending, and does not exist.
     """
     path = Path(text)
-    return read_rubric(path.read_text(encoding="utf-8")) if path.is_file() else text
+    if path.is_file():
+        return read_rubric(path.read_text(encoding="utf-8"))
+    if path.suffix in _FILE_SUFFIXES:
+        raise ValueError(f"--rubric: the file {text} does not exist; give a file, or a reference such as name@3")
+    return text
+
+
+_FILE_SUFFIXES = (".json", ".jsonl", ".yaml", ".yml", ".md", ".txt")
+"""Endings by which a file that does not exist is told from a reference."""
 
 
 def one_response(group: Group, index: int) -> Mapping[str, Any]:
