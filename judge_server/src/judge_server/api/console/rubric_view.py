@@ -11,7 +11,7 @@ from judge_server.rubrics import diff_versions
 from trainer_client.wire import Criterion, RubricContent, RubricVersion, VersionSummary
 from trainer_client.wire.ledger_rows import RubricRate, RubricUse
 
-_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+_WORDS = re.compile(r"\s+|\d+(?:[.,]\d+)*|\w+|[^\w\s]")
 _MAX_WORD_PAIRS = 2_000_000
 """Pairs of words that a comparison looks at, in some tenths of a second; texts after that are compared as a whole."""
 
