@@ -9,14 +9,15 @@ from typing import Any, NamedTuple, get_args
 
 from trainer_client.wire.criteria import Criterion, CriterionKind
 
-CriterionLike = Criterion | Mapping[str, Any]
-"""A `Criterion`, or a mapping with its `kind` (default `point`), `weight` (default 1), `shadow` (default False) and,
-for messages, `id`."""
-
 Score = Any
 """A number in [0, 1] (float, int, bool, a numpy or tensor scalar), or None if judging failed."""
 
 _KINDS = frozenset(get_args(CriterionKind))
+
+
+CriterionLike = Criterion | Mapping[str, Any]
+"""A `Criterion`, or a mapping with its `kind` (default `point`), `weight` (default 1), `shadow` (default False) and,
+for messages, `id`."""
 
 
 class Term(NamedTuple):
@@ -31,8 +32,8 @@ class Term(NamedTuple):
     shadow: bool = False
 
 
-def read_criteria(criteria: Sequence[CriterionLike]) -> list[Term]:
-    """Read criteria in order.
+def read_criteria(criteria: Sequence[CriterionLike | Term]) -> list[Term]:
+    """Read criteria in order. Terms stay as they are, so that a rubric can be read once for many responses.
 
     Raises:
         ValueError: a kind is unknown, or a weight is not a finite number; the message names the index.
@@ -40,7 +41,9 @@ def read_criteria(criteria: Sequence[CriterionLike]) -> list[Term]:
     return [_term(index, criterion) for index, criterion in enumerate(criteria)]
 
 
-def _term(index: int, criterion: CriterionLike) -> Term:
+def _term(index: int, criterion: CriterionLike | Term) -> Term:
+    if isinstance(criterion, Term):
+        return criterion
     if isinstance(criterion, Criterion):  # a check for Mapping would be slow
         label, kind, given, shadow = criterion.id, criterion.kind, criterion.weight, criterion.shadow
     else:

@@ -51,10 +51,12 @@ from trainer_client.wire.rewards import (
 
 __all__ = [
     "RewardOutcome",
+    "Term",
     "UnscoredCriteria",
     "UnsuitableRubric",
     "check_rubric",
     "likert_score",
+    "read_criteria",
     "reward",
     "reward_outcome",
 ]
@@ -63,6 +65,8 @@ ScoredTerms = list[tuple[Term, float]]
 """Criteria and their scores in [0, 1]."""
 
 _ROUNDING = 1e-9
+
+_MODES, _FAILURE_POLICIES, _UNCERTAIN_POLICIES = map(get_args, (RewardMode, FailurePolicy, UncertainPolicy))
 
 
 class UnsuitableRubric(ValueError):
@@ -144,7 +148,7 @@ def reward(
 
 
 def reward_outcome(
-    criteria: Sequence[CriterionLike],
+    criteria: Sequence[CriterionLike | Term],
     scores: Sequence[Score],
     mode: RewardMode,
     on_failure: FailurePolicy = "null",
@@ -200,10 +204,10 @@ def reward_outcome(
     terms = read_criteria(criteria)
     check_terms(filter_kinds(rewarded_terms(terms), kinds, mode), mode)
     _check_sample(sample, scores, mode)
-    if on_failure not in get_args(FailurePolicy):
-        raise ValueError(f"on_failure is {on_failure!r}; use one of {', '.join(get_args(FailurePolicy))}")
-    if on_uncertain not in get_args(UncertainPolicy):
-        raise ValueError(f"on_uncertain is {on_uncertain!r}; use one of {', '.join(get_args(UncertainPolicy))}")
+    if on_failure not in _FAILURE_POLICIES:
+        raise ValueError(f"on_failure is {on_failure!r}; use one of {', '.join(_FAILURE_POLICIES)}")
+    if on_uncertain not in _UNCERTAIN_POLICIES:
+        raise ValueError(f"on_uncertain is {on_uncertain!r}; use one of {', '.join(_UNCERTAIN_POLICIES)}")
     if mode in NEEDS_NO_RUBRIC:
         if len(scores) != 1:
             raise ValueError(f"{len(scores)} scores in mode {mode!r}; give one, that of the whole response")
@@ -269,6 +273,11 @@ def _bounds(
 
     A linear formula of scores divided by their probability of inclusion is the Horvitz-Thompson estimate.
     """
+
+    scored = [(each.term, each.score) for each in counted if each.score is not None and not each.droppable]
+    if len(scored) == len(counted):
+        worst = formula(scored)
+        return worst, worst
 
     def completed(good: bool) -> float | None:
         return formula(
@@ -381,8 +390,8 @@ def rewarded_terms(terms: list[Term]) -> list[Term]:
 
 def check_terms(terms: list[Term], mode: RewardMode) -> None:
     """Refuse terms that do not suit a mode; see `check_rubric` for the rules and errors."""
-    if mode not in get_args(RewardMode):
-        raise ValueError(f"mode is {mode!r}; use one of {', '.join(get_args(RewardMode))}")
+    if mode not in _MODES:
+        raise ValueError(f"mode is {mode!r}; use one of {', '.join(_MODES)}")
     match mode:
         case "likert" | "outcome":
             pass

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, SupportsIndex
 
-from trainer_client._criteria import CriterionLike, Score, read_criteria, read_scores
+from trainer_client._criteria import CriterionLike, Score, Term, read_criteria, read_scores
 from trainer_client.text.final_answer import boxed_answer, extract_final_answer
 
 __all__ = [
@@ -102,7 +102,7 @@ def has_format(text: str) -> bool:
 
 
 def step_deltas(
-    criteria: Sequence[CriterionLike],
+    criteria: Sequence[CriterionLike | Term],
     scores: Sequence[Score],
     steps: Sequence[SupportsIndex | None],
     n_steps: int,

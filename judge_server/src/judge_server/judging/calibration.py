@@ -68,6 +68,8 @@ class ProbabilityMap:
 
     def calibrate(self, raw: float) -> float:
         """Return the calibrated probability, in [0, 1]. The neutral map returns `raw` unchanged."""
+        if self is UNSCALED:
+            return raw
         if self.points:
             return self._interpolate(raw)
         if (self.slope, self.intercept, self._slope_of_no) == (1.0, 0.0, 1.0):

@@ -43,7 +43,7 @@ class MemberOutcome(NamedTuple):
         return cls(judge, outcome.score, outcome.probability, None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class CombinedResult(JudgeResult):
     """A verdict of a cascade or panel, with what each member said that was asked. It is not cached; theirs are."""
 

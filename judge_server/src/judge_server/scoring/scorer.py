@@ -44,7 +44,14 @@ from judge_server.time_sharing import TimeSlicer
 from trainer_client import wire
 from trainer_client.dropout import CriteriaSample
 from trainer_client.penalties import penalise
-from trainer_client.rewards import RewardOutcome, UnscoredCriteria, check_rubric, reward_outcome
+from trainer_client.rewards import (
+    RewardOutcome,
+    Term,
+    UnscoredCriteria,
+    check_rubric,
+    read_criteria,
+    reward_outcome,
+)
 from trainer_client.steps import NO_STEP, has_format, step_deltas
 from trainer_client.wire.ledger import StepBudgets
 
@@ -266,11 +273,11 @@ def _abstention(job: ScoringJob) -> dict[str, Any]:
 
 
 async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
-    responses = []
+    responses, terms = [], read_criteria(group.rubric.criteria)
     try:
         for response in group.responses:
             await slicer.yield_if_due()
-            responses.append(_reward_response(job, group, response))
+            responses.append(_reward_response(job, group, terms, response))
     except UnscoredCriteria as error:
         raise _judging_failed(job.outcomes, error) from None
     return wire.GroupRewards(
@@ -286,12 +293,14 @@ def _dropout(group: PlannedGroup, sample: CriteriaSample) -> dict[str, Any]:
     return {"left_out": left_out_ids(group.rubric.criteria, sample), "inclusion": sample.inclusion}
 
 
-def _reward_response(job: ScoringJob, group: PlannedGroup, planned: PlannedResponse) -> wire.ResponseReward:
+def _reward_response(
+    job: ScoringJob, group: PlannedGroup, terms: Sequence[Term], planned: PlannedResponse
+) -> wire.ResponseReward:
     options = job.request.reward
     verdicts = read_verdicts(planned.plan, job.outcomes, job.rules)
     response, text = planned.response, planned.material.text
     reward, unpenalised, outcome = reward_of(
-        group.rubric.criteria,
+        terms,
         [verdict.value(options.use) for verdict in verdicts],
         options,
         job.request.on_failure,
@@ -313,15 +322,19 @@ def _reward_response(job: ScoringJob, group: PlannedGroup, planned: PlannedRespo
         characters_omitted=planned.plan.characters_omitted,
         suspicious=is_suspicious(planned.plan, job.outcomes),
         verdicts=tuple(verdicts),
-        steps=_steps(group, planned, verdicts, options.use) if stepwise else (),
+        steps=_steps(group, terms, planned, verdicts, options.use) if stepwise else (),
     )
 
 
 def _steps(
-    group: PlannedGroup, planned: PlannedResponse, verdicts: Sequence[wire.Verdict], use: wire.VerdictUse
+    group: PlannedGroup,
+    terms: Sequence[Term],
+    planned: PlannedResponse,
+    verdicts: Sequence[wire.Verdict],
+    use: wire.VerdictUse,
 ) -> tuple[wire.StepReward, ...]:
     return step_rewards(
-        group.rubric.criteria,
+        terms,
         [verdict.value(use) for verdict in verdicts],
         [verdict.step for verdict in verdicts],
         planned.spans,
@@ -351,7 +364,7 @@ class RewardResult(NamedTuple):
 
 
 def reward_of(
-    criteria: Sequence[wire.Criterion],
+    criteria: Sequence[wire.Criterion | Term],
     scores: Sequence[float | None],
     options: wire.RewardOptions,
     on_failure: wire.FailurePolicy,
@@ -414,7 +427,7 @@ def _not_finite(why: str) -> InvalidRequest:
 
 
 def step_rewards(
-    criteria: Sequence[wire.Criterion],
+    criteria: Sequence[wire.Criterion | Term],
     scores: Sequence[float | None],
     steps: Sequence[int | None],
     spans: Sequence[tuple[int, int, int]],

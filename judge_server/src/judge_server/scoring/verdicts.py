@@ -20,6 +20,7 @@ from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, RecordSink, plan_groups
 from judge_server.time_sharing import TimeSlicer
 from trainer_client import wire
+from trainer_client.wire.base import construct
 from trainer_client.wire.judging import DecoyPolicy
 
 
@@ -146,31 +147,36 @@ _DECOY_MET = CallFailure(
 
 def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRules = DEFAULT_RULES) -> wire.Verdict:
     """Return the verdict of one slot."""
-    if not slot.digests:
+    digests = slot.digests
+    if not digests:
         return wire.Verdict(criterion=slot.criterion, status="left_out")
-    votes = [outcomes.by_digest[digest] for digest in slot.digests]
-    outcome = rules.apply(combine_votes(votes), slot.method)
-    uncertain = rules.is_uncertain(outcome, slot.method)
+    votes = [outcomes.by_digest[digest] for digest in digests]
+    outcome = rules.apply(votes[0] if len(votes) == 1 else combine_votes(votes), slot.method)
     scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
     if isinstance(outcome, CallFailure):
         return wire.Verdict(
             criterion=slot.criterion, status="failed", failure=failure_of(outcome), method=slot.method, votes=scores
         )
-    return wire.Verdict(
-        criterion=slot.criterion,
-        status="uncertain" if uncertain else "ok",
-        score=None if uncertain else outcome.score,
-        probability=outcome.probability,
-        raw_probability=outcome.raw_probability,
-        choice_mass=outcome.choice_mass,
-        grade=outcome.grade,
-        step=slot.step if outcome.step is None else outcome.step,
-        rationale=outcome.rationale,
-        method=slot.method,
-        votes=scores,
-        failure=None,
-        cached=all(digest in outcomes.cached for digest in slot.digests),
-        members=members_of(outcome) if len(votes) == 1 else (),
+    uncertain = rules.is_uncertain(outcome, slot.method)
+    cached = outcomes.cached
+    return construct(
+        wire.Verdict,
+        {
+            "criterion": slot.criterion,
+            "status": "uncertain" if uncertain else "ok",
+            "score": None if uncertain else outcome.score,
+            "probability": outcome.probability,
+            "raw_probability": outcome.raw_probability,
+            "choice_mass": outcome.choice_mass,
+            "grade": outcome.grade,
+            "step": slot.step if outcome.step is None else outcome.step,
+            "rationale": outcome.rationale,
+            "method": slot.method,
+            "votes": scores,
+            "failure": None,
+            "cached": digests[0] in cached if len(digests) == 1 else all(digest in cached for digest in digests),
+            "members": members_of(outcome) if len(votes) == 1 else (),
+        },
     )
 
 

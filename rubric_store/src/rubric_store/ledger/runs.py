@@ -109,28 +109,33 @@ def _add_verdicts(
     key = (row.project_id, row.run, NO_STEP if row.step is None else row.step)
     figures, criteria_counts = added[steps][_step_key(row)], added[criteria]
     slots: Iterable[Sequence[UseRow]] = zip(uses) if row.votes == 1 else map(_votes_of, groupby(uses, _slot_of))
+    given = cached = 0
     for votes in slots:
         first = votes[0]
-        if first.failure == LEFT_OUT:
+        failure = first.failure
+        if failure == LEFT_OUT:
             continue
-        criterion_counts = criteria_counts.setdefault((*key, rubric, first.criterion), [0, 0, 0, 0.0, 0])
-        score = None if first.failed else _score([verdicts.get(vote.digest) for vote in votes])
-        figures[_VERDICTS] += 1
-        criterion_counts[0] += 1
-        if first.failure == UNCERTAIN:
+        criterion = (*key, rubric, first.criterion)
+        if (counts := criteria_counts.get(criterion)) is None:
+            counts = criteria_counts[criterion] = [0, 0, 0, 0.0, 0]
+        given += 1
+        counts[0] += 1
+        if failure != UNCERTAIN:
+            score = None if first.failed else _score([verdicts.get(vote.digest) for vote in votes])
+            if score is None:
+                kind = next((vote.failure for vote in votes if vote.failure is not None), "engine")
+                figures[_FAILED] += 1
+                counts[1] += 1
+                added[failures].setdefault((*key, kind), [0])[0] += 1
+                continue
+            counts[2] += score >= PASS_THRESHOLD
+            counts[3] += score
+        else:
             figures[_UNCERTAIN] += 1
-            criterion_counts[4] += 1
-            figures[_CACHED] += all(vote.cached for vote in votes)
-            continue
-        if score is None:
-            kind = next((vote.failure for vote in votes if vote.failure is not None), "engine")
-            figures[_FAILED] += 1
-            criterion_counts[1] += 1
-            added[failures].setdefault((*key, kind), [0])[0] += 1
-            continue
-        figures[_CACHED] += all(vote.cached for vote in votes)
-        criterion_counts[2] += score >= PASS_THRESHOLD
-        criterion_counts[3] += score
+            counts[4] += 1
+        cached += first.cached if len(votes) == 1 else all(vote.cached for vote in votes)
+    figures[_VERDICTS] += given
+    figures[_CACHED] += cached
 
 
 def _votes_of(slot: tuple[int, Iterator[UseRow]]) -> list[UseRow]:

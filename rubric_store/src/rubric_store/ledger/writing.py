@@ -122,24 +122,38 @@ def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]
 
     Statements insert hundreds of rows, because between statements SQLite's driver lets other threads run and waits.
     Digests come in random order; rows with one in their key are inserted in key order, which finds each page once.
+    Most of the cost is passing values, so a value that all rows of a statement share is passed once.
     """
     if table.name in _KEYED_BY_DIGEST:
         rows = sorted(rows, key=_project_and_digest)
     cursor = connection.connection.cursor()
     added = 0
     for start in range(0, len(rows), _ROWS_A_STATEMENT):
-        batch = rows[start : start + _ROWS_A_STATEMENT]
-        cursor.execute(_insert_statement(table, len(batch)), [*chain.from_iterable(batch)])
+        columns = list(zip(*rows[start : start + _ROWS_A_STATEMENT], strict=True))
+        shared = tuple([column[0] == column[-1] and column.count(column[0]) == len(column) for column in columns])
+        values = [column[0] for column, same in zip(columns, shared, strict=True) if same]
+        own = [column for column, same in zip(columns, shared, strict=True) if not same]
+        values += chain.from_iterable(zip(*own, strict=True))
+        cursor.execute(_insert_statement(table, len(columns[0]), shared), values)
         added += cursor.rowcount
     return added
 
 
 @lru_cache(maxsize=256)
-def _insert_statement(table: Table, rows: int) -> str:
+def _insert_statement(table: Table, rows: int, shared: tuple[bool, ...]) -> str:
+    """Return a statement whose first parameters are the shared columns, followed by the other columns row by row."""
     names = [column.name for column in table.columns]
-    row = f"({','.join('?' * len(names))})"
+    own = shared.count(False)
+    places = [shared[:place].count(same) for place, same in enumerate(shared)]
+    values = [
+        ",".join(
+            f"?{1 + place if same else 1 + sum(shared) + row * own + place}"
+            for place, same in zip(places, shared, strict=True)
+        )
+        for row in range(rows)
+    ]
     return (
-        f"INSERT INTO {table.name} ({','.join(names)}) VALUES {','.join([row] * rows)} "  # noqa: S608 - no user's text
+        f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({'),('.join(values)}) "  # noqa: S608 - no user's text
         "ON CONFLICT DO NOTHING"
     )
 

@@ -29,6 +29,7 @@ MAX_ERRORS = 20
 
 K = TypeVar("K")
 T = TypeVar("T")
+AnswerT = TypeVar("AnswerT", bound="AnswerModel")
 
 MAX_MAGNITUDE = 1e6
 """The largest magnitude of a number that enters a reward."""
@@ -182,6 +183,22 @@ class AnswerModel(BaseModel):
     """A message from the service. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+def construct(model: type[AnswerT], values: dict[str, Any]) -> AnswerT:
+    """Make an answer of values that are known to be valid; `values` has every field, and becomes the answer's own.
+
+    There are thousands of verdicts a second, and this takes less than half the time of validation.
+    """
+    answer = model.__new__(model)
+    _set(answer, "__dict__", values)
+    _set(answer, "__pydantic_fields_set__", set(values))
+    _set(answer, "__pydantic_extra__", None)
+    _set(answer, "__pydantic_private__", None)
+    return answer
+
+
+_set = object.__setattr__
 
 
 MAX_JSON_BYTES = 65_536
