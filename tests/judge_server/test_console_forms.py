@@ -1,0 +1,74 @@
+"""Forms as browsers encode them are read as they were filled in."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.requests import Request
+
+from judge_server.api.console.forms import Form, read_form
+from judge_server.errors import InvalidRequest, TooLarge
+
+names = st.text("abcdefg_", min_size=1, max_size=8)
+texts = st.text(st.characters(codec="utf-8"), max_size=60)
+fields = st.dictionaries(names, st.lists(texts, min_size=1, max_size=3), max_size=4)
+
+
+def read(encoded: httpx2.Request, **options: Any) -> Form:
+    """The form of a request, which arrives in pieces."""
+    body, pieces = encoded.read(), iter(range(10))
+
+    async def receive() -> dict[str, Any]:
+        n = next(pieces)
+        part = body[n * len(body) // 8 : (n + 1) * len(body) // 8]
+        return {"type": "http.request", "body": part, "more_body": n < 7}
+
+    headers = [(b"content-type", encoded.headers["content-type"].encode())]
+    return asyncio.run(read_form(Request({"type": "http", "headers": headers}, receive), **options))
+
+
+def expected(value: str) -> str:
+    """What a field gives back: its text, with line ends as in Python."""
+    return value.replace("\r\n", "\n")
+
+
+@given(fields)
+def test_the_fields_of_a_form_are_read(given: dict[str, list[str]]) -> None:
+    form = read(httpx2.Request("POST", "http://a", data=given or {"token": "x"}))
+    for name, values in given.items():
+        assert form.texts(name) == [expected(value) for value in values]
+        assert form.text(name) == expected(values[-1])
+    assert (form.text("missing"), form.texts("missing"), form.file("missing")) == ("", [], None)
+
+
+@given(fields, st.text("abc .-é", max_size=12).map("a{}z".format), st.binary(max_size=200))
+def test_fields_and_files_of_a_multipart_form_are_read(
+    given: dict[str, list[str]], file_name: str, content: bytes
+) -> None:
+    encoded = httpx2.Request("POST", "http://a", data=given, files={"file": (file_name, content)})
+    form = read(encoded)
+    for name, values in given.items():
+        assert form.texts(name) == [expected(value) for value in values]
+    file = form.file("file")
+    assert file is not None
+    assert (file.name, file.content) == (file_name, content)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["multipart/form-data; boundary=b", "multipart/form-data", "text/x"]))
+def test_what_is_no_form_is_an_error_or_empty(body: bytes, kind: str) -> None:
+    with suppress(InvalidRequest):
+        form = read(httpx2.Request("POST", "http://a", content=body, headers={"content-type": kind}))
+        assert form.file("file") is None
+
+
+def test_a_form_that_is_too_large_is_refused() -> None:
+    encoded = httpx2.Request("POST", "http://a", data={"text": "x" * 2000})
+    with pytest.raises(TooLarge, match="1,000 bytes"):
+        read(encoded, max_bytes=1000)
+    many = httpx2.Request("POST", "http://a", data={"x": ["y"] * 3000})
+    with pytest.raises(InvalidRequest, match="fields"):
+        read(many)
