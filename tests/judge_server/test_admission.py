@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from judge_server.judging.results import Caller
-from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES, Admission, QueueEntry, QueueRules, estimated_tokens
-from judge_server.scheduling.concurrency import AdaptiveLimit
+from judge_server.scheduling.admission import (
+    DEFAULT_QUEUE_RULES,
+    AdaptiveLimit,
+    Admission,
+    QueueEntry,
+    QueueRules,
+    estimated_tokens,
+)
 from tests.judge_server.support import batch
 
 

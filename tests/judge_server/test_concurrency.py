@@ -2,7 +2,7 @@
 
 import pytest
 
-from judge_server.scheduling.concurrency import AdaptiveLimit, FixedLimit
+from judge_server.scheduling.admission import AdaptiveLimit, FixedLimit
 
 
 class Engine:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from judge_server import bodies
-from judge_server.api.http import body_reader
+from judge_server.api.http import requests as request_reading
 from judge_server.bodies import MessageType, assemble, parse_strict_json, read_in_worker, validated
 from judge_server.errors import Overloaded
 from tests.hypothesis_examples import examples
@@ -72,8 +72,8 @@ async def test_a_body_above_32_kib_is_read_in_a_thread(
         threads.append(threading.current_thread())
         return parse_strict_json(body)
 
-    monkeypatch.setattr(body_reader, "parse_strict_json", noted)
-    large = request("r" * (body_reader.INLINE_PARSE_MAX_BYTES + 1))
+    monkeypatch.setattr(request_reading, "parse_strict_json", noted)
+    large = request("r" * (request_reading.INLINE_PARSE_MAX_BYTES + 1))
     assert len((await rewards(http, large)).groups) == 1
     (thread,) = threads
     assert thread is not threading.current_thread()
@@ -83,8 +83,8 @@ async def test_a_body_above_256_kib_is_read_in_another_process(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("parse_strict_json", "validated"):  # this process does neither
-        monkeypatch.setattr(body_reader, name, None)
-    large = request("é" * body_reader.WORKER_PARSE_MIN_BYTES, {"text": "r", "tokens": 7})
+        monkeypatch.setattr(request_reading, name, None)
+    large = request("é" * request_reading.WORKER_PARSE_MIN_BYTES, {"text": "r", "tokens": 7})
     answer = await rewards(http, large)
     assert [response.status for response in answer.groups[0].responses] == ["scored", "scored"]
     wrong = large | {"groups": [*large["groups"], {"id": "h", "prompt": "p", "responses": [7]}]}
@@ -95,12 +95,12 @@ async def test_a_body_above_256_kib_is_read_in_another_process(
 
 
 async def test_a_body_that_is_deeply_nested_is_refused_whatever_its_size(http: httpx2.AsyncClient) -> None:
-    for depth in (2_000, body_reader.WORKER_PARSE_MIN_BYTES):
+    for depth in (2_000, request_reading.WORKER_PARSE_MIN_BYTES):
         assert "nested too deeply" in (await refused(http, '{"metadata":' * depth))["detail"]
 
 
 async def test_large_bodies_beyond_the_limit_are_refused_until_others_are_done() -> None:
-    reader = body_reader.BodyReader(3 * SIZE)
+    reader = request_reading.BodyReader(3 * SIZE)
     first = [await reader.receive(sending(SIZE), "a") for _ in range(2)]
     with pytest.raises(Overloaded, match="large request bodies"):
         await reader.receive(sending(2 * SIZE), "a")
@@ -159,7 +159,7 @@ async def test_a_body_of_too_many_values_is_refused_before_they_are_made(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "strict_json", None)  # also in the workers, which are not asked here
-    monkeypatch.setattr(body_reader, "WORKER_PARSE_MIN_BYTES", 2**30)
+    monkeypatch.setattr(request_reading, "WORKER_PARSE_MIN_BYTES", 2**30)
     body = b'{"groups": [' + b"1.5," * (bodies.MAX_VALUES + 1) + b"1.5]}"
     problem = await refused(http, body, 413)
     assert problem["type"] == "urn:adjudge:too-large"

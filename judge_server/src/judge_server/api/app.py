@@ -13,10 +13,10 @@ from judge_server.api import decisions, ledger, operations, probes, rubrics, sco
 from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.console import create_console
 from judge_server.api.http import problems
-from judge_server.api.http.body_reader import MAX_BODIES, BodyReader
 from judge_server.api.http.documents import serve_documents
 from judge_server.api.http.middleware import BoundaryMiddleware
 from judge_server.api.http.problems import problem_responses
+from judge_server.api.http.requests import MAX_BODIES, BodyReader
 from judge_server.api.service import Service
 from judge_server.observability.requests import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from trainer_client import __version__

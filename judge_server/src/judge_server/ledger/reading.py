@@ -9,8 +9,7 @@ from typing import Any
 
 from judge_server.judging.combining import CombinedResult, MemberOutcome
 from judge_server.judging.plan import VerdictSlot
-from judge_server.judging.results import CallOutcome, JudgementResults
-from judge_server.judging.verdict_rules import ALWAYS_UNCERTAIN, DEFAULT_RULES
+from judge_server.judging.results import ALWAYS_UNCERTAIN, DEFAULT_RULES, CallOutcome, JudgementResults
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.verdicts import verdict_of
 from trainer_client.wire import Criterion, MemberVerdict, Verdict

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError
 from judge_server.judging.replies import combine_votes
-from judge_server.judging.verdict_rules import VerdictRules
+from judge_server.judging.results import VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.scorer import reward_of, step_rewards
 from judge_server.time_sharing import run_in_thread

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from judge_server.errors import InvalidRequest, JudgingFailed
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import PreparedConfig
-from judge_server.judging.results import Caller, JudgementResults, failures_by_kind
-from judge_server.judging.verdict_rules import VerdictRules
+from judge_server.judging.results import Caller, JudgementResults, VerdictRules, failures_by_kind
 from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.rubrics import resolve_rubrics
 from judge_server.scoring.combined import AnyJudge

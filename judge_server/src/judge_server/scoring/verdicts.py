@@ -11,8 +11,14 @@ from judge_server.judging.combining import CombinedConfig, CombinedResult
 from judge_server.judging.plan import ResponsePlan, VerdictSlot
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.replies import combine_votes
-from judge_server.judging.results import Caller, JudgementResults, MemberCost, failures_by_kind
-from judge_server.judging.verdict_rules import DEFAULT_RULES, VerdictRules
+from judge_server.judging.results import (
+    DEFAULT_RULES,
+    Caller,
+    JudgementResults,
+    MemberCost,
+    VerdictRules,
+    failures_by_kind,
+)
 from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.prompts import points
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics

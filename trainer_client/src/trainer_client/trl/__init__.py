@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer_client.trl._distributed import RubricRewardWarning, TooManyUnscored
-    from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration, TrainingMeasures
+    from trainer_client.trl.callbacks import (
+        ControlSet,
+        GenerationCallback,
+        MonitorCallback,
+        ScoredGeneration,
+        TrainingMeasures,
+    )
     from trainer_client.trl.config import RubricGRPOConfig
     from trainer_client.trl.evolving_rubrics import EvolvingFailed, EvolvingRubrics
-    from trainer_client.trl.monitoring import ControlSet, MonitorCallback
     from trainer_client.trl.reward import RubricReward
     from trainer_client.trl.trainer import RubricGRPOTrainer
 

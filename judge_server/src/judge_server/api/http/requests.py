@@ -1,7 +1,10 @@
-"""Read requests: strict JSON bodies, and the regular expressions in them.
+"""Read requests: their bodies, as strict JSON, and the regular expressions in them.
 
-A body is parsed as strict JSON in UTF-8 and validated; errors become problems. `judge_server.api.http.body_reader`
-reads large bodies off the event loop.
+A body is parsed as strict JSON in UTF-8 and validated; errors become problems. Parsing and validating hold the
+interpreter lock, also in a thread. A body of up to `INLINE_PARSE_MAX_BYTES` takes a few milliseconds; one of up to
+`WORKER_PARSE_MIN_BYTES` at most some tens, in a thread. Anything larger is read by a worker process
+(`judge_server.bodies`), by turns of projects, and bodies above `LONG_READ_MIN_BYTES` never have all workers, so that
+smaller ones do not wait for them. Not too many bytes of large bodies are in progress at once.
 
 Regular expressions in a request are compiled in a worker process and rejected before any other work, because compiling
 one may take minutes. Patterns of published rubrics were checked when they were published.
@@ -9,6 +12,7 @@ one may take minutes. Patterns of published rubrics were checked when they were 
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
@@ -18,13 +22,154 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from judge_server.api.auth import RequiredScope, project_of
-from judge_server.api.http.body_reader import INLINE_PARSE_MAX_BYTES, WORKER_PARSE_MIN_BYTES, body_reader_of
 from judge_server.api.http.responses import ClientDisconnected, run_while_connected
-from judge_server.bodies import MessageType, parse_strict_json
-from judge_server.errors import Overloaded, invalid_request
-from judge_server.verifiers import Checker, CheckOwner
+from judge_server.bodies import (
+    MessageType,
+    ReadBody,
+    assemble,
+    init_worker,
+    parse_strict_json,
+    read_in_worker,
+    validated,
+)
+from judge_server.errors import NotReady, Overloaded, TooLarge, invalid_request
+from judge_server.time_sharing import run_in_thread
+from judge_server.verifiers import Checker
+from judge_server.verifiers.scheduler import CheckOwner, CheckScheduler
+from judge_server.worker_pool import WorkerExited, WorkerPool
 from trainer_client.wire import Criterion, FieldError, RubricContent
 from trainer_client.wire.criteria import RegexVerification
+
+INLINE_PARSE_MAX_BYTES = 32 * 1024
+"""A body of up to this size is parsed on the event loop; that takes a few milliseconds, whatever it contains."""
+
+WORKER_PARSE_MIN_BYTES = 256 * 1024
+"""A body above this size is parsed and validated in a worker process."""
+
+LONG_READ_MIN_BYTES = 4 * 2**20
+"""Bodies above this size leave one worker to the others."""
+
+READ_TIMEOUT_S = 60.0
+"""The maximum time in seconds that a worker may take to read a body."""
+
+MAX_BODIES = 8
+"""Large bodies in progress may have this many times the maximum size of one body together."""
+
+_WORKERS = 2
+_WORKER_MEMORY_MB = 2048
+_BODIES_PER_WORKER = 32
+_RETRY_AFTER_S = 2
+
+
+class BodyReader:
+    """Reads bodies. Its worker processes start with the first large body.
+
+    Args:
+        max_bytes: how many bytes the large bodies of all requests in progress may have together. A project
+            that holds less than its equal share may exceed it, up to twice the limit in all.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held: Counter[str] = Counter()
+        self._pool = WorkerPool(_WORKERS, init_worker, (_WORKER_MEMORY_MB,), tasks_per_worker=_BODIES_PER_WORKER)
+        self._scheduler = CheckScheduler(_WORKERS)
+
+    async def close(self) -> None:
+        """End the worker processes."""
+        await self._pool.close()
+
+    async def receive(self, request: Request, project_id: str) -> "ReceivedBody":
+        """Receive a body; the caller releases it when the request is done.
+
+        Raises:
+            ClientDisconnect: the caller disconnected before the body was complete.
+            Overloaded: too many bytes of large bodies are in progress.
+        """
+        received = ReceivedBody(self._held, project_id)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for part in request.stream():
+                parts.append(part)
+                size += len(part)
+                if size > WORKER_PARSE_MIN_BYTES:
+                    self._hold(received, size)
+            large = size > WORKER_PARSE_MIN_BYTES
+            received.content = await run_in_thread(b"".join, parts) if large else b"".join(parts)
+        except BaseException:
+            received.release()
+            raise
+        return received
+
+    async def read(self, body: bytes, kind: MessageType, project_id: str) -> Any:
+        """Parse and validate a body that is too large for the event loop.
+
+        Raises:
+            InvalidRequest: the body is not JSON, or not the message.
+            TooLarge: the body has too many values, or takes too long or too much memory to read.
+            NotReady: the worker processes could not be started.
+        """
+        if len(body) <= WORKER_PARSE_MIN_BYTES:
+            return await run_in_thread(lambda: validated(parse_strict_json(body), kind))
+        try:
+            async with self._scheduler.acquire(CheckOwner(project_id), long=len(body) > LONG_READ_MIN_BYTES):
+                result = await self._pool.execute(read_in_worker, (body, kind), READ_TIMEOUT_S)
+        except WorkerExited as exited:
+            limit = f"{READ_TIMEOUT_S:g} s" if exited.timed_out else f"{_WORKER_MEMORY_MB} MB of memory"
+            raise TooLarge(f"the body takes more than {limit} to read; send fewer groups at once") from None
+        if result is None:
+            raise NotReady(
+                "Large bodies cannot be read now: the worker processes ended before they could begin. See the "
+                "service's log.",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        return await run_in_thread(_message_of, result[0])
+
+    def _hold(self, received: "ReceivedBody", size: int) -> None:
+        own, more = self._held[received.project_id], size - received.size
+        total = self._held.total()
+        if total + more > self._max_bytes:
+            projects = len(self._held) + (not own)
+            if (own + more) * projects > self._max_bytes or total + more > 2 * self._max_bytes:
+                raise Overloaded(
+                    f"the large request bodies in progress have {total:,} bytes, and this one exceeds the limit of "
+                    f"{self._max_bytes:,}; try again later, or send fewer groups at once",
+                    retry_after_s=_RETRY_AFTER_S,
+                )
+        self._held[received.project_id] += more
+        received.size = size
+
+
+class ReceivedBody:
+    """A body whose bytes are counted until it is released. `size` is 0 unless it is large."""
+
+    def __init__(self, held: Counter[str], project_id: str) -> None:
+        self.content = b""
+        self.size = 0
+        self.project_id = project_id
+        self._held = held
+
+    def release(self) -> None:
+        """Stop counting the body."""
+        self._held[self.project_id] -= self.size
+        self.size = 0
+        if not self._held[self.project_id]:
+            del self._held[self.project_id]
+
+
+def body_reader_of(request: Request) -> BodyReader:
+    """The application's body reader."""
+    reader: BodyReader = request.app.state.body_reader
+    return reader
+
+
+def _message_of(read: ReadBody) -> Any:
+    if read.refusal is not None:
+        error, detail, fields = read.refusal
+        raise error(detail, errors=fields)
+    return assemble(read.pieces)
+
 
 _JSON = re.compile(r"\s*application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
 
