@@ -13,7 +13,7 @@ from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA, STEPPED, advance_time, request
 from tests.judge_server.test_http_bad_input import checked_problem
 from tests.judge_server.test_http_rewards import rewards
-from trainer_client.wire import ComparisonAnswer, VerdictAnswer
+from trainer_client.wire import ComparisonAnswer, Verdict, VerdictAnswer
 
 
 async def verdicts(http: httpx2.AsyncClient, body: dict[str, Any]) -> VerdictAnswer:
@@ -34,6 +34,14 @@ async def test_verdicts_are_those_a_reward_would_be_made_of(http: httpx2.AsyncCl
     for one, other in zip(answer.groups[0].responses, rewarded.groups[0].responses, strict=True):
         assert one.verdicts == tuple(v.model_copy(update={"cached": False}) for v in other.verdicts)
         assert all(v.cached for v in other.verdicts)
+
+
+@pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded"])
+async def test_verdicts_that_are_not_validated_are_valid(http: httpx2.AsyncClient, protocol: str) -> None:
+    answer = await http.post("/v1/verdicts", json=request("Yes.", STEPPED, judging={"protocol": protocol}))
+    sent = [verdict for response in answer.json()["groups"][0]["responses"] for verdict in response["verdicts"]]
+    assert {verdict["status"] for verdict in sent} == {"ok"}
+    assert [Verdict.model_validate(verdict).model_dump(mode="json") for verdict in sent] == sent
 
 
 async def test_any_rubric_will_do_since_no_reward_is_made_of_it(http: httpx2.AsyncClient) -> None:
