@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ControlSet": "monitoring",
+    "ControlSet": "callbacks",
     "EvolvingFailed": "evolving_rubrics",
     "EvolvingRubrics": "evolving_rubrics",
     "GenerationCallback": "callbacks",
-    "MonitorCallback": "monitoring",
+    "MonitorCallback": "callbacks",
     "RubricGRPOConfig": "config",
     "RubricGRPOTrainer": "trainer",
     "RubricReward": "reward",
