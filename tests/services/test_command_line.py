@@ -157,3 +157,11 @@ def test_nothing_more_is_asked_once_the_service_cannot_be_reached() -> None:
     assert client.asked == 1
     assert scored.unreachable is not None
     assert len(scored.refused) == 20
+
+
+def test_a_rubric_file_that_does_not_exist_is_not_taken_for_a_reference(tmp_path: Path) -> None:
+    file = tmp_path / "groups.jsonl"
+    file.write_text('{"prompt": "?", "responses": ["4"]}\n')
+    result = RUN.invoke(app, ["score", str(file), "--rubric", "nowhere/rubric.json"])
+    assert result.exit_code == 1
+    assert "--rubric: the file nowhere/rubric.json does not exist" in result.stderr

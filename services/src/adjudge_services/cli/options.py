@@ -75,8 +75,8 @@ RubricOption = Annotated[
 ]
 ModeOption = Annotated[RewardMode | None, typer.Option(help="How verdicts become a reward.", rich_help_panel=REWARD)]
 
-STDIN = "standard-input"
-"""Name of the file that holds standard input while a command runs."""
+STDIN = "standard input"
+"""Name of the file that holds standard input while a command runs, and what messages call it."""
 
 
 def copy_standard_input(context: typer.Context, value: Path | None) -> Path | None:

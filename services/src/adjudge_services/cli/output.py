@@ -50,7 +50,7 @@ _LINES_SHOWN = 10
 
 def file_name(file: Path) -> str:
     """The name of a file in messages."""
-    return "standard input" if file.name == STDIN else str(file)
+    return STDIN if file.name == STDIN else str(file)
 
 
 def warn(message: str) -> None:
