@@ -49,6 +49,13 @@ HalfOption = Annotated[
 LabelsOption = Annotated[
     Path | None, typer.Option(help="For run:NAME: JSONL with group, response and labels.", dir_okay=False)
 ]
+ProtocolOption = Annotated[
+    Literal["binary", "stepwise"], typer.Option(help="Judging protocol.", rich_help_panel=JUDGING)
+]
+RationaleOption = Annotated[
+    bool, typer.Option("--rationale", help="Have the judge write its reasons first.", rich_help_panel=JUDGING)
+]
+TemplateOption = Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)]
 HtmlOption = Annotated[Path | None, typer.Option(help="Write the report with plots here, as one HTML file.")]
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Judge everything again, instead of continuing.", rich_help_panel=SERVICE)
@@ -67,11 +74,9 @@ def evaluate(
         JudgingProtocol | None, typer.Option(help="Judging protocol; by default binary.", rich_help_panel=JUDGING)
     ] = None,
     criteria_per_call: CriteriaPerCallOption = None,
-    rationale: Annotated[
-        bool, typer.Option("--rationale", help="Have the judge write its reasons first.", rich_help_panel=JUDGING)
-    ] = False,
+    rationale: RationaleOption = False,
     votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample per criterion.", rich_help_panel=JUDGING)] = 1,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)] = None,
+    template: TemplateOption = None,
     sensitivity: Annotated[
         int, typer.Option(min=0, help="Judge N of the responses again with criteria and responses changed.")
     ] = 0,
@@ -169,7 +174,7 @@ def attack(
     ] = None,
     targets: Annotated[int, typer.Option(min=1, help="Responses on which each attack is made.")] = 1,
     longest: LongestOption = None,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)] = None,
+    template: TemplateOption = None,
     most_added: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Largest share of false accepts that attacks may add; else exit with 1."),
@@ -207,13 +212,9 @@ def calibrate(
     ] = None,
     limit: LimitOption = None,
     longest: LongestOption = None,
-    protocol: Annotated[
-        Literal["binary", "stepwise"], typer.Option(help="Judging protocol.", rich_help_panel=JUDGING)
-    ] = "binary",
-    rationale: Annotated[
-        bool, typer.Option("--rationale", help="Have the judge write its reasons first.", rich_help_panel=JUDGING)
-    ] = False,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)] = None,
+    protocol: ProtocolOption = "binary",
+    rationale: RationaleOption = False,
+    template: TemplateOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Fit and measure, but store nothing.")] = False,
     fresh: FreshOption = False,
     url: ServiceOption = None,
@@ -254,9 +255,6 @@ def calibrations_alias(
 
 MemberArgument = Annotated[str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.")]
 NameOption = Annotated[str | None, typer.Option(help="Store what was fitted under this name.")]
-ProtocolOption = Annotated[
-    Literal["binary", "stepwise"], typer.Option(help="Judging protocol.", rich_help_panel=JUDGING)
-]
 
 
 @implemented_by("adjudge_services.cli.judges.combined:cascade")
@@ -271,10 +269,8 @@ def cascade(
     limit: LimitOption = None,
     longest: LongestOption = None,
     protocol: ProtocolOption = "binary",
-    rationale: Annotated[
-        bool, typer.Option("--rationale", help="Have the judges write their reasons first.", rich_help_panel=JUDGING)
-    ] = False,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)] = None,
+    rationale: RationaleOption = False,
+    template: TemplateOption = None,
     html: HtmlOption = None,
     as_json: JsonOption = False,
     fresh: FreshOption = False,
@@ -302,10 +298,8 @@ def panel(
     limit: LimitOption = None,
     longest: LongestOption = None,
     protocol: ProtocolOption = "binary",
-    rationale: Annotated[
-        bool, typer.Option("--rationale", help="Have the judges write their reasons first.", rich_help_panel=JUDGING)
-    ] = False,
-    template: Annotated[str | None, typer.Option(help="A set of prompt templates.", rich_help_panel=JUDGING)] = None,
+    rationale: RationaleOption = False,
+    template: TemplateOption = None,
     as_json: JsonOption = False,
     fresh: FreshOption = False,
     url: ServiceOption = None,

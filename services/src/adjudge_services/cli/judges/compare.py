@@ -1,14 +1,12 @@
 """`adjudge judges`: how a run's rewards would have moved under another judge, before anyone switches."""
 
 import asyncio
-import json
-import sys
 from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 
-from adjudge_services.cli.judges.evaluate import judge_dataset, judging_options, read_run
+from adjudge_services.cli.judges.evaluate import judge_dataset, judging_options, read_run, write_report
 from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
@@ -64,10 +62,12 @@ def compare(
     except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as error:
         exit_with_error(str(error))
     names = [next((one.model for one in side if one.model), "") for side in sides]
-    if as_json:
-        sys.stdout.write(json.dumps({"run": run, "a": names[0], "b": names[1], **found.as_json()}, indent=2) + "\n")
-    else:
-        _show(found, f"run {run or '(no run)'}: {names[0]} → {names[1]}")
+    write_report(
+        {"run": run, "a": names[0], "b": names[1]},
+        found.as_json(),
+        as_json=as_json,
+        show=lambda: _show(found, f"run {run or '(no run)'}: {names[0]} → {names[1]}"),
+    )
     if not found.advantage_flipped.high <= most_flipped:
         raise typer.Exit(1)
 

@@ -117,11 +117,11 @@ def write_report(
     *,
     as_json: bool,
     show: Callable[[], None],
-    html: Path | None,
-    page: Callable[[], str],
+    html: Path | None = None,
+    page: Callable[[], str] | None = None,
 ) -> None:
     """Write a report: its `page` to the file `html` if there is one, and JSON or tables to the terminal."""
-    if html is not None:
+    if html is not None and page is not None:
         html.write_text(page(), encoding="utf-8")
         err.print(f"wrote {html}", highlight=False)
     if as_json:
