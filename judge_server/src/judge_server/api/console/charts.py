@@ -95,7 +95,8 @@ def curve(
         _link(mark, _rect(p.left, 0, p.right - p.left, HEIGHT, "hit"), 'tabindex="-1"')
         for p, mark in zip(points, marks, strict=True)
     ]
-    return Plot(_svg(inner, name), tuple(_short(tick) for tick in reversed(ticks)), tuple(labels), _flags(flags))
+    svg = _svg(inner, name, role="group")
+    return Plot(svg, tuple(_short(tick) for tick in reversed(ticks)), tuple(labels), _flags(flags))
 
 
 def bars(counts: Sequence[int], marks: Sequence[Mark], labels: Sequence[str], name: str) -> Plot:
@@ -126,7 +127,7 @@ def stacked(
             top -= height
             inner.append(_rect(i * width + width * 0.06, top, width * 0.88, height, style))
     inner += _columns(marks)
-    return Plot(_svg(inner, name), tuple(_compact(tick) for tick in reversed(ticks)), tuple(labels))
+    return Plot(_svg(inner, name, role="group"), tuple(_compact(tick) for tick in reversed(ticks)), tuple(labels))
 
 
 def signed(value: float, digits: int = 2) -> str:
