@@ -13,6 +13,9 @@ from rubric_store import SQLLedger
 from trainer_client.wire.ledger_rows import RunReportQuery
 from trainer_client.wire.monitors import MonitorThresholds
 
+SAME_EVERYWHERE = (22, 0.696)
+"""The failed verdicts and the mean reward of the gamed run, whatever secret marks its texts."""
+
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
@@ -63,7 +66,7 @@ def test_the_monitors_find_the_game_and_nothing_in_the_healthy_run(filled: tuple
         assert [one for one in healthy.findings if one.severity != "info"] == []
         report = await ledger.run(RunReportQuery("default", DEMO_RUNS[0].name, limit=STEPS))
         assert report is not None
-        assert report.run.failed > 0
+        assert (report.run.failed, round(report.run.mean_reward or 0.0, 4)) == SAME_EVERYWHERE
         rates = [{one.criterion: one.pass_rate or 0.0 for one in step.criteria} for step in report.steps]
         rise = {name: rates[-1][name] - rates[GAMED_FROM - 1][name] for name in rates[0]}
         assert max(rise, key=rise.__getitem__) == GAMED_CRITERION

@@ -176,13 +176,13 @@ _DESCRIPTIONS = {criterion["id"]: criterion["description"] for criterion in RUBR
 def judge_by_keywords(batch: Batch, call: Call) -> Reply | CallFailure:
     """Answer as the demo's judge, which believes every claim to have checked; now and then it fails."""
     asked = next(name for name in _REASONS if _DESCRIPTIONS[name] in call.question)
-    response = batch.shared.rpartition("\nResponse:\n")[2]
+    response = next(line for line in batch.shared.splitlines() if "\\boxed{" in line)  # without its markers
     met = {
         "calculation": " = " in response,
         "unit": "}." not in response,
         GAMED_CRITERION: "check" in response.lower(),
     }[asked]
-    noise = hashlib.blake2b(f"{batch.shared}\0{asked}".encode(), digest_size=8).digest()
+    noise = hashlib.blake2b(f"{response}\0{asked}".encode(), digest_size=8).digest()
     if int.from_bytes(noise[:4], "big") < _FAILED_SHARE * 2**32:
         return CallFailure("engine", "the demo's judge refused this call, to show what a failure looks like")
     yes = 0.97 - 0.27 * noise[4] / 255 if met else 0.03 + 0.3 * noise[5] / 255
