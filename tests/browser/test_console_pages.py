@@ -1,0 +1,210 @@
+"""The console in a browser: its story, what people with other screens and senses meet, and what it must not run."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.service import HOSTILE
+
+pytestmark = pytest.mark.browser
+
+WIDE, NARROW = 1280, 400
+
+
+@contextmanager
+def opened(browser: Browser, width: int = WIDE, **options: Any) -> Iterator[Page]:
+    """A page in a context of its own. At its end it has logged no error, and asked nobody but the service."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("console", lambda said: problems.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "request",
+        lambda asked: problems.append(asked.url) if not asked.url.startswith(("http://127.0.0.1:", "data:")) else None,
+    )
+    yield page
+    context.close()
+    assert problems == []
+
+
+def visit_all(page: Page, address: str) -> Iterator[str]:
+    """Open each page of the console, by links as people do; yields its path."""
+    page.goto(f"{address}/console/runs")
+    menu = page.locator("header nav a").evaluate_all("links => links.map(link => link.getAttribute('href'))")
+    found = [path for path in dict.fromkeys(menu) if path.startswith("/console/")]
+    run = f"/console/run?run={quote('demo/gamed', safe='')}"
+    found += [
+        run,
+        f"{run}&around=40",
+        f"{run}&with=demo/healthy&first=20",
+        "/console/responses?run=demo/gamed&first=50",
+    ]
+    found += ["/console/run?run=nobody", "/console/sign-in"]
+    for run in ("demo/gamed", "by-steps", HOSTILE[:60]):
+        page.goto(f"{address}/console/responses?run={quote(run)}")
+        group = page.locator("ol.responses a").first.get_attribute("href")
+        assert group is not None
+        found += [group, group.replace("#", "&left=1&right=2&order=reward&rows=differing#")]
+    page.goto(f"{address}{found[-2]}")
+    found += [
+        page.locator(f"a[href^='/console/{kind}?']").first.get_attribute("href") or "" for kind in ("rubric", "judge")
+    ]
+    for path in found:
+        page.goto(address + path)
+        yield path
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", WIDE), ("dark", NARROW)])
+def test_every_page_is_accessible_and_fits_the_screen(browser: Browser, address: str, scheme: Any, width: int) -> None:
+    found: list[str] = []
+    with opened_with_errors(browser, width, color_scheme=scheme) as page:
+        for path in visit_all(page, address):
+            for violation in Axe().run(page).response["violations"]:
+                found += [f"{path}: {violation['id']} at {node['target']}" for node in violation["nodes"]]
+            overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+            found += [f"{path} is {overflow} pixels wider than the screen"] if overflow > 0 else []
+    if found:
+        pytest.fail("\n".join(found))
+
+
+@contextmanager
+def opened_with_errors(browser: Browser, width: int, **options: Any) -> Iterator[Page]:
+    """A page that also opens pages of errors, whose status the browser logs."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    yield context.new_page()
+    context.close()
+
+
+def test_three_clicks_lead_to_the_gamed_criterion_and_its_examples(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}/console/runs")
+        page.get_by_role("link", name="demo/gamed", exact=True).click()
+        page.get_by_role("group", name="alarms").get_by_role("link").first.click()
+        rows = page.locator("table.changes tbody tr")
+        expect(rows.first).to_contain_text("checked")
+        rows.first.get_by_role("link").click()
+        examples = page.locator("ol.responses li")
+        assert examples.count() >= 3
+        claiming = examples.filter(has_text="I have carefully checked every single step")
+        assert claiming.count() >= 3
+        claiming.first.get_by_role("link").click()
+        expect(page.get_by_role("heading", name="Why this reward").first).to_be_visible()
+        expect(page.locator("tr", has_text="The response checks its result")).to_be_visible()
+
+
+def test_a_run_is_drawn_over_another_one(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}/console/run?run=demo/gamed")
+        assert page.locator("polyline.other").count() == 0
+        page.get_by_label("over run").fill("demo/healthy")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator("polyline.other")).to_have_count(1)
+        expect(page.locator(".heat td.other").first).to_have_text(re.compile(r"\d+%"))
+        page.get_by_role("link", name="demo/healthy").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("demo/healthy")
+
+
+def test_a_bar_of_the_histogram_lists_its_responses(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}/console/run?run=demo/gamed")
+        bar = page.locator("section", has=page.locator("#histogram")).locator("svg a").last
+        bar.click(position={"x": 5, "y": 190}) if bar.is_visible() else bar.dispatch_event("click")
+        rewards = page.locator("ol.responses .reward").all_text_contents()
+        assert rewards
+        assert set(rewards) == {"1.000"}
+
+
+def test_the_matrix_of_a_group_is_sorted_by_links_with_addresses(browser: Browser, address: str) -> None:
+    with opened(browser, java_script_enabled=False) as page:
+        page.goto(f"{address}/console/responses?run=demo/gamed&first=50&last=50")
+        page.locator("ol.responses a").first.click()
+        page.get_by_role("link", name="by reward").click()
+        rewards = [float(text) for text in page.locator("tr.rewards td").all_text_contents()]
+        assert rewards == sorted(rewards, reverse=True)
+        page.get_by_role("link", name="differing first").click()
+        assert "order=reward" in page.url
+        differs = page.locator(".matrix tbody tr:not(.rewards)").evaluate_all(
+            "rows => rows.map(row => row.classList.contains('differs'))"
+        )
+        assert differs == sorted(differs, reverse=True)
+        page.get_by_role("link", name="unit", exact=True).click()
+        marks = page.locator("tr", has_text="names its unit").locator(".mark").all_text_contents()
+        assert marks == sorted(marks, key=lambda mark: "✗" in mark)
+
+
+def test_two_responses_are_read_side_by_side(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}/console/responses?run=by-steps")
+        page.locator("ol.responses a").first.click()
+        page.get_by_label("Read response").select_option("1")
+        page.get_by_label("beside").select_option("3")
+        page.get_by_role("button", name="Side by side").click()
+        expect(page.locator("section.answer")).to_have_count(2)
+        boxes = [page.locator("section.answer").nth(i).bounding_box() for i in (0, 1)]
+        assert boxes[0] is not None
+        assert boxes[1] is not None
+        assert boxes[0]["y"] == boxes[1]["y"]
+        shown = [page.locator(".differing").nth(i).locator("bdi").all_text_contents() for i in (0, 1)]
+        assert shown[0] == shown[1] != []
+        page.get_by_role("link", name="all responses").click()
+        expect(page.locator("section.answer")).to_have_count(3)
+
+
+def test_steps_are_coloured_by_their_advantage(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}/console/responses?run=by-steps")
+        page.locator("ol.responses a").first.click()
+        first = page.locator("section.answer").first
+        pieces = first.locator("pre .step")
+        assert [text.split(":")[0] for text in pieces.all_text_contents()] == ["### Step 1", "### Step 2", "### Step 3"]
+        assert first.locator("svg.strip rect").count() == 3
+        listed = first.locator("ul.steps li").all_text_contents()
+        assert re.search(r"step 1 delta (–|[+−]?\d)", " ".join(listed[0].split()))
+        assert "advantage" in listed[0]
+
+
+def test_markup_and_scripts_are_shown_as_text(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}/console/responses?run={quote(HOSTILE[:60])}")
+        page.locator("ol.responses a").first.click()
+        assert page.title().startswith("Group")
+        assert page.locator("main img").count() == page.locator("main script").count() == 0
+        shown = page.locator("section.answer pre").first.evaluate("node => node.textContent")
+        assert shown.strip() == HOSTILE
+        direction = page.locator("section.answer pre").first.evaluate("node => getComputedStyle(node).unicodeBidi")
+        assert direction in ("isolate", "plaintext")
+
+
+def test_no_script_runs_that_is_not_a_file_of_the_service(browser: Browser, address: str) -> None:
+    with opened_with_errors(browser, WIDE) as page:
+        refused: list[str] = []
+        page.on("console", lambda said: refused.append(said.text) if "Content Security Policy" in said.text else None)
+        page.goto(f"{address}/console/runs")
+        page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))")
+        page.evaluate("document.body.setAttribute('style', 'background: red')")
+        page.evaluate(
+            "document.body.append(Object.assign(document.createElement('img'), {src: 'https://example.com/x'}))"
+        )
+        page.wait_for_timeout(50)
+        assert page.evaluate("window.ran") is None
+        assert len(refused) >= 2
+
+
+def test_the_keyboard_reaches_the_content_and_the_bars(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}/console/run?run=demo/gamed")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        page.keyboard.press("Enter")
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.closest('svg.plot') !== null"):
+                return
+        raise AssertionError("the keyboard reaches no bar of the histogram")
