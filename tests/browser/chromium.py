@@ -34,8 +34,7 @@ def find_chromium() -> Chromium | None:
     if not program.exists():
         return None
     libraries = os.pathsep.join(filter(None, (str(FETCHED / "al2023/lib"), os.environ.get("LD_LIBRARY_PATH"))))
-    arguments = ("--headless=shell", "--no-zygote", "--single-process", "--disable-gpu", "--no-sandbox")
-    return Chromium(program, arguments, {"LD_LIBRARY_PATH": libraries})
+    return Chromium(program, ("--no-sandbox", "--disable-gpu"), {"LD_LIBRARY_PATH": libraries})
 
 
 def _sandbox() -> tuple[str, ...]:

