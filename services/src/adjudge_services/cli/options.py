@@ -73,7 +73,7 @@ CriteriaPerCallOption = Annotated[
 RubricOption = Annotated[
     str | None, typer.Option(help="A reference (name@3) or a rubric file, for lines without a rubric.")
 ]
-ModeOption = Annotated[RewardMode | None, typer.Option(help="How verdicts become a reward.", rich_help_panel=REWARD)]
+ModeOption = Annotated[RewardMode, typer.Option(help="How verdicts become a reward.", rich_help_panel=REWARD)]
 
 STDIN = "standard input"
 """Name of the file that holds standard input while a command runs, and what messages call it."""

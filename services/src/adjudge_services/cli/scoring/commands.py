@@ -19,6 +19,7 @@ from adjudge_services.cli.options import (
     LedgerUrlOption,
     ModeOption,
     ReasoningPart,
+    RewardMode,
     RubricOption,
     UncertainPolicy,
     UrlOption,
@@ -148,7 +149,10 @@ def recompute(
     run: Annotated[
         str, typer.Argument(help="The run's name, as given in its requests; '' for requests without a run.")
     ],
-    mode: ModeOption = None,
+    mode: Annotated[
+        RewardMode | None,
+        typer.Option(help="How verdicts become a reward; by default as they did.", rich_help_panel=REWARD),
+    ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
