@@ -27,21 +27,16 @@ from adjudge_services.cli.options import (
     input_argument,
 )
 
-UseOption = Annotated[
-    VerdictUse | None,
-    typer.Option(help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.", rich_help_panel=REWARD),
-]
-FailureOption = Annotated[
-    FailurePolicy | None, typer.Option(help="Effect of a failed verdict on the reward.", rich_help_panel=REWARD)
-]
+_USE = typer.Option(
+    help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.", rich_help_panel=REWARD
+)
+_ON_FAILURE = typer.Option(help="Effect of a failed verdict on the reward.", rich_help_panel=REWARD)
+_ON_UNCERTAIN = typer.Option(help="Effect of an uncertain verdict on the reward.", rich_help_panel=REWARD)
 UncertainBandOption = Annotated[
     tuple[float, float] | None,
     typer.Option(
         metavar="LOW HIGH", help="A verdict with a probability between these is uncertain.", rich_help_panel=REWARD
     ),
-]
-UncertainOption = Annotated[
-    UncertainPolicy | None, typer.Option(help="Effect of an uncertain verdict on the reward.", rich_help_panel=REWARD)
 ]
 
 
@@ -54,10 +49,10 @@ def score(
         JudgingProtocol | None,
         typer.Option(help="Judging protocol; by default the mode's own.", rich_help_panel=JUDGING),
     ] = None,
-    use: UseOption = "verdict",
-    on_failure: FailureOption = "null",
+    use: Annotated[VerdictUse, _USE] = "verdict",
+    on_failure: Annotated[FailurePolicy, _ON_FAILURE] = "null",
     uncertain_band: UncertainBandOption = None,
-    on_uncertain: UncertainOption = "null",
+    on_uncertain: Annotated[UncertainPolicy, _ON_UNCERTAIN] = "null",
     criteria_per_call: CriteriaPerCallOption = None,
     rationale: Annotated[
         bool,
@@ -168,10 +163,10 @@ def recompute(
     bonus: Annotated[
         float, typer.Option(help="Budget that all bonus criteria add to them.", rich_help_panel=REWARD)
     ] = 1.0,
-    use: UseOption = None,
-    on_failure: FailureOption = None,
+    use: Annotated[VerdictUse | None, _USE] = None,
+    on_failure: Annotated[FailurePolicy | None, _ON_FAILURE] = None,
     uncertain_band: UncertainBandOption = None,
-    on_uncertain: UncertainOption = None,
+    on_uncertain: Annotated[UncertainPolicy | None, _ON_UNCERTAIN] = None,
     format_weight: Annotated[
         float | None, typer.Option(help="Weight of the format in mode stepwise.", rich_help_panel=REWARD)
     ] = None,
