@@ -1,5 +1,7 @@
 """`adjudge cascade` and `adjudge panel`: fit how the verdicts of several judges are combined, and measure that."""
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,9 +16,8 @@ from adjudge_services.cli.judges.evaluate import (
     judge_dataset,
     judging_options,
     load_examples,
-    write_report,
 )
-from adjudge_services.cli.output import exit_with_error, file_name, out
+from adjudge_services.cli.output import err, exit_with_error, file_name, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
@@ -88,14 +89,14 @@ def cascade(
         "fitted on": f"{len(fit):,} verdicts, for at most {error:.1%} changed verdicts",
         "measured on": f"{len(held):,} verdicts of {len({one.small.row for one in held}):,} other rows",
     }
-    write_report(
-        heading,
-        {"points": _json(points), "fitted": _json([chosen] if chosen else [])},
-        as_json=as_json,
-        show=lambda: _show_curve(points, chosen, heading),
-        html=html,
-        page=lambda: cascade_html(points, chosen, heading),
-    )
+    if html is not None:
+        html.write_text(cascade_html(points, chosen, heading), encoding="utf-8")
+        err.print(f"wrote {html}", highlight=False)
+    if as_json:
+        sys.stdout.write(json.dumps(heading | {"points": _json(points), "fitted": _json([chosen] if chosen else [])}))
+        sys.stdout.write("\n")
+    else:
+        _show_curve(points, chosen, heading)
     if band is None or chosen is None:
         exit_with_error(f"no band was fitted: {why}")
     if name is None:
@@ -139,7 +140,6 @@ def panel(
 ) -> None:
     """Run `adjudge panel`."""
     from judge_server.evaluation.labelled import DatasetError, half_of
-    from judge_server.evaluation.metrics import as_json as figures_as_json
     from judge_server.fitting.cascades import digest_of_verdicts
     from judge_server.fitting.dawid_skene import fit_dawid_skene, measure_panel, panel_items
 
@@ -162,16 +162,14 @@ def panel(
         exit_with_error(str(problem))
     rates = list(zip(judge, fitted.model.sensitivity, fitted.model.specificity, strict=True))
     shown = {one: {"sensitivity": se, "specificity": sp} for one, se, sp in rates}
-    write_report(
-        {},
-        {
-            "prevalence": fitted.model.prevalence,
-            "judges": shown,
-            "measured": {one: figures_as_json(of) for one, of in figures.items()},
-        },
-        as_json=as_json,
-        show=lambda: _show_panel(file_name(Path(dataset)), labelled_by, len(fit), len(held), shown, figures),
-    )
+    if as_json:
+        from judge_server.evaluation.metrics import as_json as figures_as_json
+
+        measured = {one: figures_as_json(of) for one, of in figures.items()}
+        sys.stdout.write(json.dumps({"prevalence": fitted.model.prevalence, "judges": shown, "measured": measured}))
+        sys.stdout.write("\n")
+    else:
+        _show_panel(file_name(Path(dataset)), labelled_by, len(fit), len(held), shown, figures)
     if name is None:
         return
     _store(
