@@ -26,12 +26,16 @@ import httpx2
 from tests.fixtures.postgres import running_postgres, scratch_database
 
 from judge_server.api import Service, create_app
-from rubric_store import RubricStore, SQLLedger, migrations
+from rubric_store import RubricStore, RubricTexts, SQLLedger, migrations
+from trainer_client.wire import RubricContent
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
 
 STEPS, GROUP, CRITERIA, RUN, OTHER = 1000, 10, 10, "big", "other"
 OTHER_VERDICTS = 20_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
+RUBRIC = RubricContent.model_validate(
+    {"criteria": [{"id": f"c{i}", "description": f"Criterion {i}."} for i in range(CRITERIA)]}
+)
 
 
 def digest(text: str) -> bytes:
@@ -47,8 +51,8 @@ def text_row(key: bytes, value: object) -> TextRow:
 def requests(run: str, verdicts: int) -> Iterator[LedgerRows]:
     """A request per step, with so many verdicts in all."""
     draw = random.Random(run)
-    rubric = digest("rubric")
-    criteria = [{"id": f"c{i}", "description": f"Criterion {i}."} for i in range(CRITERIA)]
+    rubric = bytes.fromhex(RUBRIC.digest.removeprefix("sha256:"))
+    criteria = [criterion.model_dump(mode="json") for criterion in RUBRIC.criteria]
     for step in range(STEPS):
         key, rows = digest(run)[:8] + step.to_bytes(8, "big"), LedgerRows([text_row(rubric, criteria)], [], [], [], [])
         for place in range(verdicts // STEPS // CRITERIA):
@@ -76,7 +80,8 @@ def requests(run: str, verdicts: int) -> Iterator[LedgerRows]:
 
 async def measure(url: str) -> None:
     """Ask for each page, and print what it cost."""
-    service = Service(rubrics=RubricStore(url), ledger=SQLLedger(url))
+    service = Service(rubrics=RubricStore(url), rubric_texts=RubricTexts(), ledger=SQLLedger(url))
+    await service.rubrics.publish("default", RUN, RUBRIC)
     transport = httpx2.ASGITransport(create_app(service))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
         listed = (await http.get(f"/console/responses?run={RUN}")).text
@@ -94,6 +99,8 @@ async def measure(url: str) -> None:
             f"/console/responses?run={RUN}&criterion=c3&outcome=passed",
             f"/console/responses?run={RUN}&criterion=c3&outcome=failed",
             group,
+            "/console/rubrics",
+            f"/console/rubric?reference={RUN}",
         ):
             waited, used = [], []
             for _ in range(5):

@@ -20,7 +20,7 @@ from tests.judge_server import support
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, STEPPED
 from tests.judge_server.test_console import HOSTILE, checked, keyed, links, page, recorded
-from tests.judge_server.test_console_rubrics import publish, token_of
+from tests.judge_server.test_console_rubrics import publish, refuse_the_first, token_of
 from trainer_client.wire import GroupRewards, RewardRequest
 from trainer_client.wire.tenants import Limits
 
@@ -95,7 +95,10 @@ async def test_a_pasted_conversation_is_divided_at_the_last_turn(recorded: httpx
         {"role": "assistant", "content": "Yes, it is."},
     ]
     text = checked(await ask(recorded, json.dumps(conversation), prompt=""))
-    assert "Yes, it is." in text.partition('id="results"')[2]
+    results = text.partition('id="results"')[2]
+    assert "Yes, it is." in results
+    assert "no divisor" in results
+    assert "assistant, tool calls" in results
     request = PlaygroundForm(responses=[json.dumps(conversation)], rubric="r").request(None)
     assert [message.role for message in request.groups[0].prompt] == ["user"]  # type: ignore[union-attr]
     assert len(request.groups[0].responses[0]) == 3  # type: ignore[arg-type]
@@ -120,8 +123,9 @@ async def test_a_pasted_conversation_is_divided_at_the_last_turn(recorded: httpx
     ],
 )  # fmt: skip
 async def test_a_refused_request_gets_the_form_again_with_the_reason(
-    recorded: httpx2.AsyncClient, fields: dict[str, Any], status: int, told: str
+    recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], status: int, told: str
 ) -> None:
+    monkeypatch.setattr("judge_server.verifiers.Checker.first_unusable", refuse_the_first)
     responses = fields.pop("response", ["Yes & no."])
     answer = await ask(recorded, *responses, **fields)
     text = checked(answer)

@@ -45,6 +45,11 @@ async def publish(http: httpx2.AsyncClient, name: str, given: list[dict[str, Any
     return found
 
 
+async def refuse_the_first(*_: Any) -> tuple[int, str]:
+    """Stands in for the workers that compile patterns, whose start takes a second: refuses the first pattern."""
+    return 0, "it is no regular expression"
+
+
 def reworded(text: str) -> list[dict[str, Any]]:
     """The criteria with another text for the first."""
     return [CRITERIA[0] | {"description": text}, *CRITERIA[1:]]
@@ -135,8 +140,9 @@ async def test_a_text_is_previewed_and_published(recorded: httpx2.AsyncClient) -
     ],
 )
 async def test_what_cannot_be_published_is_said_beside_the_text(
-    recorded: httpx2.AsyncClient, name: str, text: str, told: str
+    recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, name: str, text: str, told: str
 ) -> None:
+    monkeypatch.setattr("judge_server.verifiers.Checker.first_unusable", refuse_the_first)
     answer = await send(recorded, "rubric/publish", name=name, parent="", text=text)
     assert answer.status_code == 422
     shown = checked(answer)

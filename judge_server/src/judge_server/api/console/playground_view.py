@@ -1,5 +1,6 @@
 """What the playground shows of an answer: each response with its steps coloured, and why it has its reward."""
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,12 +28,16 @@ class StepText(NamedTuple):
 
 
 class JudgedResponse(NamedTuple):
-    """A response of the playground, judged: its place in the request, its answer, its text in parts, and why."""
+    """A response of the playground, judged: its place in the request, its answer, its text in parts, and why.
+
+    `messages` are those of a response without steps that was sent as messages, as JSON; None for any other.
+    """
 
     number: int
     answer: ResponseReward
     parts: tuple[StepText, ...]
     explanation: Explanation
+    messages: str | None = None
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
@@ -59,7 +64,10 @@ def judged_responses(
         judged = judged_content(response, request.judging.reasoning)
         recorded = RecordedReward(request.reward.mode, answer.reward, answer.status, has_format(judged.text))
         explanation = explain(recorded, criteria, answer.verdicts)
-        shown.append(JudgedResponse(n + 1, answer, _parts(response, judged.text, answer), explanation))
+        messages = None
+        if not isinstance(response.text, str) and not any(step.number for step in answer.steps):
+            messages = json.dumps([message.model_dump(mode="json") for message in response.text])
+        shown.append(JudgedResponse(n + 1, answer, _parts(response, judged.text, answer), explanation, messages))
     return shown
 
 
