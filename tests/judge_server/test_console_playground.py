@@ -78,7 +78,7 @@ async def test_a_published_rubric_is_picked_and_steps_are_coloured(recorded: htt
     assert '<option value="primes">' in form
     text = checked(await ask(recorded, STEPPED, rubric="primes@1", rubric_text="", mode="stepwise", on_failure="skip"))
     results = text.partition('id="results"')[2]
-    steps = re.findall(r'<span class="step (?:plus p\d|minus m\d|s0)" id="step-1-(\d)">([^<]*)</span>', results)
+    steps = re.findall(r'<span class="step (?:plus p\d|minus n\d|s0)" id="step-1-(\d)">([^<]*)</span>', results)
     assert [number for number, _ in steps] == ["1", "2"]
     assert "".join(html.unescape(part) for _, part in steps).replace("\n", "") in STEPPED.replace("\n", "")
     linked = set(re.findall(r'href="#verdict-1-(\w+)"', results))
