@@ -105,7 +105,7 @@ def test_a_set_of_templates_that_cannot_be_used_is_refused(
 
 
 def test_rubrics_are_published_with_their_lineage(model: WritingModel, file: Path, out: Path) -> None:
-    result = generate(model, file, out, "--prefix", "team/", "--set", "most=5")
+    result = generate(model, file, out, "--prefix", "team/", "--set", "max_criteria=5")
     assert result.exit_code == 0, result.output
     assert "6 rubrics from 6 inputs" in result.stdout
     assert "6 new in the store" in result.stderr
@@ -119,7 +119,7 @@ def test_rubrics_are_published_with_their_lineage(model: WritingModel, file: Pat
         assert [c.model_dump(mode="json", exclude_none=True) for c in version.criteria] == record["criteria"]
         assert version.lineage is not None
         assert (version.lineage.generator, version.lineage.model) == ("toy", "writer")
-        assert version.lineage.parameters == {"most": 5, "temperature": 0.0}
+        assert version.lineage.parameters == {"max_criteria": 5, "temperature": 0.0}
         assert version.lineage.source_digest == record["source_digest"]
         assert (version.lineage.operation_id or "").startswith("op-")
         assert version.metadata == record["metadata"]
@@ -189,9 +189,9 @@ def test_an_engine_that_goes_away_ends_the_run_and_the_next_one_goes_on(file: Pa
     [
         (["generate", "nothing"], "adjudge generate KIND INPUT.jsonl --output DIR"),
         (["generate", "nothing", "IN", "--output", "OUT"], "there is no generator 'nothing'"),
-        (["generate", "toy", "IN", "--output", "OUT", "--set", "most=many"], "most"),
+        (["generate", "toy", "IN", "--output", "OUT", "--set", "max_criteria=many"], "max_criteria"),
         (["generate", "toy", "IN", "--output", "OUT", "--set", "mist=3"], "mist"),
-        (["generate", "toy", "IN", "--output", "OUT", "--set", "most"], "NAME=VALUE"),
+        (["generate", "toy", "IN", "--output", "OUT", "--set", "max_criteria"], "NAME=VALUE"),
         (["generate", "toy", "IN", "--output", "OUT", "--engine", "nowhere://"], "engine scheme"),
         (["generate", "toy", "IN", "--output", "OUT", "--engine", "openai+http://127.0.0.1:9/v1"], "127.0.0.1:9"),
     ],
@@ -209,7 +209,7 @@ def test_a_command_that_cannot_work_says_why(file: Path, out: Path, arguments: l
 def test_the_list_shows_every_generator_with_its_inputs_and_parameters() -> None:
     shown = RUN.invoke(app, ["generate", "--list"])
     assert shown.exit_code == 0
-    for word in ("toy", "answer → criteria", "question (required)", "most=4", *GENERATORS):
+    for word in ("toy", "answer → criteria", "question (required)", "max_criteria=4", *GENERATORS):
         assert word in shown.stdout
 
 

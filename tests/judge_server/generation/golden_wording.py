@@ -20,16 +20,16 @@ ANALYSIS = {
     "depth": "introductory",
     "reasoning_mode": "definition",
 }
-BOUNDS = {"fewest": 3, "most": 5}
+BOUNDS = {"min_criteria": 3, "max_criteria": 5}
 ABOUT = {"question": HOSTILE}
 
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "agreement": {"": ABOUT | {"ground_truth": "yes", "answer": ANSWER}},
     "answer": {"": ABOUT},
     "contrastive.rubric": {
-        "both": ABOUT | {"ground_truth": "yes", "right": [ANSWER, "Yes."], "wrong": [HOSTILE], "most": 8},
-        "right": ABOUT | {"ground_truth": "yes", "right": [ANSWER], "wrong": [], "most": 8},
-        "wrong": ABOUT | {"ground_truth": "yes", "right": [], "wrong": ["No."], "most": 8},
+        "both": ABOUT | {"ground_truth": "yes", "right": [ANSWER, "Yes."], "wrong": [HOSTILE], "max_criteria": 8},
+        "right": ABOUT | {"ground_truth": "yes", "right": [ANSWER], "wrong": [], "max_criteria": 8},
+        "wrong": ABOUT | {"ground_truth": "yes", "right": [], "wrong": ["No."], "max_criteria": 8},
     },
     "contrastive.solution": {"": ABOUT},
     "document.analysis": {"": {"passage": HOSTILE}},

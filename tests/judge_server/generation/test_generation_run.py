@@ -95,7 +95,9 @@ async def test_another_way_of_making_makes_anew(tmp_path: Path, out: Path, toy: 
     file = write(tmp_path / "in.jsonl", lines(*questions(2)))
     await toy.run(file, ToyScript())
     again = ToyScript()
-    await toy.run(file, again, **({"parameters": {"most": 9}} if what == "parameters" else {"model": "another"}))
+    await toy.run(
+        file, again, **({"parameters": {"max_criteria": 9}} if what == "parameters" else {"model": "another"})
+    )
     assert len(again.questions) == 2
 
 

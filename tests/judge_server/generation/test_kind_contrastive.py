@@ -90,8 +90,8 @@ async def test_a_rubric_as_large_as_the_largest_of_the_papers_corpus_is_made(
     made = await make(generators, told, ANSWER, WRONG)
     assert [c.kind for c in made.content.criteria] == ["suggest"] * 6 + ["pitfall"] * 3 + ["bonus"] * 2 + ["answer"]
     assert "at most 8 items" in told.asked[0][1]
-    assert await reason(generators, ModelScript(RUBRIC | items), ANSWER, WRONG, most=11) == "too_many"
-    assert await reason(generators, ModelScript(RUBRIC | items), ANSWER, WRONG, most_pitfall=2) == "too_many"
+    assert await reason(generators, ModelScript(RUBRIC | items), ANSWER, WRONG, max_criteria=11) == "too_many"
+    assert await reason(generators, ModelScript(RUBRIC | items), ANSWER, WRONG, max_pitfall=2) == "too_many"
 
 
 @pytest.mark.parametrize(("solution", "flag"), [(ANSWER, "all_right"), (WRONG, "all_wrong")])

@@ -152,8 +152,8 @@ async def test_a_criterion_that_lacks_a_field_spoils_the_example(change: dict[st
 
 
 async def test_a_rubric_that_weighs_too_little_in_all_is_discarded() -> None:
-    assert (await make(ModelScript(*GOOD), least_total_weight=15)).content.criteria
-    assert await reason(*GOOD, least_total_weight=15.5) == "bad_weight"
+    assert (await make(ModelScript(*GOOD), min_total_weight=15)).content.criteria
+    assert await reason(*GOOD, min_total_weight=15.5) == "bad_weight"
 
 
 async def test_an_analysis_that_says_nothing_is_no_analysis() -> None:

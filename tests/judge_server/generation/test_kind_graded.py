@@ -114,10 +114,10 @@ async def test_where_none_tells_the_responses_apart_there_is_no_new_version(find
 
 
 async def test_the_oldest_evolved_criteria_make_room_and_the_first_ones_never(find: RubricLookup) -> None:
-    made = await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), find, most_evolved=3)
+    made = await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), find, max_evolved=3)
     assert [c.id for c in made.content.criteria][:2] == ["first", "evolved-2"]
     assert len(made.content.criteria) == 4
-    made = await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), find, most_evolved=1)
+    made = await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), find, max_evolved=1)
     assert made.content.criteria[0].id == "first"
     assert not {"evolved-1", "evolved-2"} & {c.id for c in made.content.criteria}
 

@@ -168,7 +168,7 @@ async def test_an_engine_that_gives_no_answer_is_no_discard(generators: list[Ref
 
 async def test_the_model_is_held_to_the_bounds_it_was_told(generators: list[ReferenceGenerator]) -> None:
     told = ModelScript(criteria([FACT]))
-    await make(generators, GIVEN, told, fewest=1, most=2, temperature=0.5, seed=3, rubric_tokens=99)
+    await make(generators, GIVEN, told, min_criteria=1, max_criteria=2, temperature=0.5, seed=3, rubric_tokens=99)
     form = told.calls[0].answer
     assert isinstance(form, JsonOutput)
     assert '"maxItems":2,"minItems":1' in form.schema

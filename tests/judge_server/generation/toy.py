@@ -21,7 +21,7 @@ class ToyRow(InputRow):
 
 
 class ToyParameters(Parameters):
-    most: int = 4
+    max_criteria: int = 4
     temperature: float = 0.0
 
 
@@ -53,8 +53,8 @@ class ToyGenerator(Generator[ToyRow, ToyParameters]):
     async def make(self, row: ToyRow, writer: Writer) -> GeneratedRubric:
         answer = await writer.write_text(f"Answer: {row.question}", max_tokens=64)
         items = (await writer.write_json(Items, f"Criteria for: {row.question}", max_tokens=512)).items
-        if len(items) > self.parameters.most:
-            raise RubricDiscarded("too_many", f"{len(items)} criteria, at most {self.parameters.most}")
+        if len(items) > self.parameters.max_criteria:
+            raise RubricDiscarded("too_many", f"{len(items)} criteria, at most {self.parameters.max_criteria}")
         criteria = tuple(
             Criterion(id=f"c{n}", description=item.text, weight=item.weight) for n, item in enumerate(items, 1)
         )

@@ -30,24 +30,24 @@ class RubricRules:
     """The rules for the rubrics of a generator.
 
     Attributes:
-        fewest: minimum number of criteria.
-        most: maximum number of criteria.
+        min_criteria: minimum number of criteria.
+        max_criteria: maximum number of criteria.
         kinds: allowed kinds of criteria.
         lowest: minimum weight.
         highest: maximum weight.
         integer_weights: weights must be integers other than 0.
         positive: at least one weight must be above 0.
-        least_total: minimum sum of the weights.
+        min_total: minimum sum of the weights.
     """
 
-    fewest: int
-    most: int
+    min_criteria: int
+    max_criteria: int
     kinds: Collection[str]
     lowest: float
     highest: float
     integer_weights: bool = True
     positive: bool = True
-    least_total: float = 0.0
+    min_total: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def check_drafts(drafts: Sequence[Draft], rules: RubricRules, *, references: Ite
     if rules.positive and not any(draft.weight > 0 for draft in drafts):
         raise RubricDiscarded("bad_weight", "no criterion has a weight above 0")
     total = sum(draft.weight for draft in drafts)
-    if rules.least_total > 0 and total < rules.least_total:
+    if rules.min_total > 0 and total < rules.min_total:
         raise RubricDiscarded(
-            "bad_weight", f"the weights add up to {total:g}; at least {rules.least_total:g} is required"
+            "bad_weight", f"the weights add up to {total:g}; at least {rules.min_total:g} is required"
         )
     check_distinct([draft.description for draft in drafts])
     check_leaks([draft.description for draft in drafts], references)
@@ -144,10 +144,10 @@ def criteria_from_drafts(drafts: Iterable[Draft]) -> tuple[Criterion, ...]:
 
 
 def _check_count(count: int, rules: RubricRules) -> None:
-    if count < rules.fewest:
-        raise RubricDiscarded("too_few", f"there are {count} criteria; at least {rules.fewest} are required")
-    if count > rules.most:
-        raise RubricDiscarded("too_many", f"there are {count} criteria; the limit is {rules.most}")
+    if count < rules.min_criteria:
+        raise RubricDiscarded("too_few", f"there are {count} criteria; at least {rules.min_criteria} are required")
+    if count > rules.max_criteria:
+        raise RubricDiscarded("too_many", f"there are {count} criteria; the limit is {rules.max_criteria}")
 
 
 def _check_weight(number: int, weight: float, rules: RubricRules) -> None:

@@ -26,7 +26,7 @@ from judge_server.prompts.sources import read_source
 TEMPLATE_VERSION = "1"
 
 OPTIONAL_VARIABLES = frozenset(
-    {"fewest", "most", "scale", "known", "analysis", "name", "negative", "kind", "correct", "focus"}
+    {"min_criteria", "max_criteria", "scale", "known", "analysis", "name", "negative", "kind", "correct", "focus"}
 )
 """Variables that an override need not use: hints, and bounds, which are checked in any case."""
 

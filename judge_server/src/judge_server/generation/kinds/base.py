@@ -197,22 +197,22 @@ def enum_schema(*values: str) -> Any:
     return WithJsonSchema({"type": "string", "enum": list(values)})
 
 
-def list_schema(item: Any, fewest: int, most: int) -> Any:
-    """Ask for `fewest` to `most` items in the JSON Schema; the field itself still parses a list of any length."""
+def list_schema(item: Any, min_items: int, max_items: int) -> Any:
+    """Ask for `min_items` to `max_items` items in the JSON Schema; the field still parses a list of any length."""
     [schema] = [one.json_schema for one in item.__metadata__ if isinstance(one, WithJsonSchema)]
-    return WithJsonSchema({"type": "array", "items": schema, "minItems": fewest, "maxItems": most})
+    return WithJsonSchema({"type": "array", "items": schema, "minItems": min_items, "maxItems": max_items})
 
 
-def with_criteria(shape: type[ShapeT], fewest: int, most: int) -> type[ShapeT]:
-    """Derive a shape whose list `criteria` has `fewest` to `most` items."""
-    derived: type[ShapeT] = _bounded(shape, fewest, most)
+def with_criteria(shape: type[ShapeT], min_criteria: int, max_criteria: int) -> type[ShapeT]:
+    """Derive a shape whose list `criteria` has `min_criteria` to `max_criteria` items."""
+    derived: type[ShapeT] = _bounded(shape, min_criteria, max_criteria)
     return derived
 
 
 @cache
-def _bounded(shape: type[BaseModel], fewest: int, most: int) -> Any:
-    bounded: Any = (shape.model_fields["criteria"].annotation, Field(min_length=fewest, max_length=most))
-    return create_model(f"{shape.__name__}From{fewest}To{most}", __base__=shape, criteria=bounded)
+def _bounded(shape: type[BaseModel], min_criteria: int, max_criteria: int) -> Any:
+    bounded: Any = (shape.model_fields["criteria"].annotation, Field(min_length=min_criteria, max_length=max_criteria))
+    return create_model(f"{shape.__name__}From{min_criteria}To{max_criteria}", __base__=shape, criteria=bounded)
 
 
 ANSWER_PROMPTS = GeneratorTemplates("solver.system", "answer")

@@ -44,7 +44,7 @@ class ContrastiveParameters(WritingParameters):
         shown: maximum number of right solutions, and of wrong ones, in the prompt.
         solution_characters: number of leading characters of each solution in the prompt.
         asked: maximum number of items to ask for (the paper's prompt: 8).
-        most, most_suggest, most_pitfall, most_bonus: maximum number of items to accept, in total and per kind. The
+        max_criteria, max_suggest, max_pitfall, max_bonus: maximum number of items to accept, in total and per kind. The
             defaults are the largest counts in the paper's corpus (Table 12), where some rubrics exceed the prompt's 8.
     """
 
@@ -53,10 +53,10 @@ class ContrastiveParameters(WritingParameters):
     shown: int = Field(default=4, ge=1, le=32)
     solution_characters: int = Field(default=4_000, ge=100)
     asked: int = Field(default=8, ge=2, le=64)
-    most: int = Field(default=12, ge=2, le=64)
-    most_suggest: int = Field(default=8, ge=1, le=32)
-    most_pitfall: int = Field(default=3, ge=0, le=32)
-    most_bonus: int = Field(default=2, ge=0, le=32)
+    max_criteria: int = Field(default=12, ge=2, le=64)
+    max_suggest: int = Field(default=8, ge=1, le=32)
+    max_pitfall: int = Field(default=3, ge=0, le=32)
+    max_bonus: int = Field(default=2, ge=0, le=32)
 
 
 class ContrastiveRubric(BaseModel):
@@ -181,23 +181,25 @@ class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParamete
             ground_truth=row.ground_truth,
             right=right,
             wrong=wrong,
-            most=min(parameters.asked, parameters.most),
+            max_criteria=min(parameters.asked, parameters.max_criteria),
         )
-        shape = _bounded(parameters.most_suggest, parameters.most_pitfall, parameters.most_bonus)
+        shape = _bounded(parameters.max_suggest, parameters.max_pitfall, parameters.max_bonus)
         written = await self.write_draft(writer, shape, prompt)
         if not written.suggest:
             raise RubricDiscarded("too_few", "there is no suggest item; at least one is required")
         texts = {"suggest": written.suggest, "pitfall": written.pitfall, "bonus": written.bonus}
-        for kind, most in (
-            ("suggest", parameters.most_suggest),
-            ("pitfall", parameters.most_pitfall),
-            ("bonus", parameters.most_bonus),
+        for kind, limit in (
+            ("suggest", parameters.max_suggest),
+            ("pitfall", parameters.max_pitfall),
+            ("bonus", parameters.max_bonus),
         ):
-            if len(texts[kind]) > most:
-                raise RubricDiscarded("too_many", f"there are {len(texts[kind])} {kind} items; the limit is {most}")
+            if len(texts[kind]) > limit:
+                raise RubricDiscarded("too_many", f"there are {len(texts[kind])} {kind} items; the limit is {limit}")
         items = [(kind, text) for kind in texts for text in texts[kind]] + [("answer", written.answer)]
         drafts = [Draft(_strip_tag(text), kind) for kind, text in items]
-        check_drafts(drafts, RubricRules(2, parameters.most, KINDS, 1, 1), references=halves["right"] + halves["wrong"])
+        check_drafts(
+            drafts, RubricRules(2, parameters.max_criteria, KINDS, 1, 1), references=halves["right"] + halves["wrong"]
+        )
         await self._check_answer(row, drafts[-1].description, writer)
         return tuple(
             one.model_copy(update={"verification": MathVerification(method="math", expected=row.ground_truth)})

@@ -58,8 +58,8 @@ class DocumentParameters(WritingParameters):
 
     Attributes:
         questions: number of questions per document, each with its own rubric.
-        fewest, most: minimum and maximum number of criteria in a rubric.
-        least_total_weight: minimum sum of a rubric's weights.
+        min_criteria, max_criteria: minimum and maximum number of criteria in a rubric.
+        min_total_weight: minimum sum of a rubric's weights.
         passage_characters: number of leading characters of a document to read.
         enrichment: run a second pass over each criterion that rewrites its cues, terms, concepts and verification,
             all of which the rubric already has.
@@ -69,9 +69,9 @@ class DocumentParameters(WritingParameters):
 
     rubric_tokens: int = Field(default=4_000, ge=16, le=32_768)
     questions: int = Field(default=1, ge=1, le=50)
-    fewest: int = Field(default=5, ge=1, le=10)
-    most: int = Field(default=10, ge=1, le=10)
-    least_total_weight: float = Field(default=0, ge=0)
+    min_criteria: int = Field(default=5, ge=1, le=10)
+    max_criteria: int = Field(default=10, ge=1, le=10)
+    min_total_weight: float = Field(default=0, ge=0)
     passage_characters: int = Field(default=8_000, ge=200)
     enrichment: bool = False
     analysis_tokens: int = Field(default=300, ge=16)
@@ -184,26 +184,26 @@ class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
             passage=passage,
             analysis=analysis,
             focus=None if number is None else concepts[(number - 1) % len(concepts)],
-            fewest=parameters.fewest,
-            most=parameters.most,
+            min_criteria=parameters.min_criteria,
+            max_criteria=parameters.max_criteria,
         )
-        shape = with_criteria(Task, parameters.fewest, parameters.most)
+        shape = with_criteria(Task, parameters.min_criteria, parameters.max_criteria)
         task = await self.write_draft(writer, shape, prompt, seed=parameters.seed + (number or 1) - 1)
         if not task.question.strip():
             raise RubricDiscarded("wrong_shape", "the question is empty")
         check_self_contained("the question", task.question)
         drafts = [Draft(item.description, weight=item.weight) for item in task.criteria]
-        least = parameters.least_total_weight
+        least = parameters.min_total_weight
         check_drafts(
             drafts,
             RubricRules(
-                parameters.fewest,
-                parameters.most,
+                parameters.min_criteria,
+                parameters.max_criteria,
                 ("point",),
                 0,
                 MAX_CRITERION_WEIGHT,
                 integer_weights=False,
-                least_total=least,
+                min_total=least,
             ),
         )
         for at, item in enumerate(task.criteria, 1):

@@ -35,10 +35,10 @@ class GateRow(QuestionRow):
 
 
 class GateParameters(WritingParameters):
-    """How many criteria are written, from `fewest` to `most`, and how many of them must remain: `kept`."""
+    """How many criteria are written, `min_criteria` to `max_criteria`, and how many of them must remain: `kept`."""
 
-    fewest: int = Field(default=3, ge=1, le=16)
-    most: int = Field(default=8, ge=1, le=16)
+    min_criteria: int = Field(default=3, ge=1, le=16)
+    max_criteria: int = Field(default=8, ge=1, le=16)
     kept: int = Field(default=2, ge=1, le=16)
 
 
@@ -109,13 +109,17 @@ class GateGenerator(TemplateGenerator[GateRow, GateParameters]):
             "gate.rubric",
             question=row.question,
             reference_answer=row.reference_answer,
-            fewest=parameters.fewest,
-            most=parameters.most,
+            min_criteria=parameters.min_criteria,
+            max_criteria=parameters.max_criteria,
         )
-        written = await self.write_draft(writer, with_criteria(GateRubric, parameters.fewest, parameters.most), prompt)
+        written = await self.write_draft(
+            writer, with_criteria(GateRubric, parameters.min_criteria, parameters.max_criteria), prompt
+        )
         drafts = [Draft(text) for text in written.criteria]
         check_drafts(
-            drafts, RubricRules(parameters.fewest, parameters.most, ("point",), 1, 1), references=[row.reference_answer]
+            drafts,
+            RubricRules(parameters.min_criteria, parameters.max_criteria, ("point",), 1, 1),
+            references=[row.reference_answer],
         )
         return drafts
 
@@ -150,10 +154,10 @@ class GradedRow(QuestionRow):
 
 
 class GradedParameters(WritingParameters):
-    """At least `fewest` positive criteria, at most `most` of each sign, and the highest grade, `scale`."""
+    """At least `min_criteria` positive criteria, at most `max_criteria` of each sign; the highest grade is `scale`."""
 
-    fewest: int = Field(default=2, ge=1, le=8)
-    most: int = Field(default=5, ge=1, le=8)
+    min_criteria: int = Field(default=2, ge=1, le=8)
+    max_criteria: int = Field(default=5, ge=1, le=8)
     scale: int = Field(default=4, ge=1, le=100)
 
 
@@ -165,11 +169,13 @@ class GradedRubric(BaseModel):
 
 
 @cache
-def graded_rubric(fewest: int, most: int) -> type[GradedRubric]:
-    """Derive the shape with `fewest` to `most` positive and 1 to `most` negative criteria."""
-    positive: Any = (Annotated[list[Sentence], list_schema(Sentence, fewest, most)], ...)
-    negative: Any = (Annotated[list[Sentence], list_schema(Sentence, 1, most)], ...)
-    return create_model(f"GradedRubricOf{fewest}To{most}", __base__=GradedRubric, positive=positive, negative=negative)
+def graded_rubric(min_criteria: int, max_criteria: int) -> type[GradedRubric]:
+    """Derive the shape with `min_criteria` to `max_criteria` positive and 1 to `max_criteria` negative criteria."""
+    positive: Any = (Annotated[list[Sentence], list_schema(Sentence, min_criteria, max_criteria)], ...)
+    negative: Any = (Annotated[list[Sentence], list_schema(Sentence, 1, max_criteria)], ...)
+    return create_model(
+        f"GradedRubricOf{min_criteria}To{max_criteria}", __base__=GradedRubric, positive=positive, negative=negative
+    )
 
 
 class GradedGenerator(TemplateGenerator[GradedRow, GradedParameters]):
@@ -196,16 +202,18 @@ class GradedGenerator(TemplateGenerator[GradedRow, GradedParameters]):
             "graded.rubric",
             question=row.question,
             reference_answer=row.reference_answer,
-            fewest=parameters.fewest,
-            most=parameters.most,
+            min_criteria=parameters.min_criteria,
+            max_criteria=parameters.max_criteria,
         )
-        written = await self.write_draft(writer, graded_rubric(parameters.fewest, parameters.most), prompt)
+        written = await self.write_draft(
+            writer, graded_rubric(parameters.min_criteria, parameters.max_criteria), prompt
+        )
         _check_counts(written, parameters)
         signed = [(text, 1.0) for text in written.positive] + [(text, -1.0) for text in written.negative]
         drafts = [Draft(text, weight=sign) for text, sign in signed]
         check_drafts(
             drafts,
-            RubricRules(parameters.fewest, 2 * parameters.most, ("point",), -1, 1),
+            RubricRules(parameters.min_criteria, 2 * parameters.max_criteria, ("point",), -1, 1),
             references=[row.reference_answer],
         )
         criteria = _criteria(drafts, parameters.scale)
@@ -219,13 +227,16 @@ class GradedGenerator(TemplateGenerator[GradedRow, GradedParameters]):
 
 
 def _check_counts(written: GradedRubric, parameters: GradedParameters) -> None:
-    if len(written.positive) < parameters.fewest:
+    if len(written.positive) < parameters.min_criteria:
         raise RubricDiscarded(
-            "too_few", f"there are {len(written.positive)} positive criteria; at least {parameters.fewest} are required"
+            "too_few",
+            f"there are {len(written.positive)} positive criteria; at least {parameters.min_criteria} are required",
         )
     for sign, texts in (("positive", written.positive), ("negative", written.negative)):
-        if len(texts) > parameters.most:
-            raise RubricDiscarded("too_many", f"there are {len(texts)} {sign} criteria; the limit is {parameters.most}")
+        if len(texts) > parameters.max_criteria:
+            raise RubricDiscarded(
+                "too_many", f"there are {len(texts)} {sign} criteria; the limit is {parameters.max_criteria}"
+            )
 
 
 def _criteria(drafts: list[Draft], scale: int) -> tuple[Criterion, ...]:

@@ -49,22 +49,22 @@ class EvolvingParameters(WritingParameters):
     """How much a rubric may change at a time.
 
     Attributes:
-        fewest: minimum number of new criteria to write.
-        most: maximum number of new criteria to write.
+        min_criteria: minimum number of new criteria to write.
+        max_criteria: maximum number of new criteria to write.
         scale: the highest grade.
-        least_spread: minimum difference between a criterion's highest and lowest grade of the responses.
-        most_evolved: maximum number of evolved criteria in a rubric; the newest are kept.
+        min_spread: minimum difference between a criterion's highest and lowest grade of the responses.
+        max_evolved: maximum number of evolved criteria in a rubric; the newest are kept.
         shown: maximum number of responses to compare.
         response_characters: number of leading characters of each response to read.
         show_known: show the rubric's criteria to the model that writes new ones. A small model copies them; repeated
             criteria are dropped either way.
     """
 
-    fewest: int = Field(default=1, ge=1, le=8)
-    most: int = Field(default=3, ge=1, le=8)
+    min_criteria: int = Field(default=1, ge=1, le=8)
+    max_criteria: int = Field(default=3, ge=1, le=8)
     scale: int = Field(default=4, ge=1, le=10)
-    least_spread: int = Field(default=1, ge=1, le=10)
-    most_evolved: int = Field(default=12, ge=1, le=256)
+    min_spread: int = Field(default=1, ge=1, le=10)
+    max_evolved: int = Field(default=12, ge=1, le=256)
     shown: int = Field(default=8, ge=2, le=64)
     response_characters: int = Field(default=4_000, ge=100)
     show_known: bool = True
@@ -112,9 +112,7 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
         responses = [one[: parameters.response_characters] for one in row.responses[: parameters.shown]]
         drafts = await self._write_drafts(row, responses, known, writer)
         grades = await self._grades(row, responses, drafts, writer)
-        discriminating = [
-            draft for draft in drafts if max(grades[draft]) - min(grades[draft]) >= parameters.least_spread
-        ]
+        discriminating = [draft for draft in drafts if max(grades[draft]) - min(grades[draft]) >= parameters.min_spread]
         if not discriminating:
             raise RubricDiscarded("no_contrast", f"each of the {len(drafts)} new criteria grades all responses alike")
         criteria = self._merge_criteria(known, discriminating)
@@ -139,16 +137,16 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
             question=row.question,
             responses=responses,
             known=[one.description for one in known] if parameters.show_known else [],
-            fewest=parameters.fewest,
-            most=parameters.most,
+            min_criteria=parameters.min_criteria,
+            max_criteria=parameters.max_criteria,
         )
         written = await self.write_draft(
-            writer, with_criteria(EvolvingRubric, parameters.fewest, parameters.most), prompt
+            writer, with_criteria(EvolvingRubric, parameters.min_criteria, parameters.max_criteria), prompt
         )
         drafts = [_draft(number, item) for number, item in enumerate(written.criteria, 1)]
         check_drafts(
             drafts,
-            RubricRules(parameters.fewest, parameters.most, ("point",), -1, 1, positive=not known),
+            RubricRules(parameters.min_criteria, parameters.max_criteria, ("point",), -1, 1, positive=not known),
             references=responses,
         )
         known_texts = {tuple(words(one.description)) for one in known}
@@ -192,7 +190,7 @@ class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
             for draft in new
         ]
         older = [one for one in known if EVOLVED_TAG in one.tags]
-        remaining = max(0, self.parameters.most_evolved - len(added))
+        remaining = max(0, self.parameters.max_evolved - len(added))
         retained = older[len(older) - remaining :] if remaining < len(older) else older
         return (*(one for one in known if EVOLVED_TAG not in one.tags or one in retained), *added)
 

@@ -31,10 +31,10 @@ class PointsRow(QuestionRow):
 
 
 class PointsParameters(WritingParameters):
-    """The minimum and maximum number of criteria, `fewest` and `most`."""
+    """The minimum and maximum number of criteria, `min_criteria` and `max_criteria`."""
 
-    fewest: int = Field(default=3, ge=1, le=20)
-    most: int = Field(default=10, ge=1, le=20)
+    min_criteria: int = Field(default=3, ge=1, le=20)
+    max_criteria: int = Field(default=10, ge=1, le=20)
 
 
 class PointsItem(BaseModel):
@@ -87,12 +87,16 @@ class PointsGenerator(TemplateGenerator[PointsRow, PointsParameters]):
     async def _criteria(self, row: PointsRow, ideal: str, writer: Writer) -> tuple[Criterion, ...]:
         parameters = self.parameters
         prompt = self.prompt_templates(
-            "points.rubric", question=row.question, ideal_answer=ideal, fewest=parameters.fewest, most=parameters.most
+            "points.rubric",
+            question=row.question,
+            ideal_answer=ideal,
+            min_criteria=parameters.min_criteria,
+            max_criteria=parameters.max_criteria,
         )
         written = await self.write_draft(
-            writer, with_criteria(PointsRubric, parameters.fewest, parameters.most), prompt
+            writer, with_criteria(PointsRubric, parameters.min_criteria, parameters.max_criteria), prompt
         )
         drafts = [Draft(item.description, weight=item.points) for item in written.criteria]
-        rules = RubricRules(parameters.fewest, parameters.most, ("point",), -MAX_POINTS, MAX_POINTS)
+        rules = RubricRules(parameters.min_criteria, parameters.max_criteria, ("point",), -MAX_POINTS, MAX_POINTS)
         check_drafts(drafts, rules, references=[ideal])
         return criteria_from_drafts(drafts)

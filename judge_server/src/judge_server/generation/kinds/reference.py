@@ -38,12 +38,12 @@ class ReferenceParameters(WritingParameters):
     """Bounds of a rubric.
 
     Attributes:
-        fewest, most: minimum and maximum number of criteria.
+        min_criteria, max_criteria: minimum and maximum number of criteria.
         reference_characters: maximum length of a reference answer; an input with a longer one is discarded.
     """
 
-    fewest: int = Field(default=3, ge=1, le=10)
-    most: int = Field(default=10, ge=1, le=10)
+    min_criteria: int = Field(default=3, ge=1, le=10)
+    max_criteria: int = Field(default=10, ge=1, le=10)
     reference_characters: int = Field(default=8_000, ge=1)
 
 
@@ -135,11 +135,11 @@ class ReferenceGenerator(TemplateGenerator[ReferenceRow, ReferenceParameters]):
             question=row.question,
             reference_answer=reference,
             ground_truth=row.ground_truth,
-            fewest=parameters.fewest,
-            most=parameters.most,
+            min_criteria=parameters.min_criteria,
+            max_criteria=parameters.max_criteria,
         )
         written = await self.write_draft(
-            writer, with_criteria(ReferenceRubric, parameters.fewest, parameters.most), prompt
+            writer, with_criteria(ReferenceRubric, parameters.min_criteria, parameters.max_criteria), prompt
         )
         drafts = [
             Draft(_without_prefix(item.description), item.kind.strip().casefold(), item.weight)
@@ -147,7 +147,7 @@ class ReferenceGenerator(TemplateGenerator[ReferenceRow, ReferenceParameters]):
         ]
         check_drafts(
             drafts,
-            RubricRules(parameters.fewest, parameters.most, ("factual", "process"), 1, 5),
+            RubricRules(parameters.min_criteria, parameters.max_criteria, ("factual", "process"), 1, 5),
             references=[reference],
         )
         return criteria_from_drafts(drafts)
