@@ -27,7 +27,12 @@ async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.A
     recorder = Recorder(ledger, tmp_path / "spool")
     judge = await support.judge(ScriptedEngine(some_fail))
     service = Service(
-        rubrics=store, rubric_texts=RubricTexts(), judges={"default": judge}, recorder=recorder, ledger=ledger
+        rubrics=store,
+        rubric_texts=RubricTexts(),
+        judges={"default": judge},
+        recorder=recorder,
+        ledger=ledger,
+        labels=ledger,
     )
     transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:

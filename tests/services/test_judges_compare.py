@@ -14,7 +14,7 @@ from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from trainer_client.wire import RewardAnswer
-from trainer_client.wire.ledger_rows import UseFilter
+from trainer_client.wire.ledger_rows import UseFilter, VerdictKey
 
 RUN = CliRunner()
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief.", "weight": 2}]}
@@ -88,7 +88,32 @@ def test_a_run_with_labels_is_a_data_set(tmp_path: Path) -> None:
     labels.write_text(json.dumps({"group": "g0", "response": 9, "labels": {"a": True}}))
     refused = run("evaluate", "scripted://yes", "run:", "--labels", str(labels))
     assert "the run has no response 9 of group 'g0'" in " ".join(refused.stderr.split())
-    assert "needs --labels" in run("evaluate", "scripted://yes", "run:").stderr
+
+
+@pytest.mark.usefixtures("judged")
+def test_labels_given_in_the_console_are_a_data_set() -> None:
+    nothing = run("evaluate", "scripted://yes", "run:")
+    assert nothing.exit_code == 1
+    assert "label verdicts in the console" in " ".join(nothing.stderr.split())
+
+    async def label() -> None:
+        ledger = SQLLedger(Settings().store_url)
+        given = 0
+        for use in await ledger.uses(UseFilter(PROJECT_ID, "", limit=1000)):
+            row = use.votes[0][0]
+            if use.response.position == 1:
+                key = VerdictKey(row.run, row.request, row.place, row.slot)
+                await ledger.set_label(PROJECT_ID, key, "ada", row.criterion == "a" or given % 4 == 1)
+                given += 1
+        await ledger.close()
+
+    asyncio.run(label())
+    result = run("evaluate", "scripted://yes", "run:", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    (overall, *_) = found["agreement"]
+    assert (overall["n"], overall["figures"]["accuracy"]["value"]) == (2 * GROUPS, 0.75)
+    assert (found["labels by"], found["examples"]) == ("ada", str(GROUPS))
 
 
 @pytest.mark.usefixtures("judged")

@@ -135,6 +135,7 @@ def build_app(
         rubrics=store,
         rubric_texts=RubricTexts(),
         ledger=ledger,
+        labels=ledger,
         authenticator=authenticator,
         audit=tenants,
         idempotency_keys=keys,

@@ -112,6 +112,7 @@ class KeyedService:
             rubric_texts=RubricTexts(),
             recorder=recorder,
             ledger=ledger,
+            labels=ledger,
             authenticator=kept,
             audit=tenants,
         )

@@ -32,15 +32,16 @@ async def test_a_key_gives_its_project_its_scopes_and_its_limits() -> None:
     [
         ("read", {"read"}),
         ("rubrics:write", {"read", "rubrics:write"}),
+        ("labels:write", {"read", "labels:write"}),
         ("metrics", {"metrics"}),
-        ("admin", {"read", "score", "rubrics:write", "admin"}),
+        ("admin", {"read", "score", "rubrics:write", "labels:write", "admin"}),
         ("invented", set()),
     ],
 )
 async def test_a_scope_opens_what_it_says_and_nothing_else(scope: str, permissions: set[str]) -> None:
     key_store = InMemoryApiKeyStore()
     identity = await key_store.authenticator().identify(bearer(key_store.add(scope).text))
-    for wanted in ("read", "score", "rubrics:write", "metrics", "admin"):
+    for wanted in ("read", "score", "rubrics:write", "labels:write", "metrics", "admin"):
         if wanted in permissions:
             require_scope(identity, wanted)
         else:

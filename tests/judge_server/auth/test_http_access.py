@@ -15,6 +15,7 @@ from judge_server.auth.authenticator import UsageMeter
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.auth.keyed import InMemoryApiKeyStore, KeyedService
 from tests.judge_server.golden_files import written_api
+from trainer_client.wire.ledger_rows import UseFilter, VerdictKey
 from trainer_client.wire.tenants import Limits
 
 ROUTES = [(method.upper(), path) for path, methods in written_api()["paths"].items() for method in methods]
@@ -241,6 +242,9 @@ async def test_no_project_reads_what_is_anothers(keyed: KeyedService) -> None:
     ):
         await made_by(mine)
         await keyed.recorded()
+        (use, *_) = await keyed.ledger.uses(UseFilter("default", "r"))
+        row = use.votes[0][0]
+        await keyed.ledger.set_label("default", VerdictKey("r", row.request, row.place, row.slot), "ada", True)
         digest = (await mine.get("/v1/rubrics/team/a")).json()["digest"]
         assert (await b.get(f"/v1/rubrics/{digest}")).status_code == 404
         for path in [path for method, path in KEYED if method == "GET"]:
@@ -250,6 +254,9 @@ async def test_no_project_reads_what_is_anothers(keyed: KeyedService) -> None:
             elif path in ("/v1", "/v1/ledger"):
                 assert unseen.json() == seen.json()  # of the process, not of a project
                 assert "team/a" not in unseen.text
+            elif path == "/v1/labels":
+                assert '"labels": [{' in seen.text
+                assert unseen.text == ""
             elif path == "/v1/project":
                 assert (seen.json()["id"], unseen.json()["id"]) == ("default", "b")
             elif path == "/v1/audit":

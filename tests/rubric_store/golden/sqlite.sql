@@ -56,6 +56,18 @@ CREATE TABLE judge_calibrations (
     CONSTRAINT pk_judge_calibrations PRIMARY KEY (name, version),
     CONSTRAINT uq_judge_calibrations_digest UNIQUE (name, digest)
 )
+CREATE TABLE ledger_labels (
+    project_id VARCHAR(200) NOT NULL,
+    run VARCHAR(256) NOT NULL,
+    request BLOB NOT NULL,
+    place INTEGER NOT NULL,
+    slot INTEGER NOT NULL,
+    labeller VARCHAR(200) NOT NULL,
+    criterion TEXT NOT NULL,
+    met BOOLEAN NOT NULL,
+    at DATETIME NOT NULL,
+    CONSTRAINT pk_ledger_labels PRIMARY KEY (project_id, run, request, place, slot, labeller)
+)
 CREATE TABLE ledger_rejudgements (
     project_id VARCHAR(200) NOT NULL,
     digest BLOB NOT NULL,

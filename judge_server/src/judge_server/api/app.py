@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
-from judge_server.api import decisions, ledger, operations, probes, rubrics, scoring
+from judge_server.api import decisions, labels, ledger, operations, probes, rubrics, scoring
 from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.console import create_console
 from judge_server.api.http import problems
@@ -31,6 +31,7 @@ _AUTHENTICATED_ROUTERS = (
     ledger.ledger_router,
     ledger.run_parts_router,
     ledger.runs_router,
+    labels.router,
     scoring.comparisons_router,
     rubrics.rubrics_router,
     probes.metrics_router,

@@ -15,7 +15,7 @@ from judge_server.monitoring.gold import GoldSampler
 from judge_server.monitoring.metrics import MonitorMetrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.service import Operations
-from judge_server.ports import AuditTrail, IdempotencyKeys, LedgerReader, RubricSource, RubricTexts
+from judge_server.ports import AuditTrail, IdempotencyKeys, LabelStore, LedgerReader, RubricSource, RubricTexts
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
@@ -41,6 +41,7 @@ class Service:
         executors: the executors of all judges, which may say why a judge is not available.
         recorder: writes judged requests to the ledger; without one, nothing is recorded.
         ledger: reads the ledger.
+        labels: the labels that people give to recorded verdicts.
         authenticator: checks API keys; without one, all routes are open.
         audit: the audit log.
         idempotency_keys: the store of idempotency keys; without one, a repeated request is processed again.
@@ -62,6 +63,7 @@ class Service:
     executors: tuple[JudgeExecutor, ...] = ()
     recorder: Recorder | None = None
     ledger: LedgerReader | None = None
+    labels: LabelStore | None = None
     authenticator: Authenticator | None = None
     audit: AuditTrail | None = None
     idempotency_keys: IdempotencyKeys | None = None
@@ -133,6 +135,12 @@ class Service:
         if self.ledger is None:
             raise NotReady("This process has no ledger. Send the request to one that was started with a database.")
         return self.ledger
+
+    def label_store(self) -> LabelStore:
+        """The store of labels; raises `NotReady` if this process has none."""
+        if self.labels is None:
+            raise NotReady("This process keeps no labels. Send the request to one that was started with a database.")
+        return self.labels
 
     async def checks(self, only: Collection[str] = ()) -> dict[str, bool]:
         """Check the parts that readiness depends on: those named in `only`, or all of them.

@@ -22,8 +22,9 @@ SCOPE_PERMISSIONS: Mapping[str, frozenset[str]] = {
     "read": frozenset({"read"}),
     "score": frozenset({"read", "score"}),
     "rubrics:write": frozenset({"read", "rubrics:write"}),
+    "labels:write": frozenset({"read", "labels:write"}),
     "metrics": frozenset({"metrics"}),
-    "admin": frozenset({"read", "score", "rubrics:write", "admin"}),
+    "admin": frozenset({"read", "score", "rubrics:write", "labels:write", "admin"}),
 }
 """The permissions of each scope of a key. No other scope includes `metrics`, since its figures cover all projects."""
 

@@ -143,7 +143,7 @@ def read_jsonl(file: Path) -> Iterator[Example]:
     """
     for number, row in json_lines(file):
         try:
-            yield from _examples(row, number)
+            yield from examples_of(row, number)
         except ValidationError as error:
             first = field_errors(error.errors())[0]
             raise DatasetError(f"{file}:{number}: {first.field}: {first.message}") from None
@@ -168,7 +168,8 @@ def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DatasetError(f"{file} is not JSONL: {error}; write one JSON object per line") from None
 
 
-def _examples(row: dict[str, Any], number: int) -> Iterator[Example]:
+def examples_of(row: dict[str, Any], number: int) -> Iterator[Example]:
+    """Yield the examples of the object of a line, counted from 1; raises `ValueError` if it has another form."""
     row = dict(row)
     name, task = str(row.pop("id", f"line-{number}")), str(row.pop("task", ""))
     if "preferred" in row:

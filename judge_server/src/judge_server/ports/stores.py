@@ -19,9 +19,14 @@ from trainer_client.wire.ledger import RunPage, RunReport
 from trainer_client.wire.ledger_rows import (
     JudgedResponse,
     JudgedRun,
+    LabelCount,
+    LabelFilter,
+    LabelledUse,
+    LabelRow,
     LedgerRows,
     MonitoredRun,
     MonitorQuery,
+    RecentFilter,
     RefusedRows,
     ResponseFilter,
     ResponseRecord,
@@ -32,6 +37,7 @@ from trainer_client.wire.ledger_rows import (
     RunReportQuery,
     UseFilter,
     UseRecord,
+    VerdictKey,
 )
 from trainer_client.wire.rubrics import CriterionValidity, RubricValidation
 from trainer_client.wire.tenants import ApiKeyRecord, AuditEntry, KeyClaim, Project, StoredAnswer, TokenUsage
@@ -280,6 +286,34 @@ class LedgerReader(RunReader, Protocol):
 
     async def responses(self, wanted: ResponseFilter) -> list[ResponseRecord]:
         """Return the selected responses of a run, oldest first, with all their votes."""
+
+
+class LabelStore(Protocol):
+    """Labels of recorded verdicts, one per verdict and person, and the verdicts that may be labelled next.
+
+    Raises `ConnectionError` if the database cannot be reached.
+    """
+
+    async def set_label(self, project_id: str, verdict: VerdictKey, labeller: str, met: bool | None) -> LabelRow | None:
+        """Set a person's label of a verdict, or remove it if `met` is None.
+
+        Raises `LookupError` if the verdict does not exist.
+        """
+
+    async def labels(self, wanted: LabelFilter) -> list[LabelRow]:
+        """Return the selected labels of a run, by verdict and person."""
+
+    async def label_counts(self, project_id: str) -> list[LabelCount]:
+        """Return the labels of each person in each run, the most recently labelled first."""
+
+    async def labelled_uses(self, wanted: LabelFilter) -> list[LabelledUse]:
+        """Return the verdicts that have selected labels, oldest first, with these labels."""
+
+    async def recent_uses(self, wanted: RecentFilter) -> list[UseRecord]:
+        """Return the verdicts of judges in the latest requests of a run, with all their votes."""
+
+    async def texts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
+        """Return texts by digest, as JSON; those not stored are absent."""
 
 
 class ApiKeyStore(Protocol):

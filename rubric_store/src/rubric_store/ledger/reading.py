@@ -29,9 +29,9 @@ from trainer_client.wire.ledger_rows import (
 _REQUESTS_PER_BATCH = 4000
 _REQUEST, _RESPONSE, _USE = len(requests.columns), len(responses.columns), len(uses.columns)
 
-_VERDICT_JOIN = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest)
-_REQUEST_JOIN = [uses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
-_RESPONSE_JOIN = [uses.c[name] == responses.c[name] for name in ("project_id", "run", "request", "place")]
+VERDICT_JOIN = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest)
+REQUEST_JOIN = [uses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
+RESPONSE_JOIN = [uses.c[name] == responses.c[name] for name in ("project_id", "run", "request", "place")]
 _STATUS = {
     "ok": and_(~uses.c.failed, func.coalesce(uses.c.failure, "").not_in((UNCERTAIN, LEFT_OUT))),
     "failed": uses.c.failed,
@@ -47,9 +47,9 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
     shown = (
         select(requests, responses, uses, verdicts)
         .select_from(uses)
-        .join(requests, and_(*_REQUEST_JOIN))
-        .join(responses, and_(*_RESPONSE_JOIN))
-        .outerjoin(verdicts, _VERDICT_JOIN)
+        .join(requests, and_(*REQUEST_JOIN))
+        .join(responses, and_(*RESPONSE_JOIN))
+        .outerjoin(verdicts, VERDICT_JOIN)
         .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote == 0)
         .order_by(uses.c.request, uses.c.place, uses.c.slot)
         .limit(wanted.limit)
@@ -65,14 +65,14 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
         shown = shown.where(_STATUS[wanted.status])
     if wanted.after is not None:
         shown = shown.where(tuple_(*wanted.after) < _USE_KEY)
-    records = [_to_record(tuple(row)) for row in connection.execute(shown)]
+    records = [to_record(tuple(row)) for row in connection.execute(shown)]
     multi_vote = {
         (r.votes[0][0].request, r.votes[0][0].place, r.votes[0][0].slot): r for r in records if r.request.votes > 1
     }
     if multi_vote:
         rest = (
             select(uses, verdicts)
-            .outerjoin(verdicts, _VERDICT_JOIN)
+            .outerjoin(verdicts, VERDICT_JOIN)
             .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote > 0)
             .where(_USE_KEY.in_(list(multi_vote)))
             .order_by(uses.c.vote)
@@ -119,7 +119,7 @@ def responses_of(connection: Connection, wanted: ResponseFilter) -> list[Respons
     if records:
         given = (
             select(uses, verdicts)
-            .outerjoin(verdicts, _VERDICT_JOIN)
+            .outerjoin(verdicts, VERDICT_JOIN)
             .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run)
             .where(uses.c.request.in_({request for request, _ in records}), uses.c.place.in_({p for _, p in records}))
             .order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
@@ -227,7 +227,7 @@ def _read(
         table.c.project_id == part.project_id, table.c.run == part.run, table.c.request.between(first, last)
     )
     if table is uses:
-        rows = rows.select_from(uses).outerjoin(verdicts, _VERDICT_JOIN)
+        rows = rows.select_from(uses).outerjoin(verdicts, VERDICT_JOIN)
     in_range = connection.execute(rows.order_by(table.c.request, *order)).all()
     return (row for row in in_range if row[0] in known)
 
@@ -241,7 +241,8 @@ def _filter_part(statement: Select[Any], part: RunRange) -> Select[Any]:
     return statement if part.protocol is None else statement.where(requests.c.protocol == part.protocol)
 
 
-def _to_record(row: tuple[Any, ...]) -> UseRecord:
+def to_record(row: tuple[Any, ...]) -> UseRecord:
+    """The record of a row of requests, responses, uses and verdicts, with one vote."""
     request, rest = RequestRow(*row[:_REQUEST]), row[_REQUEST:]
     response, rest = ResponseRow(*rest[:_RESPONSE]), rest[_RESPONSE:]
     return UseRecord(request, response, [(UseRow(*rest[:_USE]), _verdict(rest[_USE:]))])

@@ -24,19 +24,25 @@ from rubric_store.database import (
     read_url,
     statement_timeout,
 )
-from rubric_store.ledger import charts, monitoring, reading, writing
+from rubric_store.ledger import charts, labels, monitoring, reading, writing
 from rubric_store.ledger import runs as runs_reading
 from rubric_store.ledger.runs import delete_empty_runs
+from rubric_store.ledger.tables import labels as labelled
 from rubric_store.ledger.tables import rejudgements, requests, responses, texts, uses, verdicts
 from rubric_store.ledger.writing import lock_out_writers
 from trainer_client.wire.ledger import RunPage, RunReport
 from trainer_client.wire.ledger_rows import (
     JudgedResponse,
     JudgedRun,
+    LabelCount,
+    LabelFilter,
+    LabelledUse,
+    LabelRow,
     LedgerRows,
     MonitoredRun,
     MonitorQuery,
     PurgeCounts,
+    RecentFilter,
     RefusedRows,
     ResponseFilter,
     ResponseRecord,
@@ -47,6 +53,7 @@ from trainer_client.wire.ledger_rows import (
     RunReportQuery,
     UseFilter,
     UseRecord,
+    VerdictKey,
 )
 
 _USES_PER_BATCH = 50_000
@@ -184,6 +191,33 @@ class SQLLedger:
         """The selected responses of a run, oldest first, with all their votes."""
         return await self._read(lambda connection: reading.responses_of(connection, wanted))
 
+    async def set_label(self, project_id: str, verdict: VerdictKey, labeller: str, met: bool | None) -> LabelRow | None:
+        """Set a person's label of a verdict, or remove it if `met` is None; a person has one label per verdict.
+
+        Raises:
+            LookupError: the verdict does not exist.
+            ConnectionError: the database cannot be written.
+        """
+        return await self._in_thread(
+            self._writer, lambda connection: labels.set_label(connection, project_id, verdict, labeller, met)
+        )
+
+    async def labels(self, wanted: LabelFilter) -> list[LabelRow]:
+        """The labels of a run that match a filter, by verdict and person."""
+        return await self._read(lambda connection: labels.labels_of(connection, wanted))
+
+    async def label_counts(self, project_id: str) -> list[LabelCount]:
+        """How many labels each person gave in each run, the most recently labelled first."""
+        return await self._read(lambda connection: labels.label_counts(connection, project_id))
+
+    async def labelled_uses(self, wanted: LabelFilter) -> list[LabelledUse]:
+        """The labelled verdicts of a run that match a filter, oldest first, with their labels."""
+        return await self._read(lambda connection: labels.labelled_uses(connection, wanted))
+
+    async def recent_uses(self, wanted: RecentFilter) -> list[UseRecord]:
+        """The verdicts of judges in the latest requests of a run, with all their votes."""
+        return await self._read(lambda connection: labels.recent_uses(connection, wanted))
+
     def purge(
         self,
         project_id: str,
@@ -218,9 +252,14 @@ class SQLLedger:
         await asyncio.to_thread(self._engine.dispose)
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
-        def read_in_thread() -> T:
+        return await self._in_thread(self._reader, work)
+
+    async def _in_thread(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        """Run one transaction in a thread of the reads."""
+
+        def run() -> T:
             try:
-                with statement_timeout(_READ_TIMEOUT_S), self._reader.connect() as connection:
+                with statement_timeout(_READ_TIMEOUT_S), engine.begin() as connection:
                     return work(connection)
             except SQLAlchemyError as error:
                 message, unavailable = self._classify_error(error)
@@ -230,7 +269,7 @@ class SQLLedger:
 
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
-                return await asyncio.get_running_loop().run_in_executor(self._readers, read_in_thread)
+                return await asyncio.get_running_loop().run_in_executor(self._readers, run)
         except TimeoutError as error:
             raise ConnectionError(f"the database did not answer within {_READ_TIMEOUT_S:g} s") from error
 
@@ -285,20 +324,21 @@ def _purge(
     purged = PurgeCounts()
     while True:
         with engine.begin() as connection:
-            requests_deleted, deleted = _delete_batch(connection, project_id, wanted)
-        if not requests_deleted:
+            batch = _delete_batch(connection, project_id, wanted)
+        if not batch.requests:
             break
-        purged = purged._replace(requests=purged.requests + requests_deleted, uses=purged.uses + deleted)
-        advance(deleted)
+        purged = PurgeCounts(*[one + other for one, other in zip(purged, batch, strict=True)])
+        advance(batch.uses)
     with engine.begin() as connection:
         deleted_counts = _delete_unreferenced(connection, project_id)
     return purged._replace(verdicts=deleted_counts[0], texts=deleted_counts[1])
 
 
-def _delete_batch(connection: Connection, project_id: str, wanted: Select[Any]) -> tuple[int, int]:
-    """Delete a batch of the wanted requests; return how many requests and uses."""
+def _delete_batch(connection: Connection, project_id: str, wanted: Select[Any]) -> PurgeCounts:
+    """Delete a batch of the wanted requests with their labels."""
     by_run: dict[str, list[bytes]] = {}
-    batch_uses = batch_requests = deleted = 0
+    batch_uses = batch_requests = 0
+    deleted = dict.fromkeys((uses, labelled, responses, requests), 0)
     for run, request, count in connection.execute(wanted.limit(_REQUESTS_PER_BATCH)):
         by_run.setdefault(run, []).append(request)
         batch_requests += 1
@@ -306,12 +346,12 @@ def _delete_batch(connection: Connection, project_id: str, wanted: Select[Any]) 
         if batch_uses >= _USES_PER_BATCH:
             break
     for run, chosen in by_run.items():
-        for table in (uses, responses, requests):
+        for table in deleted:
             result = connection.execute(
                 delete(table).where(table.c.project_id == project_id, table.c.run == run, table.c.request.in_(chosen))
             )
-            deleted += result.rowcount if table is uses else 0
-    return batch_requests, deleted
+            deleted[table] += result.rowcount
+    return PurgeCounts(batch_requests, deleted[uses], labels=deleted[labelled])
 
 
 def _delete_unreferenced(connection: Connection, project_id: str) -> tuple[int, int]:

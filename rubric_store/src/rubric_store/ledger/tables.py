@@ -1,6 +1,6 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010, 0012, 0013, 0014 and 0016 create them; a test compares the two. The columns of the ledger's
+Migrations 0003, 0007, 0010, 0012 to 0014, 0016 and 0017 create them; a test compares the two. The columns of its
 tables are in the order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the
 thousand, and are deleted by run.
 
@@ -138,6 +138,23 @@ uses = Table(
     postgresql_partition_by="HASH (project_id, run)",
 )
 """Uses of verdicts by responses; PostgreSQL partitions the table by run."""
+
+
+labels = Table(
+    "ledger_labels",
+    metadata,
+    key_column("project_id"),
+    key_column("run", 256),
+    _digest("request", length=16),
+    Column("place", Integer, nullable=False),
+    Column("slot", Integer, nullable=False),
+    key_column("labeller"),
+    Column("criterion", Text, nullable=False),
+    Column("met", Boolean, nullable=False),
+    Column("at", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("project_id", "run", "request", "place", "slot", "labeller", name="pk_ledger_labels"),
+)
+"""What people say of verdicts: one row per verdict and person. They are deleted with the request."""
 
 
 NO_STEP = -1

@@ -433,6 +433,76 @@ class ResponseRecord(NamedTuple):
     votes: list[tuple[UseRow, VerdictRow | None]]
 
 
+class VerdictKey(NamedTuple):
+    """Which verdict of a run: the request, the response's index in the request, and the criterion's slot."""
+
+    run: str
+    request: bytes
+    place: int
+    slot: int
+
+
+class LabelRow(NamedTuple):
+    """What a person says of a verdict's criterion: whether the response meets it.
+
+    `labeller` names the person as the audit log names the actor of a change. `at` is when the label was last changed.
+    """
+
+    project_id: str
+    run: str
+    request: bytes
+    place: int
+    slot: int
+    labeller: str
+    criterion: str
+    met: bool
+    at: datetime
+
+    @property
+    def verdict(self) -> VerdictKey:
+        """The verdict that is labelled."""
+        return VerdictKey(self.run, self.request, self.place, self.slot)
+
+
+class LabelFilter(NamedTuple):
+    """A filter of a run's labels; no requests and None match all."""
+
+    project_id: str
+    run: str
+    requests: tuple[bytes, ...] = ()
+    labeller: str | None = None
+
+
+class LabelCount(NamedTuple):
+    """The labels that a person gave in a run, and when the last one was given."""
+
+    run: str
+    labeller: str
+    labels: int
+    last_at: datetime
+
+
+class LabelledUse(NamedTuple):
+    """A verdict with its labels, by person."""
+
+    use: UseRecord
+    labels: list[LabelRow]
+
+
+class RecentFilter(NamedTuple):
+    """A filter of a run's latest verdicts of judges that did not fail; None matches all.
+
+    Reads the requests of steps from `first` to `last`, both included, from the newest on, until they have `uses` uses.
+    """
+
+    project_id: str
+    run: str
+    first: int | None = None
+    last: int | None = None
+    criterion: str | None = None
+    uses: int = 5000
+
+
 class PurgeCounts(NamedTuple):
     """The number of rows deleted from the ledger."""
 
@@ -440,6 +510,7 @@ class PurgeCounts(NamedTuple):
     uses: int = 0
     verdicts: int = 0
     texts: int = 0
+    labels: int = 0
 
 
 class MonitorQuery(NamedTuple):

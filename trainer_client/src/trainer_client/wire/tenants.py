@@ -14,7 +14,7 @@ from trainer_client.wire.base import AnswerModel
 DEFAULT_PROJECT = "default"
 """The project that always exists; requests without a key belong to it."""
 
-Scope = Literal["read", "score", "rubrics:write", "metrics", "admin"]
+Scope = Literal["read", "score", "rubrics:write", "labels:write", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 ProjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]

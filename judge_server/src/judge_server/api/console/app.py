@@ -11,6 +11,7 @@ from judge_server.api.auth import CONSOLE
 from judge_server.api.console.pages import (
     group,
     judge,
+    labels,
     playground,
     responses,
     rubric,
@@ -36,6 +37,7 @@ _ROUTERS = (
     rubric.router,
     rubric_changes.router,
     judge.router,
+    labels.router,
     playground.router,
     sign_in.router,
 )

@@ -65,6 +65,11 @@ class ShownResponse:
         slots = groupby(self.record.votes, key=lambda vote: vote[0].slot)
         return tuple([recorded_verdict(list(votes)) for _, votes in slots])
 
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slot of each verdict."""
+        return tuple(dict.fromkeys(vote.slot for vote, _ in self.record.votes))
+
     @cached_property
     def explanation(self) -> Explanation:
         """Why it has its reward."""

@@ -30,7 +30,7 @@ JudgeArgument = Annotated[
 DatasetArgument = Annotated[
     str,
     typer.Argument(
-        help="JSONL with labels, or READER:PATH, such as llmbar:llmbar.jsonl, or - for standard input.",
+        help="JSONL with labels, READER:PATH, such as llmbar:llmbar.jsonl, run:NAME, or - for standard input.",
         metavar="DATASET",
         callback=copy_dataset,
     ),
@@ -47,7 +47,11 @@ HalfOption = Annotated[
     Literal["all", "fit", "held"], typer.Option(help="Rows to use; `adjudge calibrate` fits on the half fit.")
 ]
 LabelsOption = Annotated[
-    Path | None, typer.Option(help="For run:NAME: JSONL with group, response and labels.", dir_okay=False)
+    Path | None,
+    typer.Option(
+        help="For run:NAME: JSONL with group, response and labels; by default, the labels given in the console.",
+        dir_okay=False,
+    ),
 ]
 ProtocolOption = Annotated[
     Literal["binary", "stepwise"], typer.Option(help="Judging protocol.", rich_help_panel=JUDGING)

@@ -23,6 +23,7 @@ from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError
 from trainer_client.wire import JudgingProtocol
+from trainer_client.wire.ledger_rows import LabelFilter
 from trainer_client.wire.problems import field_errors
 
 if TYPE_CHECKING:  # numpy, which takes long to import
@@ -158,10 +159,12 @@ def load_examples(
     if dataset.startswith("run:"):
         from judge_server.evaluation.runs import with_labels
 
+        run = dataset.removeprefix("run:")
         if labels is None:
-            raise DatasetError("a run needs --labels FILE, with lines of group, response and labels")
-        groups = asyncio.run(read_run(dataset.removeprefix("run:"), PROJECT_ID, None))
-        labelled_by, examples = str(labels), list[Example](with_labels(groups, labels))
+            labelled_by, examples = asyncio.run(_read_labels(run, PROJECT_ID))
+        else:
+            groups = asyncio.run(read_run(run, PROJECT_ID, None))
+            labelled_by, examples = str(labels), list[Example](with_labels(groups, labels))
     else:
         reader, examples = read_dataset(dataset)
         labelled_by = reader.labelled_by
@@ -171,6 +174,29 @@ def load_examples(
     if not chosen:
         raise DatasetError(f"no example of {dataset} is left; raise --longest, or use --half all")
     return labelled_by, chosen
+
+
+async def _read_labels(run: str, project: str) -> "tuple[str, list[Example]]":
+    """Read the labels that people gave a run from the database; return who they are, and the labelled responses."""
+    from judge_server.evaluation.labelled import DatasetError
+    from judge_server.evaluation.labelling import labelled_groups
+
+    settings = Settings()
+    await prepare_store(settings)
+    ledger = SQLLedger(settings.store_url)
+    try:
+        found = await labelled_groups(ledger, LabelFilter(project, run))
+    finally:
+        await ledger.close()
+    if found.left_out:
+        why = ", ".join(f"{count:,} because {reason}" for reason, count in found.left_out.items())
+        err.print(f"left out labelled verdicts: {why}", style="yellow", highlight=False)
+    if not found.rows:
+        raise DatasetError(
+            f"no label of run {run!r} can be used; label verdicts in the console, at /console/labels, or give a file "
+            "with --labels"
+        )
+    return ", ".join(found.people), found.examples()
 
 
 async def read_run(run: str, project: str, most: int | None) -> "list[RunGroup]":

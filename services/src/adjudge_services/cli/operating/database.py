@@ -159,7 +159,8 @@ def purge(run: str | None, older_than: float | None, project: str, yes: bool) ->
         exit_with_error(str(error))
     out.print(
         f"deleted {purged.requests:,} requests with {purged.uses:,} uses, and {purged.verdicts:,} verdicts and "
-        f"{purged.texts:,} texts that nothing refers to",
+        f"{purged.texts:,} texts that nothing refers to"
+        + (f"; {purged.labels:,} labels went with them" if purged.labels else ""),
         highlight=False,
         soft_wrap=True,
     )

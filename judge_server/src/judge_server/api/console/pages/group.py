@@ -5,15 +5,16 @@ from contextlib import suppress
 from starlette.requests import Request
 from starlette.responses import Response
 
-from judge_server.api.auth import project_of
+from judge_server.api.auth import identity_of, project_of
 from judge_server.api.console.advantages import heat_of, response_advantages
 from judge_server.api.console.group_view import Group, GroupView, read_group
+from judge_server.api.console.labelling import GroupLabels
 from judge_server.api.console.parameters import int_parameter, run_parameter, text_parameter
 from judge_server.api.console.rendering import Console, csv_response
 from judge_server.api.console.responses import TEXT_LIMIT, group_address
 from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.ledger.rows import storable_text
-from trainer_client.wire.ledger_rows import ResponseFilter
+from trainer_client.wire.ledger_rows import LabelFilter, ResponseFilter
 
 router = PageRouter()
 
@@ -42,7 +43,18 @@ async def group(console: Console, request: Request) -> Response:
         heat=heat_of(shown), advantages=response_advantages(shown), csv_href=csv_href,
         limit=None if view.whole else TEXT_LIMIT, rubric=f"sha256:{rubric.hex()}" if rubric else None,
         rubric_version=known,
+        labels=await _labels(console, request, shown),
     )  # fmt: skip
+
+
+async def _labels(console: Console, request: Request, shown: Group) -> GroupLabels | None:
+    """The labels of a group for a key that may label; None for others, and if this process keeps no labels."""
+    identity, store = identity_of(request), console.service.labels
+    if store is None or "labels:write" not in identity.permissions:
+        return None
+    rows = [one.record.response for one in shown.responses]
+    wanted = LabelFilter(identity.project_id, rows[0].run, tuple(dict.fromkeys(row.request for row in rows)))
+    return GroupLabels(await store.labels(wanted), identity.actor)
 
 
 @router.get("/group.csv")

@@ -1,0 +1,256 @@
+"""Labels that people give to recorded verdicts: what to label first, and the labels as a data set.
+
+A label says whether a response meets a criterion. It does not say whether the judge is right, so that it stays true
+when another judge is asked.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+
+from judge_server.evaluation.labelled import MET_FROM, Example, examples_of
+from judge_server.ports import LabelStore
+from trainer_client.wire import Criterion
+from trainer_client.wire.ledger_rows import UNCERTAIN, LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
+
+if TYPE_CHECKING:
+    from judge_server.evaluation.metrics import Estimate
+
+Reason: TypeAlias = Literal["close", "disagreement", "shadow"]
+"""Why a verdict is worth labelling: its probability is near 0.5; judges of a cascade or panel, or votes, disagree; or a
+shadow criterion contradicts the reward."""
+
+REASONS: tuple[Reason, ...] = get_args(Reason)
+_CLOSE = 0.5
+_MAX_ID = 256
+
+
+class Candidate(NamedTuple):
+    """A verdict that may be labelled.
+
+    Attributes:
+        use: the verdict with its request and response.
+        doubt: how much a label would tell, from 0 to 1: the largest of the doubts in `reasons`, or how close the
+            probability is to 0.5.
+        reasons: the doubt by reason, without those that hardly apply.
+        probability: the mean probability of yes of the votes, or their mean score if the judge gives none.
+    """
+
+    use: UseRecord
+    doubt: float
+    reasons: Mapping[Reason, float]
+    probability: float
+
+
+def rank(
+    uses: Iterable[UseRecord], rubrics: Mapping[bytes, Sequence[Criterion]], *, why: Reason | None = None
+) -> list[Candidate]:
+    """Return the verdicts that may be labelled, the one with the most doubt first.
+
+    Of verdicts that share a judge call, only one is returned.
+
+    Args:
+        uses: verdicts of judges that did not fail.
+        rubrics: the criteria by the digest of the rubric; those that are absent count as not shadow.
+        why: return only verdicts that are worth labelling for this reason.
+    """
+    shadows = {digest: {one.id: one for one in criteria if one.shadow} for digest, criteria in rubrics.items()}
+    found: dict[bytes, Candidate] = {}
+    for use in uses:
+        judged = [verdict for _, verdict in use.votes if verdict is not None]
+        first = use.votes[0][0]
+        if judged and first.digest not in found:
+            probability = sum(_probability(one) for one in judged) / len(judged)
+            shadow = shadows.get(use.response.rubric or b"", {}).get(first.criterion)
+            reasons = dict(_reasons(use, judged, probability, shadow))
+            doubt = max([_closeness(probability), *reasons.values()])
+            found[first.digest] = Candidate(use, doubt, reasons, probability)
+    chosen = [one for one in found.values() if why is None or why in one.reasons]
+    return sorted(chosen, key=lambda one: one.doubt, reverse=True)
+
+
+def _reasons(
+    use: UseRecord, judged: Sequence[VerdictRow], probability: float, shadow: Criterion | None
+) -> Iterator[tuple[Reason, float]]:
+    closeness = _closeness(probability)
+    if closeness >= _CLOSE or use.votes[0][0].failure == UNCERTAIN:
+        yield "close", closeness
+    said = [one.get("score") for row in judged if row.members for one in json.loads(row.members)]
+    scores = [score for score in said if score is not None] or [row.score for row in judged]
+    split = 2 * min(sum(score >= MET_FROM for score in scores), sum(score < MET_FROM for score in scores)) / len(scores)
+    if split > 0:
+        yield "disagreement", split
+    reward = use.response.reward
+    if shadow is not None and reward is not None:
+        good = 1 - probability if shadow.weight < 0 or shadow.kind == "pitfall" else probability
+        contradiction = min(1.0, abs(min(1.0, max(0.0, reward)) - good))
+        if contradiction >= _CLOSE:
+            yield "shadow", contradiction
+
+
+def _closeness(probability: float) -> float:
+    """1 for a probability of 0.5, 0 for one of 0 or 1."""
+    return 1 - 2 * abs(probability - 0.5)
+
+
+def _probability(row: VerdictRow) -> float:
+    return row.score if row.probability is None else row.probability
+
+
+def consensus(labels: Sequence[LabelRow]) -> bool | None:
+    """Return what most people say of a verdict; None if they are split."""
+    met = sum(label.met for label in labels)
+    return None if 2 * met == len(labels) else 2 * met > len(labels)
+
+
+class LabelledGroups(NamedTuple):
+    """The labels of a run as labelled groups.
+
+    Attributes:
+        rows: one object per group, in the format of `judge_server.evaluation.labelled`, oldest first.
+        labels: the number of labelled verdicts in them.
+        left_out: how many labelled verdicts are not in them, by reason.
+        people: who labelled, as in `LabelRow.labeller`.
+    """
+
+    rows: list[dict[str, Any]]
+    labels: int
+    left_out: dict[str, int]
+    people: tuple[str, ...]
+
+    def examples(self) -> list[Example]:
+        """Return the labelled responses."""
+        return [example for number, row in enumerate(self.rows, 1) for example in examples_of(row, number)]
+
+
+SPLIT = "people are split"
+NO_TEXT = "the ledger does not have the texts"
+CONVERSATION = "the response is a conversation"
+NO_CRITERION = "no criterion was asked about"
+
+
+async def labelled_groups(store: LabelStore, wanted: LabelFilter) -> LabelledGroups:
+    """Read the labels of a run as labelled groups; where several people labelled a verdict, most decide.
+
+    Each group has the labelled criteria of its rubric, which the judge is always asked about, even if a program could
+    decide them.
+    """
+    groups: dict[tuple[bytes, str], list[LabelledUse]] = defaultdict(list)
+    found = await store.labelled_uses(wanted)
+    for one in found:
+        groups[one.use.response.request, one.use.response.group_id].append(one)
+    texts = await _texts(store, wanted.project_id, found)
+    rows: list[dict[str, Any]] = []
+    left_out: dict[str, int] = defaultdict(int)
+    for uses in groups.values():
+        row = _row(uses, texts, left_out)
+        if row is not None:
+            rows.append(row)
+    people = dict.fromkeys(label.labeller for one in found for label in one.labels)
+    return LabelledGroups(rows, len(found) - sum(left_out.values()), dict(left_out), tuple(people))
+
+
+async def _texts(store: LabelStore, project_id: str, found: Sequence[LabelledUse]) -> dict[bytes, str]:
+    rows = [one.use.response for one in found]
+    digests = {d for row in rows for d in (row.prompt, row.response, row.grounding, row.rubric) if d is not None}
+    listed = sorted(digests)
+    texts: dict[bytes, str] = {}
+    for start in range(0, len(listed), 500):
+        texts |= await store.texts(project_id, listed[start : start + 500])
+    return texts
+
+
+def _row(uses: Sequence[LabelledUse], texts: Mapping[bytes, str], left_out: dict[str, int]) -> dict[str, Any] | None:
+    first = uses[0].use
+    rubric = json.loads(texts.get(first.response.rubric or b"", "[]"))
+    criteria = {one["id"]: one for one in rubric}
+    responses: dict[int, tuple[str, dict[str, bool]]] = {}
+    asked: dict[str, None] = {}
+    for one in uses:
+        row, name = one.use.response, one.use.votes[0][0].criterion
+        met, text = consensus(one.labels), texts.get(row.response)
+        response = None if text is None else json.loads(text)
+        if met is None:
+            left_out[SPLIT] += 1
+        elif name not in criteria:
+            left_out[NO_CRITERION] += 1
+        elif response is None or row.prompt not in texts or (row.grounding is not None and row.grounding not in texts):
+            left_out[NO_TEXT] += 1
+        elif not isinstance(response, str):
+            left_out[CONVERSATION] += 1
+        else:
+            asked[name] = None
+            responses.setdefault(row.place, (response, {}))[1][name] = met
+    if not responses:
+        return None
+    by_judge = {"verification": {"method": "judge"}, "shadow": False}
+    group: dict[str, Any] = {
+        "id": f"{first.request.request_id}/{first.response.group_id}"[:_MAX_ID],
+        "prompt": json.loads(texts[first.response.prompt]),
+        "responses": [response for response, _ in responses.values()],
+        "rubric": {"criteria": [criteria[name] | by_judge for name in criteria if name in asked]},
+        "labels": [labels for _, labels in responses.values()],
+    }
+    if first.response.grounding is not None:
+        group["grounding"] = json.loads(texts[first.response.grounding])
+    return group
+
+
+class Agreement(NamedTuple):
+    """How far two agree on verdicts that both of them gave.
+
+    `n` is the number of these verdicts and `rows` that of their groups; `accuracy` is the share on which they agree,
+    and `kappa` Cohen's kappa, nan unless the second of them says both yes and no.
+    """
+
+    first: str
+    second: str
+    n: int
+    rows: int
+    accuracy: "Estimate"
+    kappa: "Estimate"
+
+
+JUDGE = "the judge"
+
+
+def agreements(found: Sequence[LabelledUse]) -> list[Agreement]:
+    """Return the agreement of the judge with each person and of every two people, the largest samples first.
+
+    Intervals come from resampling groups. Verdicts that failed are left out. Blocks.
+    """
+    import numpy as np  # takes long to import
+
+    from judge_server.evaluation.metrics import RowBootstrap, VerdictArrays
+
+    said: dict[str, dict[int, bool]] = defaultdict(dict)
+    for number, one in enumerate(found):
+        score = judge_says(one.use)
+        if score is not None:
+            said[JUDGE][number] = score
+        for label in one.labels:
+            said[label.labeller][number] = label.met
+    rows = [(one.use.response.request, one.use.response.group_id) for one in found]
+    results = []
+    for first, second in combinations(sorted(said, key=lambda name: name != JUDGE), 2):
+        both = [number for number in said[first] if number in said[second]]
+        if not both:
+            continue
+        verdicts, labels = (np.array([said[name][number] for number in both], dtype=bool) for name in (first, second))
+        own = [rows[number] for number in both]
+        figures = RowBootstrap(own).figures(
+            own, VerdictArrays(labels, verdicts, verdicts.astype(float), have_probabilities=False)
+        )
+        results.append(Agreement(first, second, len(both), len(set(own)), figures["accuracy"], figures["kappa"]))
+    return sorted(results, key=lambda one: -one.n)
+
+
+def judge_says(use: UseRecord) -> bool | None:
+    """Return whether the judge says yes by a majority of votes; None if it failed, is uncertain or is split."""
+    if use.votes[0][0].failure == UNCERTAIN:
+        return None
+    votes = [verdict.score >= MET_FROM for use_row, verdict in use.votes if verdict is not None and not use_row.failed]
+    met = sum(votes)
+    return None if 2 * met == len(votes) else 2 * met > len(votes)

@@ -1,0 +1,133 @@
+"""Labels of verdicts: what people say of them, and the verdicts that may be labelled next."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from rubric_store.ledger.reading import REQUEST_JOIN, RESPONSE_JOIN, VERDICT_JOIN, to_record
+from rubric_store.ledger.tables import labels, requests, responses, uses, verdicts
+from trainer_client.wire.ledger_rows import (
+    LabelCount,
+    LabelFilter,
+    LabelledUse,
+    LabelRow,
+    RecentFilter,
+    UseRecord,
+    VerdictKey,
+)
+
+_MOST_REQUESTS = 1000
+_KEY = ("project_id", "run", "request", "place", "slot")
+
+
+def set_label(
+    connection: Connection, project_id: str, verdict: VerdictKey, labeller: str, met: bool | None
+) -> LabelRow | None:
+    """Set a person's label of a verdict, or remove it if `met` is None; raises `LookupError` for an unknown verdict."""
+    here = [project_id, *verdict]
+    found = select(uses.c.criterion).where(*_equal(uses, here), uses.c.vote == 0)
+    criterion = connection.execute(found).scalar_one_or_none()
+    if criterion is None:
+        raise LookupError(f"the ledger has no such verdict in run {verdict.run!r}; it may have been purged")
+    if met is None:
+        connection.execute(delete(labels).where(*_equal(labels, here), labels.c.labeller == labeller))
+        return None
+    row = LabelRow(project_id, *verdict, labeller, criterion, met, datetime.now(UTC))
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    added = make(labels).values(row._asdict())
+    keys = [*_KEY, "labeller"]
+    connection.execute(added.on_conflict_do_update(index_elements=keys, set_={"met": met, "at": row.at}))
+    return row
+
+
+def labels_of(connection: Connection, wanted: LabelFilter) -> list[LabelRow]:
+    """The labels of a run that match a filter, by verdict and person."""
+    chosen = _filter(select(labels), wanted).order_by(
+        labels.c.request, labels.c.place, labels.c.slot, labels.c.labeller
+    )
+    return [LabelRow(*row) for row in connection.execute(chosen)]
+
+
+def label_counts(connection: Connection, project_id: str) -> list[LabelCount]:
+    """How many labels each person gave in each run, the most recently labelled run and person first."""
+    last = func.max(labels.c.at)
+    counted = select(labels.c.run, labels.c.labeller, func.count(), last).where(labels.c.project_id == project_id)
+    grouped = counted.group_by(labels.c.run, labels.c.labeller).order_by(last.desc(), labels.c.run, labels.c.labeller)
+    return [LabelCount(*row) for row in connection.execute(grouped)]
+
+
+def labelled_uses(connection: Connection, wanted: LabelFilter) -> list[LabelledUse]:
+    """The labelled verdicts of a run that match a filter, oldest first, each with its labels and all its votes."""
+    given = {
+        verdict: list(rows) for verdict, rows in groupby(labels_of(connection, wanted), key=lambda row: row.verdict)
+    }
+    keys = _filter(select(*[labels.c[name] for name in _KEY]), wanted).distinct().subquery()
+    found = _records(connection, _judged().join(keys, and_(*[keys.c[name] == uses.c[name] for name in _KEY])))
+    return [LabelledUse(use, given[_key(use)]) for use in found]
+
+
+def recent_uses(connection: Connection, wanted: RecentFilter) -> list[UseRecord]:
+    """The verdicts of judges that did not fail in the latest requests that match a filter, with all their votes."""
+    listed = select(requests.c.request, requests.c.uses).where(
+        requests.c.project_id == wanted.project_id, requests.c.run == wanted.run, requests.c.fingerprint.is_not(None)
+    )
+    if wanted.first is not None:
+        listed = listed.where(requests.c.step >= wanted.first)
+    if wanted.last is not None:
+        listed = listed.where(requests.c.step <= wanted.last)
+    chosen, total = [], 0
+    for request, count in connection.execute(listed.order_by(requests.c.request.desc()).limit(_MOST_REQUESTS)):
+        chosen.append(request)
+        total += count
+        if total >= wanted.uses:
+            break
+    if not chosen:
+        return []
+    judged = _judged().where(
+        uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.request.in_(chosen),
+        uses.c.method == "judge", ~uses.c.failed,
+    )  # fmt: skip
+    return _records(
+        connection, judged if wanted.criterion is None else judged.where(uses.c.criterion == wanted.criterion)
+    )
+
+
+def _judged() -> Select[Any]:
+    return (
+        select(requests, responses, uses, verdicts)
+        .select_from(uses)
+        .join(requests, and_(*REQUEST_JOIN))
+        .join(responses, and_(*RESPONSE_JOIN))
+        .outerjoin(verdicts, VERDICT_JOIN)
+        .order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
+    )
+
+
+def _records(connection: Connection, judged: Select[Any]) -> list[UseRecord]:
+    """The verdicts of rows that are ordered by verdict and vote."""
+    votes: Iterable[UseRecord] = (to_record(tuple(row)) for row in connection.execute(judged))
+    found = []
+    for _, same in groupby(votes, key=_key):
+        first, *rest = same
+        found.append(first._replace(votes=[first.votes[0], *(one.votes[0] for one in rest)]))
+    return found
+
+
+def _key(use: UseRecord) -> VerdictKey:
+    row = use.votes[0][0]
+    return VerdictKey(row.run, row.request, row.place, row.slot)
+
+
+def _filter(statement: Select[Any], wanted: LabelFilter) -> Select[Any]:
+    statement = statement.where(labels.c.project_id == wanted.project_id, labels.c.run == wanted.run)
+    if wanted.requests:
+        statement = statement.where(labels.c.request.in_(wanted.requests))
+    return statement if wanted.labeller is None else statement.where(labels.c.labeller == wanted.labeller)
+
+
+def _equal(table: Any, values: Sequence[Any]) -> list[Any]:
+    return [table.c[name] == value for name, value in zip(_KEY, values, strict=True)]
