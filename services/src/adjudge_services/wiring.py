@@ -126,11 +126,11 @@ def build_app(
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     check_queue(settings)
     store = RubricStore(settings.store_url, actor=lambda: current_identity().actor)
-    tenants = TenantStore(settings.store_url)
+    tenants = TenantStore(settings.store_url, actor=lambda: current_identity().actor)
     rates = build_rate_limiter(settings)
     authenticator = build_authenticator(settings, tenants, rates)
     ledger = SQLLedger(settings.store_url)
-    keys = SQLIdempotencyKeys(settings.store_url)
+    idempotency_keys = SQLIdempotencyKeys(settings.store_url)
     service = Service(
         rubrics=store,
         rubric_texts=RubricTexts(),
@@ -138,7 +138,8 @@ def build_app(
         labels=ledger,
         authenticator=authenticator,
         audit=tenants,
-        idempotency_keys=keys,
+        keys=tenants,
+        idempotency_keys=idempotency_keys,
         session_secret=settings.fencing_secret(),
     )
     service.gold = gold = GoldSampler(store)
@@ -212,7 +213,7 @@ def build_app(
             await asyncio.gather(counting, return_exceptions=True)
             await rates.close()
             await tenants.close()
-            await keys.close()
+            await idempotency_keys.close()
             if service.recorder is not None:
                 await asyncio.to_thread(service.recorder.close)
             await ledger.close()

@@ -101,7 +101,7 @@ class KeyedService:
         """A service on the migrated SQLite file `rubrics.db` in a folder."""
         url = f"sqlite+aiosqlite:///{folder / 'rubrics.db'}"
         tenants, rubrics, ledger = (
-            TenantStore(url),
+            TenantStore(url, actor=lambda: current_identity().actor),
             RubricStore(url, actor=lambda: current_identity().actor),
             SQLLedger(url),
         )
@@ -115,6 +115,7 @@ class KeyedService:
             labels=ledger,
             authenticator=kept,
             audit=tenants,
+            keys=tenants,
         )
         service.judges["default"] = await _judge(engine)
         transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)

@@ -88,6 +88,8 @@ async def test_health_and_documentation_are_open(keyed: KeyedService) -> None:
 def scope_for(method: str, path: str) -> str:
     if path == "/metrics":
         return "metrics"
+    if path.startswith("/v1/keys"):
+        return "admin"
     if path in ("/v1/rewards", "/v1/rewards/recompute", "/v1/comparisons"):
         return "score"
     if method == "GET":
@@ -254,6 +256,8 @@ async def test_no_project_reads_what_is_anothers(keyed: KeyedService) -> None:
             elif path in ("/v1", "/v1/ledger"):
                 assert unseen.json() == seen.json()  # of the process, not of a project
                 assert "team/a" not in unseen.text
+            elif path == "/v1/keys":
+                assert {key["project_id"] for key in unseen.json()["keys"]} == {"b"}
             elif path == "/v1/labels":
                 assert '"labels": [{' in seen.text
                 assert unseen.text == ""

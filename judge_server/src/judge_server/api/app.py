@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
-from judge_server.api import decisions, labels, ledger, operations, probes, rubrics, scoring
+from judge_server.api import decisions, keys, labels, ledger, operations, probes, rubrics, scoring
 from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.console import create_console
 from judge_server.api.http import problems
@@ -36,6 +36,7 @@ _AUTHENTICATED_ROUTERS = (
     rubrics.rubrics_router,
     probes.metrics_router,
     ledger.projects_router,
+    keys.router,
     operations.router,
 )
 """The routers that require an API key with the scope they declare. The health routes are open."""

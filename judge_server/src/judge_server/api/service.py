@@ -15,7 +15,15 @@ from judge_server.monitoring.gold import GoldSampler
 from judge_server.monitoring.metrics import MonitorMetrics
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.operations.service import Operations
-from judge_server.ports import AuditTrail, IdempotencyKeys, LabelStore, LedgerReader, RubricSource, RubricTexts
+from judge_server.ports import (
+    AuditTrail,
+    IdempotencyKeys,
+    KeyAdministration,
+    LabelStore,
+    LedgerReader,
+    RubricSource,
+    RubricTexts,
+)
 from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
@@ -44,6 +52,7 @@ class Service:
         labels: the labels that people give to recorded verdicts.
         authenticator: checks API keys; without one, all routes are open.
         audit: the audit log.
+        keys: lists, adds and revokes API keys.
         idempotency_keys: the store of idempotency keys; without one, a repeated request is processed again.
         operations: the long-running operations.
         checker: compiles the regular expressions of requests.
@@ -66,6 +75,7 @@ class Service:
     labels: LabelStore | None = None
     authenticator: Authenticator | None = None
     audit: AuditTrail | None = None
+    keys: KeyAdministration | None = None
     idempotency_keys: IdempotencyKeys | None = None
     operations: Operations | None = None
     checker: Checker = field(default_factory=Checker)

@@ -40,7 +40,7 @@ from trainer_client.wire.ledger_rows import (
     VerdictKey,
 )
 from trainer_client.wire.rubrics import CriterionValidity, RubricValidation
-from trainer_client.wire.tenants import ApiKeyRecord, AuditEntry, KeyClaim, Project, StoredAnswer, TokenUsage
+from trainer_client.wire.tenants import ApiKey, ApiKeyRecord, AuditEntry, KeyClaim, Project, StoredAnswer, TokenUsage
 
 
 class RubricSource(Protocol):
@@ -333,6 +333,28 @@ class ApiKeyStore(Protocol):
 
     async def used_tokens(self, project_id: str, day: date) -> TokenUsage:
         """Return the prompt tokens computed for a project on a day, and in total."""
+
+
+class KeyAdministration(Protocol):
+    """Lists, adds and revokes API keys, with an audit entry for each change."""
+
+    async def keys(self, project_id: str) -> Sequence[ApiKey]:
+        """Return all keys of a project, oldest first."""
+
+    async def add_key(
+        self,
+        project_id: str,
+        key_id: str,
+        digest: bytes,
+        *,
+        scopes: Sequence[str],
+        label: str = "",
+        expires_at: datetime | None = None,
+    ) -> ApiKey:
+        """Store a new key. Raises `LookupError` if the project does not exist."""
+
+    async def revoke_key(self, key_id: str) -> ApiKey:
+        """Revoke a key permanently. Raises `LookupError` if it does not exist."""
 
 
 class AuditTrail(Protocol):

@@ -111,6 +111,10 @@ class JudgeMetrics(Collector):
         """Report the state of this queue from now on."""
         self._queue = queue
 
+    def calls_by_run(self) -> dict[str, int]:
+        """Return the calls that are queued or at the engine by run key, as in `Caller.run`."""
+        return {} if self._queue is None else dict(self._queue.state()[3])
+
     def families(self) -> Iterable[Metric]:
         """Return a snapshot of all metrics, which the caller may modify."""
         return self._registry.collect()

@@ -58,6 +58,7 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
         (requests.c.step, wanted.step),
         (responses.c.rubric, wanted.rubric),
         (uses.c.criterion, wanted.criterion),
+        (uses.c.failure, wanted.failure),
     ):
         if value is not None:
             shown = shown.where(column == value)

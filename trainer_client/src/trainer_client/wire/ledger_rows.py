@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from trainer_client.wire.rewards import VerdictStatus
+from trainer_client.wire.rewards import FailureKind, VerdictStatus
 
 
 class RequestRow(NamedTuple):
@@ -251,6 +251,7 @@ class UseFilter(NamedTuple):
     status: VerdictStatus | None = None
     after: tuple[bytes, int, int] | None = None
     limit: int = 100
+    failure: FailureKind | None = None
 
 
 class RunRange(NamedTuple):

@@ -7,9 +7,9 @@ The service and the store exchange these models. They hold no secret: an API key
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, NamedTuple, get_args
 
-from pydantic import Field, StringConstraints, TypeAdapter
+from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter
 
-from trainer_client.wire.base import AnswerModel
+from trainer_client.wire.base import AnswerModel, RequestList, RequestModel
 
 DEFAULT_PROJECT = "default"
 """The project that always exists; requests without a key belong to it."""
@@ -62,6 +62,29 @@ class ApiKey(AnswerModel):
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now else "usable"
+
+
+class NewApiKey(RequestModel):
+    """A key to create in the project of the key that asks.
+
+    `scopes` may be those whose permissions this key has itself. Without `expires_at`, the key does not expire.
+    """
+
+    scopes: RequestList[Scope] = Field(min_length=1, max_length=len(SCOPES))
+    label: str = Field(default="", max_length=200)
+    expires_at: AwareDatetime | None = None
+
+
+class CreatedApiKey(ApiKey):
+    """A new key with its text, which the service does not keep and never shows again."""
+
+    key: str
+
+
+class ApiKeyList(AnswerModel):
+    """All keys of a project, oldest first."""
+
+    keys: tuple[ApiKey, ...]
 
 
 class ApiKeyRecord(NamedTuple):

@@ -11,7 +11,11 @@ from judge_server.api.auth import CONSOLE
 from judge_server.api.console.pages import (
     group,
     judge,
+    judges,
+    keys,
     labels,
+    ledger,
+    operations,
     playground,
     responses,
     rubric,
@@ -37,8 +41,12 @@ _ROUTERS = (
     rubric.router,
     rubric_changes.router,
     judge.router,
+    judges.router,
     labels.router,
     playground.router,
+    ledger.router,
+    operations.router,
+    keys.router,
     sign_in.router,
 )
 

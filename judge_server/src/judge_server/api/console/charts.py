@@ -173,6 +173,32 @@ def _flags(flags: Sequence[Flag]) -> Markup:
     return Markup(f'<svg class="flags" role="group" aria-label="alarms">{"".join(drawn)}</svg>')  # noqa: S704 # nosec B704
 
 
+def reliability(
+    points: Sequence[tuple[float, float, float, float, str]], raw: Sequence[tuple[float, float]] = ()
+) -> Plot:
+    """The share met against the probability, both from 0 to 1.
+
+    Args:
+        points: by increasing probability: the probability, the share, the ends of its interval and a tooltip.
+        raw: the same without intervals, for the probabilities before calibration.
+    """
+
+    def place(probability: float, share: float) -> tuple[float, float]:
+        return round(WIDTH * probability, 2), round(HEIGHT * (1 - share), 2)
+
+    inner = [_grid(round(HEIGHT * tick, 2)) for tick in (0, 0.25, 0.5, 0.75, 1)]
+    inner.append(_line([place(0, 0), place(1, 1)], "diagonal"))
+    if raw:
+        inner.append(_line([place(*point) for point in raw], "line raw"))
+    inner.append(_line([place(probability, share) for probability, share, *_ in points], "line"))
+    for probability, share, low, high, title in points:
+        x, y = place(probability, share)
+        bar = f'<path class="interval" d="M{x} {place(0, low)[1]}V{place(0, high)[1]}"/>'
+        inner.append(f"<g><title>{escape(title)}</title>{bar}{_dot(x, y)}</g>")
+    ticks = ("0", "0.25", "0.5", "0.75", "1")
+    return Plot(_svg(inner, "Share met by probability of yes", "plot square"), ticks[::-1], ticks)
+
+
 def _across(index: int, count: int) -> float:
     """The middle of the column of a value."""
     return round(WIDTH * (index + 0.5) / count, 2)

@@ -167,6 +167,7 @@ def _environment() -> Environment:
         "count": "{:,}".format,
         "moment": _moment,
         "value": _value,
+        "duration": _duration,
     }
     environment.globals |= {
         "address": address, "outcome_of": outcome_of, "read_text": read_text, "group_address": group_address,
@@ -185,6 +186,13 @@ def _signed(value: float | None, digits: int = 2) -> str:
 
 def _moment(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M}"
+
+
+def _duration(seconds: float) -> str:
+    """A time such as `40 s`, `12 min` or `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _value(value: Any) -> str:

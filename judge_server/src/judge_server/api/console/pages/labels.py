@@ -1,6 +1,7 @@
 """Labels: giving them to verdicts, the queue of what to label next, and what they say of the judge."""
 
 import json
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -8,6 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from judge_server.api.auth import identity_of, project_of
 from judge_server.api.console.forms import Form
 from judge_server.api.console.labelling import LabelState, key_of, label_state, read_queue, read_run_labels
+from judge_server.api.console.pages.operations import running
 from judge_server.api.console.parameters import (
     choice_parameter,
     int_parameter,
@@ -24,6 +26,7 @@ from judge_server.errors import InvalidRequest
 from judge_server.evaluation.labelling import REASONS as REASON_NAMES
 from judge_server.evaluation.labelling import judge_says, labelled_groups
 from judge_server.ledger.rows import storable_text
+from trainer_client.wire import DEFAULT_JUDGE
 from trainer_client.wire.ledger_rows import LabelFilter, RecentFilter, RunReportQuery, VerdictKey
 
 router = PageRouter()
@@ -40,7 +43,16 @@ async def labels(console: Console, request: Request) -> Response:
     if "run" in request.query_params:
         run = run_parameter(request)
         shown = await read_run_labels(store, project, storable_text(run))
-        return console.page(request, "run_labels.html.jinja", run=run, shown=shown)
+        measurable = console.service.operations is not None
+        return console.page(
+            request,
+            "run_labels.html.jinja",
+            run=run,
+            shown=shown,
+            measurable=measurable,
+            judges=console.service.names,
+            names=await _names(console, project),
+        )
     counts: dict[str, int] = {}
     people: dict[str, list[str]] = {}
     for one in await store.label_counts(project):
@@ -107,6 +119,36 @@ async def label(console: Console, request: Request, form: Form) -> Response:
         state = await _state(console, request, verdict)
         return console.page(request, "label.html.jinja", state=state, next=page)
     return RedirectResponse(page, 303)
+
+
+@router.post("/labels/evaluate", scope="score")
+async def evaluate(console: Console, request: Request, form: Form) -> Response:
+    """Start an operation that measures a judge on the labels of a run, and go to its page."""
+    run, judge = form.text("run"), form.text("judge") or DEFAULT_JUDGE
+    wanted = LabelFilter(project_of(request), storable_text(run[:256]))
+    found = await labelled_groups(console.service.label_store(), wanted)
+    if not found.rows:
+        raise InvalidRequest(
+            "No label of this run can be used: people are split, the responses are conversations, or the ledger does "
+            "not have their texts."
+        )
+    asked: dict[str, Any] = {"groups": found.rows, "judge": judge, "run": f"labels of {run}"[:256]}
+    try:
+        made = await running(console).submit(wanted.project_id, "evaluate_judge", asked)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+    return RedirectResponse(address("operation", id=made.id), 303)
+
+
+async def _names(console: Console, project_id: str) -> dict[str, str]:
+    """What people are called: the label of their key, with the key's id where several have the same."""
+    if console.service.keys is None:
+        return {}
+    keys = [key for key in await console.service.keys.keys(project_id) if key.label]
+    labels = [key.label for key in keys]
+    return {
+        f"key {key.id}": key.label if labels.count(key.label) == 1 else f"{key.label} (key {key.id})" for key in keys
+    }
 
 
 async def _state(console: Console, request: Request, verdict: VerdictKey) -> LabelState:

@@ -1,0 +1,68 @@
+"""Administering API keys of a project with a key of the scope `admin`."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from judge_server.auth.authenticator import require_scope
+from judge_server.auth.identity import ANONYMOUS, SCOPE_PERMISSIONS, Identity
+from judge_server.auth.keys import make_key
+from judge_server.errors import Forbidden, InvalidRequest
+from judge_server.ports import KeyAdministration
+from trainer_client.wire.tenants import SCOPES, CreatedApiKey, Scope
+
+
+def grantable_scopes(identity: Identity) -> tuple[Scope, ...]:
+    """Return the scopes that an administrator may give to a key: those whose permissions it has itself."""
+    return tuple([scope for scope in SCOPES if SCOPE_PERMISSIONS[scope] <= identity.permissions])
+
+
+def require_administrator(identity: Identity) -> None:
+    """Require a key with the scope `admin`.
+
+    Without a key, nobody administers keys, even where everything else is open: a key lasts, and the openness of a
+    service on loopback does not.
+
+    Raises:
+        Forbidden: the caller has no key, or one without the scope.
+    """
+    if identity is ANONYMOUS:
+        raise Forbidden(
+            "Keys are administered with a key of the scope 'admin', which the operator of this service creates: "
+            "adjudge keys create --scope admin"
+        )
+    require_scope(identity, "admin")
+
+
+async def create_key(
+    store: KeyAdministration,
+    identity: Identity,
+    scopes: Sequence[Scope],
+    *,
+    label: str = "",
+    expires_at: datetime | None = None,
+) -> CreatedApiKey:
+    """Create a key in the caller's project.
+
+    Raises:
+        Forbidden: the caller does not administer keys, or lacks a permission that the key would have.
+        InvalidRequest: the key would have expired already.
+    """
+    require_administrator(identity)
+    beyond = [scope for scope in scopes if scope not in grantable_scopes(identity)]
+    if beyond:
+        raise Forbidden(
+            f"This key cannot give the scope {beyond[0]!r}, because it does not have it itself. The operator of this "
+            f"service can: adjudge keys create --scope {beyond[0]}"
+        )
+    if expires_at is not None and expires_at <= datetime.now(UTC):
+        raise InvalidRequest("expires_at: this time has passed; give a later one, or leave it out")
+    made = make_key()
+    stored = await store.add_key(
+        identity.project_id,
+        made.id,
+        made.digest,
+        scopes=tuple(dict.fromkeys(scopes)),
+        label=label,
+        expires_at=expires_at,
+    )
+    return CreatedApiKey(**stored.model_dump(), key=made.text)
