@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from trainer_client.wire.criteria import Criterion, CriterionKind
+from trainer_client.wire.rewards import FailureKind
 
 Score = Any
 """A number in [0, 1] (float, int, bool, a numpy or tensor scalar), or None if judging failed."""
@@ -86,3 +87,32 @@ def as_number(given: Any) -> float:
         return float(given)
     except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+def read_failures(failures: Sequence[FailureKind | None] | None, count: int) -> Sequence[FailureKind | None]:
+    """Read the kinds of failure beside `count` scores; none if not given. Raises ValueError for another number."""
+    if failures is None:
+        return [None] * count
+    if len(failures) != count:
+        raise ValueError(
+            f"{len(failures)} failures for {count} scores; give one for each score, None where judging did not fail"
+        )
+    return failures
+
+
+def read_uncertain(uncertain: Sequence[bool] | None, values: Sequence[float | None]) -> Sequence[bool]:
+    """Read which scores are missing because the verdict is uncertain; none if not given.
+
+    Raises:
+        ValueError: there is not one for each score, or an uncertain verdict has a score.
+    """
+    if uncertain is None:
+        return [False] * len(values)
+    if len(uncertain) != len(values):
+        raise ValueError(f"{len(uncertain)} uncertain for {len(values)} scores; give one for each score")
+    for index, (doubt, value) in enumerate(zip(uncertain, values, strict=True)):
+        if doubt and value is not None:
+            raise ValueError(
+                f"scores[{index}] is {value!r} and uncertain[{index}] true; an uncertain verdict has no score"
+            )
+    return uncertain

@@ -36,7 +36,15 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, SupportsIndex, get_args
 
-from trainer_client._criteria import CriterionLike, Score, Term, read_criteria, read_scores
+from trainer_client._criteria import (
+    CriterionLike,
+    Score,
+    Term,
+    read_criteria,
+    read_failures,
+    read_scores,
+    read_uncertain,
+)
 from trainer_client.dropout import CriteriaSample
 from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.rewards import (
@@ -213,8 +221,8 @@ def reward_outcome(
             raise ValueError(f"{len(scores)} scores in mode {mode!r}; give one, that of the whole response")
         terms = [_WHOLE_RESPONSE]
     values = read_scores(scores, len(terms))
-    failure_kinds = _read_failures(failures, len(terms))
-    doubts = _read_uncertain(uncertain, values)
+    failure_kinds = read_failures(failures, len(terms))
+    doubts = read_uncertain(uncertain, values)
     droppable = [False] * len(terms) if sample is None else sample.droppable
     if sample is not None:  # a term of the estimate that is 0
         values = [0.0 if gone else value for value, gone in zip(values, sample.left_out, strict=True)]
@@ -491,29 +499,6 @@ def _formula(
 def _completed_score(term: Term, score: float | None, mode: RewardMode, good: bool) -> float:
     """Return the score; if it is missing, the best (`good`) or worst one for the response."""
     return score if score is not None else float(good == is_nondecreasing(term, mode))
-
-
-def _read_failures(failures: Sequence[FailureKind | None] | None, count: int) -> Sequence[FailureKind | None]:
-    if failures is None:
-        return [None] * count
-    if len(failures) != count:
-        raise ValueError(
-            f"{len(failures)} failures for {count} scores; give one for each score, None where judging did not fail"
-        )
-    return failures
-
-
-def _read_uncertain(uncertain: Sequence[bool] | None, values: Sequence[float | None]) -> Sequence[bool]:
-    if uncertain is None:
-        return [False] * len(values)
-    if len(uncertain) != len(values):
-        raise ValueError(f"{len(uncertain)} uncertain for {len(values)} scores; give one for each score")
-    for index, (doubt, value) in enumerate(zip(uncertain, values, strict=True)):
-        if doubt and value is not None:
-            raise ValueError(
-                f"scores[{index}] is {value!r} and uncertain[{index}] true; an uncertain verdict has no score"
-            )
-    return uncertain
 
 
 def _format_share(format_ok: bool | None, format_weight: float) -> tuple[float, float]:
