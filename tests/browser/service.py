@@ -13,6 +13,7 @@ import uvicorn
 
 from adjudge_services.demo_run import DEMO_RUNS, demo_service, fill
 from adjudge_services.settings import Settings
+from adjudge_services.wiring import build_app
 from judge_server.api import Service, create_app
 from tests.judge_server import support
 from tests.judge_server.support import CRITERIA
@@ -40,25 +41,25 @@ def requests() -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def served(folder: Path, *, runs: int = 2, extra: bool = True) -> Iterator[str]:
-    """Fill a database with so many of the demo's runs, and `extra` ones, and serve it; yields the address."""
+def served(folder: Path) -> Iterator[str]:
+    """Fill a database with the demo's runs and a few others, and serve it as `adjudge serve` does; yields the address."""
     started, stop, address = threading.Event(), threading.Event(), []
 
     async def serve() -> None:
         async with demo_service(Settings(data_dir=folder)) as service:
-            for run in DEMO_RUNS[:runs]:
+            for run in DEMO_RUNS:
                 await fill(service, run, lambda: None)
-            if extra:
-                await _judge_others(service)
-        async with demo_service(Settings(data_dir=folder)) as service:  # the first one has written all at its end
-            listening = socket.create_server(("127.0.0.1", 0))
-            address.append(f"http://127.0.0.1:{listening.getsockname()[1]}")
-            server = uvicorn.Server(uvicorn.Config(create_app(service), lifespan="off", log_level="warning"))
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
-            started.set()
-            await asyncio.to_thread(stop.wait)
-            server.should_exit = True
-            await serving
+            await _judge_others(service)
+        settings = Settings(data_dir=folder, engine_url="scripted://hash")
+        listening = socket.create_server(("127.0.0.1", 0))
+        address.append(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        app = build_app(settings, wait_for_judge=True)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        started.set()
+        await asyncio.to_thread(stop.wait)
+        server.should_exit = True
+        await serving
 
     def work() -> None:
         try:
