@@ -1,4 +1,7 @@
-"""One browser and one filled service for all tests of a process; each test has pages of its own."""
+"""One browser and one filled service for all tests of this folder; each test has pages of its own.
+
+Playwright keeps an event loop in the thread of the tests, so both end before tests of other folders begin.
+"""
 
 from collections.abc import Iterator
 
@@ -9,7 +12,7 @@ from tests.browser.chromium import MISSING, find_chromium, running_browser
 from tests.browser.service import served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """A browser; without one the test is skipped."""
     chromium = find_chromium()
@@ -19,7 +22,7 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def address(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a service with runs in its ledger."""
     with pytest.MonkeyPatch.context() as patch:
