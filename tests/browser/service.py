@@ -42,7 +42,7 @@ def requests() -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Fill a database with the demo's runs and a few others, and serve it as `adjudge serve` does; yields the address."""
+    """Fill a database with the demo's runs and others, and serve it as `adjudge serve` does; yields the address."""
     started, stop, address = threading.Event(), threading.Event(), []
 
     async def serve() -> None:
