@@ -224,6 +224,7 @@ async def demo_service(settings: Settings) -> AsyncIterator[Service]:
             judges={DEFAULT_JUDGE: judge},
             recorder=recorder,
             ledger=ledger,
+            labels=ledger,
             monitor_thresholds=own.monitors,
         )
 

@@ -177,7 +177,9 @@ def _environment() -> Environment:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+    if value is None:
+        return "–"
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # adding 0 makes -0.0 plain
 
 
 def _signed(value: float | None, digits: int = 2) -> str:
