@@ -3,6 +3,7 @@
 These are the files to read to follow each of them: those of which at least one function runs, in the order in which
 they are first reached, with the functions that run. Requests go through the whole application, with a scripted judge
 and the ledger on SQLite. What runs once for a process is left out: each path is run before it is traced.
+What the process does by itself meanwhile, such as looking for operations, is counted.
 
 A training step is traced in the trainer only, with `--training`, which needs torch and TRL.
 """
@@ -149,10 +150,12 @@ def trace_training(tracer: Tracer) -> dict[str, Path_]:
                 self._found |= self._ran
 
     found: dict[str, Path_] = {}
-    data = dataset(CRITERIA, prompts=4, reference_answer=["14"] * 4)
+    factual = [{**criterion, "kind": "factual"} for criterion in CRITERIA if criterion["kind"] != "pitfall"]
     with running_service("scripted://hash") as (url, _), tempfile.TemporaryDirectory() as folder:
         for method in METHODS:
             ran: Path_ = {}
+            criteria = CRITERIA if method in ("srar", "rar") else factual
+            data = dataset(criteria, prompts=4, reference_answer=["14"] * 4)
             training = trainer(Path(folder), url, texts=[RIGHT, SLIP], data=data, method=method, max_steps=2)
             training.add_callback(SecondStep(ran))
             training.train()

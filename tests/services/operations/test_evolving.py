@@ -146,7 +146,7 @@ async def test_older_evolved_criteria_are_dropped_only_for_new_ones_that_join(st
     old = [{"id": f"evolved-{n}", "description": f"Shows part {n}.", "tags": ["evolved"]} for n in range(2)]
     await client.publish_rubric("team/a", [*OLD, *old])
     writing.criteria = [("negative", "Correctly names the result."), ("positive", "Shows the sum.")]
-    evolution = await evolved(client, seen("team/a"), parameters={"most_evolved": 2})
+    evolution = await evolved(client, seen("team/a"), parameters={"max_evolved": 2})
     version = await client.rubric(evolution.pins["team/a"])
     assert [one.description for one in version.criteria] == ["Adds the numbers.", "Shows part 1.", "Shows the sum."]
 
