@@ -1,6 +1,6 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010, 0012 to 0014, 0016 and 0017 create them; a test compares the two. The columns of its
+Migrations 0003, 0007, 0010, 0012 to 0016 create them; a test compares the two. The columns of its
 tables are in the order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the
 thousand, and are deleted by run.
 

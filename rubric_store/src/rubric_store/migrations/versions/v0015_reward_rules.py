@@ -1,9 +1,9 @@
-"""How each request turned its verdicts into rewards, beside the request; NULL in requests of before."""
+"""How each request turned its verdicts into rewards, beside the request; NULL in older requests."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0016"
+revision = "0015"
 down_revision = "0014"
 branch_labels = None
 depends_on = None
