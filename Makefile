@@ -60,8 +60,8 @@ test: $(STAMP) ## run the tests, with a PostgreSQL, a Redis and a judge model of
 	@$(BIN)/pytest -n 2 --dist worksteal -m "model and not slow" $(MODEL_TESTS)
 
 test-slow: $(STAMP) ## the slow tests: faults, upgrades, lost packets, fresh installs; FILES says in which files
-	@$(BIN)/pytest -n 3 --dist worksteal -m "slow and not model and not vllm" $(FILES) || [ $$? = 5 ]
 	@$(BIN)/pytest -m "slow and model" $(FILES) || [ $$? = 5 ]
+	@$(BIN)/pytest -n 3 --dist worksteal -m "slow and not model and not vllm" $(FILES) || [ $$? = 5 ]
 
 test-all: test test-slow ## every test, the slow ones too, and every property with more examples (half an hour)
 	@$(BIN)/pytest -n 4 --dist worksteal --hypothesis-profile thorough -m "$(QUICK)"
