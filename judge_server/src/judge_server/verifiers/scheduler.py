@@ -139,8 +139,8 @@ class CheckScheduler:
         self.history = history if history is not None else RunHistory()
         self.reserved = 1 if workers > 2 else 0
         self.shared = workers - self.reserved
-        self._free_reserved, self._free_shared = self.reserved, self.shared
-        self._free_long = max(1, self.shared - 1)
+        self._max_long = max(1, self.shared - 1)
+        self._free_reserved, self._free_shared, self._free_long = self.reserved, self.shared, self._max_long
         self._short, self._long = _CheckQueue(), _CheckQueue()
 
     def __len__(self) -> int:
@@ -168,7 +168,7 @@ class CheckScheduler:
         """Assign free places until none is left or no waiting check may have one."""
         while True:
             long = self._free_shared > 0 and self._free_long > 0 and len(self._long) > 0
-            if long and (self._free_long == max(1, self.shared - 1) or not len(self._short)):
+            if long and (self._free_long == self._max_long or not len(self._short)):
                 waiting = self._long.pop()
             elif self._free_shared:
                 waiting, long = self._short.pop(), False
