@@ -174,7 +174,7 @@ def test_markup_and_scripts_are_shown_as_text(browser: Browser, address: str) ->
     with opened(browser) as page:
         page.goto(f"{address}/console/responses?run={quote(HOSTILE[:60])}")
         page.locator("ol.responses a").first.click()
-        assert page.title().startswith("Group")
+        expect(page).to_have_title(re.compile("^Group"))
         assert page.locator("main img").count() == page.locator("main script").count() == 0
         shown = page.locator("section.answer pre").first.evaluate("node => node.textContent")
         assert shown.strip() == HOSTILE

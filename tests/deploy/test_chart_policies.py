@@ -186,8 +186,9 @@ def test_every_argument_is_a_command_of_adjudge(values: str) -> None:
 
     started: dict[str, Any] = {n: c for n, c in containers(values) if "/adjudge-" in c["image"] and "command" not in c}
     assert len(started) >= 4
+    names = {path[0] for path in commands()}
     for name, container in started.items():
-        assert (container["args"][0],) in commands(), name
+        assert container["args"][0] in names, name
 
 
 def test_processes_stop_by_themselves_before_their_pods_are_killed(values: str) -> None:

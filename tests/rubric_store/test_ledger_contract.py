@@ -11,7 +11,7 @@ from judge_server.ports import Ledger, LedgerReader
 from rubric_store import SQLLedger
 from tests.rubric_store.ledger_rows import AT, CRITERIA, PROJECT, RUBRIC, digest, request, request_key, verdict
 from tests.rubric_store.schema_dump import sync_url
-from trainer_client.wire.ledger_rows import JudgedResponse, LedgerRows, RunRange, RunReportQuery, UseFilter
+from trainer_client.wire.ledger_rows import JudgedResponse, LedgerRows, PurgeCounts, RunRange, RunReportQuery, UseFilter
 
 RUN = RunRange(PROJECT, "run")
 
@@ -239,7 +239,7 @@ async def test_purging_a_run_takes_it_and_what_only_it_referred_to(ledger: SQLLe
     ledger.write(request(3, [["shared", "c"]], run="kept"))
     advanced: list[int] = []
     purged = ledger.purge(PROJECT, run="gone", advance=advanced.append)
-    assert purged == (2, 4, 2, 2)
+    assert purged == PurgeCounts(requests=2, uses=4, verdicts=2, texts=2)
     assert sum(advanced) == 4
     assert (await ledger.judged_run(RunRange(PROJECT, "gone"))).requests == 0
     (kept,) = await judged(ledger, RunRange(PROJECT, "kept"))

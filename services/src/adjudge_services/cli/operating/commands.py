@@ -9,7 +9,7 @@ from adjudge_services.cli.lazy import implemented_by
 from adjudge_services.cli.options import DEFAULT_PROJECT, JsonOption, input_argument
 
 JUDGE_PORT = 8001
-SCOPES = ("read", "score", "rubrics:write", "metrics", "admin")
+SCOPES = ("read", "score", "rubrics:write", "labels:write", "metrics", "admin")
 
 
 @implemented_by("adjudge_services.cli.operating.serving:serve")
