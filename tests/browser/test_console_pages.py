@@ -19,7 +19,7 @@ WIDE, NARROW = 1280, 400
 
 @contextmanager
 def opened(browser: Browser, width: int = WIDE, **options: Any) -> Iterator[Page]:
-    """A page in a context of its own. At its end it has logged no error, and asked nobody but the service."""
+    """A page in a context of its own. At its end it has logged no error, and made no request to another host."""
     context = browser.new_context(viewport={"width": width, "height": 900}, **options)
     page = context.new_page()
     problems: list[str] = []

@@ -237,7 +237,7 @@ async def test_keys_of_another_project_are_neither_seen_nor_revoked(served: Serv
         assert (await mine.get("/v1/runs")).status_code == 200
 
 
-async def test_without_a_key_nobody_administers_keys(data_dir: Path, new_sqlite: NewSQLite) -> None:
+async def test_callers_without_a_key_cannot_administer_keys(data_dir: Path, new_sqlite: NewSQLite) -> None:
     new_sqlite(data_dir / "adjudge.db")
     async with (
         serving_within() as transport,

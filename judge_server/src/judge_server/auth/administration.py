@@ -19,8 +19,8 @@ def grantable_scopes(identity: Identity) -> tuple[Scope, ...]:
 def require_administrator(identity: Identity) -> None:
     """Require a key with the scope `admin`.
 
-    Without a key, nobody administers keys, even where everything else is open: a key lasts, and the openness of a
-    service on loopback does not.
+    A caller without a key cannot administer keys, even where everything else is open: a key lasts, and the openness
+    of a service on loopback does not.
 
     Raises:
         Forbidden: the caller has no key, or one without the scope.

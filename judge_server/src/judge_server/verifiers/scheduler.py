@@ -130,7 +130,7 @@ class CheckScheduler:
     which long ones get at most all but one.
 
     Attributes:
-        history: which runs are quick. Whoever runs checks records there how they went.
+        history: which runs are quick; record there whether each short check was done in its first try.
         reserved: the number of reserved places.
         shared: the number of other places.
     """

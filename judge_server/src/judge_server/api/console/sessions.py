@@ -33,7 +33,7 @@ SESSION_LIFETIME_S = 43_200.0
 
 SESSION_COOKIE = "adjudge_session"
 FORM_COOKIE = "adjudge_form"
-"""The cookie that the token of forms is bound to where there is no session."""
+"""The cookie that the token of forms is bound to without a session."""
 
 _HTMX_HEADER = "X-Form-Token"
 """The header in which HTMX sends the token, for buttons outside forms."""
