@@ -73,8 +73,8 @@ def configure_logging(settings: Settings) -> None:
     logging.captureWarnings(settings.log_format == "json")
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    for variable, nearest in misspelt_variables(os.environ):
-        log.warning("%s is no setting and has no effect; did you mean %s?", variable, nearest)
+    for warning in misspelt_variables(os.environ):
+        log.warning("%s", warning)
 
 
 def log_startup(settings: Settings, what: str) -> None:

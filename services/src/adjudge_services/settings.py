@@ -322,12 +322,12 @@ _OTHER_VARIABLES = {"API_KEY", "CPU_MODEL", "GPU_MODEL", "JUDGE_CPUS", "LISTEN",
 _MIN_LIKENESS = 0.75
 
 
-def misspelt_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The `ADJUDGE_…` variables that are no settings but look like one, each with the setting's variable."""
+def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each `ADJUDGE_…` variable that is not a setting but looks like one, with the setting's."""
     known = {name.upper() for name in Settings.model_fields}
     for variable, value in sorted(environment.items()):
         name = variable.upper().removeprefix(_PREFIX)
         if name == variable.upper() or name in known | _OTHER_VARIABLES or value.startswith("tcp://"):
             continue  # Kubernetes sets variables such as ADJUDGE_API_PORT=tcp://… for its services
         for nearest in get_close_matches(name, known, n=1, cutoff=_MIN_LIKENESS):
-            yield variable, f"{_PREFIX}{nearest}"
+            yield f"{variable} is no setting and has no effect; did you mean {_PREFIX}{nearest}?"

@@ -46,8 +46,8 @@ def _carry_out(function: Callable[..., None], options: dict[str, Any]) -> None:
     from adjudge_services.settings import SettingsError, misspelt_variables
 
     if function.__module__ != _LOGS:
-        for variable, nearest in misspelt_variables(os.environ):
-            warn(f"{variable} is no setting and has no effect; did you mean {nearest}?")
+        for warning in misspelt_variables(os.environ):
+            warn(warning)
     try:
         function(**options)
     except SettingsError as error:
