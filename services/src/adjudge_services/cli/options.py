@@ -105,6 +105,11 @@ def input_argument(help: str, **more: Any) -> Any:
     return typer.Argument(help=help, dir_okay=False, callback=copy_standard_input, **more)
 
 
+def copy_input(context: typer.Context, value: str) -> str:
+    """Like `copy_standard_input`, for a file that may also be in an object store (`s3://…`)."""
+    return value if "://" in value else str(copy_standard_input(context, Path(value)))
+
+
 def copy_dataset(context: typer.Context, value: str) -> str:
     """Like `copy_standard_input`, for a data set that is written as PATH or READER:PATH."""
     reader, colon, path = value.rpartition(":")

@@ -24,6 +24,7 @@ from adjudge_services.cli.options import (
     UncertainPolicy,
     UrlOption,
     VerdictUse,
+    copy_input,
     input_argument,
 )
 
@@ -42,7 +43,14 @@ UncertainBandOption = Annotated[
 
 @implemented_by("adjudge_services.cli.scoring.score:score")
 def score(
-    file: Annotated[Path, input_argument("JSONL with a group per line: prompt, responses, …")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="A group per row (prompt, responses, …), as JSONL, CSV or Parquet: a path, a URL such as s3://…, or - "
+            "for JSONL on standard input.",
+            callback=copy_input,
+        ),
+    ],
     rubric: RubricOption = None,
     mode: ModeOption = "weighted_mean",
     protocol: Annotated[
@@ -85,7 +93,8 @@ def score(
         ),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write rewards here as JSONL.", rich_help_panel=OUTPUT)
+        Path | None,
+        typer.Option("--output", "-o", help="Write rewards here, as JSONL or Parquet.", rich_help_panel=OUTPUT),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N lines.")] = None,
     run: Annotated[
@@ -107,8 +116,9 @@ def score(
 ) -> None:
     """Score every response in a file.
 
-    Prints a table on a terminal, JSONL otherwise. Exits with 1 if any response was not scored or any line was rejected,
-    and reports how many and why.
+    Prints a table on a terminal, JSONL otherwise. Rows are read, judged and written in order, a few at a time, so that
+    a file can be larger than the memory; only a table keeps them all. Exits with 1 if any response was not scored or
+    any line was rejected, and reports how many and why.
     """
 
 

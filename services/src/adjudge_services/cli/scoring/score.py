@@ -7,9 +7,7 @@ import asyncio
 import json
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +15,10 @@ import typer
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     Task,
+    TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -28,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_refused_lines
+from adjudge_services.cli.scoring.row_files import RowFile
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
     GroupLine,
@@ -36,7 +35,9 @@ from adjudge_services.cli.scoring.score_file import (
     read_groups,
     read_rubric_argument,
     score_groups,
+    stream_groups,
 )
+from adjudge_services.cli.scoring.scored_rows import ScoredRows
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from rubric_store import FormatError
@@ -50,6 +51,7 @@ from trainer_client.wire import (
     ResponseReward,
     RewardMode,
     UncertainPolicy,
+    Usage,
     Verdict,
     VerdictUse,
 )
@@ -124,25 +126,11 @@ def _steps(response: ResponseReward) -> Text:
     return Text("\n".join(lines))
 
 
-def unscored_reasons(groups: Sequence[GroupRewards]) -> Counter[str]:
-    """Unscored responses by the kind of their first failure."""
-    return Counter(
-        next((_reason(v) for v in response.verdicts if v.failure or v.status == "uncertain"), "no reward")
-        for group in groups
-        for response in group.responses
-        if response.status == "unscored"
-    )
-
-
-def _reason(verdict: Verdict) -> str:
-    return "uncertain" if verdict.failure is None else verdict.failure.kind
-
-
 _NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with --rubric"
 
 
 def score(
-    file: Path,
+    file: str,
     rubric: str | None,
     mode: RewardMode,
     protocol: JudgingProtocol | None,
@@ -168,15 +156,9 @@ def score(
     deadline_s: float,
 ) -> None:
     """Run `adjudge score`."""
-    lines = list(islice(read_groups(file), limit))
-    bad = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
-    groups = [line for line in lines if isinstance(line, GroupLine)]
-    if rubric is None and mode not in NEEDS_NO_RUBRIC:
-        bad |= {line.number: _NO_RUBRIC for line in groups if line.group.rubric is None}
-        groups = [line for line in groups if line.group.rubric is not None]
-    if not groups and not bad:
-        exit_with_error(f"{file_name(file)} has no lines")
+    show_table = sys.stdout.isatty() if table is None else table
     settings = Settings(engine_url=engine) if engine else Settings()
+    rows = RowFile(file, limit)
     started = time.monotonic()
     try:
         options = {
@@ -197,15 +179,23 @@ def score(
             "truncate": truncate,
             "deadline_s": deadline_s,
         }
-        scored = asyncio.run(_score(url, settings, run, groups, options, concurrency)) if groups else ScoredFile()
-    except (StartError, FormatError, AdjudgeError, ValueError) as error:
+        with ScoredRows(output, print_rows=output is None and not show_table, keep=show_table) as results:
+            asyncio.run(_score(url, settings, run, rows, options, concurrency, results))
+    except (StartError, FormatError, AdjudgeError, OSError, ValueError) as error:
         exit_with_error(str(error))
-    if scored.unreachable is not None and not scored.groups:
-        exit_with_error(str(scored.unreachable))
-    scored.refused.update(bad)
-    title = " · ".join(part for part in (file.name, mode, scored.judge) if part)
-    _write(scored, output, title, sys.stdout.isatty() if table is None else table)
-    _summarise(scored, file, time.monotonic() - started)
+    if not results.lines:
+        exit_with_error(f"{file_name(Path(file))} has no lines")
+    if results.unreachable is not None and not results.responses:
+        exit_with_error(str(results.unreachable))
+    if show_table and results.kept:
+        title = " · ".join(part for part in (Path(file).name, mode, results.judge) if part)
+        out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
+        out.print(rewards_table(results.kept))
+    _summarise(results, Path(file), time.monotonic() - started)
+    if rows.ignored:
+        err.print(f"columns that no group has were ignored: {escape(', '.join(rows.ignored))}", highlight=False)
+    if results.unscored or results.refused_lines:
+        raise typer.Exit(1)
 
 
 def _per_call(text: str | None) -> int | str | None:
@@ -216,67 +206,65 @@ async def _score(
     url: str | None,
     settings: Settings,
     run: str | None,
-    groups: list[GroupLine],
+    rows: RowFile,
     options: dict[str, object],
     concurrency: int,
-) -> ScoredFile:
-    total = sum(len(line.group.responses) for line in groups)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(),
-    )
+    results: ScoredRows,
+) -> None:
+    read = done = 0
+
+    def lines() -> Iterator[GroupLine | BadLine]:
+        nonlocal read
+        for line in read_groups(rows):
+            if isinstance(line, BadLine):
+                yield line
+            elif options["rubric"] is None and options["mode"] not in NEEDS_NO_RUBRIC and line.group.rubric is None:
+                yield BadLine(line.number, _NO_RUBRIC)
+            else:
+                read += len(line.group.responses)
+                yield line
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("loading the judge", total=None)
+        task = progress.add_task("loading the judge", total=None, responses=0)
+
+        def advance() -> None:
+            nonlocal done
+            done += 1
+            progress.update(task, completed=rows.share_read * done / read, responses=done)
+
         async with open_client(url, settings, run) as client:
             if isinstance(options["rubric"], str):
                 await client.rubric(options["rubric"])  # fail once, not on every line
-            progress.update(task, description="judging responses", total=total)
-            return await score_groups(
-                client, groups, options, concurrency=concurrency, advance=lambda: progress.advance(task)
-            )
+            progress.reset(task, description="judging responses", total=1.0)
+            async for line in stream_groups(client, lines(), options, concurrency=concurrency, advance=advance):
+                results.add(line)
 
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        """Responses per second so far."""
-        return Text(f"{task.speed:.2f}/s" if task.speed else "")
+        """Responses so far, and per second."""
+        done = task.fields["responses"]
+        return Text(f"{done:,} at {done / task.elapsed:.2f}/s" if done and task.elapsed else "")
 
 
-def _write(scored: ScoredFile, output: Path | None, title: str, table: bool) -> None:
-    if output is not None or not table:
-        text = "".join(json.dumps(group.model_dump(mode="json"), ensure_ascii=False) + "\n" for group in scored.groups)
-        if output is None:
-            sys.stdout.write(text)
-        else:
-            output.write_text(text, encoding="utf-8")
-    if table and scored.groups:
-        out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
-        out.print(rewards_table(scored.groups))
-
-
-def _summarise(scored: ScoredFile, file: Path, seconds: float) -> None:
-    usage = scored.usage
-    responses = sum(len(group.responses) for group in scored.groups)
+def _summarise(results: ScoredRows, file: Path, seconds: float) -> None:
+    usage = Usage(**results.usage)
     err.print(
-        f"{pluralize(responses, 'response')}, {pluralize(usage.judge_calls, 'judge call')}, "
+        f"{pluralize(results.responses, 'response')}, {pluralize(usage.judge_calls, 'judge call')}, "
         f"{usage.cached} known before; "
         f"{pluralize(usage.prompt_tokens_computed, 'prompt token')} computed, {usage.prompt_tokens_reused:,} reused; "
         f"{seconds:.1f} s",
         highlight=False,
         soft_wrap=True,
     )
-    print_refused_lines(file, scored.refused)
-    reasons = unscored_reasons(scored.groups)
-    if reasons:
-        why = ", ".join(f"{n} {kind}" for kind, n in reasons.most_common())
-        err.print(f"[bold red]{reasons.total()} of {responses} stayed unscored:[/] {why}", highlight=False)
-    if scored.refused:
-        err.print(f"[bold red]{pluralize(len(scored.refused), 'line')} not scored[/]", highlight=False)
-    if reasons or scored.refused:
-        raise typer.Exit(1)
+    print_refused_lines(file, results.refused)
+    if results.unscored:
+        why = ", ".join(f"{n} {kind}" for kind, n in results.unscored.most_common())
+        unscored = results.unscored.total()
+        err.print(f"[bold red]{unscored} of {results.responses} stayed unscored:[/] {why}", highlight=False)
+    if results.refused_lines:
+        err.print(f"[bold red]{pluralize(results.refused_lines, 'line')} not scored[/]", highlight=False)
 
 
 KEPT, EASY, LONG, UNRATED = "kept", "easy", "long reference", "unrated"

@@ -1,22 +1,24 @@
-"""Read groups from a JSONL file and score them through a client, in order.
+"""Read groups from a file and score them through a client, in order.
 
-A line that cannot be read or scored affects only itself. The options that several commands share are defined here:
-which service to ask, and with how much load.
+A line that cannot be read or scored affects only itself. However long the file is, only the lines in progress are in
+memory, unless the caller keeps them.
 """
 
 import asyncio
 import json
 import math
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
 from pydantic import ValidationError
 
+from adjudge_services.cli.scoring.row_files import RowFile
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
 from rubric_store import FormatError, read_rubric
@@ -59,7 +61,7 @@ class MeasuredLine(GroupLine):
 Line = TypeVar("Line")
 
 
-def read_groups(file: Path) -> Iterator[GroupLine | BadLine]:
+def read_groups(file: Path | RowFile) -> Iterator[GroupLine | BadLine]:
     """Read the group of each line, in order, skipping blank lines.
 
     A line is a group of the API (`prompt`, `responses`, …). Its `id` defaults to `line-N`, and its `rubric` may also be
@@ -78,26 +80,23 @@ def read_measured(file: Path) -> Iterator[MeasuredLine | BadLine]:
     return _read(file, _measured_line)
 
 
-def _read(file: Path, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[Line | BadLine]:
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                if isinstance(row, dict):
-                    yield make(number, row)
-                else:
-                    yield BadLine(number, "not a group; write a JSON object with a prompt and responses")
-            except ValidationError as error:
-                first = field_errors(error.errors())[0]
-                yield BadLine(number, f"{first.field}: {first.message}")
-            except FormatError as error:
-                yield BadLine(number, f"rubric: {error}")
-            except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-                yield BadLine(number, f"not JSON: {error}")
-            except ValueError as error:
-                yield BadLine(number, str(error))
+def _read(file: Path | RowFile, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[Line | BadLine]:
+    for number, row in file if isinstance(file, RowFile) else RowFile(str(file)):
+        try:
+            row = json.loads(row) if isinstance(row, bytes) else row
+            if isinstance(row, dict):
+                yield make(number, row)
+            else:
+                yield BadLine(number, "not a group; write a JSON object with a prompt and responses")
+        except ValidationError as error:
+            first = field_errors(error.errors())[0]
+            yield BadLine(number, f"{first.field}: {first.message}")
+        except FormatError as error:
+            yield BadLine(number, f"rubric: {error}")
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            yield BadLine(number, f"not JSON: {error}")
+        except ValueError as error:
+            yield BadLine(number, str(error))
 
 
 def _group(number: int, row: dict[str, Any]) -> Group:
@@ -199,6 +198,87 @@ async def open_client(url: str | None, settings: Settings, run: str | None = Non
         yield client
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredLine:
+    """What became of a line: its rewards, or why there are none.
+
+    `judge` names the judge of its first response; `error` is what a request for the line was refused with, if that is
+    why.
+    """
+
+    number: int
+    rewards: GroupRewards | None = None
+    refused: str | None = None
+    error: AdjudgeError | None = None
+    usage: tuple[Usage, ...] = ()
+    judge: str = ""
+
+
+async def stream_groups(
+    client: AsyncClient,
+    lines: Iterable[GroupLine | BadLine],
+    options: dict[str, Any],
+    *,
+    concurrency: int,
+    advance: Callable[[], None],
+) -> AsyncIterator[ScoredLine]:
+    """Score every response of every line, and yield the lines in order.
+
+    Lines are read as others are finished, in another thread, since reading may wait for a disk or an object store.
+    `advance` is called after each response. If the service cannot be reached, the lines that were not scored before are
+    refused without being sent.
+    """
+    slots = asyncio.Semaphore(concurrency)
+    unreachable: ConnectionFailed | None = None
+
+    async def score_one(group: Group, index: int) -> RewardAnswer | AdjudgeError:
+        nonlocal unreachable
+        async with slots:
+            if unreachable is not None:
+                return unreachable
+            try:
+                return await client.rewards(groups=[one_response(group, index)], **options)
+            except ConnectionFailed as error:
+                unreachable = unreachable or error
+                return unreachable
+            except AdjudgeError as error:
+                return error
+            finally:
+                advance()
+
+    async def score_line(line: GroupLine | BadLine) -> ScoredLine:
+        if isinstance(line, BadLine):
+            return ScoredLine(line.number, refused=line.reason)
+        parts = await asyncio.gather(*(score_one(line.group, i) for i in range(len(line.group.responses))))
+        errors = [part for part in parts if isinstance(part, AdjudgeError)]
+        if errors:
+            return ScoredLine(line.number, refused=str(errors[0]), error=errors[0])
+        answers = [part for part in parts if isinstance(part, RewardAnswer)]
+        responses = tuple(answer.groups[0].responses[0] for answer in answers)
+        judge = answers[0].judge
+        return ScoredLine(
+            line.number,
+            answers[0].groups[0].model_copy(update={"responses": responses}),
+            usage=tuple(answer.usage for answer in answers),
+            judge="" if judge is None else f"{judge.model}, {judge.fingerprint[:19]}…",
+        )
+
+    waiting: deque[asyncio.Task[ScoredLine]] = deque()
+    rest = iter(lines)
+    ended = False
+    try:
+        while waiting or not ended:
+            if not ended and len(waiting) <= concurrency:
+                read = await asyncio.to_thread(lambda: list(islice(rest, concurrency)))
+                ended = not read
+                waiting.extend(asyncio.create_task(score_line(line)) for line in read)
+            else:
+                yield await waiting.popleft()
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
 async def score_groups(
     client: AsyncClient,
     lines: Sequence[GroupLine],
@@ -207,42 +287,18 @@ async def score_groups(
     concurrency: int,
     advance: Callable[[], None],
 ) -> ScoredFile:
-    """Score every response of every line; `advance` is called after each response.
-
-    If the service cannot be reached, the lines that were not scored before are refused without being sent.
-    """
-    slots = asyncio.Semaphore(concurrency)
+    """Like `stream_groups`, for a file whose rewards are all needed at once."""
     totals: Counter[str] = Counter()
     scored = ScoredFile()
-
-    async def score_one(line: GroupLine, index: int) -> RewardAnswer | AdjudgeError:
-        async with slots:
-            if scored.unreachable is not None:
-                return scored.unreachable
-            try:
-                return await client.rewards(groups=[one_response(line.group, index)], **options)
-            except ConnectionFailed as error:
-                scored.unreachable = scored.unreachable or error
-                return scored.unreachable
-            except AdjudgeError as error:
-                return error
-            finally:
-                advance()
-
-    work = [[score_one(line, i) for i in range(len(line.group.responses))] for line in lines]
-    answers = iter(await asyncio.gather(*(coroutine for group in work for coroutine in group)))
-    for line in lines:
-        parts = [next(answers) for _ in line.group.responses]
-        errors = [part for part in parts if isinstance(part, AdjudgeError)]
-        if errors:
-            scored.refused[line.number] = str(errors[0])
+    async for line in stream_groups(client, lines, options, concurrency=concurrency, advance=advance):
+        if isinstance(line.error, ConnectionFailed):
+            scored.unreachable = scored.unreachable or line.error
+        if line.rewards is None:
+            scored.refused[line.number] = str(line.refused)
             continue
-        rewards = [part for part in parts if isinstance(part, RewardAnswer)]
-        responses = tuple(part.groups[0].responses[0] for part in rewards)
-        scored.groups.append(rewards[0].groups[0].model_copy(update={"responses": responses}))
-        if (judge := rewards[0].judge) is not None:
-            scored.judge = f"{judge.model}, {judge.fingerprint[:19]}…"
-        for part in rewards:
-            totals.update(part.usage.model_dump())
+        scored.groups.append(line.rewards)
+        scored.judge = line.judge or scored.judge
+        for usage in line.usage:
+            totals.update(usage.model_dump())
     scored.usage = Usage(**totals)
     return scored
