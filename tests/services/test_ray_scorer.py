@@ -52,13 +52,19 @@ def test_a_row_with_responses_gains_a_list(ready: Service) -> None:
     assert [row["judge_statuses"] for row in scored] == [["scored"] * 2, ["scored"]]
 
 
-def test_a_bad_row_costs_only_itself(ready: Service) -> None:
+def test_numbers_are_taken_as_ids_and_ground_truths(ready: Service) -> None:
+    rows = [{"id": 7, "prompt": "What is 3 + 4?", "response": "7", "ground_truth": 7.0}]
+    assert scorer(ready)(table(rows))["status"].to_pylist() == ["scored"]
+
+
+def test_a_bad_row_costs_only_itself_and_a_warning(ready: Service, caplog: pytest.LogCaptureFixture) -> None:
     rows = [*ROWS[:3], {"prompt": "?", "response": "x", "rubric": "no/such"}, {"prompt": None, "response": "y"}]
     scored = scorer(ready)(table(rows)).to_pylist()
     assert [row["status"] for row in scored] == ["scored"] * 3 + ["refused"] * 2
     assert [row["reward"] is None for row in scored] == [False] * 3 + [True] * 2
     assert "no/such" in scored[3]["failure"]
     assert scored[4]["failure"].startswith("prompt")
+    assert "2 of 5 rows were refused" in caplog.text
 
 
 def test_the_same_batch_again_is_recorded_once(ready: Service) -> None:

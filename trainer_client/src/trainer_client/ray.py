@@ -22,6 +22,7 @@ service records it once, and it answers from its verdict cache what it has judge
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ from trainer_client.wire.problems import field_errors
 
 if TYPE_CHECKING:
     import pyarrow
+
+_log = logging.getLogger(__name__)
 
 _OF_THE_ROW = (InvalidRequest, JudgingFailed, RubricRefused, RubricRetired, UnknownRubric)
 """Refusals that another row can escape."""
@@ -86,6 +89,7 @@ class RubricScorer:
         self._columns = dict(columns or {})
         self._prefix = prefix
         self._size = groups_per_request
+        self._warned = False
         self._client = Client(url, run or None, **(client or {}))
         self._threads = ThreadPoolExecutor(requests, thread_name_prefix="adjudge")
 
@@ -105,6 +109,7 @@ class RubricScorer:
         rows = table.to_pylist()
         parts = [rows[start : start + self._size] for start in range(0, len(rows), self._size)]
         answers = [answer for part in self._threads.map(self._score, parts) for answer in part]
+        self._warn(answers)
         results = [result_fields(answer, single=single) for answer in answers]
         for name, type_ in _types(single).items():
             if self._prefix + name in table.column_names:
@@ -119,6 +124,13 @@ class RubricScorer:
         if (name := self._columns.get("response", "response")) in names:
             return True
         raise ValueError(f"there is neither a column responses nor {name}; name yours with columns={{...}}")
+
+    def _warn(self, answers: Sequence[GroupRewards | str]) -> None:
+        """Say the first time that rows are refused: the job goes on, and a wrong column may concern all of them."""
+        refused = [answer for answer in answers if isinstance(answer, str)]
+        if refused and not self._warned:
+            self._warned = True
+            _log.warning("%d of %d rows were refused; the first: %s", len(refused), len(answers), refused[0])
 
     def _score(self, rows: Sequence[Mapping[str, Any]]) -> list[GroupRewards | str]:
         """The rewards of each row, or why it has none; a bad row costs only itself."""

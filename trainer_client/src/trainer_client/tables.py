@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer_client._columns import to_plain_data
+from trainer_client._columns import as_text, to_plain_data
 from trainer_client.wire import Group, GroupRewards, ResponseReward
 
 RESULT_COLUMNS = ("reward", "status", "failure", "verdicts")
@@ -27,18 +27,26 @@ def group_fields(
         keep_empty: keep nulls, for asking which columns are read.
 
     Returns:
-        `prompt`, `responses`, … of `Group`; other columns are not in it. A row without `id` has none.
+        `prompt`, `responses`, … of `Group`; other columns are not in it. A row without `id` has none. A number as `id`
+        or `ground_truth` becomes text.
+
+    Raises:
+        ValueError: `id` or `ground_truth` is neither text nor a number.
     """
     columns = columns or {}
     found: dict[str, Any] = {}
     for field in Group.model_fields:
         value = row.get(columns.get(field, field))
         if value is not None or (keep_empty and columns.get(field, field) in row):
-            found[field] = value if keep_empty else to_plain_data(value)
+            found[field] = value if keep_empty else _field(field, value)
     single = row.get(columns.get("response", "response"))
     if "responses" not in found and single is not None:
         found["responses"] = [to_plain_data(single)]
     return found
+
+
+def _field(name: str, value: Any) -> Any:
+    return as_text(name, value) if name in ("id", "ground_truth") else to_plain_data(value)
 
 
 def result_fields(answer: GroupRewards | str, *, single: bool) -> dict[str, Any]:
