@@ -60,7 +60,7 @@ def test_each_line_may_have_a_rubric_of_its_own(tmp_path: Path) -> None:
     swapped = {"criteria": [RUBRIC["criteria"][1]]}
     result, found = discriminate(tmp_path, lines(tmp_path, PAIR | {"rubric": RUBRIC}, PAIR | {"rubric": swapped}))
     assert result.exit_code == 0
-    assert "of 2 rubrics: 1 above chance, 0 at chance, 1 below, 0 not judged" in result.stdout
+    assert "of 2 rubrics: 1 above chance, 0 at chance, 1 below chance, 0 not compared" in result.stdout
     assert len({one["rubric"] for one in found["criteria"]}) == 2
 
 

@@ -19,7 +19,13 @@ from adjudge_services.judges import build_engine
 from adjudge_services.settings import Settings
 from judge_server.observability.metrics import OperationMetrics
 from judge_server.observability.tracing import TracingTransport
-from judge_server.operations.handlers import EvaluateHandler, GenerateHandler, ScoreHandler, ValidateHandler
+from judge_server.operations.handlers import (
+    DiscriminateHandler,
+    EvaluateHandler,
+    GenerateHandler,
+    ScoreHandler,
+    ValidateHandler,
+)
 from judge_server.operations.handlers.base import OperationHandler
 from judge_server.operations.handlers.generate import WriterFactory, WriterProvider
 from judge_server.operations.handlers.judging import ClientFactory
@@ -104,6 +110,7 @@ def build_handlers(
     return {
         "score": ScoreHandler(client_factory, rubrics),
         "evaluate_judge": EvaluateHandler(client_factory, rubrics, store),
+        "discriminate_rubrics": DiscriminateHandler(client_factory, rubrics, store),
         "generate_rubrics": GenerateHandler(writer, rubrics, lint_findings),
         "validate_rubrics": ValidateHandler(writer, rubrics, rubrics),
     }

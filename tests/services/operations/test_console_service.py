@@ -89,6 +89,38 @@ async def test_labels_measure_the_judge_and_the_page_of_judges_shows_it(served: 
         assert 'class="plot square"' in judges
 
 
+async def test_a_rubrics_page_measures_whether_it_tells_good_from_bad(served: Served) -> None:
+    contains = {"method": "contains", "all_of": ["because"]}
+    criteria = [{"id": "reason", "description": "Gives a reason.", "verification": contains}]
+    pairs = '{"prompt": "Is 7 prime?", "good": "Yes, because.", "bad": "Yes."}\n' * 3
+    async with await served.client("score", "rubrics:write") as http:
+        answer = await http.post("/v1/rubrics/math/reasons/versions", json={"criteria": criteria})
+        assert answer.status_code == 201, answer.text
+        page = checked(await http.get("/console/rubric?reference=math/reasons"))
+        (address,) = links(page, "rubric/discriminate")
+        text = checked(await http.get(address))
+        filled = {"token": forms_token(text), "reference": "math/reasons@1"}
+        refused = await http.post("/console/rubric/discriminate", data=filled | {"pairs": pairs + "{"})
+        assert refused.status_code == 422
+        assert "line 4" in refused.text
+        assert "because" in refused.text  # what was pasted is still there
+        assert (await http.post("/console/rubric/discriminate", data=filled)).status_code == 422
+        begun = await http.post("/console/rubric/discriminate", data=filled, files={"file": ("p.jsonl", pairs)})
+        assert begun.status_code == 303, begun.text
+        operation = begun.headers["Location"]
+        async with asyncio.timeout(60):
+            while 'hx-trigger="every 2s"' in (text := checked(await http.get(operation))):  # noqa: ASYNC110 (a page)
+                await asyncio.sleep(0.05)
+        assert "Good ranks above bad <b>1.00</b> of the time, 95% interval 1.00 to 1.00." in text
+        assert "tells them apart" in text
+        numbers = await http.get(links(text, r"operation/separation\.csv")[0])
+        assert numbers.text.splitlines()[1] == "math/reasons@1,reason,1.0,0.0,1.0,6,0"
+        assert operation in links(checked(await http.get(address)), "operation")
+    async with await served.client("read") as http:
+        assert not links(checked(await http.get("/console/rubric?reference=math/reasons")), "rubric/discriminate")
+        assert (await http.get(address)).status_code == 403
+
+
 async def test_without_anything_the_pages_teach_the_next_command(served: Served) -> None:
     async with await served.client("score") as http:
         for path, command in (

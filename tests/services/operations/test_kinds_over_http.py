@@ -55,6 +55,53 @@ async def test_an_evaluation_ends_with_how_far_verdicts_agree_with_labels(start:
     assert one["raw_probability"] == one["probability"] is not None
 
 
+REASONED = {
+    "criteria": [
+        {"id": "reason", "description": "Gives a reason.", "verification": {"method": "contains", "all_of": ["odd"]}},
+        {"id": "polite", "description": "Says please.", "verification": {"method": "contains", "all_of": ["please"]}},
+        {"id": "vague", "weight": -1, "description": "Is vague.",
+         "verification": {"method": "contains", "all_of": ["some"]}},
+    ]
+}  # fmt: skip
+
+
+async def test_a_comparison_of_good_and_bad_responses_says_what_each_criterion_does(start: Start) -> None:
+    client = await start("scripted://yes")
+    version = await client.publish_rubric("reasoned", REASONED["criteria"])
+    pairs = [{"prompt": f"{n}?", "good": "Yes, as it is odd.", "bad": ["Yes, please.", "some"]} for n in range(40)]
+    own = {"id": "own", "prompt": "?", "good": ["no"], "bad": "no", "rubric": REASONED}
+    lines = "\n".join(json.dumps(one) for one in [*pairs, own])
+    request = {"kind": "discriminate_rubrics", "rubric": "reasoned", "reward": {"mode": "points"}, "groups": lines}
+    done = await end_of(client, (await client.submit(request)).id)
+    assert (done.state, done.progress.done, done.progress.failed) == ("done", 41, 0), done.problem
+    summary: Any = done.summary
+    assert (summary["prompts"], summary["good"], summary["bad"]) == (41, 41, 81)
+    assert summary["ordered"] == pytest.approx((40 * 0.75 + 0.5) / 41)
+    low, high = summary["interval"]
+    assert low < summary["ordered"] <= high
+    assert summary["rubrics"] == {"above_chance": 1, "at_chance": 1, "below_chance": 0, "not_compared": 0}
+    differences = {one["criterion"]: one["difference"] for one in summary["criteria"] if one["rubric"] == "reasoned@1"}
+    assert differences == {"reason": 1.0, "polite": -0.5, "vague": 0.5}
+    results = sorted(await results_of(client, done.id), key=lambda one: one["index"])
+    assert [one["id"] for one in results[:2]] + [results[-1]["id"]] == ["line-1", "line-2", "own"]
+    assert (results[0]["rubric"], len(results[0]["good"]), len(results[0]["bad"])) == (version.reference, 1, 2)
+    assert done.request["rubric"] == "reasoned@1"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ({"prompt": "?", "good": "a"}, "bad"),
+        ({"prompt": "?", "good": "a", "bad": []}, "at least 1"),
+        ({"prompt": "?", "responses": ["a"], "good": "a", "bad": "b"}, "responses"),
+    ],
+)
+async def test_a_prompt_without_both_kinds_of_responses_is_refused(start: Start, line: Any, says: str) -> None:
+    client = await start("scripted://yes")
+    with pytest.raises(InvalidRequest, match=says):
+        await client.submit({"kind": "discriminate_rubrics", "rubric": REASONED, "groups": [line]})
+
+
 async def test_rubrics_are_written_by_the_model_that_the_settings_name(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

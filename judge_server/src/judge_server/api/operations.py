@@ -26,6 +26,7 @@ from judge_server.ports import UnknownOperation
 from trainer_client.wire import FieldError
 from trainer_client.wire.operations import (
     MAX_PAGE_RESULTS,
+    DiscriminateOperation,
     EvaluateOperation,
     Operation,
     OperationList,
@@ -113,7 +114,7 @@ async def submit(
     """
     if body.kind in ("generate_rubrics", "validate_rubrics"):
         require_scope(identity_of(request), "rubrics:write")
-    if isinstance(body, ScoreOperation | EvaluateOperation):
+    if isinstance(body, ScoreOperation | EvaluateOperation | DiscriminateOperation):
         own = [group.rubric for group in body.groups]
         await refuse_unusable_patterns(service_of(request).checker, project_of(request), body.rubric, own)
     parameters = await asyncio.to_thread(body.model_dump, mode="json", exclude_unset=True, exclude={"kind"})

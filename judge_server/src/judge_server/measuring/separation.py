@@ -7,11 +7,13 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
+from typing import Any
 
 from trainer_client.wire import Criterion, ResponseReward
 
+MAX_SUMMARY_CRITERIA = 200
 _RESAMPLES = 1000
 _TAILS = (0.025, 0.975)
 
@@ -103,6 +105,32 @@ def separation(labelled: Sequence[LabelledPrompt], *, seed: int = 0) -> Separati
         tied=_mean(ties),
         criteria=_by_criterion(labelled),
     )
+
+
+def count_rubrics(labelled: Sequence[LabelledPrompt]) -> dict[str, int]:
+    """How many rubrics rank good above bad more often than chance, as often, less often, or cannot be compared."""
+    ordered: dict[str, list[float]] = defaultdict(list)
+    for one in labelled:
+        good, bad = _rewards(one.good), _rewards(one.bad)
+        ordered[one.rubric] += [fmean(_order(g, b) for g in good for b in bad)] if good and bad else []
+    means = [_mean(values) for values in ordered.values()]
+    return {
+        "above_chance": sum(mean is not None and mean > 0.5 for mean in means),
+        "at_chance": sum(mean == 0.5 for mean in means),
+        "below_chance": sum(mean is not None and mean < 0.5 for mean in means),
+        "not_compared": sum(mean is None for mean in means),
+    }
+
+
+def separation_summary(labelled: Sequence[LabelledPrompt]) -> dict[str, Any]:
+    """A `Separation` as JSON, with `rubrics`, the counts of `count_rubrics`, and the number of all criteria.
+
+    Of the criteria it has the `MAX_SUMMARY_CRITERIA` least useful.
+    """
+    found = separation(labelled)
+    summary: dict[str, Any] = asdict(found) | {"interval": found.interval and list(found.interval)}
+    summary["criteria"] = [asdict(one) for one in found.criteria[:MAX_SUMMARY_CRITERIA]]
+    return {**summary, "criteria_count": len(found.criteria), "rubrics": count_rubrics(labelled)}
 
 
 def _rewards(responses: Sequence[ResponseReward]) -> list[float]:

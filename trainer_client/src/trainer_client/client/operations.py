@@ -21,6 +21,7 @@ from trainer_client.errors import AdjudgeError, ConnectionFailed, InvalidRequest
 from trainer_client.wire import RewardAnswer, RewardRequest, VerdictAnswer, VerdictRequest
 from trainer_client.wire.operations import (
     WILL_RETRY_HEADER,
+    DiscriminateOperation,
     EvaluateOperation,
     GenerateOperation,
     LeasedChunk,
@@ -32,15 +33,14 @@ from trainer_client.wire.operations import (
     ValidateOperation,
 )
 
-OperationLike = ScoreOperation | GenerateOperation | ValidateOperation | EvaluateOperation | Mapping[str, Any]
+OperationMessage = ScoreOperation | GenerateOperation | ValidateOperation | EvaluateOperation | DiscriminateOperation
+OperationLike = OperationMessage | Mapping[str, Any]
 
 EVENT_STREAM_TYPE = "text/event-stream"
 _PATH = "/v1/operations"
 _PAGE_SIZE = 500
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_REQUEST: TypeAdapter[ScoreOperation | GenerateOperation | ValidateOperation | EvaluateOperation] = TypeAdapter(
-    OperationRequest
-)
+_REQUEST: TypeAdapter[OperationMessage] = TypeAdapter(OperationRequest)
 
 
 def submit_request(request: OperationLike, run: str | None, idempotency_key: str | None) -> PreparedRequest[Operation]:

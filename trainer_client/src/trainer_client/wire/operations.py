@@ -9,16 +9,16 @@ from datetime import datetime
 from io import StringIO
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 from trainer_client.wire.base import AnswerModel, BoundedFloat, Flag, RequestDict, RequestList, RequestModel
-from trainer_client.wire.groups import Group
+from trainer_client.wire.groups import Group, GroupId, Prompt, Response, ResponseLike, RubricChoice
 from trainer_client.wire.judging import Priority
 from trainer_client.wire.rewards import RewardRequest, Usage
 from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
 from trainer_client.wire.verdicts import VerdictRequest
 
-OperationKind = Literal["score", "generate_rubrics", "validate_rubrics", "evaluate_judge"]
+OperationKind = Literal["score", "generate_rubrics", "validate_rubrics", "evaluate_judge", "discriminate_rubrics"]
 OperationState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 TERMINAL_STATES: frozenset[OperationState] = frozenset({"done", "failed", "cancelled"})
@@ -93,6 +93,63 @@ class EvaluateOperation(VerdictRequest):
     _read_lines = field_validator("groups", mode="before")(_parse_jsonl)
 
 
+def _as_list(given: Any) -> Any:
+    """Put a single response into a list. A list is one of responses, so a conversation stands in a list of its own."""
+    return [given] if isinstance(given, str | dict) else given
+
+
+RatedResponses = Annotated[
+    RequestList[ResponseLike],
+    BeforeValidator(_as_list, json_schema_input_type=str | Response | tuple[ResponseLike, ...]),
+]
+"""A response, or a list of them."""
+
+
+class PairedGroup(RequestModel):
+    """A prompt with responses that are known to be good and bad; its other fields are those of a `Group`.
+
+    `id` defaults to the place of the group in its list, such as `line-1`.
+    """
+
+    id: GroupId | None = None
+    prompt: Prompt
+    good: RatedResponses = Field(min_length=1, max_length=2048)
+    bad: RatedResponses = Field(min_length=1, max_length=2048)
+    grounding: str | None = None
+    reference_answer: str | None = None
+    ground_truth: str | None = None
+    rubric: RubricChoice | None = None
+
+    @property
+    def responses(self) -> tuple[ResponseLike, ...]:
+        """The good responses, then the bad ones."""
+        return self.good + self.bad
+
+
+class DiscriminateOperation(RewardRequest):
+    """Measure how well rubrics tell good responses from bad ones: `POST /v1/rewards` for both, then a comparison.
+
+    `groups` is a list, or the text of a JSONL file, of up to 100,000 prompts with a `good` and a `bad` response or
+    lists of them. Rewards are compared within a prompt only.
+    """
+
+    kind: Literal["discriminate_rubrics"] = "discriminate_rubrics"
+    deadline_s: BoundedFloat = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
+    priority: Priority = "bulk"
+    groups: RequestList[PairedGroup] = Field(min_length=1, max_length=MAX_INPUTS)  # type: ignore[assignment]
+
+    @field_validator("groups", mode="before")
+    @classmethod
+    def _read_lines(cls, given: Any) -> Any:
+        groups = _parse_jsonl(given)
+        if not isinstance(groups, list | tuple):
+            return groups
+        return [
+            {"id": f"line-{number}", **group} if isinstance(group, dict) else group
+            for number, group in enumerate(groups, 1)
+        ]
+
+
 class GenerateOperation(RequestModel):
     """Generate rubrics with a model, one for each input.
 
@@ -124,7 +181,8 @@ class ValidateOperation(RequestModel):
 
 
 OperationRequest = Annotated[
-    ScoreOperation | GenerateOperation | ValidateOperation | EvaluateOperation, Field(discriminator="kind")
+    ScoreOperation | GenerateOperation | ValidateOperation | EvaluateOperation | DiscriminateOperation,
+    Field(discriminator="kind"),
 ]
 """The body of `POST /v1/operations`; `kind` selects the variant."""
 

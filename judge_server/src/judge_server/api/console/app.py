@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from judge_server.api.auth import CONSOLE
 from judge_server.api.console.pages import (
+    discriminate,
     group,
     judge,
     judges,
@@ -40,6 +41,7 @@ _ROUTERS = (
     rubrics.router,
     rubric.router,
     rubric_changes.router,
+    discriminate.router,
     judge.router,
     judges.router,
     labels.router,

@@ -1,8 +1,9 @@
-"""Operations that call the service over HTTP: bulk scoring and the evaluation of a judge.
+"""Operations that call the service over HTTP: bulk scoring, and the evaluation of a judge or of rubrics.
 
-Both split their groups into chunks, one request each, and share the meaning of responses and errors for a chunk. Bulk
-scoring sends `POST /v1/rewards`. An evaluation sends `POST /v1/verdicts` for labelled groups, and its final chunk
-measures how well the verdicts agree with the labels.
+They split their groups into chunks, one request each, and share the meaning of responses and errors for a chunk. Bulk
+scoring sends `POST /v1/rewards`. The evaluation of a judge sends `POST /v1/verdicts` for labelled groups, and its final
+chunk measures how well the verdicts agree with the labels. That of rubrics sends `POST /v1/rewards` for responses that
+are known to be good and bad, and its final chunk measures how well the rewards tell them apart.
 """
 
 import asyncio
@@ -10,26 +11,38 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
 from judge_server.ledger.recorder import TRANSIENT_FAILURES
+from judge_server.measuring.separation import LabelledPrompt, separation_summary
 from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.worker_tokens import TOKEN_LIFETIME_S
 from judge_server.ports import OperationStore, RubricSource
 from judge_server.rubrics import find_rubric
 from trainer_client import AsyncClient
 from trainer_client.errors import AdjudgeError, BudgetExhausted, ConnectionFailed, NotReady, Overloaded
-from trainer_client.wire import Group, RewardAnswer, RewardRequest, RubricContent, Verdict, VerdictRequest
+from trainer_client.wire import (
+    Criterion,
+    Group,
+    ResponseReward,
+    RewardAnswer,
+    RewardRequest,
+    RubricContent,
+    Verdict,
+    VerdictRequest,
+)
 from trainer_client.wire.operations import (
     CHUNK_DEADLINE_S,
     MAX_PAGE_RESULTS,
     ChunkOutcome,
     ChunkRef,
+    DiscriminateOperation,
     EvaluateOperation,
     LeasedChunk,
     NewChunk,
+    PairedGroup,
     ScoreOperation,
 )
 
@@ -57,8 +70,6 @@ _WRONG_SERVICE_MESSAGE = (
 ClientFactory = Callable[[str], AsyncClient]
 """Creates a client of the service that acts for a project; the caller closes it."""
 
-GroupT = TypeVar("GroupT", bound=Group)
-
 
 class RubricPinner:
     """Resolves references to pinned references, `name@version`; each reference is looked up once."""
@@ -78,7 +89,7 @@ class RubricPinner:
 
 
 async def split_groups(
-    rubrics: RubricSource, project_id: str, request: ScoreOperation | EvaluateOperation
+    rubrics: RubricSource, project_id: str, request: ScoreOperation | EvaluateOperation | DiscriminateOperation
 ) -> tuple[dict[str, Any], list[NewChunk]]:
     """Split a request into its options and chunks of its groups, with pinned rubrics. Raises `UnknownRubric`."""
     pins = RubricPinner(rubrics, project_id)
@@ -88,7 +99,7 @@ async def split_groups(
     return options, await chunk_groups(request.groups, pins)
 
 
-async def chunk_groups(groups: Sequence[GroupT], pins: RubricPinner) -> list[NewChunk]:
+async def chunk_groups(groups: Sequence[Group | PairedGroup], pins: RubricPinner) -> list[NewChunk]:
     """Split groups into chunks of about `CHUNK_RESPONSES` responses, each with the index of its first group."""
     groups = [
         group
@@ -96,7 +107,7 @@ async def chunk_groups(groups: Sequence[GroupT], pins: RubricPinner) -> list[New
         else group.model_copy(update={"rubric": await pins.pin(group.rubric)})
         for group in groups
     ]
-    batches: list[list[GroupT]] = [[]]
+    batches: list[list[Group | PairedGroup]] = [[]]
     responses = 0
     for group in groups:
         if batches[-1] and responses + len(group.responses) > CHUNK_RESPONSES:
@@ -272,12 +283,7 @@ class EvaluateHandler:
         from judge_server.evaluation.report import Measured, summary_of  # imports numpy, 14 MB, only if needed
 
         measured: list[Measured] = []
-        after: int | None = 0
-        while after is not None:
-            page = await self._store.results(ref.project_id, ref.operation_id, after=after, limit=MAX_PAGE_RESULTS)
-            if page is None:
-                break
-            results: Any = page.results
+        async for results in _result_pages(self._store, ref):
             measured += [
                 Measured(
                     str(result["index"]),
@@ -288,5 +294,96 @@ class EvaluateHandler:
                 for result in results
                 for verdict in result["verdicts"]
             ]
-            after = page.next_after if page.results else None
         return await asyncio.to_thread(summary_of, measured)
+
+
+async def _result_pages(store: OperationStore, ref: ChunkRef) -> AsyncIterator[Sequence[Any]]:
+    """The results of an operation, page by page."""
+    after: int | None = 0
+    while after is not None:
+        page = await store.results(ref.project_id, ref.operation_id, after=after, limit=MAX_PAGE_RESULTS)
+        if page is None:
+            return
+        yield page.results
+        after = page.next_after if page.results else None
+
+
+class DiscriminateHandler:
+    """Rewards responses that are known to be good and bad, and measures how well the rewards tell them apart.
+
+    A result has the `index` and `id` of a prompt, its `rubric` as a reference or the beginning of its digest, the `id`,
+    `kind` and `weight` of its `criteria`, the judge's `fingerprint`, and the rewards of the `good` and the `bad`
+    responses as `POST /v1/rewards` returns them. The summary is that of `measuring.separation.separation_summary`.
+    """
+
+    has_final_chunk = True
+
+    def __init__(self, client_factory: ClientFactory, rubrics: RubricSource, store: OperationStore) -> None:
+        self._client_factory = client_factory
+        self._rubrics = rubrics
+        self._store = store
+
+    async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
+        """Split a request into its options and chunks of its groups, with pinned rubrics."""
+        assert isinstance(request, DiscriminateOperation)
+        return await split_groups(self._rubrics, project_id, request)
+
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
+        """Reward a chunk, or in the final chunk compare all rewards."""
+        if work.body is None:
+            return ChunkOutcome(summary=await self._summary(work.ref))
+        pairs = [PairedGroup.model_validate(group) for group in work.body["groups"]]
+        groups = [
+            Group.model_construct(
+                id=pair.id or f"line-{index + 1}", responses=pair.responses,
+                **{name: getattr(pair, name) for name in pair.model_fields_set - {"id", "good", "bad"}},
+            )
+            for index, pair in enumerate(pairs, work.body["first"])
+        ]  # fmt: skip
+        defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
+        request = RewardRequest.model_validate({**defaults, **work.request, "groups": groups})
+        rubrics = [group.rubric or request.rubric for group in groups]
+        criteria: dict[str, list[dict[str, Any]]] = {}
+        for name, rubric in {_rubric_name(rubric): rubric for rubric in rubrics}.items():
+            criteria[name] = await self._criteria(work.ref.project_id, rubric)
+        async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
+            answer = await client.send_rewards(request, work)
+        problem = transient_failure_message(v for g in answer.groups for r in g.responses for v in r.verdicts)
+        if problem is not None and not work.last_attempt:
+            raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))
+        fingerprint = None if answer.judge is None else answer.judge.fingerprint
+        results: list[dict[str, Any]] = []
+        rewarded = zip(pairs, map(_rubric_name, rubrics), answer.groups, strict=True)
+        for index, (pair, name, group) in enumerate(rewarded, work.body["first"]):
+            responses = [response.model_dump(mode="json") for response in group.responses]
+            results.append({
+                "index": index, "id": group.id, "rubric": name, "criteria": criteria[name],
+                "fingerprint": fingerprint, "good": responses[: len(pair.good)], "bad": responses[len(pair.good) :],
+            })  # fmt: skip
+        failed = sum(any(one.status == "unscored" for one in group.responses) for group in answer.groups)
+        return ChunkOutcome(results, answer.usage, {"failed": failed})
+
+    async def _criteria(self, project_id: str, rubric: RubricContent | str | None) -> list[dict[str, Any]]:
+        """What a result says of the criteria of a rubric; nothing for a mode without one."""
+        if rubric is None:
+            return []
+        found = rubric if isinstance(rubric, RubricContent) else await find_rubric(self._rubrics, project_id, rubric)
+        return [{"id": one.id, "kind": one.kind, "weight": one.weight} for one in found.criteria]
+
+    async def _summary(self, ref: ChunkRef) -> dict[str, JsonValue]:
+        labelled: list[LabelledPrompt] = []
+        async for results in _result_pages(self._store, ref):
+            labelled += [
+                LabelledPrompt(
+                    result["rubric"],
+                    tuple([Criterion.model_construct(**one) for one in result["criteria"]]),
+                    *(tuple([ResponseReward.model_validate(one) for one in result[s]]) for s in ("good", "bad")),
+                )
+                for result in results
+            ]
+        return await asyncio.to_thread(separation_summary, labelled)
+
+
+def _rubric_name(rubric: RubricContent | str | None) -> str:
+    """The reference of a rubric, or the beginning of its digest; empty for a mode without one."""
+    return rubric if isinstance(rubric, str) else "" if rubric is None else rubric.digest[:19]

@@ -103,7 +103,10 @@ operations_app = typer.Typer(
 @operations_app.command("submit")
 @implemented_by("adjudge_services.cli.operating.operations:submit")
 def operations_submit(
-    kind: Annotated[str, typer.Argument(help="score, evaluate_judge, generate_rubrics or validate_rubrics.")],
+    kind: Annotated[
+        str,
+        typer.Argument(help="score, evaluate_judge, discriminate_rubrics, generate_rubrics or validate_rubrics."),
+    ],
     file: Annotated[Path | None, input_argument("JSONL with an input per line.", metavar="INPUT")] = None,
     options: Annotated[
         str, typer.Option(help="Other fields of the request, as JSON: rubric, reward, judging, run, generator, …")

@@ -18,7 +18,7 @@ from adjudge_services.wiring import StartError, prepare_store
 from trainer_client import AdjudgeError, Client
 from trainer_client.wire.operations import Operation
 
-_INPUTS = {"score": "groups", "evaluate_judge": "groups", "generate_rubrics": "inputs"}
+_GROUP_KINDS = ("score", "evaluate_judge", "discriminate_rubrics")
 
 
 def submit(
@@ -29,7 +29,7 @@ def submit(
     request |= {name: value for name, value in (("rubric", rubric), ("run", run)) if value is not None}
     try:
         if file is not None:
-            request[_INPUTS.get(kind, "inputs")] = file.read_text(encoding="utf-8")
+            request["groups" if kind in _GROUP_KINDS else "inputs"] = file.read_text(encoding="utf-8")
         with _client(url) as client:
             operation = client.submit(request)
             out.print(operation.id, highlight=False)

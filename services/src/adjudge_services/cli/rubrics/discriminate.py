@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -26,7 +25,13 @@ from adjudge_services.cli.scoring.score_file import (
 )
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
-from judge_server.measuring.separation import CriterionSeparation, LabelledPrompt, Separation, separation
+from judge_server.measuring.separation import (
+    CriterionSeparation,
+    LabelledPrompt,
+    Separation,
+    count_rubrics,
+    separation,
+)
 from rubric_store import FormatError
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.wire import Criterion, JudgingProtocol, RewardMode, RubricContent
@@ -36,13 +41,13 @@ _USEFUL = 0.1
 """Below this difference a criterion is shown as uninformative; a visual aid, not a test."""
 
 
-def print_report(found: Separation, by_rubric: Sequence[Separation], title: str) -> None:
-    """Print a report; `by_rubric` has the figures of each rubric separately."""
+def print_report(found: Separation, rubrics: Mapping[str, int], title: str) -> None:
+    """Print a report; `rubrics` are the counts of `count_rubrics`."""
     out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
-    out.print(_criteria_table(found.criteria, several=len(by_rubric) > 1))
+    out.print(_criteria_table(found.criteria, several=sum(rubrics.values()) > 1))
     if len(found.criteria) > _ROWS:
         out.print(f"the {_ROWS} least useful of {len(found.criteria)} criteria", style="dim", highlight=False)
-    for line in _summary(found, by_rubric):
+    for line in _summary(found, rubrics):
         out.print(line, highlight=False, soft_wrap=True)
 
 
@@ -70,7 +75,7 @@ def _reading(one: CriterionSeparation) -> Text:
     return Text("says the same of both", style="yellow")
 
 
-def _summary(found: Separation, by_rubric: Sequence[Separation]) -> list[str]:
+def _summary(found: Separation, rubrics: Mapping[str, int]) -> list[str]:
     if found.ordered is None or found.tied is None:
         return []
     between = f" (95% interval {found.interval[0]:.2f} to {found.interval[1]:.2f})" if found.interval else ""
@@ -80,17 +85,10 @@ def _summary(found: Separation, by_rubric: Sequence[Separation]) -> list[str]:
         f"[bold]good ranks above bad {found.ordered:.2f} of the time[/]{between}; 0.5 is chance; "
         f"{found.tied:.0%} of the pairs are tied",
     ]
-    if len(by_rubric) > 1:
-        kinds = Counter(_better(one) for one in by_rubric)
-        counts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("above chance", "at chance", "below", "not judged"))
-        lines.append(f"of {len(by_rubric)} rubrics: {counts}")
+    if sum(rubrics.values()) > 1:
+        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in rubrics.items())
+        lines.append(f"of {sum(rubrics.values())} rubrics: {counts}")
     return lines
-
-
-def _better(one: Separation) -> str:
-    if one.ordered is None:
-        return "not judged"
-    return "at chance" if one.ordered == 0.5 else "above chance" if one.ordered > 0.5 else "below"
 
 
 def _number(value: float | None, *, signed: bool = False) -> str:
@@ -131,8 +129,7 @@ def discriminate(
     found = separation(labelled)
     if output is not None:
         output.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
-    by_rubric = {name: [one for one in labelled if one.rubric == name] for name in {one.rubric for one in labelled}}
-    print_report(found, [separation(group) for group in by_rubric.values()], f"{file.name} · {mode} · {scored.judge}")
+    print_report(found, count_rubrics(labelled), f"{file.name} · {mode} · {scored.judge}")
     refused |= scored.refused
     print_refused_lines(file, refused)
     if found.ordered is None:

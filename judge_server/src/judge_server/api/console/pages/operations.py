@@ -13,6 +13,7 @@ from judge_server.api.console.parameters import text_parameter
 from judge_server.api.console.rendering import Console, csv_response
 from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.api.console.run_page import address
+from judge_server.api.console.separations import separation_of
 from judge_server.errors import InvalidRequest, NotReady
 from judge_server.operations.service import Operations
 from judge_server.ports import UnknownOperation
@@ -39,10 +40,12 @@ async def operations(console: Console, request: Request) -> Response:
 
 @router.get("/operation")
 async def operation(console: Console, request: Request) -> Response:
-    """One operation, with its figures if it evaluated a judge."""
+    """One operation, with its figures if it evaluated a judge or a rubric."""
     found = await _read(console, request)
-    evaluation = evaluation_of(found)
-    return console.page(request, "operation.html.jinja", operation=found, evaluation=evaluation, figures=FIGURES)
+    return console.page(
+        request, "operation.html.jinja", operation=found, evaluation=evaluation_of(found), figures=FIGURES,
+        separation=separation_of(found),
+    )  # fmt: skip
 
 
 @router.get("/operation/reliability.csv")
@@ -52,6 +55,15 @@ async def reliability_csv(console: Console, request: Request) -> Response:
     if evaluation is None:
         raise NotFound("This operation has no evaluation of a judge.")
     return csv_response(evaluation.table, "reliability.csv")
+
+
+@router.get("/operation/separation.csv")
+async def separation_csv(console: Console, request: Request) -> Response:
+    """How well each criterion tells good responses from bad ones."""
+    found = separation_of(await _read(console, request))
+    if found is None:
+        raise NotFound("This operation did not compare good and bad responses.")
+    return csv_response(found.table, "separation.csv")
 
 
 @router.post("/operation", scope="score")

@@ -61,7 +61,7 @@ async def _version(console: Console, request: Request, version: RubricVersion) -
         tree=version_tree(known.versions), rates=await _rates(console, request, version, known),
         findings=None if texts is None else await asyncio.to_thread(texts.lint, version.criteria),
         aliases=aliases.aliases, done=_DONE[done] if done else "",
-        csv_href=address("rubric/rates.csv", reference=version.reference),
+        csv_href=address("rubric/rates.csv", reference=version.reference), measurable=service.operations is not None,
     )  # fmt: skip
 
 
