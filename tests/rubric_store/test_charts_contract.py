@@ -13,6 +13,7 @@ from trainer_client.wire.ledger_rows import (
     CriterionBucket,
     JudgeUse,
     LedgerRows,
+    MeasureBucket,
     ResponseFilter,
     RubricRate,
     RubricUse,
@@ -222,3 +223,29 @@ async def test_pass_rates_of_rubrics_are_those_of_the_latest_runs_that_used_them
         (two, "c1"): (2, 2),
     }
     assert await ledger.rubric_use("another", [one], 10) == RubricUse((), ())
+
+
+async def test_what_a_trainer_reports_is_averaged_by_bucket_and_goes_with_the_run(ledger: SQLLedger) -> None:
+    ledger.write(judged(1, 1, 0.5))
+    for step in range(6):
+        await ledger.set_measures(PROJECT, "run", step, {"rgr/refined": 0.0, "b": 1.0})
+        await ledger.set_measures(PROJECT, "run", step, {"rgr/refined": step / 8})
+    await ledger.set_measures(PROJECT, "other", 0, {"rgr/refined": 1.0})
+    await ledger.set_measures("p2", "run", 0, {"rgr/refined": 1.0})
+    found = (await ledger.run_charts(WHOLE._replace(buckets=2, first=1))).measures
+    assert found == (
+        MeasureBucket("b", 1, 3, 3, 1.0),
+        MeasureBucket("b", 4, 5, 2, 1.0),
+        MeasureBucket("rgr/refined", 1, 3, 3, 2 / 8),
+        MeasureBucket("rgr/refined", 4, 5, 2, 4.5 / 8),
+    )
+    ledger.purge(PROJECT, run="run")
+    assert (await ledger.run_charts(WHOLE)).measures == ()
+    assert len((await ledger.run_charts(WHOLE._replace(run="other"))).measures) == 1
+
+
+async def test_without_a_distribution_nothing_is_counted_from_the_responses(ledger: SQLLedger) -> None:
+    ledger.write(judged(1, 1, 0.5, 1.0))
+    whole, plain = await ledger.run_charts(WHOLE), await ledger.run_charts(WHOLE._replace(distribution=False))
+    assert (plain.bins, plain.judges, plain.criteria) == ((), (), whole.criteria)
+    assert [one._replace(spread=None) for one in whole.steps] == list(plain.steps)

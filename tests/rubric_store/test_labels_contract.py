@@ -119,3 +119,12 @@ async def test_labels_are_purged_with_their_requests(ledger: SQLLedger) -> None:
     assert ledger.purge(PROJECT, run="run").labels == 2
     assert [one.run for one in await ledger.label_counts(PROJECT)] == ["kept"]
     assert await labelled(ledger) == []
+
+
+async def test_labels_are_set_together_or_not_at_all(ledger: SQLLedger) -> None:
+    await ledger.set_labels(PROJECT, {SECOND: True, FIRST: False}, "ada")
+    assert await labelled(ledger) == [("c0", "ada", False), ("c1", "ada", True)]
+    with pytest.raises(LookupError, match="no such verdict"):
+        await ledger.set_labels(PROJECT, {FIRST: True, FIRST._replace(slot=2): True}, "ada")
+    await ledger.set_labels(PROJECT, {SECOND: None}, "ada")
+    assert await labelled(ledger) == [("c0", "ada", False)]

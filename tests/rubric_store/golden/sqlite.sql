@@ -148,6 +148,16 @@ CREATE TABLE ledger_run_failures (
 )
  WITHOUT ROWID
 
+CREATE TABLE ledger_run_measures (
+    project_id VARCHAR(200) NOT NULL,
+    run VARCHAR(256) NOT NULL,
+    step BIGINT NOT NULL,
+    name VARCHAR(100) NOT NULL,
+    value DOUBLE NOT NULL,
+    CONSTRAINT pk_ledger_run_measures PRIMARY KEY (project_id, run, step, name)
+)
+ WITHOUT ROWID
+
 CREATE TABLE ledger_run_rubrics (
     project_id VARCHAR(200) NOT NULL,
     run VARCHAR(256) NOT NULL,

@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import json
 import re
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -87,6 +88,30 @@ async def test_labels_measure_the_judge_and_the_page_of_judges_shows_it(served: 
         judges = checked(await http.get("/console/judges"))
         assert operation in links(judges, "operation")
         assert 'class="plot square"' in judges
+
+
+async def test_labels_written_over_rest_are_those_of_the_key_and_are_read_back(served: Served) -> None:
+    async with await served.client("score", "labels:write", named="Ada") as http:
+        await judged(http)
+        found = (await http.get("/v1/verdicts", params={"run": "r", "criterion": "right"})).json()["verdicts"]
+        given = [{"verdict": one["id"], "met": place % 2 == 0} for place, one in enumerate(found)]
+        stored = await http.put("/v1/labels", json={"run": "r", "labels": given})
+        assert (stored.status_code, stored.json()["stored"]) == (200, 12), stored.text
+        again = await http.put("/v1/labels", json={"run": "r", "labels": [given[0] | {"met": None}]})
+        assert again.json() == stored.json() | {"stored": 0, "removed": 1}
+        rows = [json.loads(line) for line in (await http.get("/v1/labels", params={"run": "r"})).text.splitlines()]
+        labels = {row["responses"][place]: said for row in rows for place, said in enumerate(row["labels"]) if said}
+        texts = [GROUPS[int(one["group"][1:])]["responses"][one["response"]] for one in found]
+        assert labels == {text: {"right": place % 2 == 0} for place, text in enumerate(texts) if place}
+        assert "<bdi>Ada</bdi>" in checked(await http.get("/console/labels?run=r"))
+        unknown = [given[1] | {"met": True}, {"verdict": "A" * 31 + "=", "met": True}]
+        refused = await http.put("/v1/labels", json={"run": "r", "labels": unknown})
+        assert refused.status_code == 422
+        assert refused.json()["errors"][0]["field"] == "labels.1.verdict"
+        other = await http.put("/v1/labels", json={"run": "other", "labels": given})
+        assert (other.status_code, other.json()["title"]) == (404, "Unknown verdict")
+    async with await served.client("score") as http:
+        assert (await http.put("/v1/labels", json={"run": "r", "labels": given})).status_code == 403
 
 
 async def test_a_rubrics_page_measures_whether_it_tells_good_from_bad(served: Served) -> None:

@@ -91,19 +91,24 @@ def obliging(body: dict[str, Any]) -> httpx2.Response:
 
 
 class FakeJudgeTransport(httpx2.AsyncBaseTransport):
-    """A service that answers `POST /v1/rewards` by `answers`, in order, the last for ever."""
+    """A service that answers `POST /v1/rewards` by `answers` in order, the last for ever, and reports by `measures`."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers) or [obliging]
         self.asked: list[dict[str, Any]] = []
         self.fetched: list[str] = []
         self.rubrics: dict[str, httpx2.Response] = {}
+        self.reported: list[bytes] = []
+        self.measures: Callable[[bytes], httpx2.Response] = lambda body: httpx2.Response(200, content=body)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET":
             reference = request.url.path.removeprefix("/v1/rubrics/")
             self.fetched.append(reference)
             return self.rubrics[reference]
+        if request.url.path == "/v1/measures":
+            self.reported.append(await request.aread())
+            return self.measures(self.reported[-1])
         body = json.loads(await request.aread())
         self.asked.append(body)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]

@@ -35,6 +35,7 @@ _AUTHENTICATED_ROUTERS = (
     scoring.comparisons_router,
     rubrics.rubrics_router,
     probes.metrics_router,
+    ledger.measures_router,
     ledger.projects_router,
     keys.router,
     operations.router,

@@ -4,6 +4,7 @@
 - `GET /v1/runs` and `GET /v1/runs/{run}`: the training runs in the ledger, and the figures of one run.
 - `GET /v1/runs/{run}/monitors`: what monitors find in a run.
 - `GET /v1/runs/{run}/corrected-rates`: the pass rates of a run, corrected for its judge's error.
+- `PUT /v1/measures`: what a trainer measured in a step.
 - `GET /v1/project` and `GET /v1/audit`: the limits and usage of the project, and its audit log.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Annotated, Literal, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Body, Depends, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ from starlette.types import Scope
 
 from judge_server.api.auth import RequiredScope, identity_of, project_of
 from judge_server.api.http.problems import problem_responses
+from judge_server.api.http.requests import StrictRoute
 from judge_server.api.service import Service, service_of
 from judge_server.errors import NotReady, invalid_request
 from judge_server.ledger.reading import decode_cursor, recorded_page
@@ -28,7 +30,7 @@ from judge_server.monitoring.monitors import monitor_run
 from judge_server.rubrics import find_rubric
 from judge_server.scoring.recompute import UnknownRun
 from trainer_client.wire import FieldError, VerdictStatus, parse_reference
-from trainer_client.wire.ledger import CorrectedRates, LedgerState, RecordedPage, RunPage, RunReport
+from trainer_client.wire.ledger import CorrectedRates, LedgerState, RecordedPage, RunPage, RunReport, StepMeasures
 from trainer_client.wire.ledger_rows import RunRange, RunReportQuery, UseFilter
 from trainer_client.wire.monitors import MonitorReport
 from trainer_client.wire.tenants import AuditTail, ProjectState
@@ -272,6 +274,32 @@ async def _read(query: Awaitable[T]) -> T:
         raise
     except ValueError as error:
         raise invalid_request((FieldError(field="after", message=str(error)),)) from None
+
+
+measures_router = APIRouter(
+    prefix="/v1", tags=["ledger"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
+)
+
+_MEASURES = {"run": "llama-rgr-1", "step": 12, "measures": {"rgr/refined": 0.25, "rubric/left_out": 0.0}}
+
+
+@measures_router.put(
+    "/measures",
+    summary="Report what a trainer measured in a step",
+    response_model=StepMeasures,
+    responses=problem_responses(413, 422, 503),
+)
+async def write_measures(
+    request: Request,
+    body: Annotated[StepMeasures, Body(openapi_examples={"rgr": {"summary": "Refinement", "value": _MEASURES}})],
+) -> StepMeasures:
+    """The console draws them over the steps of the run. A later report of the same step and name replaces the earlier.
+
+    `RubricGRPOTrainer` reports the metrics of its method: scaffolds, gates and refinements.
+    """
+    ledger = service_of(request).readable_ledger()
+    await _read(ledger.set_measures(project_of(request), storable_text(body.run), body.step, body.measures))
+    return body
 
 
 projects_router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(RequiredScope("read"))])

@@ -60,6 +60,7 @@ def _to_recorded_verdict(
     first, _ = use.votes[0]
     criterion = rubrics.get(response.rubric or b"", {}).get(first.criterion)
     return RecordedVerdict(
+        id=encode_cursor(first),
         run=request.run or None,
         step=request.step,
         group=response.group_id,

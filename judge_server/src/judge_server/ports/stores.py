@@ -287,6 +287,9 @@ class LedgerReader(RunReader, Protocol):
     async def responses(self, wanted: ResponseFilter) -> list[ResponseRecord]:
         """Return the selected responses of a run, oldest first, with all their votes."""
 
+    async def set_measures(self, project_id: str, run: str, step: int, values: Mapping[str, float]) -> None:
+        """Set what a trainer reports of a step by name; what was set before under other names stays."""
+
 
 class LabelStore(Protocol):
     """Labels of recorded verdicts, one per verdict and person, and the verdicts that may be labelled next.
@@ -299,6 +302,9 @@ class LabelStore(Protocol):
 
         Raises `LookupError` if the verdict does not exist.
         """
+
+    async def set_labels(self, project_id: str, labels: Mapping[VerdictKey, bool | None], labeller: str) -> None:
+        """Set or remove a person's labels of several verdicts, all or none; see `set_label`."""
 
     async def labels(self, wanted: LabelFilter) -> list[LabelRow]:
         """Return the selected labels of a run, by verdict and person."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Row, Select, Subquery, and_, case, func, literal, select
 
+from rubric_store.ledger.measures import measure_buckets
 from rubric_store.ledger.tables import criteria, failures, requests, responses, rubrics, runs, steps
 from trainer_client.wire.ledger_rows import (
     CriterionBucket,
@@ -60,14 +61,15 @@ def run_curves(
 def run_charts(connection: Connection, wanted: RunChartQuery) -> RunCharts:
     """What the charts of a run show."""
     extent = _extent(connection, wanted)
-    spreads, limits = _spreads(connection, wanted, extent)
+    spreads, limits = _spreads(connection, wanted, extent) if wanted.distribution else ({}, None)
     found = {} if extent is None else _step_buckets(connection, wanted, extent, spreads)
     passed = [] if extent is None else _criterion_buckets(connection, wanted, extent, list(found))
     return RunCharts(
         tuple(found.values()),
         tuple(passed),
         tuple(_bins(connection, wanted, limits)) if limits is not None else (),
-        tuple(_judges(connection, wanted)),
+        tuple(_judges(connection, wanted)) if wanted.distribution else (),
+        tuple(measure_buckets(connection, wanted)),
     )
 
 

@@ -450,7 +450,7 @@ def delete_empty_runs(connection: Connection, project_id: str) -> None:
     left = select(tables.requests.c.request).where(*same).exists()
     empty = select(tables.runs.c.run).where(tables.runs.c.project_id == project_id, ~left)
     names = list(connection.execute(empty).scalars())
-    for table in tables.TABLES:
+    for table in (*tables.TABLES, tables.measures):
         for name in names:
             connection.execute(delete(table).where(table.c.project_id == project_id, table.c.run == name))
 

@@ -5,7 +5,7 @@ called from a thread. Purging deletes some thousand uses per transaction, so tha
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
@@ -24,7 +24,7 @@ from rubric_store.database import (
     read_url,
     statement_timeout,
 )
-from rubric_store.ledger import charts, labels, monitoring, reading, writing
+from rubric_store.ledger import charts, labels, measures, monitoring, reading, writing
 from rubric_store.ledger import runs as runs_reading
 from rubric_store.ledger.runs import delete_empty_runs
 from rubric_store.ledger.tables import labels as labelled
@@ -191,6 +191,16 @@ class SQLLedger:
         """The selected responses of a run, oldest first, with all their votes."""
         return await self._read(lambda connection: reading.responses_of(connection, wanted))
 
+    async def set_measures(self, project_id: str, run: str, step: int, values: Mapping[str, float]) -> None:
+        """Set what a trainer reports of a step; those of other names stay.
+
+        Raises:
+            ConnectionError: the database cannot be written.
+        """
+        await self._in_thread(
+            self._writer, lambda connection: measures.set_measures(connection, project_id, run, step, values)
+        )
+
     async def set_label(self, project_id: str, verdict: VerdictKey, labeller: str, met: bool | None) -> LabelRow | None:
         """Set a person's label of a verdict, or remove it if `met` is None; a person has one label per verdict.
 
@@ -201,6 +211,15 @@ class SQLLedger:
         return await self._in_thread(
             self._writer, lambda connection: labels.set_label(connection, project_id, verdict, labeller, met)
         )
+
+    async def set_labels(self, project_id: str, given: Mapping[VerdictKey, bool | None], labeller: str) -> None:
+        """Set or remove a person's labels of several verdicts, all or none; raises as `set_label` does."""
+
+        def work(connection: Connection) -> None:
+            for verdict, met in sorted(given.items(), key=lambda one: one[0]):  # so that two writers cannot deadlock
+                labels.set_label(connection, project_id, verdict, labeller, met)
+
+        await self._in_thread(self._writer, work)
 
     async def labels(self, wanted: LabelFilter) -> list[LabelRow]:
         """The labels of a run that match a filter, by verdict and person."""

@@ -1,6 +1,6 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010, 0012 to 0016 create them; a test compares the two. The columns of its
+Migrations 0003, 0007, 0010, 0012 to 0016, 0018 create them; a test compares the two. The columns of its
 tables are in the order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the
 thousand, and are deleted by run.
 
@@ -271,5 +271,17 @@ signals = Table(
 )
 """One row per step and signal: the sums of `SignalRow`, which monitors read. Kept since migration 0013."""
 
+measures = Table(
+    "ledger_run_measures",
+    metadata,
+    *_run(),
+    _step(),
+    key_column("name", 100),
+    Column("value", Double, nullable=False),
+    PrimaryKeyConstraint("project_id", "run", "step", "name", name="pk_ledger_run_measures"),
+    sqlite_with_rowid=False,
+)
+"""What the trainer reported of a step, by name; a later report of the same replaces it."""
+
 TABLES = (runs, steps, failures, rubrics, criteria, signals)
-"""The tables in the order in which they are written."""
+"""The tables of sums, in the order in which they are written."""

@@ -23,6 +23,8 @@ from trainer_client.wire import (
 )
 from trainer_client.wire.ledger import (
     CorrectedRates,
+    LabelReceipt,
+    LabelRequest,
     RecomputeEvent,
     RecomputeRequest,
     RecordedPage,
@@ -31,6 +33,7 @@ from trainer_client.wire.ledger import (
     RunReport,
     RunSummary,
     StepBudgets,
+    StepMeasures,
 )
 from trainer_client.wire.monitors import MonitorReport
 
@@ -115,6 +118,21 @@ class RunMethods(Connection):
         """
         return self._send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
 
+    def report_measures(self, step: int, measures: Mapping[str, float], run: str | None = None) -> None:
+        """Report what was measured in a training step, which the console draws over the steps of the run.
+
+        Args:
+            step: the training step, as in `rewards`.
+            measures: up to 100 finite numbers by name, such as `{"rgr/refined": 0.25}`. A later report of the same
+                step and name replaces the earlier one.
+            run: the run's name; defaults to the client's run.
+
+        Raises:
+            InvalidRequest: there is no run, or a name or a number is invalid.
+            AdjudgeError: as for `rewards`.
+        """
+        self._send(measures_request(self.run if run is None else run, step, measures))
+
 
 class AsyncRunMethods(AsyncConnection):
     """The methods of `AsyncClient` about training runs; see `RunMethods`."""
@@ -148,6 +166,23 @@ class AsyncRunMethods(AsyncConnection):
     ) -> CorrectedRates:
         """Fetch the corrected pass rates of a run; see `Client.corrected_rates`."""
         return await self._send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
+
+    async def report_measures(self, step: int, measures: Mapping[str, float], run: str | None = None) -> None:
+        """Report what was measured in a training step; see `Client.report_measures`."""
+        await self._send(measures_request(self.run if run is None else run, step, measures))
+
+
+def measures_request(run: str | None, step: int, measures: Mapping[str, float]) -> PreparedRequest[StepMeasures]:
+    """Build `PUT /v1/measures`.
+
+    Raises:
+        InvalidRequest: the request breaks the wire contract.
+    """
+    try:
+        body = StepMeasures(run=run or "", step=step, measures=dict(measures))
+    except ValidationError as error:
+        raise invalid_request_error(error) from error
+    return PreparedRequest("PUT", "/v1/measures", StepMeasures, to_json_bytes(body))
 
 
 def runs_request(after: str | None) -> PreparedRequest[RunPage]:
@@ -267,6 +302,20 @@ class LedgerMethods(RunMethods):
                 return
             after = page.next_cursor
 
+    def label(self, labels: Mapping[str, bool | None], run: str | None = None) -> LabelReceipt:
+        """Say of recorded verdicts whether the criterion is met; the labels belong to this client's key.
+
+        Args:
+            labels: by the `id` of a verdict of `recorded_verdicts`, True or False; None takes a label back. At most
+                1,000, which are stored all or none.
+            run: the run's name; defaults to the client's run.
+
+        Raises:
+            NotFound: the run has no such verdict.
+            AdjudgeError: as for `rewards`.
+        """
+        return self._send(label_request(self.run if run is None else run, labels))
+
     def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> Generator[RecomputeEvent, None, None]:
         parser = _RecomputeStreamParser(self.base_url)
         with (
@@ -301,6 +350,10 @@ class AsyncLedgerMethods(AsyncRunMethods):
                 return
             after = page.next_cursor
 
+    async def label(self, labels: Mapping[str, bool | None], run: str | None = None) -> LabelReceipt:
+        """Say of recorded verdicts whether the criterion is met; see `Client.label`."""
+        return await self._send(label_request(self.run if run is None else run, labels))
+
     async def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> AsyncGenerator[RecomputeEvent, None]:
         parser = _RecomputeStreamParser(self.base_url)
         with typed_errors(self.base_url):
@@ -329,6 +382,21 @@ def recompute_request(run: str | None, rules: RecomputeKeywords) -> PreparedRequ
     return PreparedRequest(
         "POST", "/v1/rewards/recompute", RecomputeEvent, to_json_bytes(request), accept="application/x-ndjson"
     )
+
+
+def label_request(run: str | None, labels: Mapping[str, bool | None]) -> PreparedRequest[LabelReceipt]:
+    """Build `PUT /v1/labels`.
+
+    Raises:
+        InvalidRequest: the request breaks the wire contract.
+    """
+    given = [{"verdict": verdict, "met": met} for verdict, met in labels.items()]
+    try:
+        request = LabelRequest.model_validate({"run": run or "", "labels": given})
+    except ValidationError as error:
+        raise invalid_request_error(error) from error
+    body = request.model_dump_json().encode()  # with its nulls, which take labels back
+    return PreparedRequest("PUT", "/v1/labels", LabelReceipt, body)
 
 
 def recorded_verdicts_request(

@@ -405,6 +405,12 @@ class LoopClient:
         """The service's address."""
         return str(self._options["base_url"])
 
+    @property
+    def run(self) -> str | None:
+        """The run that the client's requests belong to."""
+        run: str | None = self._options.get("run")
+        return run
+
     def for_running_loop(self) -> AsyncClient:
         """Return the client of the running event loop."""
         process, loop = os.getpid(), asyncio.get_running_loop()

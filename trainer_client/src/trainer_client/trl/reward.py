@@ -224,6 +224,15 @@ class RubricReward:
         vars(copy).update(vars(self), _extra_rewards=(), _weights=check_reward_functions((), None))
         return copy
 
+    @property
+    def run(self) -> str | None:
+        """The run under which the service records the requests; None without one."""
+        return self._client.run
+
+    async def report_measures(self, step: int, measures: Mapping[str, float]) -> None:
+        """Report what was measured in a training step; see `Client.report_measures`."""
+        await self._client.for_running_loop().report_measures(step, measures)
+
     async def criteria(self, rubrics: Sequence[Any]) -> list[tuple[Criterion, ...]]:
         """Return the criteria that each row will be judged by, given the values of the column `rubric`."""
         return await self._cache.criteria_for_rows(

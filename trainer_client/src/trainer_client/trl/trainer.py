@@ -32,6 +32,7 @@ from trainer_client.trl._batch import AdvantageBatch, readers_for
 from trainer_client.trl._certainty import FrozenPolicy
 from trainer_client.trl._generation import RolloutGenerator, SampledBatch, reset_environments, select_environments
 from trainer_client.trl._refilling import Refiller
+from trainer_client.trl._reporting import MeasureReporter
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.methods import Method, Rollout
@@ -92,7 +93,9 @@ class RubricGRPOTrainer(GRPOTrainer):
         self._refiller = Refiller(self)
         self._readers = readers_for(self)
         self._skip_empty_steps = SkipEmptySteps(self)
+        self._measure_reporter = MeasureReporter(self)
         self.add_callback(self._skip_empty_steps)
+        self.add_callback(self._measure_reporter)
 
     def generate_each(
         self, prompts: list[Any], rows: Sequence[int] | None = None, *, num_padding: int = 0
@@ -198,7 +201,8 @@ class RubricGRPOTrainer(GRPOTrainer):
         assert self._sampled is not None
         output.update(self._generation.loss_inputs(self._sampled, output))
         output.update(self.method.sampling_weights(output))
-        self._add_metrics({**batch.metrics, **self._sampled.metrics})
+        measured = {**batch.metrics, **self._sampled.metrics}
+        self._add_metrics(measured)
         scored = ScoredGeneration(
             rewards=batch.rewards,
             functions=self._function_rewards,
@@ -216,7 +220,10 @@ class RubricGRPOTrainer(GRPOTrainer):
             reward=self.rubric_reward,
         )
         for callback in self._generation_callbacks:
-            self._add_metrics(callback.on_scored(scored))
+            measured |= (found := callback.on_scored(scored))
+            self._add_metrics(found)
+        if mode == "train":
+            self._measure_reporter.report(measured | (self._refiller.metrics if self._refiller.active else {}))
         return output
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:

@@ -8,9 +8,19 @@ without a judge.
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, RequestDict, RequestModel, is_unset
+from trainer_client.wire.base import (
+    STRICT_NUMBER,
+    AnswerModel,
+    BoundedFloat,
+    Flag,
+    LargeFloat,
+    RequestDict,
+    RequestList,
+    RequestModel,
+    is_unset,
+)
 from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import Prompt, RunName
 from trainer_client.wire.judging import JudgingProtocol
@@ -35,6 +45,7 @@ class RecordedVerdict(AnswerModel):
     """A verdict as one request used it.
 
     Attributes:
+        id: its name within the run, by which it can be labelled.
         response: the response's position in its group as the request sent it, from 0.
         rubric: the digest of the rubric's content; null if there was no rubric.
         reward: the response's reward as answered; null if it got none.
@@ -43,6 +54,7 @@ class RecordedVerdict(AnswerModel):
         prompt, text, grounding: the judged texts; null unless texts were requested and are stored.
     """
 
+    id: str = ""
     run: str | None
     step: int | None
     group: str
@@ -295,6 +307,50 @@ class RewardRules(AnswerModel):
             return None if recorded is None else cls.model_validate_json(recorded)
         except ValidationError:
             return None
+
+
+MeasureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,99}$")]
+
+
+class StepMeasures(RequestModel):
+    """What a trainer measured in a step and no scoring request tells, such as the share of refined responses.
+
+    Attributes:
+        run: the run.
+        step: the training step.
+        measures: up to 100 numbers by name, such as `rgr/refined`.
+    """
+
+    run: RunName
+    step: Annotated[int, Field(ge=0, le=2**53 - 1), STRICT_NUMBER]
+    measures: RequestDict[MeasureName, LargeFloat] = Field(min_length=1, max_length=100)
+
+
+class VerdictLabel(RequestModel):
+    """Whether a response meets a criterion, as a person says.
+
+    Attributes:
+        verdict: the `id` of the recorded verdict.
+        met: true or false; null takes the label back.
+    """
+
+    verdict: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    met: Flag | None
+
+
+class LabelRequest(RequestModel):
+    """Labels of verdicts of a run, by the caller's key; a later label of the same verdict replaces the earlier one."""
+
+    run: Annotated[str, StringConstraints(max_length=256)]
+    labels: RequestList[VerdictLabel] = Field(min_length=1, max_length=1000)
+
+
+class LabelReceipt(AnswerModel):
+    """Who gave the labels, how many are stored, and how many were taken back."""
+
+    labeller: str
+    stored: int
+    removed: int
 
 
 class StepBudgets(RequestModel):

@@ -288,7 +288,9 @@ class RunChartQuery(NamedTuple):
     """A query for the charts of a run.
 
     Selects steps from `first` to `last`, both included, and divides them into at most `buckets` buckets of equally many
-    step numbers. Pass rates cover the criteria of `criterion_ids`. The histogram has `bins` bins.
+    step numbers. Pass rates cover the criteria of `criterion_ids`. The histogram has `bins` bins. Without
+    `distribution`, there is no histogram, no spread within groups and no list of judges, which are counted from the
+    responses and requests and so take longer the more there are.
     """
 
     project_id: str
@@ -298,6 +300,7 @@ class RunChartQuery(NamedTuple):
     criterion_ids: tuple[str, ...] = ()
     buckets: int = 60
     bins: int = 20
+    distribution: bool = True
 
 
 class GroupSpread(NamedTuple):
@@ -396,6 +399,16 @@ class JudgeUse(NamedTuple):
     last_step: int | None
 
 
+class MeasureBucket(NamedTuple):
+    """What a trainer reported under a name in some consecutive steps: the mean over the `steps` that have it."""
+
+    name: str
+    first: int
+    last: int
+    steps: int
+    mean: float
+
+
 class RunCharts(NamedTuple):
     """What the charts of a run show. `bins` is empty without rewards; requests without a step are in no bucket."""
 
@@ -403,6 +416,7 @@ class RunCharts(NamedTuple):
     criteria: tuple[CriterionBucket, ...]
     bins: tuple[RewardBin, ...]
     judges: tuple[JudgeUse, ...]
+    measures: tuple[MeasureBucket, ...] = ()
 
 
 class ResponseFilter(NamedTuple):

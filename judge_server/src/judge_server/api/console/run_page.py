@@ -5,6 +5,7 @@ charts have a column for each bucket of steps.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -63,6 +64,43 @@ class HeatRow(NamedTuple):
     failed: int
     href: str
     cells: tuple[HeatCell, ...]
+
+
+MEASURE_MEANINGS: dict[str, str] = {
+    "rubric/left_out": "share of responses that the loss leaves out",
+    "groups/unscored": "share of groups without any reward",
+    "groups/uninformative": "share of groups that give no advantage",
+    "scaffold/prompts": "share of responses whose prompt showed criteria (RuscaRL)",
+    "scaffold/too_long": "share of prompts that showed none because they were too long",
+    "scaffold/progress": "how far the scaffold has been taken away",
+    "rgr/refined": "share of responses written as a refinement (RGR-GRPO)",
+    "rgr/satisfied": "share of groups whose best response needed no refinement",
+    "rgr/refine": "share of groups with something to refine",
+    "rgr/undecided": "share of groups that failed verdicts leave open",
+    "rgr/unrewarded": "share of groups without a reward to begin from",
+    "rgr/too_long": "refinements per group left out because the prompt was too long",
+    "dro/accepted": "share of groups that pass all gates (DRO)",
+    "dro/coverage": "share of groups that the gate of coverage rejects",
+    "dro/consistency": "share of groups that the gate of consistency rejects",
+    "dro/variance": "share of groups that the variance filter rejects",
+    "dro/undecided": "share of groups whose gate failed verdicts leave open",
+    "dro/unscored": "share of groups without a reward",
+    "dro/reward": "mean certainty reward R3",
+    "dro/threshold": "threshold of the variance filter",
+    "dro/no_answer": "share of responses without an answer",
+}
+"""What the measures mean that `RubricGRPOTrainer` reports; any other is shown by its name."""
+
+
+class MeasureRow(NamedTuple):
+    """What the trainer reported under a name: the mean over the steps, the lowest and highest bucket, and a curve."""
+
+    name: str
+    meaning: str
+    mean: float
+    low: float
+    high: float
+    curve: str
 
 
 class FailureRow(NamedTuple):
@@ -361,6 +399,29 @@ class RunView:
     def _kinds(self) -> list[str]:
         return sorted({kind for bucket in self.steps for kind in bucket.failures})
 
+    # -- what the trainer reports
+
+    @property
+    def measures(self) -> tuple[MeasureRow, ...]:
+        """The measures that the trainer reported, by name."""
+        rows = []
+        for name, found in groupby(self.charts.measures, key=lambda one: one.name):
+            own = list(found)
+            means = [one.mean for one in own]
+            mean = sum(one.mean * one.steps for one in own) / sum(one.steps for one in own)
+            drawn = sparkline(means, f"{name} over steps") if len(means) > 1 else ""
+            rows.append(MeasureRow(name, MEASURE_MEANINGS.get(name, ""), mean, min(means), max(means), drawn))
+        return tuple(rows)
+
+    @property
+    def measures_table(self) -> Table:
+        """The numbers of the measures."""
+        rows = [
+            Row((one.name, str(one.first) if one.first == one.last else f"{one.first}–{one.last}", one.steps, one.mean))
+            for one in self.charts.measures
+        ]
+        return Table(("measure", "steps", "reports", "mean"), tuple(rows))
+
     # -- cost
 
     @property
@@ -414,6 +475,7 @@ class RunView:
             "histogram": lambda: self.histogram_table,
             "criteria": lambda: self.criteria_table,
             "failures": lambda: self.failures_table,
+            "measures": lambda: self.measures_table,
             "cost": lambda: self.cost_table,
         }[chart]()
 

@@ -17,7 +17,9 @@ from trainer_client.wire.ledger_rows import RunChartQuery, RunReportQuery
 router = PageRouter()
 
 _CRITERIA, _ALL_CRITERIA = 25, 200
-_CHARTS = ("reward", "histogram", "criteria", "failures", "cost")
+_CHARTS = ("reward", "histogram", "criteria", "failures", "measures", "cost")
+_COUNTED_CHARTS = ("reward", "histogram")
+"""The charts whose numbers are counted from the responses of the run."""
 
 
 @router.get("/run")
@@ -37,11 +39,13 @@ async def run_csv(console: Console, request: Request) -> Response:
     chart = request.path_params["chart"]
     if chart not in _CHARTS:
         raise NotFound(f"This page has no chart {chart!r}; use one of {', '.join(_CHARTS)}.")
-    _, view = await _view(console, request)
+    _, view = await _view(console, request, distribution=chart in _COUNTED_CHARTS)
     return csv_response(view.table(chart), f"{chart}.csv")
 
 
-async def _view(console: Console, request: Request, *, drawn: bool = False) -> tuple[RunReport, RunView]:
+async def _view(
+    console: Console, request: Request, *, drawn: bool = False, distribution: bool = True
+) -> tuple[RunReport, RunView]:
     """The report and the charts of the run that the query names; `drawn` with findings, and a run to draw over it."""
     ledger, project = console.service.readable_ledger(), project_of(request)
     name, (first, last) = run_parameter(request), step_parameters(request)
@@ -50,14 +54,18 @@ async def _view(console: Console, request: Request, *, drawn: bool = False) -> t
     if report is None:
         raise no_run(name)
     ids = tuple([figures.criterion for figures in report.criteria])
-    charts = await ledger.run_charts(RunChartQuery(project, storable_text(name), first, last, ids))
+    charts = await ledger.run_charts(
+        RunChartQuery(project, storable_text(name), first, last, ids, distribution=distribution)
+    )
     if not drawn:
         return report, RunView(name, charts, report.criteria, first, last)
     thresholds = console.service.monitor_thresholds
     monitored = await monitor_run(ledger, project, storable_text(name), thresholds, until_step=last)
     other = None
     if beside := text_parameter(request, "with"):
-        found = await ledger.run_charts(RunChartQuery(project, storable_text(beside), first, last, ids))
+        found = await ledger.run_charts(
+            RunChartQuery(project, storable_text(beside), first, last, ids, distribution=False)
+        )
         if not found.steps:
             raise NotFound(
                 f"Run {beside!r}, which this run is to be compared with, has no record in these steps. The list of "
@@ -75,7 +83,9 @@ async def _changes(console: Console, request: Request, view: RunView) -> Changes
         return None
     ids = tuple([row.criterion for row in view.heat_map])
     ends = max(step - CHANGE_STEPS, 0), step + CHANGE_STEPS - 1
-    wanted = RunChartQuery(project_of(request), storable_text(view.run), *ends, ids, buckets=2 * CHANGE_STEPS)
+    wanted = RunChartQuery(
+        project_of(request), storable_text(view.run), *ends, ids, buckets=2 * CHANGE_STEPS, distribution=False
+    )
     return read_changes(view.run, step, await console.service.readable_ledger().run_charts(wanted))
 
 
