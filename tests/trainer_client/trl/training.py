@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
-from trainer_client.trl import RubricGRPOConfig, RubricGRPOTrainer, RubricReward
+from trainer_client.trl import RubricReward
+
+if TYPE_CHECKING:
+    from trainer_client.trl import RubricGRPOConfig, RubricGRPOTrainer
 
 RIGHT = "### Step 1: 3+4=7\n### Step 2: 7*2=14\n\\boxed{14}"
 SLIP = "### Step 1: 3+4=7\n### Step 2: 7*2=15\n\\boxed{15}"
@@ -52,6 +55,7 @@ def tokenizer(*merged: tuple[str, str]) -> PreTrainedTokenizerFast:
         pad_token="<pad>",
         padding_side="left",
         clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
     )
 
 
@@ -105,8 +109,10 @@ def saying(*texts: str, ended: bool = True) -> Callable[[list[Any], Any], dict[s
     return rollout
 
 
-def settings(folder: Path, **given: Any) -> RubricGRPOConfig:
+def settings(folder: Path, **given: Any) -> "RubricGRPOConfig":
     """Settings for a CPU: SGD at a rate of 1, without clipping, so that a step is its gradient."""
+    from trainer_client.trl import RubricGRPOConfig
+
     return RubricGRPOConfig(
         **{
             "output_dir": str(folder / "out"),
@@ -144,8 +150,10 @@ def trainer(
     functions: Sequence[Any] | None = None,
     ended: bool = True,
     **given: Any,
-) -> RubricGRPOTrainer:
+) -> "RubricGRPOTrainer":
     """A trainer against a service, whose policy says what it is told to, if it is told."""
+    from trainer_client.trl import RubricGRPOTrainer
+
     return RubricGRPOTrainer(
         model or policy(folder / "policy"),
         [reward or RubricReward(url), *rewards] if functions is None else list(functions),

@@ -154,10 +154,12 @@ class RewardStreamParser:
     Attributes:
         started: whether a group has been yielded, after which the request cannot be retried.
         summary: the summary, once it has arrived.
+        retried_error: the error after which the request is being sent again; None once the service answers.
     """
 
     def __init__(self, base_url: str) -> None:
         self.started = False
+        self.retried_error: AdjudgeError | None = None
         self.summary: RewardSummary | None = None
         self._base_url = base_url
         self._request_id: str | None = None
@@ -167,6 +169,8 @@ class RewardStreamParser:
         """Whether an answer is streamed in lines; if not, pass the whole answer to `parse_whole`."""
         self._request_id = response.headers.get("X-Request-Id")
         self._buffer = []
+        if response.is_success:
+            self.retried_error = None
         return response.is_success and NDJSON in response.headers.get("Content-Type", "")
 
     def feed(self, piece: bytes) -> Iterator[GroupRewards]:
@@ -274,6 +278,11 @@ class AsyncRewardStream(AsyncIterator[GroupRewards]):
     def summary(self) -> RewardSummary:
         """The answer without its groups; see `RewardStream.summary`."""
         return _summary(self._parser)
+
+    @property
+    def retried_error(self) -> AdjudgeError | None:
+        """The error after which the request is being sent again; None once the service answers."""
+        return self._parser.retried_error
 
     async def aclose(self) -> None:
         """Close the connection; see `RewardStream.close`."""

@@ -25,6 +25,7 @@ from trainer_client.wire import (
     ComparisonAnswer,
     ComparisonOptions,
     ComparisonRequest,
+    Criterion,
     CriterionKind,
     FailurePolicy,
     Group,
@@ -52,9 +53,11 @@ from trainer_client.wire.rewards import GoldSampling
 
 GroupLike = Group | Mapping[str, Any]
 PairLike = Pair | Mapping[str, Any]
-RubricLike = str | RubricContent | Mapping[str, Any]
+RubricLike = str | RubricContent | Mapping[str, Any] | Sequence[Criterion | Mapping[str, Any]]
+"""A reference, the rubric itself, or a list of its criteria."""
 
 API_KEY_VARIABLE = "ADJUDGE_API_KEY"
+URL_VARIABLE = "ADJUDGE_URL"
 
 ANSWER_MARGIN_S = 15.0
 """Seconds that the client waits for an answer beyond the deadline of judging."""
@@ -84,6 +87,20 @@ class PreparedRequest(Generic[AnswerT]):
     def with_accept(self, media_type: str) -> "PreparedRequest[AnswerT]":
         """Return a copy that requests the answer in this media type."""
         return replace(self, accept=media_type)
+
+
+def service_url(base_url: str | None) -> str:
+    """Return the service's URL: the given one, or that of the environment variable ADJUDGE_URL.
+
+    Raises:
+        ValueError: neither is set.
+    """
+    url = os.environ.get(URL_VARIABLE, "").strip() if base_url is None else base_url
+    if base_url is None and not url:
+        raise ValueError(
+            f"there is no address of a service; pass base_url, such as http://judge:8000, or set {URL_VARIABLE}"
+        )
+    return url
 
 
 def client_options(

@@ -29,7 +29,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
     """A connection to one Adjudge service. Threads can share it; close it when done.
 
     Args:
-        base_url: the service's URL, such as `http://judge:8000`.
+        base_url: the service's URL, such as `http://judge:8000`. Defaults to the environment variable ADJUDGE_URL.
         run: the training run under which requests are recorded.
         timeout_s: seconds to wait for an answer. For judging requests, at least their deadline plus a margin.
         retries: how often a request is retried if the connection fails, the service is overloaded, or its problem is
@@ -44,7 +44,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         random: returns a number in [0, 1), for the jitter of waits.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or there is no URL.
     """
 
     def rewards(
@@ -67,8 +67,8 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         Args:
             groups: `Group` models or mappings of their fields: `id`, `prompt`, `responses`, … A response is text,
                 a list of messages, or a mapping `{"text": …, "tokens": …, "stopped": …}`.
-            rubric: a reference (`name`, `name@3`, `name@alias`, `sha256:…`), or the rubric itself. A group can have its
-                own rubric instead.
+            rubric: a reference (`name`, `name@3`, `name@alias`, `sha256:…`), the rubric itself, or a list of its
+                criteria. A group can have its own rubric instead.
             mode: how verdicts become a reward, see `trainer_client.rewards`.
             on_failure: the reward of a response when judging fails: `null`, `error`, `zero`, `zero_unparseable` or
                 `skip`.

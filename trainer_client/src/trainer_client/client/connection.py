@@ -21,7 +21,7 @@ from typing import Any, Generic, Self, TypeVar
 import httpx2
 
 from trainer_client.client.answers import AnswerT, RewardStreamParser, is_ready, read_answer, typed_errors
-from trainer_client.client.calls import PreparedRequest, bypasses_proxy, client_options, send_options
+from trainer_client.client.calls import PreparedRequest, bypasses_proxy, client_options, send_options, service_url
 from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
 from trainer_client.wire import GroupRewards, RewardAnswer
 
@@ -155,7 +155,7 @@ class Connection:
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | None = None,
         run: str | None = None,
         *,
         timeout_s: float = 30.0,
@@ -168,10 +168,10 @@ class Connection:
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = _random.random,
     ) -> None:
-        self.base_url = base_url
+        self.base_url = service_url(base_url)
         self.run = run
         self.settings = ConnectionSettings(
-            base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
+            self.base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
         )
         self._policy = self.settings.retry_policy
         self._http = httpx2.Client(**self.settings.http_options(httpx2.HTTPTransport))
@@ -250,6 +250,7 @@ class Connection:
                 wait = None if parser.started else retry_state.wait_after(error)
                 if wait is None:
                     raise
+                parser.retried_error = error
             self.settings.sleep(wait)
 
 
@@ -258,7 +259,7 @@ class AsyncConnection:
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | None = None,
         run: str | None = None,
         *,
         timeout_s: float = 30.0,
@@ -271,10 +272,10 @@ class AsyncConnection:
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = _random.random,
     ) -> None:
-        self.base_url = base_url
+        self.base_url = service_url(base_url)
         self.run = run
         self.settings = ConnectionSettings(
-            base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
+            self.base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
         )
         self._policy = self.settings.retry_policy
         self._http = httpx2.AsyncClient(**self.settings.http_options(httpx2.AsyncHTTPTransport))
@@ -340,4 +341,5 @@ class AsyncConnection:
                 wait = None if parser.started else retry_state.wait_after(error)
                 if wait is None:
                     raise
+                parser.retried_error = error
             await self.settings.sleep(wait)

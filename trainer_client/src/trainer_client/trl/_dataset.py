@@ -7,7 +7,7 @@ completion is never rejected for what the policy wrote.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -36,6 +36,73 @@ class WireText(NamedTuple):
 
 COLUMNS = ("rubric", "grounding", "reference_answer", "ground_truth")
 """The columns that are read from a dataset. Columns and single values may be missing."""
+
+_LOOKALIKES = {
+    "rubric": ("rubrics", "criteria", "rubric_items", "rubric_list", "checklist"),
+    "grounding": ("context", "contexts", "document", "documents", "passage", "evidence", "source_text"),
+    "reference_answer": ("reference", "references", "reference_solution", "reference_response", "ideal_answer"),
+    "ground_truth": ("answer", "answers", "solution", "label", "gold", "gold_answer", "gt", "target", "final_answer"),
+}
+"""Names under which data sets often hold what a judge's column is for."""
+
+
+def check_column_names(columns: Mapping[str, str | None]) -> None:
+    """Check a map from the judge's columns to a dataset's.
+
+    Raises:
+        ValueError: it names a column that the judge does not have.
+    """
+    for name in columns:
+        if name not in COLUMNS:
+            raise ValueError(
+                f"columns has the key {name!r}; its keys are what the judge sees, {', '.join(COLUMNS)}, and its values "
+                'the columns of your dataset, as in {"ground_truth": "answer"}'
+            )
+
+
+def rename_columns(given: Mapping[str, Any], columns: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the columns under the names that the judge's columns have.
+
+    Args:
+        given: the columns of the dataset.
+        columns: the dataset's column for each judge's column; None if the judge does not see it.
+
+    Raises:
+        InvalidRequest: the dataset lacks a column.
+    """
+    renamed = {name: values for name, values in given.items() if name not in columns}
+    for name, source in columns.items():
+        if source is not None:
+            if source not in given:
+                raise InvalidRequest(
+                    f"columns takes {name} from the column {source!r}, which the dataset does not have; it has "
+                    f"{', '.join(map(repr, sorted(given))) or 'no columns but the prompt'}"
+                )
+            renamed[name] = given[source]
+    return renamed
+
+
+def ignored_lookalikes(given: Iterable[str], columns: Mapping[str, str | None]) -> list[tuple[str, str]]:
+    """Return the columns that the judge does not see although they look like one of its own, with that one.
+
+    Args:
+        given: the names of the dataset's columns.
+        columns: as for `rename_columns`.
+    """
+    names = sorted(set(given))
+    missing = [name for name in COLUMNS if name not in columns and name not in names]
+    used = set(columns.values())
+    return [
+        (name, judged)
+        for judged in missing
+        for name in names
+        if name not in used and (_plain(name) == _plain(judged) or name.lower() in _LOOKALIKES[judged])
+    ]
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum()).removesuffix("s")
+
 
 _OUTCOME_CRITERION = {
     "id": "answer",

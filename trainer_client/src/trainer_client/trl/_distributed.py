@@ -11,6 +11,7 @@ on it to reach the trainer.
 import asyncio
 import logging
 import math
+import re
 import sys
 import warnings
 from collections import Counter
@@ -21,6 +22,7 @@ from typing import Any
 from trainer_client import errors
 from trainer_client.client.calls import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
+from trainer_client.wire.groups import MAX_RUN_CHARACTERS
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class RankSummary:
     Attributes:
         rows: the number of responses.
         unscored: the number of responses without a reward, or with a reward of 0 set by a failure policy.
+        missing: the number of responses without a reward.
         kinds: the number of responses by kind of failure.
         last_error: the last error message from the service, if any.
         fatal: the class name and message of an error that must stop training, if any.
@@ -64,6 +67,7 @@ class RankSummary:
 
     rows: int = 0
     unscored: int = 0
+    missing: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
     last_error: str | None = None
     fatal: tuple[str, str] | None = None
@@ -124,7 +128,12 @@ def _gather(own: RankSummary) -> list[RankSummary]:
 
 
 def raise_if_failed(
-    summaries: Sequence[RankSummary], own_error: Exception | None, max_unscored: float, remedy: str, batch_rows: int = 0
+    summaries: Sequence[RankSummary],
+    own_error: Exception | None,
+    max_unscored: float,
+    remedy: str,
+    batch_rows: int = 0,
+    never_left_out_by: str | None = None,
 ) -> None:
     """Raise the same error on all ranks if training must stop.
 
@@ -134,6 +143,7 @@ def raise_if_failed(
         max_unscored: the share of responses that may have no reward, or a reward of 0 set by a failure policy.
         remedy: what the user can do, for the error message.
         batch_rows: the size of the whole batch, if these responses are only a part of it.
+        never_left_out_by: the version of TRL, if it counts a missing reward as 0, so that none may be missing.
 
     Raises:
         Exception: the error of the lowest rank that failed.
@@ -146,6 +156,14 @@ def raise_if_failed(
         raise _error_of(failed, *(summaries[failed].fatal or ("", ""))) from own_error
     rows = max(batch_rows, sum(summary.rows for summary in summaries))
     unscored = sum(summary.unscored for summary in summaries)
+    missing = sum(summary.missing for summary in summaries)
+    if missing and never_left_out_by is not None:
+        kinds = sum((Counter(summary.kinds) for summary in summaries), Counter[str]())
+        raise TooManyUnscored(
+            f"{missing} of {rows} responses have no reward ({format_counts(kinds)}), and TRL {never_left_out_by} would "
+            'count them as 0. Use TRL 1.6 or newer, which leaves them out, or choose a policy: on_failure="skip" or '
+            '"zero"'
+        )
     if rows and unscored / rows > max_unscored:
         kinds = sum((Counter(summary.kinds) for summary in summaries), Counter[str]())
         last = next((summary.last_error for summary in summaries if summary.last_error), None)
@@ -175,6 +193,12 @@ class TrainerContext:
 
     def __init__(self, log_metric: object) -> None:
         self._trainer: Any = getattr(log_metric, "__self__", None)
+
+    @property
+    def run_name(self) -> str | None:
+        """The name of the training run, as trackers know it; None if it has none or is unknown."""
+        name = getattr(getattr(self._trainer, "args", None), "run_name", None)
+        return name[:MAX_RUN_CHARACTERS] if isinstance(name, str) and name else None
 
     @property
     def stop_token_ids(self) -> frozenset[int] | None:
@@ -211,13 +235,24 @@ class TrainerContext:
         return not masks and len(self._functions) > 1
 
     @property
+    def never_leaves_out(self) -> str | None:
+        """The version of TRL if it counts 0 for a response without any reward; None if it leaves the response out."""
+        version = str(getattr(sys.modules.get("trl"), "__version__", "") or "")
+        numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
+        return version if numbers and numbers < [1, 6] else None
+
+    @property
     def shows_completions(self) -> bool:
         """Whether the trainer logs its table of completions; True if unknown."""
         return getattr(self._trainer, "log_completions", True) is not False
 
     def prefix(self, function: object) -> str:
-        """Return the prefix of a function's metrics: `rubric`, or `rubric_N` for the N-th function of its type."""
-        alike = [other for other in self._functions if isinstance(other, type(function))]
+        """Return the prefix of a function's metrics: its name, or `rubric` or, for the N-th without one, `rubric_N`."""
+        if given := getattr(function, "name", None):
+            return str(given)
+        alike = [
+            other for other in self._functions if isinstance(other, type(function)) and not getattr(other, "name", None)
+        ]
         place = next((n for n, other in enumerate(alike, start=1) if other is function), 1)
         return "rubric" if place == 1 else f"rubric_{place}"
 

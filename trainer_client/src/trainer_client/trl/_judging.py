@@ -319,14 +319,20 @@ class _JudgingCall:
             step=self._config.step,
             **self._config.options,
         ) as stream:
-            async for group in stream:
-                part = waiting.pop(group.id, None)
-                if part is None:
-                    self._row_answers.surplus += len(group.responses)
-                    continue
-                self._store_answers(part, group)
-                if isinstance(rubric := part.group.rubric or self._config.rubric, str):
-                    answered.add((rubric, group.rubric))
+            try:
+                async for group in stream:
+                    part = waiting.pop(group.id, None)
+                    if part is None:
+                        self._row_answers.surplus += len(group.responses)
+                        continue
+                    self._store_answers(part, group)
+                    if isinstance(rubric := part.group.rubric or self._config.rubric, str):
+                        answered.add((rubric, group.rubric))
+            except asyncio.CancelledError:
+                if stream.retried_error is not None:  # the time was spent on attempts that failed
+                    self._row_answers.last_error = str(stream.retried_error)
+                    self._set_failure_kind(waiting.values(), failure_kind(stream.retried_error))
+                raise
             summary = stream.summary
         self._row_answers.usage.append(summary.usage)
         for reference, digest in answered:
@@ -381,6 +387,9 @@ class LoopClient:
     Args:
         template: an address, or a client whose settings are copied; it is neither used nor closed.
 
+    Attributes:
+        default_run: the run of requests, if the template names none.
+
     Raises:
         TypeError: the template is neither, or is a client whose transport is not async.
         ValueError: the address is invalid.
@@ -399,6 +408,7 @@ class LoopClient:
         parameters = inspect.signature(AsyncClient).parameters
         self._options = {name: value for name, value in options.items() if value is not parameters[name].default}
         self._current: tuple[int, asyncio.AbstractEventLoop, AsyncClient] | None = None
+        self.default_run: str | None = None
 
     @property
     def base_url(self) -> str:
@@ -416,7 +426,9 @@ class LoopClient:
         process, loop = os.getpid(), asyncio.get_running_loop()
         if self._current is None or self._current[:2] != (process, loop):
             self._current = process, loop, AsyncClient(**self._options)
-        return self._current[2]
+        client = self._current[2]
+        client.run = self._options.get("run") or self.default_run
+        return client
 
     async def aclose(self) -> None:
         """Close the client of the running event loop. A new one is created when needed."""
@@ -433,4 +445,4 @@ class LoopClient:
                     f"the client's {name} ({type(value).__name__}) cannot be pickled, so it cannot be sent to another "
                     "process; give RubricReward a client without it, or only the address"
                 ) from error
-        return {"_options": self._options, "_current": None}
+        return {"_options": self._options, "_current": None, "default_run": self.default_run}

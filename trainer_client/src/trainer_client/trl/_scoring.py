@@ -366,7 +366,8 @@ def rank_summary(result: RankResult | None, error: Exception | None, rows: int, 
     """Summarize the result of N rows, or the error, for the other ranks."""
     if result is None:
         return RankSummary(rows, fatal=(type(error).__name__, str(error)), pins=pins)
-    return RankSummary(rows, result.unscored, result.kinds, result.last_error, pins=pins)
+    missing = sum(row.reward is None for row in result.rows)
+    return RankSummary(rows, result.unscored, missing, result.kinds, result.last_error, pins=pins)
 
 
 async def _run_cooperatively(work: Iterable[None]) -> None:

@@ -25,6 +25,7 @@ from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
 from trainer_client.text.loops import loops
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
+from trainer_client.wire.groups import MAX_RUN_CHARACTERS
 from trainer_client.wire.monitors import MonitorFinding, MonitorName, MonitorReport
 from trainer_client.wire.rewards import CONTROL_SUFFIX
 
@@ -302,7 +303,7 @@ class MonitorCallback(GenerationCallback):
 
     Args:
         client: the client of the run's rewards, or the service's address.
-        run: the run's name; defaults to the client's run.
+        run: the run's name; defaults to the client's run, or else to the trainer's `run_name`.
         every_steps: ask every so many training steps.
         stop_on: stop on a finding of these monitors, unless it is only `info`.
         control: responses to judge again every so many steps.
@@ -312,7 +313,7 @@ class MonitorCallback(GenerationCallback):
         stopped_by: the finding that stopped training, if any.
 
     Raises:
-        ValueError: there is no run, a monitor is unknown, or a number of steps is below 1.
+        ValueError: a monitor is unknown, or a number of steps is below 1; when training begins: there is no run.
     """
 
     def __init__(
@@ -326,13 +327,16 @@ class MonitorCallback(GenerationCallback):
     ) -> None:
         self._client = Client(client, run=run) if isinstance(client, str) else client
         name = self._client.run if run is None else run
-        if not name:
-            raise ValueError("monitors need the name of the run; pass run, the one that the rewards are judged under")
         if unknown := set(stop_on) - {*get_args(MonitorName)}:
             raise ValueError(f"stop_on has {min(unknown)!r}; use some of {', '.join(get_args(MonitorName))}")
         if every_steps < 1 or (control is not None and control.every_steps < 1):
             raise ValueError("every_steps must be at least 1")
-        self._run, self._every_steps, self._stop_on, self._control = name, every_steps, frozenset(stop_on), control
+        self._run, self._every_steps, self._stop_on, self._control = (
+            name or "",
+            every_steps,
+            frozenset(stop_on),
+            control,
+        )
         self._worker = ThreadPoolExecutor(1, "adjudge-control-set")
         self._judging: Future[None] | None = None
         self._known: set[tuple[str, str | None]] = set()
@@ -340,7 +344,10 @@ class MonitorCallback(GenerationCallback):
         self.stopped_by: MonitorFinding | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Judge the control set for the first time."""
+        """Take the name of the run from the trainer if none was given, and judge the control set for the first time."""
+        self._run = self._run or (getattr(args, "run_name", None) or "")[:MAX_RUN_CHARACTERS]
+        if not self._run:
+            raise ValueError("monitors need the name of the run; pass run, or set run_name in the trainer's args")
         if state.is_world_process_zero:
             self._judge_control(state.global_step)
 

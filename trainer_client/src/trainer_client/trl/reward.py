@@ -5,15 +5,22 @@ once, when too many responses of a batch have no reward, or when the request its
 locally when the function is created. This module does not need torch.
 """
 
+import inspect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack, cast
 
 from trainer_client import AsyncClient, Client
 from trainer_client._columns import RubricOrReference, parse_rubric
-from trainer_client.client.calls import RewardKeywords, RubricLike, rewards_request
+from trainer_client.client.calls import RewardKeywords, RubricLike, rewards_request, service_url
 from trainer_client.errors import InvalidRequest
-from trainer_client.trl._dataset import WithoutRubric, read_rows
+from trainer_client.trl._dataset import (
+    WithoutRubric,
+    check_column_names,
+    ignored_lookalikes,
+    read_rows,
+    rename_columns,
+)
 from trainer_client.trl._distributed import (
     MISSING_AS_ZERO_WARNING,
     NON_TEXT_PARTS_WARNING,
@@ -67,7 +74,8 @@ class RubricReward:
 
     It reads these columns of the dataset, each of which may be missing or hold None: `rubric` (a reference, a list of
     criteria, `{"criteria": […]}`, or one of these as JSON text; replaces the rubric given here), `grounding`,
-    `reference_answer` and `ground_truth`. Only the judge sees them.
+    `reference_answer` and `ground_truth`. Only the judge sees them. It warns about columns that it does not read but
+    that look like one of these.
 
     A row's reward is None if the judge gave none, for example because the service is unreachable. Invalid requests
     stop training, and with `on_failure="error"` failures do too. With `torch.distributed`, every rank must call the
@@ -75,8 +83,13 @@ class RubricReward:
     until `repin`.
 
     Args:
-        client: the service's address, or a client whose settings are copied.
-        rubric: a reference or an inline rubric, for rows without a rubric of their own.
+        client: the service's address, or a client whose settings are copied; by default the environment variable
+            ADJUDGE_URL. Rewards are recorded under the client's run, or else under the trainer's `run_name`.
+        rubric: a reference, an inline rubric or a list of criteria, for rows without a rubric of their own.
+        name: the prefix of what is logged, in place of `rubric`, and the name of the function in TRL's own logs. Give
+            each of several functions its own.
+        columns: the dataset's column for each judged column that has another name there, such as
+            `{"ground_truth": "answer"}`. With None for a column, the judge does not see it.
         mode: how verdicts become a reward. Default: `weighted_mean`, or the method's mode in `RubricGRPOTrainer`.
         on_failure: the reward of a response when judging fails. Default: `null`, or the method's policy.
         deadline_s: seconds that the service has to judge a batch.
@@ -115,9 +128,11 @@ class RubricReward:
 
     def __init__(
         self,
-        client: str | Client | AsyncClient,
+        client: str | Client | AsyncClient | None = None,
         rubric: RubricLike | None = None,
         *,
+        name: str | None = None,
+        columns: Mapping[str, str | None] | None = None,
         mode: RewardMode | None = None,
         on_failure: FailurePolicy | None = None,
         deadline_s: float = 60.0,
@@ -133,7 +148,11 @@ class RubricReward:
                 "and grace_s must not be negative"
             )
         self.last: ScoredBatch | None = None
-        self._client = LoopClient(client)
+        self.name, self._columns = name, dict(columns or {})
+        check_column_names(self._columns)
+        self.__name__ = name or type(self).__name__
+        self.__signature__ = inspect.signature(self.__call__)
+        self._client = LoopClient(service_url(None) if client is None else client)
         try:
             self._rubric = parse_rubric(rubric)
         except ValueError as error:
@@ -182,6 +201,7 @@ class RubricReward:
             AdjudgeError: the request is invalid, or judging failed with `on_failure="error"`.
         """
         context, order = TrainerContext(log_metric), CollectiveOrder()
+        self._client.default_run = context.run_name
         given = {"trainer_state": trainer_state, "log_metric": log_metric, "log_extra": log_extra}
         arguments = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
         arguments |= {name: value for name, value in given.items() if value is not None}
@@ -196,7 +216,7 @@ class RubricReward:
             order.end()
         self._pins.merge_ranks([summary.pins for summary in summaries])
         self.last = ScoredBatch(result.rows) if result is not None else None
-        raise_if_failed(summaries, error, self._max_unscored, self._remedy, self.batch_rows)
+        raise_if_failed(summaries, error, self._max_unscored, self._remedy, self.batch_rows, context.never_leaves_out)
         assert result is not None  # raise_if_failed raised otherwise
         if log_metric is not None:
             prefix = context.prefix(self)
@@ -207,6 +227,12 @@ class RubricReward:
         if log_extra is not None and context.shows_completions:
             log_extra(context.prefix(self), verdict_summaries(result.rows))
         return [row.reward for row in result.rows]
+
+    # TRL before 1.16 asks `inspect.iscoroutinefunction` whether to await a function, which knows an instance only by
+    # these attributes of its code, and logs it under its `__name__`.
+    __code__ = __call__.__code__
+    __defaults__ = __call__.__defaults__
+    __kwdefaults__ = __call__.__kwdefaults__
 
     def with_defaults(self, *, mode: RewardMode, on_failure: FailurePolicy, **options: Unpack[RewardKeywords]) -> Self:
         """Return a copy that uses these settings wherever the user gave none."""
@@ -286,12 +312,13 @@ class RubricReward:
             self._warn_once(MISSING_AS_ZERO_WARNING)
         context.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
         columns = dict(arguments)
-        completions, ids = columns.pop("completions"), columns.pop("completion_ids")
+        prompts, completions, ids = (columns.pop(name) for name in ("prompts", "completions", "completion_ids"))
+        self._warn_about_lookalikes(columns)
         rows = read_rows(
-            columns.pop("prompts"),
+            prompts,
             completions if self.select_judged_part is None else [self.select_judged_part(one) for one in completions],
             ids,
-            columns,
+            rename_columns(columns, self._columns),
             rubric=self._rubric,
             needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
             without_rubric=self.without_rubric,
@@ -325,6 +352,14 @@ class RubricReward:
     def _without_penalties(self) -> RewardKeywords:
         kept = {name: value for name, value in self._options.items() if name not in PENALTY_OPTIONS}
         return cast(RewardKeywords, kept)
+
+    def _warn_about_lookalikes(self, given: Mapping[str, Any]) -> None:
+        for column, judged in ignored_lookalikes(given, self._columns):
+            self._warn_once(
+                f"the judge does not see the dataset's column {column!r}, which looks like its {judged}. To show it, "
+                f"pass RubricReward(columns={{{judged!r}: {column!r}}}); if it is something else, "
+                f"columns={{{judged!r}: None}}"
+            )
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:

@@ -55,7 +55,7 @@ class RubricGRPOTrainer(GRPOTrainer):
             the `RubricReward` does not. A response for which the `RubricReward`, or one of `args.required_rewards`,
             gives no reward is left out of the loss. None from any other function means that the function does not
             apply to that response.
-        args: the settings and the method.
+        args: the settings and the method; by default TRL's settings, and the method `rubric`.
         kwargs: everything else that `GRPOTrainer` takes.
 
     Raises:
@@ -67,7 +67,8 @@ class RubricGRPOTrainer(GRPOTrainer):
 
     masks_missing_rewards = True
 
-    def __init__(self, model: Any, reward_funcs: Any, args: RubricGRPOConfig, **kwargs: Any) -> None:
+    def __init__(self, model: Any, reward_funcs: Any, args: RubricGRPOConfig | None = None, **kwargs: Any) -> None:
+        args = _default_config(model) if args is None else args
         if not isinstance(args, RubricGRPOConfig):
             raise TypeError(
                 f"args is a {type(args).__name__}, which has no method; give a RubricGRPOConfig, which takes all "
@@ -365,6 +366,12 @@ class RubricGRPOTrainer(GRPOTrainer):
 
 def _unpenalised(rollout: Rollout) -> float | None:
     return None if rollout.reward is None else rollout.reward - rollout.penalty
+
+
+def _default_config(model: Any) -> RubricGRPOConfig:
+    """The settings of a trainer that is given none, with an output folder named after the model, as in TRL."""
+    name = model if isinstance(model, str) else getattr(model.config, "_name_or_path", "")
+    return RubricGRPOConfig(f"{name.rstrip('/').split('/')[-1] or 'policy'}-GRPO")
 
 
 def _rubric_reward(functions: Sequence[Any], name: str, method: Method) -> RubricReward | None:

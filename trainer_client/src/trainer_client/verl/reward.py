@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 
 from trainer_client import AsyncClient, _columns
 from trainer_client._columns import RubricOrReference, as_text, to_plain_data
-from trainer_client.client.calls import RewardKeywords, RubricLike
+from trainer_client.client.calls import URL_VARIABLE, RewardKeywords, RubricLike
 from trainer_client.errors import (
     AdjudgeError,
     ConnectionFailed,
@@ -94,7 +95,7 @@ async def compute_score(
         solution_str: the response.
         ground_truth: text or a number, shown to the judge and used by verifying programs; None if there is none.
         extra_info: the row's `prompt`, `rubric`, `grounding` and `reference_answer`; only the prompt is required.
-        url: the service's address; required.
+        url: the service's address; by default the environment variable ADJUDGE_URL.
         run: the training run that the request is charged to.
         rubric: a reference or an inline rubric, for rows without a rubric of their own.
         mode: how verdicts become a reward.
@@ -123,10 +124,10 @@ async def compute_score(
         (Exception, asyncio.CancelledError) if _manager_zeroes_errors() else ()
     )
     try:
-        if url is None:
+        if url is None and not (url := os.environ.get(URL_VARIABLE, "").strip()):
             raise InvalidRequest(
                 "the service's address is missing; set it, for example "
-                "+reward.custom_reward_function.reward_kwargs.url=http://judge:8000"
+                f"+reward.custom_reward_function.reward_kwargs.url=http://judge:8000, or set {URL_VARIABLE}"
             )
         if step_deltas not in ("carry", "fold"):
             raise InvalidRequest(f"step_deltas is {step_deltas!r}; use 'carry' or 'fold'")

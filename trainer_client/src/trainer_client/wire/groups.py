@@ -6,9 +6,19 @@ text or a list of messages, tool calls included.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, JsonValue, StringConstraints, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    JsonValue,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestList, RequestModel
+from trainer_client.wire.criteria import Criterion
 from trainer_client.wire.rubrics import RubricContent
 
 
@@ -109,11 +119,21 @@ def as_response(given: "str | tuple[Message, ...] | Response") -> Response:
 
 
 RubricRef = Annotated[str, StringConstraints(min_length=1, max_length=265)]
+
+
+def _criteria_as_rubric(given: Any) -> Any:
+    return {"criteria": given} if isinstance(given, list | tuple) else given
+
+
+_CRITERIA_OR_RUBRIC = BeforeValidator(
+    _criteria_as_rubric,
+    json_schema_input_type=RubricContent | Annotated[list[Criterion], Field(min_length=1, max_length=512)],
+)
 RubricChoice = Annotated[
-    Annotated[RubricRef, Tag("(reference)")] | Annotated[RubricContent, Tag("(inline)")],
+    Annotated[RubricRef, Tag("(reference)")] | Annotated[RubricContent, _CRITERIA_OR_RUBRIC, Tag("(inline)")],
     Discriminator(lambda value: "(reference)" if isinstance(value, str) else "(inline)"),
 ]
-"""A rubric: a reference, or the rubric itself."""
+"""A rubric: a reference, the rubric itself, or a list of its criteria, which becomes the rubric."""
 
 GroupId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 MAX_RUN_CHARACTERS = 256

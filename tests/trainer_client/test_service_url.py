@@ -1,0 +1,45 @@
+"""The service's address and its rubric in the forms that are least to write."""
+
+import json
+
+import pytest
+
+from tests.trainer_client.fake_service import REWARDS, Reply
+from trainer_client import AsyncClient, Client, Criterion
+from trainer_client.verl import compute_score
+
+CRITERIA = [{"id": "c1", "description": "states 42", "kind": "point"}]
+
+
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+def test_the_environments_address_is_taken_unless_one_is_given(client_class, monkeypatch):
+    monkeypatch.setenv("ADJUDGE_URL", "http://judge.test\n")
+    assert client_class().base_url == "http://judge.test"
+    assert client_class("http://other.test", run="r").base_url == "http://other.test"
+
+
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+def test_without_any_address_the_variable_is_named(client_class, monkeypatch):
+    monkeypatch.delenv("ADJUDGE_URL", raising=False)
+    with pytest.raises(ValueError, match=r"pass base_url, such as http://judge:8000, or set ADJUDGE_URL"):
+        client_class()
+
+
+async def test_verl_takes_the_environments_address(service, monkeypatch):
+    monkeypatch.setenv("ADJUDGE_URL", service.url)
+    answer = {**REWARDS, "groups": [{**REWARDS["groups"][0], "responses": REWARDS["groups"][0]["responses"][:1]}]}
+    service.script(Reply(body=answer))
+    scored = await compute_score("data", "42", "42", {"prompt": "6 * 7?"}, rubric=CRITERIA)
+    assert scored["score"] == 1.0
+
+
+@pytest.mark.parametrize("criteria", [CRITERIA, tuple(CRITERIA), [Criterion(**CRITERIA[0])]])
+def test_a_list_of_criteria_is_a_rubric_for_requests_and_for_groups(service, connect, criteria):
+    service.script(Reply(body=REWARDS), Reply(body=REWARDS))
+    client = connect(service.url)
+    group = {"id": "q17", "prompt": "6 * 7?", "responses": ["42", "41"]}
+    client.rewards([group], criteria, "points")
+    client.rewards([{**group, "rubric": criteria}], mode="points")
+    first, second = (json.loads(asked.body) for asked in service.asked)
+    assert first["rubric"]["criteria"] == CRITERIA
+    assert second["groups"][0]["rubric"] == first["rubric"]
