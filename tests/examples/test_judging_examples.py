@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx2
 import pytest
@@ -16,6 +16,7 @@ from trainer_client.wire import (
     PROTOCOLS_FOR,
     ComparisonAnswer,
     ComparisonRequest,
+    JudgingProtocol,
     RewardAnswer,
     RewardRequest,
     RubricContent,
@@ -27,7 +28,7 @@ FOLDER = Path(__file__).parents[2] / "examples/judging"
 CELLS = [
     ".".join(filter(None, (mode, protocol)))
     for mode, protocols in PROTOCOLS_FOR.items()
-    for protocol in protocols or ("",)
+    for protocol in [protocol for protocol in protocols if protocol in get_args(JudgingProtocol)] or ("",)
 ]
 OTHERS = ["comparisons", "verdicts"]
 

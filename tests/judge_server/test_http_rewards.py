@@ -14,7 +14,7 @@ from trainer_client.steps import has_format, split_steps, step_deltas
 from trainer_client.wire import PROTOCOLS_FOR, RewardAnswer, RewardMode
 
 TEXTS = ["Yes, it is.", STEPPED, "", "7 = 7 * 1\n#### yes", "### Step 3: only\nyes"]
-PER_CRITERION = [mode for mode in get_args(RewardMode) if mode not in ("likert", "outcome")]
+PER_CRITERION = [mode for mode in get_args(RewardMode) if mode not in ("likert", "outcome", "ranking")]
 STEPWISE = [mode for mode in get_args(RewardMode) if "stepwise" in PROTOCOLS_FOR[mode]]
 PAIRS = [(mode, protocol) for mode in PER_CRITERION for protocol in PROTOCOLS_FOR[mode]]
 

@@ -184,6 +184,10 @@ class TestStepwise:
 
 @pytest.mark.parametrize("mode", get_args(RewardMode))
 def test_every_mode_of_the_contract_rewards_a_satisfied_answer_with_one(mode):
+    if mode == "ranking":
+        with pytest.raises(ValueError, match="rewards a group and not one response"):
+            reward(criteria(("answer", 2)), [1], mode)
+        return
     assert reward(criteria(("answer", 2)), [1], mode, format_ok=True) == 1.0
 
 

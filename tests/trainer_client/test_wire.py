@@ -41,7 +41,7 @@ def test_the_smallest_request_is_judged_as_the_mode_asks() -> None:
 
 @pytest.mark.parametrize("mode", get_args(RewardMode))
 def test_every_mode_takes_the_protocols_of_its_table_and_no_other(mode: RewardMode) -> None:
-    group = GROUP | {"ground_truth": "hello"}
+    group = GROUP | {"ground_truth": "hello", "responses": ["hello", "bye"]}
     usable = PROTOCOLS_FOR[mode]
     for protocol in get_args(JudgingProtocol):
         body = request(groups=[group], reward={"mode": mode}, judging={"protocol": protocol})
@@ -59,6 +59,7 @@ def test_every_mode_takes_the_protocols_of_its_table_and_no_other(mode: RewardMo
         ("stepwise", "binary", "use 'stepwise', or leave out judging.protocol"),
         ("partial_credit", "binary", "use 'checklist' or 'graded', or leave out judging.protocol"),
         ("outcome", "binary", "it needs no judge; leave out judging.protocol"),
+        ("ranking", "binary", "it compares pairs; leave out judging.protocol"),
     ],
 )
 def test_a_protocol_that_cannot_feed_the_mode_is_refused_with_the_way_out(
@@ -70,7 +71,8 @@ def test_a_protocol_that_cannot_feed_the_mode_is_refused_with_the_way_out(
 
 @pytest.mark.parametrize("mode", get_args(RewardMode))
 def test_only_the_modes_of_one_score_do_without_a_rubric(mode: RewardMode) -> None:
-    body = {"groups": [GROUP | {"ground_truth": "hello"}], "reward": {"mode": mode}}
+    group = GROUP | {"ground_truth": "hello", "responses": ["hello", "bye"]}
+    body = {"groups": [group], "reward": {"mode": mode}}
     if mode in NEEDS_NO_RUBRIC:
         check_rubric([], mode)
         assert RewardRequest.model_validate(body).rubric is None

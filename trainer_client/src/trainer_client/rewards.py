@@ -21,6 +21,7 @@ Modes, with s_j the score and w_j the weight of criterion j:
 - `likert`: the single score of the whole response, see `likert_score` (Likert-GRPO of RGR-GRPO, section 3).
 - `outcome`: the single score of the whole response, 1 if its final answer equals the ground truth, else 0
   (Outcome-GRPO, ibid.).
+- `ranking`: responses of a group against each other, see `trainer_client.ranking`; it has no formula for one response.
 
 Shadow criteria (`shadow: true`) are left out of every formula: they are judged and recorded, and never rewarded.
 
@@ -209,6 +210,8 @@ def reward_outcome(
         ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range, a sample in a
             mode that is not linear.
     """
+    if mode == "ranking":
+        raise ValueError("mode 'ranking' rewards a group and not one response; use trainer_client.ranking.rank")
     terms = read_criteria(criteria)
     check_terms(filter_kinds(rewarded_terms(terms), kinds, mode), mode)
     _check_sample(sample, scores, mode)
@@ -382,11 +385,12 @@ def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode, kinds: Col
       refuse a `pitfall` of positive weight, since a sum of weights would reward the mistake.
     - `gate` allows neither a negative weight nor a `pitfall`, which it would count in favour of the response.
     - `stepwise` needs a criterion of kind `answer`, and `graded_mean` needs any criterion.
-    - `likert` and `outcome` accept anything, including no criteria.
+    - `ranking` needs any criterion. `likert` and `outcome` accept anything, including no criteria.
 
     Raises:
         UnsuitableRubric: the rubric breaks these rules, or no criterion is of the given kinds.
-        ValueError: an unknown mode or kind, kinds for `likert` or `outcome`, or a weight that is not a finite number.
+        ValueError: an unknown mode or kind, kinds for `likert`, `outcome` or `ranking`, or a weight that is not a
+            finite number.
     """
     check_terms(filter_kinds(rewarded_terms(read_criteria(criteria)), kinds, mode), mode)
 
@@ -403,6 +407,9 @@ def check_terms(terms: list[Term], mode: RewardMode) -> None:
     match mode:
         case "likert" | "outcome":
             pass
+        case "ranking":
+            if not terms:
+                raise UnsuitableRubric("there are no criteria to compare responses by; add a criterion")
         case "stepwise":
             if not any(term.kind == "answer" for term in terms):
                 raise UnsuitableRubric(
@@ -428,7 +435,7 @@ def filter_kinds(terms: list[Term], kinds: Collection[str] | None, mode: RewardM
     """
     if kinds is None:
         return terms
-    if mode in NEEDS_NO_RUBRIC:
+    if mode in NEEDS_NO_RUBRIC or mode == "ranking":
         raise ValueError(f"mode {mode!r} rewards the whole response, not criteria of some kinds; leave out kinds")
     known = get_args(CriterionKind)
     for kind in kinds:

@@ -67,8 +67,13 @@ def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequen
         a, b: each judge's judgements, one per response, in the order of the groups.
 
     Raises:
-        ValueError: no response was judged by both.
+        ValueError: no response was judged by both, or a group was ranked.
     """
+    if any(group.options.mode == "ranking" for group in groups):
+        raise ValueError(
+            "the run has groups of mode 'ranking', whose responses were compared and not judged one by one; judge them "
+            "by another mode to compare judges"
+        )
     turned: list[tuple[str, str, float]] = []
     rows: list[str] = []
     rewards: tuple[list[float], list[float]] = ([], [])

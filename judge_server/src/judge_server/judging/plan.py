@@ -277,7 +277,7 @@ class GroupPlanner:
 
     def _shared(self, judged: JudgedContent, final_answer: str | None, keep: int | None) -> tuple[str, int]:
         context, fence = self._shown, self._templates.fence
-        judged = _normalised(judged) if "normalise" in self._defences else judged
+        judged = normalised(judged) if "normalise" in self._defences else judged
         show_final_answer = self._stepwise or context.ground_truth is not None
         if judged.messages is None:
             shown, omitted = without_middle(judged.text, keep)
@@ -301,7 +301,8 @@ class GroupPlanner:
         return shared, omitted
 
 
-def _normalised(judged: JudgedContent) -> JudgedContent:
+def normalised(judged: JudgedContent) -> JudgedContent:
+    """Return a response without hidden characters and disguised letters."""
     if judged.messages is None:
         return replace(judged, text=normalise(judged.text))
     return replace(judged, messages=tuple([_normalised_message(message) for message in judged.messages]))

@@ -31,7 +31,7 @@ from judge_server.prompts import PromptTemplates, points
 from judge_server.prompts.library import DEFAULT_DECLARATION, Declaration
 from trainer_client.byte_cache import ByteCache
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
-from trainer_client.wire import RATIONALE_TOKENS, Criterion, JudgingOptions, JudgingProtocol
+from trainer_client.wire import RATIONALE_TOKENS, Criterion, JudgingOptions, UsedProtocol
 
 Reading: TypeAlias = Literal["yes_no", "grade", "rating"] | tuple[ItemForm, ...]
 """How a reply is read: as one verdict of this kind, or as JSON items in these forms."""
@@ -71,7 +71,7 @@ class Question:
 class JudgingConfig:
     """The options of a request that can change a verdict, apart from the texts shown."""
 
-    protocol: JudgingProtocol | Literal["comparison"]
+    protocol: UsedProtocol
     per_call: int | Literal["all"] = 1
     rationale: bool = False
     think_tokens: int = 0
@@ -79,7 +79,7 @@ class JudgingConfig:
     template: str | None = None
 
     @classmethod
-    def of(cls, options: JudgingOptions, protocol: JudgingProtocol) -> "JudgingConfig":
+    def of(cls, options: JudgingOptions, protocol: UsedProtocol) -> "JudgingConfig":
         """Return the configuration that a request's options ask for."""
         default: int | Literal["all"] = "all" if protocol == "checklist" else 1
         return cls(

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from judge_server.auth.identity import current_identity
@@ -93,6 +93,24 @@ class JudgementResults:
     members: dict[str, MemberCost] = field(default_factory=dict)
     compared: int = 0
     disagreed: int = 0
+
+    def take(self, other: "JudgementResults", digests: AbstractSet[bytes]) -> None:
+        """Take over the outcomes of these digests from another round of the same request, and where they came from."""
+        self.by_digest.update([(digest, other.by_digest[digest]) for digest in digests])
+        self.cached = self.cached | (other.cached & digests)
+        self.joined |= other.joined & digests
+
+    def add_costs(self, other: "JudgementResults") -> None:
+        """Add what another round of the same request cost."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for judge, cost in other.members.items():
+            total = self.members.setdefault(judge, MemberCost())
+            for part in fields(MemberCost):
+                setattr(total, part.name, getattr(total, part.name) + getattr(cost, part.name))
+
+
+_SUMS = tuple([one.name for one in fields(JudgementResults) if one.type in (int, float)])
 
 
 class CompletionTracker:

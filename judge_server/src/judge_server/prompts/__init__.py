@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from jinja2 import Template
 
@@ -23,7 +23,7 @@ from judge_server.prompts.sources import (
     decision_templates,
 )
 from trainer_client.byte_cache import ByteCache
-from trainer_client.wire import Criterion, JudgingProtocol
+from trainer_client.wire import Criterion, UsedProtocol
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 
@@ -34,7 +34,7 @@ class PromptForm:
     `typed` selects the form of decision models: short questions about a state, which is a JSON object of named texts.
     """
 
-    protocol: JudgingProtocol | Literal["comparison"]
+    protocol: UsedProtocol
     rationale: bool = False
     several: bool = False
     typed: bool = False

@@ -36,7 +36,7 @@ from judge_server.pools import MemberView
 from judge_server.ports import Batch, CallFailure, Capabilities, EngineIdentity
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scoring.judge import Judge
-from trainer_client.wire import FieldError, JudgingOptions, JudgingProtocol
+from trainer_client.wire import FieldError, JudgingOptions, UsedProtocol
 
 _COMBINABLE = ("binary", "stepwise", "comparison")
 """The protocols whose verdicts are a yes or a no with a probability."""
@@ -187,7 +187,7 @@ class CombinedJudge:
         for judge in self.judges:
             judge.require_probabilities(field)
 
-    def prepared_for(self, options: JudgingOptions, protocol: JudgingProtocol) -> CombinedConfig:
+    def prepared_for(self, options: JudgingOptions, protocol: UsedProtocol) -> CombinedConfig:
         """Return the prepared configuration for a request's options; raises as `check_votes` and `prepared` do."""
         config = JudgingConfig.of(options, protocol)
         prepared = self.prepared(config)

@@ -7,14 +7,12 @@ comes first gives every pair one half.
 import asyncio
 from collections.abc import Sequence
 
-from judge_server.judging.combining import CombinedConfig, combine_plans
-from judge_server.judging.fingerprint import CallDigests
-from judge_server.judging.plan import GroupContext, PlannedCall, ResponsePlan, VerdictSlot, check_required
-from judge_server.judging.questions import JudgingConfig, PreparedConfig, ask, option
+from judge_server.judging.pairs import DEFAULT_QUESTION, PairPlanner
+from judge_server.judging.plan import GroupContext, ResponsePlan, VerdictSlot, check_required
+from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import Caller, JudgementResults
 from judge_server.judging.shortening import fit_grounding, prompt_characters
-from judge_server.ports import Batch, CallFailure, RubricSource, TokenChoice
-from judge_server.prompts.fencing import render_conversation
+from judge_server.ports import CallFailure, RubricSource
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import LARGE_CHARACTERS
@@ -23,8 +21,6 @@ from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from trainer_client import wire
 from trainer_client.text.thinking import judged_content
 
-DEFAULT_QUESTION = "Which response is better?"
-A_OR_B = TokenChoice((option("A"), option("B")))
 _TIE = 0.5
 
 
@@ -90,37 +86,12 @@ def _plans(
     prepared: PreparedConfig, request: wire.ComparisonRequest, pair: wire.Pair, rubric: ResolvedRubric
 ) -> list[ResponsePlan]:
     """Return the plans of both orders, `a` first and `b` first."""
-    if isinstance(prepared, CombinedConfig):
-        orders = zip(*[_plans(own, request, pair, rubric) for own in prepared.members], strict=True)
-        return [combine_plans(prepared, plans) for plans in orders]
-    templates, options = prepared.single_templates, request.judging
-    a, b = [
-        render_conversation(material.messages or material.text, templates.fence)
-        for material in (judged_content(wire.as_response(given), options.reasoning) for given in (pair.a, pair.b))
-    ]
-    prompt = render_conversation(pair.prompt, templates.fence)
-    withheld = prepared.declaration.withholds
-    grounding = None
-    if pair.grounding and "grounding" not in withheld:
-        grounding, _ = fit_grounding(pair.grounding, options.grounding_characters)
-    criteria = () if "criteria" in withheld else rubric.criteria
-    asked = templates.comparison(criteria, request.question or DEFAULT_QUESTION)
-    plans = []
-    for first, shown in (("a", (a, b)), ("b", (b, a))):
-        shared = templates.pair(
-            prompt=prompt,
-            conversation=not isinstance(pair.prompt, str),
-            a=shown[0],
-            b=shown[1],
-            grounding=grounding,
-            reference_answer=None if "reference_answer" in withheld else pair.reference_answer,
-        )
-        question = ask(prepared, first, asked, A_OR_B, None, "yes_no")
-        digests = CallDigests(prepared.fingerprint, templates.system, shared).of(question.call)
-        batch = Batch(templates.system, shared, (question.call,))
-        slot = VerdictSlot(first, "judge", digests)
-        plans.append(ResponsePlan((slot,), batch, (PlannedCall(question, digests),), system_alone=templates.system))
-    return plans
+    options = request.judging
+    grounding = fit_grounding(pair.grounding, options.grounding_characters)[0] if pair.grounding else None
+    context = GroupContext(pair.prompt, grounding, pair.reference_answer)
+    planner = PairPlanner(prepared, context, rubric.criteria, request.question or DEFAULT_QUESTION)
+    a, b = [planner.shown(judged_content(wire.as_response(given), options.reasoning)) for given in (pair.a, pair.b)]
+    return [planner.plan("a", a, b), planner.plan("b", b, a)]
 
 
 def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: JudgementResults) -> wire.Comparison:

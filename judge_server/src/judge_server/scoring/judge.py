@@ -35,7 +35,7 @@ from judge_server.scheduling.executor import JudgeExecutor
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.time_sharing import TimeSlicer, next_slice
 from judge_server.verifiers import Check, Checker, CheckOwner, is_inline_check
-from trainer_client.wire import FieldError, JudgingOptions, JudgingProtocol
+from trainer_client.wire import FieldError, JudgingOptions, UsedProtocol
 
 STORE_TIMEOUT_S = 0.1
 """How long an answer waits for its verdicts to be cached; they are written even if this takes longer."""
@@ -180,7 +180,7 @@ class Judge:
             )
             raise InvalidRequest(f"{_PROTOCOL}: {message}", errors=(FieldError(field=_PROTOCOL, message=message),))
 
-    def prepared_for(self, options: JudgingOptions, protocol: JudgingProtocol) -> PreparedConfig:
+    def prepared_for(self, options: JudgingOptions, protocol: UsedProtocol) -> PreparedConfig:
         """Return the prepared configuration for a request's options; raises as `check_votes` and `prepared` do."""
         config = JudgingConfig.of(options, protocol)
         self.check_votes(config, options.votes)

@@ -17,9 +17,10 @@ from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, Se
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
-from judge_server.scoring.scorer import reward_of, step_rewards
+from judge_server.scoring.scorer import RewardResult, penalised, reward_of, step_rewards
 from judge_server.time_sharing import run_in_thread
 from trainer_client.dropout import read_sample
+from trainer_client.ranking import PairVerdict, compared_with, rank
 from trainer_client.rewards import UnscoredCriteria, UnsuitableRubric, check_rubric
 from trainer_client.wire import (
     PROTOCOLS_FOR,
@@ -179,6 +180,12 @@ def _check(request: RecomputeRequest, run: JudgedRun, rules: _RulesByRecord) -> 
 def _require_yes_no(request: RecomputeRequest, run: JudgedRun, rules: _RulesByRecord) -> None:
     """Refuse what needs probabilities of yes if verdicts are grades."""
 
+    if request.uncertain_band is not None and any(one.protocol == "comparison" for one in run.judged_by):
+        message = f"run {request.run!r} has rankings, in which no verdict is uncertain; leave out uncertain_band"
+        raise InvalidRequest(
+            f"uncertain_band: {message}", errors=(FieldError(field="uncertain_band", message=message),)
+        )
+
     def needs(one: JudgedBy) -> bool:
         return request.uncertain_band is not None or rules[one.reward_rules].reward.use == "probability"
 
@@ -233,6 +240,9 @@ def _rewarded(
         group = list(members)
         stored = group[0].reward_rules
         in_force = rules[stored] if stored in rules else _rules(request, stored)  # of a request judged meanwhile
+        if in_force.reward.mode == "ranking":
+            groups += [_ranked(in_force, part, totals) for part in _parts(group)]
+            continue
         groups.append(
             RecomputedGroup(
                 request_id=request_id,
@@ -243,6 +253,47 @@ def _rewarded(
             )
         )
     return groups
+
+
+def _parts(group: Sequence[JudgedResponse]) -> list[list[JudgedResponse]]:
+    """Split the responses of one group id into the groups that were sent under it, each of which begins at place 0."""
+    parts: list[list[JudgedResponse]] = []
+    for response in group:
+        if not response.position or not parts:
+            parts.append([])
+        parts[-1].append(response)
+    return parts
+
+
+def _ranked(rules: RewardRules, group: Sequence[JudgedResponse], totals: RecomputeTotals) -> RecomputedGroup:
+    """Reward a group by its recorded comparisons, as `scorer._rank_group` does."""
+    first, pairs = group[0], list[PairVerdict]()
+    where = f"group {first.group_id!r} in request {first.request_id}"
+    try:
+        for response in group:
+            for _, votes in groupby(response.votes, key=lambda vote: vote.slot):
+                verdict = _verdict(list(votes))
+                opponent = compared_with(verdict.criterion)
+                if opponent is None:
+                    raise ValueError(f"{verdict.criterion!r} is not a comparison of two responses")
+                win = verdict.value(rules.reward.use)
+                pairs.append(PairVerdict(response.position, opponent, win, verdict.score, verdict.failure))
+        outcomes = rank(len(group), pairs, rules.on_failure)
+    except UnscoredCriteria as error:
+        raise JudgingFailed(f"{where}: {error}") from None
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: {error}") from None
+    responses = []
+    for response, outcome in zip(group, outcomes, strict=True):
+        result = penalised(outcome, rules.reward, tokens=response.tokens, stopped=response.stopped)
+        responses.append(_recomputed(response, result, (), totals))
+    return RecomputedGroup(
+        request_id=first.request_id,
+        step=first.step,
+        id=first.group_id,
+        rubric=_reference(first.rubric),
+        responses=tuple(responses),
+    )
 
 
 def _response(
@@ -266,7 +317,7 @@ def _response(
     use = rules.reward.use
     try:
         scores = [verdict.value(use) for verdict in verdicts]
-        reward, unpenalised, outcome = reward_of(
+        result = reward_of(
             criteria,
             scores,
             rules.reward,
@@ -289,11 +340,18 @@ def _response(
         spans = json.loads(response.spans)
         soft = use == "probability"
         steps = step_rewards(criteria, scores, named, spans, budgets, soft=soft, sample=sample)
-    _count(totals, response.votes, reward, outcome.status)
+    return _recomputed(response, result, steps, totals)
+
+
+def _recomputed(
+    response: JudgedResponse, result: RewardResult, steps: tuple[StepReward, ...], totals: RecomputeTotals
+) -> RecomputedResponse:
+    outcome = result.outcome
+    _count(totals, response.votes, result.reward, outcome.status)
     return RecomputedResponse(
         position=response.position,
-        reward=reward,
-        unpenalised=unpenalised,
+        reward=result.reward,
+        unpenalised=result.unpenalised,
         status=outcome.status,
         policy_applied=outcome.policy_applied,
         dropped=outcome.dropped,

@@ -28,6 +28,7 @@ from judge_server.scoring.planner import (
     left_out_ids,
     plan_groups,
 )
+from judge_server.scoring.ranking import GroupTournament, pair_verdicts, plan_tournaments, play
 from judge_server.scoring.verdicts import (
     apply_decoys,
     failure_of,
@@ -39,10 +40,11 @@ from judge_server.scoring.verdicts import (
     usage_of,
     verdict_of,
 )
-from judge_server.time_sharing import TimeSlicer
+from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from trainer_client import wire
 from trainer_client.dropout import CriteriaSample
 from trainer_client.penalties import penalise
+from trainer_client.ranking import rank, report
 from trainer_client.rewards import (
     RewardOutcome,
     Term,
@@ -60,6 +62,9 @@ DEFAULT_BUDGETS = StepBudgets()
 FOLLOW_INTERVAL_S = 0.1
 """How often `Scorer.follow` looks for new verdicts, in seconds."""
 
+RANKED_INLINE = 64
+"""A larger group is ranked in a thread."""
+
 
 class JudgedVerdict(NamedTuple):
     """A verdict as soon as it is known: the index of its response in the request, and that of its slot."""
@@ -74,7 +79,10 @@ StreamPart = JudgedVerdict | wire.GroupRewards | wire.RewardSummary
 
 @dataclass(frozen=True, slots=True)
 class ScoringJob:
-    """A scoring request in progress: its prepared judge, how it takes verdicts, its plans, and the outcomes so far."""
+    """A scoring request in progress: its prepared judge, how it takes verdicts, its plans, and the outcomes so far.
+
+    In the mode `ranking`, each group has a tournament, and its plans have no verdicts before that is over.
+    """
 
     request: wire.RewardRequest
     request_id: str
@@ -82,6 +90,7 @@ class ScoringJob:
     prepared: PreparedConfig | None
     rules: VerdictRules
     groups: list[PlannedGroup]
+    tournaments: Sequence[GroupTournament] = ()
     record_id: bytes | None = None
     outcomes: JudgementResults = field(default_factory=JudgementResults)
 
@@ -111,9 +120,13 @@ class Scorer:
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
         job = await self._plan_job(request, request_id, project_id, record_id)
-        plans = [response.plan for group in job.groups for response in group.responses]
-        await self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes)
-        apply_decoys(plans, job.outcomes, request.judging.on_decoy)
+        if job.tournaments:
+            async for _ in self._play(job):
+                pass
+        else:
+            plans = [response.plan for group in job.groups for response in group.responses]
+            await self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes)
+            apply_decoys(plans, job.outcomes, request.judging.on_decoy)
         groups: tuple[wire.GroupRewards, ...] = ()
         try:
             slicer = TimeSlicer()
@@ -148,6 +161,11 @@ class Scorer:
         follow_interval_s: float | None = None,
     ) -> AsyncGenerator[StreamPart, None]:
         job = await self._plan_job(request, request_id, project_id, record_id)
+        if job.tournaments:
+            async with aclosing(self._ranked_parts(job, project_id)) as ranked:
+                async for part in ranked:
+                    yield part
+            return
         plans = [response.plan for group in job.groups for response in group.responses]
         group_of = [index for index, group in enumerate(job.groups) for _ in group.responses]
         waiting, slicer = [len(group.responses) for group in job.groups], TimeSlicer()
@@ -185,6 +203,24 @@ class Scorer:
             judging.cancel()
             await asyncio.gather(judging, return_exceptions=True)
 
+    async def _play(self, job: ScoringJob) -> AsyncGenerator[int, None]:
+        """Judge a ranking's comparisons, and yield the place of each group when its verdicts are complete."""
+        async with aclosing(play(self.judge, job.tournaments, job.deadline, job.caller, job.outcomes)) as judged:
+            async for place, group in judged:
+                job.groups[place] = group
+                yield place
+
+    async def _ranked_parts(
+        self, job: ScoringJob, project_id: str
+    ) -> AsyncGenerator[wire.GroupRewards | wire.RewardSummary, None]:
+        rewarded: dict[int, wire.GroupRewards] = {}
+        async with aclosing(self._play(job)) as judged:
+            async for place in judged:
+                rewarded[place] = await _reward_group(job, job.groups[place], TimeSlicer())
+                yield rewarded[place]
+        usage = self._record(job, [rewarded[place] for place in range(len(job.groups))], project_id)
+        yield wire.RewardSummary(**_answer_fields(self.judge, job, usage))
+
     async def _plan_job(
         self, request: wire.RewardRequest, request_id: str, project_id: str, record_id: bytes | None
     ) -> ScoringJob:
@@ -205,9 +241,17 @@ class Scorer:
             self.judge.require_probabilities("reward.use")
         if request.uncertain_band is not None:
             self.judge.require_probabilities("uncertain_band")
-        groups = await plan_groups(self.judge, prepared, request.groups, rubrics, request.judging, deadline, request)
+        tournaments: Sequence[GroupTournament] = ()
+        if request.reward.mode == "ranking":
+            assert prepared is not None
+            tournaments = await plan_tournaments(self.judge, prepared, request, rubrics, deadline)
+            groups = [tournament.group for tournament in tournaments]
+        else:
+            groups = await plan_groups(
+                self.judge, prepared, request.groups, rubrics, request.judging, deadline, request
+            )
         rules = VerdictRules.of(request, prepared)
-        return ScoringJob(request, request_id, deadline, prepared, rules, groups, record_id)
+        return ScoringJob(request, request_id, deadline, prepared, rules, groups, tournaments, record_id)
 
     def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> wire.Usage:
         """Count and record what was judged; return what it cost."""
@@ -272,6 +316,8 @@ def _abstention(job: ScoringJob) -> dict[str, Any]:
 
 
 async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
+    if job.tournaments:
+        return await _rank_group(job, group, slicer)
     responses, terms = [], read_criteria(group.rubric.criteria)
     try:
         for response in group.responses:
@@ -284,6 +330,39 @@ async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer
         rubric=group.rubric.digest,
         grounding_characters_omitted=group.grounding_omitted,
         **({} if group.sample is None else _dropout(group, group.sample)),
+        responses=tuple(responses),
+    )
+
+
+async def _rank_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
+    """Return the rewards of a group's responses by how they fared against each other."""
+    options, verdicts = job.request.reward, list[list[wire.Verdict]]()
+    for response in group.responses:
+        await slicer.yield_if_due()
+        verdicts.append(read_verdicts(response.plan, job.outcomes, job.rules))
+    pairs, large = pair_verdicts(verdicts, options.use), len(verdicts) > RANKED_INLINE
+    try:
+        outcomes = await run_inline_or_in_thread(large, rank, len(verdicts), pairs, job.request.on_failure)
+    except UnscoredCriteria as error:
+        raise _judging_failed(job.outcomes, error) from None
+    responses = []
+    for response, own, outcome in zip(group.responses, verdicts, outcomes, strict=True):
+        result = penalised(outcome, options, tokens=response.response.tokens, stopped=response.response.stopped)
+        responses.append(
+            wire.ResponseReward(
+                reward=result.reward,
+                unpenalised=result.unpenalised,
+                status=outcome.status,
+                policy_applied=outcome.policy_applied,
+                dropped=outcome.dropped,
+                verdicts=tuple(own),
+            )
+        )
+    return wire.GroupRewards(
+        id=group.group.id,
+        rubric=group.rubric.digest,
+        grounding_characters_omitted=group.grounding_omitted,
+        ranking=report(options.schedule, pairs),
         responses=tuple(responses),
     )
 
@@ -396,15 +475,24 @@ def reward_of(
             format_weight=options.format_weight,
             gate_fraction=options.gate_fraction,
         )
-        if not options.has_penalties or outcome.policy_applied in wire.ZERO_POLICIES:  # a failure stays at 0
-            result = RewardResult(outcome.reward, None, outcome)
-        else:
-            _require_finite(outcome.reward, outcome)
-            result = RewardResult(
-                penalise(outcome.reward, options, tokens=tokens, stopped=stopped), outcome.reward, outcome
-            )
     except ArithmeticError as error:
         raise _not_finite(str(error)) from error
+    return penalised(outcome, options, tokens=tokens, stopped=stopped)
+
+
+def penalised(
+    outcome: RewardOutcome, options: wire.RewardOptions, *, tokens: int | None, stopped: bool | None
+) -> RewardResult:
+    """Return the reward of one response with the request's penalties; raises as `reward_of`."""
+    if not options.has_penalties or outcome.policy_applied in wire.ZERO_POLICIES:  # a failure stays at 0
+        result = RewardResult(outcome.reward, None, outcome)
+    else:
+        _require_finite(outcome.reward, outcome)
+        try:
+            reward = penalise(outcome.reward, options, tokens=tokens, stopped=stopped)
+        except ArithmeticError as error:
+            raise _not_finite(str(error)) from error
+        result = RewardResult(reward, outcome.reward, outcome)
     _require_finite(result.reward, outcome)
     return result
 

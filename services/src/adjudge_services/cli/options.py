@@ -26,9 +26,12 @@ RewardMode = Literal[
     "likert",
     "outcome",
     "gate",
+    "ranking",
 ]
 FailurePolicy = Literal["null", "error", "zero", "zero_unparseable", "skip"]
 UncertainPolicy = Literal["null", "error", "zero", "skip"]
+RankingSchedule = Literal["all_pairs", "swiss", "pivot"]
+UsedProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert", "comparison"]
 VerdictUse = Literal["verdict", "probability"]
 
 DEFAULT_PROJECT = "default"

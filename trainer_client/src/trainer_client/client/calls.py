@@ -35,6 +35,7 @@ from trainer_client.wire import (
     OverlongPenalty,
     Pair,
     Priority,
+    RankingSchedule,
     ReasoningPart,
     RewardAnswer,
     RewardMode,
@@ -204,6 +205,8 @@ class RewardKeywords(JudgingKeywords, total=False):
     overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
     truncation_factor: float | None
     use: VerdictUse
+    schedule: RankingSchedule
+    rounds: int | None
     on_uncertain: UncertainPolicy
     dropout: RubricDropout | Mapping[str, Any] | None
 

@@ -109,7 +109,9 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             dropout: a `RubricDropout` or its fields `keep` and `seed`: judge a random share of the criteria of each
                 group, with an unbiased reward. Only in linear modes.
             use: `probability` for soft rewards: the calibrated probability of yes takes the place of a verdict's
-                score. Only in linear modes; defaults to `verdict`.
+                score. Only in linear modes and `ranking`; defaults to `verdict`.
+            schedule: the pairs that `ranking` compares: `all_pairs` (the default), `swiss` or `pivot`.
+            rounds: the rounds of a `swiss` schedule; defaults to log2 of the responses, rounded up.
 
         Returns:
             Rewards and verdicts, with groups and responses in the order given. A reward is None if judging failed.

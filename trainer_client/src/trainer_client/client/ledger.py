@@ -14,11 +14,11 @@ from trainer_client.errors import ConnectionFailed, ServerError
 from trainer_client.wire import (
     CriterionKind,
     FailurePolicy,
-    JudgingProtocol,
     LengthPenalty,
     OverlongPenalty,
     RewardMode,
     UncertainPolicy,
+    UsedProtocol,
     VerdictUse,
 )
 from trainer_client.wire.ledger import (
@@ -239,7 +239,7 @@ class RecomputeKeywords(TypedDict, total=False):
 
     first_step: int | None
     last_step: int | None
-    protocol: JudgingProtocol | None
+    protocol: UsedProtocol | None
     mode: RewardMode
     kinds: Sequence[CriterionKind] | None
     format_weight: float

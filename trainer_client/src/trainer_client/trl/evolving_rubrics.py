@@ -35,7 +35,7 @@ from trainer_client.trl.reward import RubricReward
 
 logger = logging.getLogger(__name__)
 
-MODES_WITHOUT_POINTS = frozenset({"stepwise", "likert", "outcome"})
+MODES_WITHOUT_POINTS = frozenset({"stepwise", "likert", "outcome", "ranking"})
 """Modes that ignore criteria of kind `point`, the kind that evolving writes."""
 
 

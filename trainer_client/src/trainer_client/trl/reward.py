@@ -382,7 +382,7 @@ class RubricReward:
 _PROBE_GROUP = {
     "id": "probe",
     "prompt": "",
-    "responses": [{"text": "", "tokens": 0, "stopped": True}],
+    "responses": [{"text": "", "tokens": 0, "stopped": True}] * 2,
     "ground_truth": "0",
 }
 

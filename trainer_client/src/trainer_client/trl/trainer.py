@@ -390,7 +390,8 @@ def _rubric_reward(functions: Sequence[Any], name: str, method: Method) -> Rubri
             f"the RubricReward has mode {reward.mode!r}, but method {name!r} needs the step of each verdict; leave the "
             "mode out, or use 'stepwise'"
         )
-    by_accuracy = method.dynamic_sampling and method.filter_metric == "accuracy" and reward.mode not in NEEDS_NO_RUBRIC
+    by_accuracy = method.dynamic_sampling and method.filter_metric == "accuracy"
+    by_accuracy = by_accuracy and reward.mode not in (*NEEDS_NO_RUBRIC, "ranking")
     reward.needs_criteria = method.stepwise or reward.mode == "stepwise" or by_accuracy
     reward.without_rubric = method.without_rubric
     return reward

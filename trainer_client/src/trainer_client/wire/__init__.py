@@ -19,9 +19,12 @@ from trainer_client.wire.judging import (
     JudgingProtocol,
     Priority,
     ReasoningPart,
+    UsedProtocol,
 )
 from trainer_client.wire.ledger import CriterionFigures, JudgingFigures, RunPage, RunReport, RunStep, RunSummary
+from trainer_client.wire.penalties import LengthPenalty, OverlongPenalty
 from trainer_client.wire.problems import FieldError, Problem, ProblemType
+from trainer_client.wire.ranking import RankingReport, RankingSchedule
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
     NOT_LINEAR,
@@ -35,10 +38,8 @@ from trainer_client.wire.rewards import (
     GroupRewards,
     JudgeInfo,
     JudgeMember,
-    LengthPenalty,
     MemberUsage,
     MemberVerdict,
-    OverlongPenalty,
     PinnedRubric,
     ResponseReward,
     RewardAnswer,
@@ -149,6 +150,8 @@ __all__ = [
     "Problem",
     "ProblemType",
     "Prompt",
+    "RankingReport",
+    "RankingSchedule",
     "ReasoningPart",
     "Reference",
     "Response",
@@ -189,6 +192,7 @@ __all__ = [
     "UncertainBand",
     "UncertainPolicy",
     "Usage",
+    "UsedProtocol",
     "Verdict",
     "VerdictAnswer",
     "VerdictMethod",

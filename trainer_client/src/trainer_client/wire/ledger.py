@@ -23,7 +23,7 @@ from trainer_client.wire.base import (
 )
 from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import Prompt, RunName
-from trainer_client.wire.judging import JudgingProtocol
+from trainer_client.wire.judging import UsedProtocol
 from trainer_client.wire.monitors import Interval
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import (
@@ -161,7 +161,7 @@ class RunSummary(JudgingFigures):
     first_at: datetime
     last_at: datetime
     last_step: int | None
-    protocols: tuple[JudgingProtocol, ...]
+    protocols: tuple[UsedProtocol, ...]
     judges: tuple[str, ...]
     rubrics: int
 
@@ -401,7 +401,7 @@ class RecomputeRequest(RequestModel):
     run: RunName | None = None
     first_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
     last_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
-    protocol: JudgingProtocol | None = None
+    protocol: UsedProtocol | None = None
     reward: RewardOptions = RewardOptions()
     on_failure: FailurePolicy | None = None
     uncertain_band: UncertainBand | None = None

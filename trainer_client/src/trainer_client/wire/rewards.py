@@ -4,7 +4,7 @@ The request holds groups of responses, the rubric to judge them by, and how verd
 the rewards, the verdicts that they were computed from, and what judging cost.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -13,7 +13,6 @@ from trainer_client.wire.base import (
     STRICT_NUMBER,
     AnswerModel,
     BoundedFloat,
-    Coefficient,
     Flag,
     RequestList,
     RequestModel,
@@ -22,8 +21,17 @@ from trainer_client.wire.base import (
 )
 from trainer_client.wire.criteria import CriterionKind, VerificationMethod
 from trainer_client.wire.groups import MAX_RUN_CHARACTERS, Group, RubricChoice, RunName, as_response
-from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, JudgingProtocol, Priority
+from trainer_client.wire.judging import (
+    DEFAULT_JUDGE,
+    JudgeName,
+    JudgingOptions,
+    JudgingProtocol,
+    Priority,
+    UsedProtocol,
+)
+from trainer_client.wire.penalties import LengthPenalty, OverlongPenalty
 from trainer_client.wire.problems import Problem
+from trainer_client.wire.ranking import MAX_RANKED, RankingReport, RankingSchedule, ranking_problem
 
 
 def _in_order(band: tuple[float, float]) -> tuple[float, float]:
@@ -44,6 +52,7 @@ RewardMode = Literal[
     "likert",
     "outcome",
     "gate",
+    "ranking",
 ]
 FailurePolicy = Literal["null", "error", "zero", "zero_unparseable", "skip"]
 UncertainPolicy = Literal["null", "error", "zero", "skip"]
@@ -56,7 +65,7 @@ AppliedPolicy = Literal["zero", "zero_unparseable", "skip"]
 ZERO_POLICIES: tuple[AppliedPolicy, ...] = ("zero", "zero_unparseable")
 """The policies that give a failed response the reward 0."""
 
-PROTOCOLS_FOR: dict[RewardMode, tuple[JudgingProtocol, ...]] = {
+PROTOCOLS_FOR: dict[RewardMode, tuple[UsedProtocol, ...]] = {
     "weighted_mean": ("binary", "stepwise", "graded", "checklist"),
     "factual_override": ("binary", "stepwise"),
     "points": ("binary", "stepwise"),
@@ -68,6 +77,7 @@ PROTOCOLS_FOR: dict[RewardMode, tuple[JudgingProtocol, ...]] = {
     "likert": ("likert",),
     "outcome": (),
     "gate": ("binary", "stepwise"),
+    "ranking": ("comparison",),
 }
 """The protocols that each mode supports, its default first. `outcome` does not call a judge."""
 
@@ -92,14 +102,15 @@ NOT_LINEAR: dict[RewardMode, str] = {
     "gate": "compares the number of satisfied criteria with a threshold",
     "likert": "rates the whole response and has no criteria",
     "outcome": "compares the final answer by a program and has no criteria",
+    "ranking": "compares whole responses with each other, under all criteria together",
 }
 """The modes whose reward is not linear in the scores of criteria, and why. All other modes are linear."""
 
-YES_NO_PROTOCOLS: tuple[JudgingProtocol, ...] = ("binary", "stepwise")
+YES_NO_PROTOCOLS: tuple[UsedProtocol, ...] = ("binary", "stepwise", "comparison")
 """The protocols whose verdicts are yes or no, and so have a probability of yes."""
 
 
-def why_no_probability(protocol: JudgingProtocol | None, judging: JudgingOptions) -> str | None:
+def why_no_probability(protocol: UsedProtocol | None, judging: JudgingOptions) -> str | None:
     """Return why verdicts judged like this have no probability of yes, and what to change; None if they have one."""
     if protocol not in YES_NO_PROTOCOLS:
         return (
@@ -112,34 +123,6 @@ def why_no_probability(protocol: JudgingProtocol | None, judging: JudgingOptions
             "have no probability; leave out criteria_per_call"
         )
     return None
-
-
-class LengthPenalty(RequestModel):
-    """Subtract `coefficient` * (tokens - `target_tokens`) from the reward (RGR-GRPO: 1e-4 and 2000).
-
-    The penalty is linear on both sides of the target, so a shorter response gains. With `excess_only`, the reward of a
-    shorter response stays unchanged.
-    """
-
-    coefficient: Coefficient = 1e-4
-    target_tokens: SafeInt = Field(default=2000, ge=0)
-    excess_only: Flag = False
-
-
-class OverlongPenalty(RequestModel):
-    """Subtract up to 1 from the reward of a response whose length nears the generation limit (DAPO's soft punishment).
-
-    The penalty is 0 up to `limit_tokens` - `buffer_tokens`, then grows linearly to 1 at `limit_tokens`.
-    """
-
-    limit_tokens: SafeInt = Field(ge=1)
-    buffer_tokens: SafeInt = Field(ge=1)
-
-    @model_validator(mode="after")
-    def _buffer_fits(self) -> "OverlongPenalty":
-        if self.buffer_tokens > self.limit_tokens:
-            raise ValueError("buffer_tokens exceeds limit_tokens; use at most limit_tokens")
-        return self
 
 
 class RewardOptions(RequestModel):
@@ -156,7 +139,12 @@ class RewardOptions(RequestModel):
             unchanged. Needs `stopped` of every response.
         use: `verdict` for hard rewards from scores of 0 and 1; `probability` for soft rewards, where the calibrated
             probability of yes takes the place of the score. In a linear mode, the soft reward is the expectation of
-            the hard one over verdicts drawn with these probabilities. The modes in `NOT_LINEAR` refuse it.
+            the hard one over verdicts drawn with these probabilities. The modes in `NOT_LINEAR` refuse it, except
+            `ranking`, where a comparison then counts as a share of a win.
+        schedule: the pairs of a group that `ranking` compares, each in both orders. `all_pairs`; `swiss`, rounds in
+            which each response meets another of about its own standing; `pivot`, every response against the same one
+            of the group, which a hash of the texts picks.
+        rounds: the rounds of a `swiss` schedule. Default: log2 of the number of responses, rounded up.
     """
 
     mode: RewardMode = "weighted_mean"
@@ -167,10 +155,20 @@ class RewardOptions(RequestModel):
     overlong_penalty: OverlongPenalty | None = None
     truncation_factor: Annotated[float, Field(ge=0, le=1), STRICT_NUMBER] | None = None
     use: VerdictUse = "verdict"
+    schedule: RankingSchedule = "all_pairs"
+    rounds: Annotated[int, Field(ge=1, le=MAX_RANKED), STRICT_NUMBER] | None = None
+
+    @model_validator(mode="after")
+    def _schedule_is_of_a_ranking(self) -> "RewardOptions":
+        if self.mode != "ranking" and (self.schedule, self.rounds) != ("all_pairs", None):
+            raise ValueError(f"mode {self.mode!r} compares no pairs; leave out schedule and rounds, or use 'ranking'")
+        if self.rounds is not None and self.schedule != "swiss":
+            raise ValueError(f"schedule {self.schedule!r} has one round; leave out rounds, or use schedule 'swiss'")
+        return self
 
     @model_validator(mode="after")
     def _mode_is_linear(self) -> "RewardOptions":
-        if self.use == "probability" and self.mode in NOT_LINEAR:
+        if self.use == "probability" and self.mode in NOT_LINEAR and self.mode != "ranking":
             raise ValueError(
                 f"mode {self.mode!r} {NOT_LINEAR[self.mode]}, so it is not linear in the scores and cannot use "
                 "probabilities; leave out use, or take a linear mode such as 'weighted_mean' or 'points'"
@@ -179,7 +177,7 @@ class RewardOptions(RequestModel):
 
     @model_validator(mode="after")
     def _mode_reads_criteria(self) -> "RewardOptions":
-        if self.kinds is not None and self.mode in NEEDS_NO_RUBRIC:
+        if self.kinds is not None and (self.mode in NEEDS_NO_RUBRIC or self.mode == "ranking"):
             raise ValueError(
                 f"mode {self.mode!r} rewards the whole response, not criteria of some kinds; leave out kinds"
             )
@@ -255,19 +253,32 @@ class RewardRequest(RequestModel):
     groups: RequestList[Group] = Field(min_length=1, max_length=4096)
 
     @property
-    def protocol(self) -> JudgingProtocol | None:
+    def protocol(self) -> UsedProtocol | None:
         """The judging protocol in force: as requested, else the mode's default; None if the mode needs no judge."""
         return self.judging.protocol or next(iter(PROTOCOLS_FOR[self.reward.mode]), None)
 
     @model_validator(mode="after")
     def _protocol_feeds_mode(self) -> "RewardRequest":
-        usable = PROTOCOLS_FOR[self.reward.mode]
+        usable = [protocol for protocol in PROTOCOLS_FOR[self.reward.mode] if protocol in get_args(JudgingProtocol)]
         if self.judging.protocol is not None and self.judging.protocol not in usable:
-            remedy = f"use {' or '.join(map(repr, usable))}, or leave" if usable else "it needs no judge; leave"
+            needs = "it compares pairs" if self.reward.mode == "ranking" else "it needs no judge"
+            remedy = f"use {' or '.join(map(repr, usable))}, or leave" if usable else f"{needs}; leave"
             raise ValueError(
                 f"reward.mode {self.reward.mode!r} does not support judging.protocol {self.judging.protocol!r}; "
                 f"{remedy} out judging.protocol"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _ranking_compares_pairs(self) -> "RewardRequest":
+        if self.reward.mode != "ranking":
+            return self
+        problem = ranking_problem([len(group.responses) for group in self.groups], self.judging)
+        problem = problem or next(
+            (f"leave out {one}" for one in ("uncertain_band", "gold") if getattr(self, one)), None
+        )
+        if problem is not None:
+            raise ValueError(f"reward.mode 'ranking' asks about each pair once in each order; {problem}")
         return self
 
     @model_validator(mode="after")
@@ -445,7 +456,7 @@ class GroupRewards(AnswerModel):
 
     `grounding_characters_omitted` says how many characters of the grounding the judge did not see. `left_out` lists the
     criteria that dropout left out, and `inclusion` is the probability with which it judged each droppable one; they are
-    left out of the JSON without dropout.
+    left out of the JSON without dropout. `ranking` is only there in that mode.
     """
 
     id: str
@@ -453,6 +464,7 @@ class GroupRewards(AnswerModel):
     grounding_characters_omitted: int = 0
     left_out: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
     inclusion: float | None = Field(default=None, exclude_if=is_unset)
+    ranking: RankingReport | None = Field(default=None, exclude_if=is_unset)
     responses: tuple[ResponseReward, ...]
 
 
@@ -503,7 +515,7 @@ class JudgeInfo(AnswerModel):
     """
 
     model: str
-    protocol: JudgingProtocol | Literal["comparison"]
+    protocol: UsedProtocol
     fingerprint: str
     withheld: tuple[str, ...] = ()
     calibration: str | None = None

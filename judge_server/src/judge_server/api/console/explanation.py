@@ -62,6 +62,8 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
     mode = recorded.mode
     if mode is None:
         return Explanation("Only verdicts were asked for, so there is no reward.")
+    if mode == "ranking":
+        return _ranked(recorded, verdicts)
     if mode in NEEDS_NO_RUBRIC:
         criteria = ()
     if criteria is None or (criteria and len(criteria) != len(verdicts)):
@@ -100,6 +102,22 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
     sentence = formula.sentence + (" It is made of probabilities of yes, not of verdicts." if soft else "")
     treated = "left out, as the failure policy says" if dropped else "written as 0, since it cannot change the reward"
     return Explanation(f"{sentence} {failed[0].upper()}{failed[1:]}: {treated}." if failed else sentence, formula.text)
+
+
+def _ranked(recorded: RecordedReward, verdicts: Sequence[Verdict]) -> Explanation:
+    """Explain a reward that follows from the comparisons of a whole group, of which the verdicts are one part."""
+    preferred = sum(verdict.score == 1.0 for verdict in verdicts)
+    known = sum(verdict.status == "ok" for verdict in verdicts)
+    shown = f"Shown first, the response was preferred in {preferred} of the {known} comparisons that were answered"
+    if recorded.status is None:
+        return Explanation("The request was answered with an error, so it has no rewards.")
+    if recorded.status == "unscored":
+        given = "no reward" if recorded.reward is None else f"the reward {_n(recorded.reward)}, by the failure policy,"
+        return Explanation(f"The response has {given} because too few of its comparisons were answered. {shown}.")
+    return Explanation(
+        "The reward is a Bradley-Terry score: the probability of being preferred over an average response of the same "
+        f"group, by all comparisons of the group. {shown}; the others are at the responses that it was compared with."
+    )
 
 
 def _counts(criterion: Criterion, rules: RewardRules) -> bool:

@@ -18,11 +18,13 @@ from adjudge_services.cli.options import (
     JudgingProtocol,
     LedgerUrlOption,
     ModeOption,
+    RankingSchedule,
     ReasoningPart,
     RewardMode,
     RubricOption,
     UncertainPolicy,
     UrlOption,
+    UsedProtocol,
     VerdictUse,
     copy_input,
     input_argument,
@@ -58,6 +60,14 @@ def score(
         typer.Option(help="Judging protocol; by default the mode's own.", rich_help_panel=JUDGING),
     ] = None,
     use: Annotated[VerdictUse, _USE] = "verdict",
+    schedule: Annotated[
+        RankingSchedule | None,
+        typer.Option(help="Pairs that mode ranking compares; by default all.", rich_help_panel=REWARD),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rounds of a swiss schedule; by default log2 of the group.", rich_help_panel=REWARD),
+    ] = None,
     on_failure: Annotated[FailurePolicy, _ON_FAILURE] = "null",
     uncertain_band: UncertainBandOption = None,
     on_uncertain: Annotated[UncertainPolicy, _ON_UNCERTAIN] = "null",
@@ -196,7 +206,7 @@ def recompute(
     ] = None,
     first_step: Annotated[int | None, typer.Option(min=0, help="First step to include.")] = None,
     last_step: Annotated[int | None, typer.Option(min=0, help="Last step to include.")] = None,
-    protocol: Annotated[JudgingProtocol | None, typer.Option(help="Only verdicts of this judging protocol.")] = None,
+    protocol: Annotated[UsedProtocol | None, typer.Option(help="Only verdicts of this judging protocol.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the groups here as JSONL.", rich_help_panel=OUTPUT)
     ] = None,

@@ -19,7 +19,7 @@ from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.recompute import recompute as recomputed
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.wire import FailurePolicy, JudgingProtocol, RewardMode, UncertainPolicy, VerdictUse
+from trainer_client.wire import FailurePolicy, RewardMode, UncertainPolicy, UsedProtocol, VerdictUse
 from trainer_client.wire.ledger import (
     RecomputedGroup,
     RecomputeEvent,
@@ -50,7 +50,7 @@ def recompute(
     truncation_factor: float | None,
     first_step: int | None,
     last_step: int | None,
-    protocol: JudgingProtocol | None,
+    protocol: UsedProtocol | None,
     output: Path | None,
     url: str | None,
 ) -> None:

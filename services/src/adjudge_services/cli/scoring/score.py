@@ -47,6 +47,7 @@ from trainer_client.wire import (
     FailurePolicy,
     GroupRewards,
     JudgingProtocol,
+    RankingSchedule,
     ReasoningPart,
     ResponseReward,
     RewardMode,
@@ -135,6 +136,8 @@ def score(
     mode: RewardMode,
     protocol: JudgingProtocol | None,
     use: VerdictUse,
+    schedule: RankingSchedule | None,
+    rounds: int | None,
     on_failure: FailurePolicy,
     uncertain_band: tuple[float, float] | None,
     on_uncertain: UncertainPolicy,
@@ -166,6 +169,8 @@ def score(
             "mode": mode,
             "protocol": protocol,
             "use": None if use == "verdict" else use,
+            "schedule": schedule,
+            "rounds": rounds,
             "on_failure": on_failure,
             "uncertain_band": uncertain_band,
             "on_uncertain": None if on_uncertain == "null" else on_uncertain,
@@ -191,6 +196,8 @@ def score(
         title = " · ".join(part for part in (Path(file).name, mode, results.judge) if part)
         out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
         out.print(rewards_table(results.kept))
+        if (bias := _position_bias(results.kept)) is not None:
+            out.print(bias, highlight=False, soft_wrap=True)
     _summarise(results, Path(file), time.monotonic() - started)
     if rows.ignored:
         err.print(f"columns that no group has were ignored: {escape(', '.join(rows.ignored))}", highlight=False)
@@ -246,6 +253,19 @@ class _Rate(ProgressColumn):
         """Responses so far, and per second."""
         done = task.fields["responses"]
         return Text(f"{done:,} at {done / task.elapsed:.2f}/s" if done and task.elapsed else "")
+
+
+def _position_bias(groups: Sequence[GroupRewards]) -> str | None:
+    """Return what the order of showing did in a ranking; None if there was none."""
+    rankings = [group.ranking for group in groups if group.ranking is not None]
+    answered = sum(ranking.pairs - ranking.failed for ranking in rankings)
+    if not answered:
+        return None
+    first = sum((ranking.first_preferred or 0.0) * (ranking.pairs - ranking.failed) for ranking in rankings)
+    return (
+        f"position bias: the response shown first was preferred in {first / answered:.0%} of comparisons (50% without "
+        f"bias); the two orders disagree on {sum(ranking.inconsistent for ranking in rankings)} of {answered} pairs"
+    )
 
 
 def _summarise(results: ScoredRows, file: Path, seconds: float) -> None:

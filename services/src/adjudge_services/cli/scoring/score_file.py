@@ -225,11 +225,13 @@ async def stream_groups(
     """Score every response of every line, and yield the lines in order.
 
     Lines are read as others are finished, in another thread, since reading may wait for a disk or an object store.
+    Responses are sent one at a time, so that progress is shown; those of a ranking together, since it compares them.
     `advance` is called after each response. If the service cannot be reached, the lines that were not scored before are
     refused without being sent.
     """
     slots = asyncio.Semaphore(concurrency)
     unreachable: ConnectionFailed | None = None
+    together = options.get("mode") == "ranking"
 
     async def score_one(group: Group, index: int) -> RewardAnswer | AdjudgeError:
         nonlocal unreachable
@@ -237,24 +239,26 @@ async def stream_groups(
             if unreachable is not None:
                 return unreachable
             try:
-                return await client.rewards(groups=[one_response(group, index)], **options)
+                return await client.rewards(groups=[group if together else one_response(group, index)], **options)
             except ConnectionFailed as error:
                 unreachable = unreachable or error
                 return unreachable
             except AdjudgeError as error:
                 return error
             finally:
-                advance()
+                for _ in group.responses if together else (index,):
+                    advance()
 
     async def score_line(line: GroupLine | BadLine) -> ScoredLine:
         if isinstance(line, BadLine):
             return ScoredLine(line.number, refused=line.reason)
-        parts = await asyncio.gather(*(score_one(line.group, i) for i in range(len(line.group.responses))))
+        asked = range(1 if together else len(line.group.responses))
+        parts = await asyncio.gather(*(score_one(line.group, i) for i in asked))
         errors = [part for part in parts if isinstance(part, AdjudgeError)]
         if errors:
             return ScoredLine(line.number, refused=str(errors[0]), error=errors[0])
         answers = [part for part in parts if isinstance(part, RewardAnswer)]
-        responses = tuple(answer.groups[0].responses[0] for answer in answers)
+        responses = tuple(response for answer in answers for response in answer.groups[0].responses)
         judge = answers[0].judge
         return ScoredLine(
             line.number,

@@ -136,7 +136,7 @@ async def _html(
 
 async def _criteria(console: Console, request: Request, body: RewardRequest) -> Sequence[Criterion] | None:
     """The criteria of the request's rubric; empty for a mode that needs none."""
-    if body.reward.mode in NEEDS_NO_RUBRIC or body.rubric is None:
+    if body.reward.mode in NEEDS_NO_RUBRIC or body.reward.mode == "ranking" or body.rubric is None:
         return ()
     if not isinstance(body.rubric, str):
         return body.rubric.criteria

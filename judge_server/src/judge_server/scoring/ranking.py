@@ -1,0 +1,239 @@
+"""The mode `ranking`: compare the responses of each group in pairs, round after round, and reward them by that.
+
+Every pair is asked in both orders. A comparison is a verdict on the response that was shown first, with the id
+`beats_N`, where N is the place of the other one in the group. So the ledger has it like any other verdict, and the
+rewards of a group follow from its verdicts alone.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from judge_server.errors import TooLarge
+from judge_server.judging.pairs import PairPlanner, ShownResponse
+from judge_server.judging.plan import GroupContext, ResponsePlan, check_required
+from judge_server.judging.questions import PreparedConfig
+from judge_server.judging.results import Caller, JudgementResults
+from judge_server.judging.shortening import fit_grounding, prompt_characters
+from judge_server.judging.tournament import Tournament, most_pairs
+from judge_server.observability.tracing import traced
+from judge_server.ports import Batch, JudgeResult
+from judge_server.rubrics import ResolvedRubric
+from judge_server.scoring.combined import AnyJudge
+from judge_server.scoring.planner import (
+    LARGE_CHARACTERS,
+    MAX_PROMPT_CHARACTERS,
+    MAX_VERDICTS,
+    PlannedGroup,
+    PlannedResponse,
+)
+from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
+from trainer_client import wire
+from trainer_client.ranking import PairVerdict, compared_with, comparison_id
+from trainer_client.text.thinking import judged_content
+
+_NO_BATCH = Batch("", "", ())
+
+
+def check_ranking_size(request: wire.RewardRequest, max_calls: int) -> None:
+    """Check the size of all rounds of a request before any of it is planned.
+
+    Raises:
+        TooLarge: it needs more than `max_calls` calls, `MAX_VERDICTS` or `MAX_PROMPT_CHARACTERS`.
+    """
+    options, calls, characters = request.reward, 0, 0
+    for group in request.groups:
+        count = len(group.responses)
+        pairs = most_pairs(count, options.schedule, options.rounds)
+        shared = sum(len(text) for text in (group.grounding, group.reference_answer) if text)
+        lengths = [prompt_characters(wire.as_response(response).text) for response in group.responses]
+        calls += 2 * pairs
+        characters += 2 * pairs * (shared + prompt_characters(group.prompt))
+        if options.schedule == "pivot":
+            characters += 2 * (sum(lengths) + (count - 2) * max(lengths))
+        else:
+            characters += 2 * sum(lengths) * -(-2 * pairs // count)
+    about = f"the schedule {options.schedule!r} makes {calls:,} comparisons of {len(request.groups):,} groups"
+    remedy = "send fewer groups at once, or use the schedule 'swiss' or 'pivot'"
+    if calls > min(max_calls, MAX_VERDICTS):
+        raise TooLarge(
+            f"groups: {about}, more than the {min(max_calls, MAX_VERDICTS):,} that the queue takes; {remedy}, or raise "
+            "ADJUDGE_QUEUE_CALLS on the server"
+        )
+    if characters > MAX_PROMPT_CHARACTERS:
+        raise TooLarge(
+            f"groups: {about}, whose prompts together have {characters:,} characters, more than "
+            f"{MAX_PROMPT_CHARACTERS:,}; {remedy}, or shorten the prompt and grounding"
+        )
+
+
+class GroupTournament:
+    """The tournament of one group in progress: what is compared in a round, and what came of it.
+
+    `group` is the group before it is judged, without a verdict.
+    """
+
+    def __init__(self, group: PlannedGroup, planner: PairPlanner, options: wire.RewardOptions, *, large: bool) -> None:
+        self.group = group
+        self._planner = planner
+        self._large = large
+        self._shown: list[ShownResponse] = []
+        self._tournament = Tournament(
+            [repr(one.response.text) for one in group.responses], options.schedule, options.rounds
+        )
+        self._plans: dict[tuple[int, int], ResponsePlan] = {}
+        self._won: list[list[float]] = [[] for _ in group.responses]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are planned."""
+        return self._tournament.finished
+
+    async def next_round(self, slicer: TimeSlicer) -> list[ResponsePlan]:
+        """Return the plans of the next round, both orders of each pair; those with the same first response adjoin."""
+        if not self._shown:
+            self._shown = await run_inline_or_in_thread(
+                self._large, lambda: [self._planner.shown(one.material) for one in self.group.responses]
+            )
+        standings = [sum(won) / len(won) if won else 0.5 for won in self._won]
+        pairs = self._tournament.next_round(standings)
+        round_plans = {}
+        for first, second in sorted([*pairs, *[(j, i) for i, j in pairs]]):
+            await slicer.yield_if_due()
+            shown = self._shown[first], self._shown[second]
+            about = comparison_id(second)
+            round_plans[first, second] = await run_inline_or_in_thread(self._large, self._planner.plan, about, *shown)
+        self._plans |= round_plans
+        return list(round_plans.values())
+
+    def digests(self) -> set[bytes]:
+        """Return the digests of all comparisons so far."""
+        return {digest for plan in self._plans.values() for digest in plan.awaited}
+
+    def record(self, outcomes: JudgementResults) -> None:
+        """Take note of what the responses have won, which decides who meets in the next round."""
+        won = {key: outcomes.by_digest[plan.slots[0].digests[0]] for key, plan in self._plans.items()}
+        self._won = [[] for _ in self.group.responses]
+        for (first, second), outcome in won.items():
+            back = won[second, first]
+            if isinstance(outcome, JudgeResult) and isinstance(back, JudgeResult):
+                self._won[first].append(outcome.score)
+                self._won[second].append(1.0 - outcome.score)
+
+    def judged_group(self) -> PlannedGroup:
+        """Return the group with the slots of its comparisons, each at the response that was shown first."""
+        responses = []
+        for place, response in enumerate(self.group.responses):
+            own = [plan for (first, _), plan in sorted(self._plans.items()) if first == place]
+            slots = tuple([plan.slots[0] for plan in own])
+            responses.append(replace(response, plan=replace(response.plan, slots=slots)))
+        return replace(self.group, responses=responses)
+
+
+@traced("plan")
+async def plan_tournaments(
+    judge: AnyJudge,
+    prepared: PreparedConfig,
+    request: wire.RewardRequest,
+    rubrics: Sequence[ResolvedRubric],
+    deadline: float,
+) -> list[GroupTournament]:
+    """Prepare the tournament of every group. The judge sees the criteria that are rewarded, not the shadow ones.
+
+    Raises:
+        InvalidRequest: a group lacks what the template set requires; the message names the group.
+        TooLarge: see `check_ranking_size`.
+        NotReady: the deadline passed before planning was complete.
+    """
+    check_ranking_size(request, judge.executor.max_calls)
+    options, slicer, tournaments = request.judging, TimeSlicer(deadline), []
+    for index, (group, rubric) in enumerate(zip(request.groups, rubrics, strict=True)):
+        await slicer.yield_if_due()
+        grounding, omitted = None, 0
+        if group.grounding:
+            large = len(group.grounding) > LARGE_CHARACTERS
+            grounding, omitted = await run_inline_or_in_thread(
+                large, fit_grounding, group.grounding, options.grounding_characters
+            )
+        context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
+        check_required(f"groups.{index}", prepared, context)
+        criteria = tuple([criterion for criterion in rubric.criteria if not criterion.shadow])
+        given = [wire.as_response(response) for response in group.responses]
+        shared = prompt_characters(group.prompt) + sum(
+            len(text) for text in (grounding, group.reference_answer) if text
+        )
+        large = shared + 2 * max(prompt_characters(response.text) for response in given) > LARGE_CHARACTERS
+        make_planner = partial(PairPlanner, prepared, context, criteria, defences=options.defences, group=index)
+        planner = await run_inline_or_in_thread(large, make_planner)
+        responses = []
+        for response in given:
+            await slicer.yield_if_due()
+            material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning)
+            responses.append(PlannedResponse(response, material, ResponsePlan((), _NO_BATCH, (), group=index)))
+        planned = PlannedGroup(group, rubric, omitted, responses)
+        tournaments.append(GroupTournament(planned, planner, request.reward, large=large))
+    return tournaments
+
+
+async def play(
+    judge: AnyJudge,
+    tournaments: Sequence[GroupTournament],
+    deadline: float,
+    caller: Caller,
+    outcomes: JudgementResults,
+) -> AsyncGenerator[tuple[int, PlannedGroup], None]:
+    """Judge all groups round by round into `outcomes`; yield the place of each group and the group once it is judged.
+
+    A round of all groups is submitted at once, so the queue admits or refuses it as a whole. Comparisons that the
+    deadline cuts off fail, in later rounds too. Closing cancels the rest.
+
+    Raises:
+        Overloaded: the judge's queue has no room for a round; what was judged before is cached.
+        NotReady: no judge is available.
+    """
+    left, slicer = dict(enumerate(tournaments)), TimeSlicer()
+    while left:
+        plans: list[ResponsePlan] = []
+        places: list[int] = []
+        for place, tournament in left.items():
+            of_group = await tournament.next_round(slicer)
+            plans += of_group
+            places += [place] * len(of_group)
+        waiting, found, done = Counter(places), JudgementResults(), asyncio.Queue[int | None]()
+        judging = asyncio.create_task(judge.outcomes(plans, deadline, caller=caller, into=found, done=done.put_nowait))
+        judging.add_done_callback(partial(_end, done))
+        try:
+            while (index := await done.get()) is not None:
+                place = places[index]
+                waiting[place] -= 1
+                if waiting[place]:
+                    continue
+                tournament = left[place]
+                outcomes.take(found, tournament.digests() & found.by_digest.keys())
+                tournament.record(outcomes)
+                if tournament.finished:
+                    del left[place]
+                    yield place, tournament.judged_group()
+            await judging
+        finally:
+            judging.cancel()
+            await asyncio.gather(judging, return_exceptions=True)
+        outcomes.add_costs(found)
+
+
+def _end(done: "asyncio.Queue[int | None]", _: object) -> None:
+    done.put_nowait(None)
+
+
+def pair_verdicts(group: Sequence[Sequence[wire.Verdict]], use: wire.VerdictUse) -> list[PairVerdict]:
+    """Return the comparisons of a group from the verdicts of its responses."""
+    found = []
+    for place, verdicts in enumerate(group):
+        for verdict in verdicts:
+            opponent = compared_with(verdict.criterion)
+            assert opponent is not None, f"{verdict.criterion!r} is no comparison"
+            kind = None if verdict.failure is None else verdict.failure.kind
+            found.append(PairVerdict(place, opponent, verdict.value(use), verdict.score, kind))
+    return found
