@@ -48,6 +48,7 @@ PANELS: Final[Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]]] = {
         "api": operating.api,
         "judge": operating.judge,
         "worker": operating.worker,
+        "plan": operating.plan,
         "top": operating.top,
         "backup": operating.backup,
         "audit": operating.audit,

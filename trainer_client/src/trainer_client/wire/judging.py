@@ -7,7 +7,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestModel, SafeInt
 
 JudgingProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert"]
-UsedProtocol = JudgingProtocol | Literal["comparison"]
+UsedProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert", "comparison"]
 """A protocol that verdicts are given under: one that a request may name, or the comparison of two responses."""
 
 ReasoningPart = Literal["strip", "keep", "only"]

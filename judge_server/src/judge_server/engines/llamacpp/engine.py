@@ -150,6 +150,19 @@ class LlamaCppEngine:
         except _GONE as error:
             raise EngineUnavailable(f"llama.cpp gave no answer: {error}") from error
 
+    async def prompt_tokens(self, batch: Batch, call: Call) -> list[int]:
+        """Return the token ids of a call's prompt, with the chat template, up to the answer.
+
+        Raises `EngineUnavailable` if the model is a decision model, which has no prompts, or does not answer.
+        """
+        if self._decisions is not None:
+            raise EngineUnavailable("a decision model is asked typed questions and has no prompts to count")
+        tokens = self._loaded_tokens()
+        try:
+            return await tokens.prefix(batch) + await tokens.question(call.question)
+        except _GONE as error:
+            raise EngineUnavailable(f"llama.cpp gave no answer: {error}") from error
+
     async def ready(self) -> bool:
         """Whether the child runs and llama.cpp reports that it is healthy."""
         return self._loaded and await self._process.healthy()
@@ -164,8 +177,7 @@ class LlamaCppEngine:
         await self._process.stop()
 
     async def _answer_one(self, batch: Batch, call: Call) -> Reply | CallFailure:
-        tokens = self._loaded_tokens()
-        prompt = await tokens.prefix(batch) + await tokens.question(call.question)
+        tokens, prompt = self._loaded_tokens(), await self.prompt_tokens(batch, call)
         after = await reserved_tokens(tokens, call)
         if len(prompt) + after > self._context_tokens:
             return CallFailure(

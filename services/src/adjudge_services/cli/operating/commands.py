@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from adjudge_services.cli.lazy import implemented_by
-from adjudge_services.cli.options import DEFAULT_PROJECT, JsonOption, input_argument
+from adjudge_services.cli.options import (
+    DEFAULT_PROJECT,
+    EngineOption,
+    JsonOption,
+    JudgingProtocol,
+    ModeOption,
+    RankingSchedule,
+    RubricOption,
+    input_argument,
+)
 
 JUDGE_PORT = 8001
 SCOPES = ("read", "score", "rubrics:write", "labels:write", "metrics", "admin")
@@ -349,3 +358,51 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     """Show who changed rubrics, aliases, tags, keys, projects and limits, with the values before and after."""
+
+
+@implemented_by("adjudge_services.cli.operating.plan:plan")
+def plan(
+    file: Annotated[Path, input_argument("JSONL sample with a group per line: prompt, responses, …")],
+    rubric: RubricOption = None,
+    mode: ModeOption = "weighted_mean",
+    protocol: Annotated[
+        JudgingProtocol | None, typer.Option(help="Judging protocol; by default the mode's own.")
+    ] = None,
+    schedule: Annotated[
+        RankingSchedule | None, typer.Option(help="Pairs that mode ranking compares; by default all.")
+    ] = None,
+    steps_per_hour: Annotated[float, typer.Option(min=0.001, help="Training steps per hour of each run.")] = 60.0,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts per step.")] = 8,
+    group_size: Annotated[
+        int | None, typer.Option(min=1, help="Responses per prompt; by default as in the sample.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Training runs at the same time.")] = 1,
+    judging_s: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Seconds that judging may add to a step; by default a tenth of the step."),
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(help="Published rates to plan with, as MODEL@GPUS; by default the engine is measured."),
+    ] = None,
+    small: Annotated[
+        str | None, typer.Option(help="Published rates of the small judge of a cascade, to compare with.")
+    ] = None,
+    escalated: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the verdicts that the cascade escalates.")
+    ] = 0.3,
+    gpu_price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a GPU (or machine) per hour, in any currency.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N lines.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Also judge the sample, and compare that with the prediction.")
+    ] = False,
+    engine: EngineOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how many GPUs a judge needs for a number of training runs.
+
+    Counts the judgements and prompt tokens of a sample with the real prompts and the engine's tokenizer, and prints
+    GPUs, time in the queue, cost, and what prefix reuse, the verdict cache, fewer criteria and a cascade change.
+    """
