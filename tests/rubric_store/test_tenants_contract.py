@@ -75,6 +75,19 @@ async def test_keys_are_listed_by_project(tenants: TenantStore) -> None:
     assert [key.id for key in await tenants.keys()] == ["k1", "k2", "k3"]
 
 
+async def test_a_key_that_is_ensured_is_stored_once_and_stays_revoked(tenants: TenantStore) -> None:
+    made = await asyncio.gather(*(tenants.ensure_key("default", "k1", b"\1" * 32, scopes=["read"]) for _ in range(4)))
+    assert sorted(is_new for _, is_new in made) == [False, False, False, True]
+    assert [(entry.action, entry.subject) for entry in await tenants.audit(subject="k1")] == [("key.created", "k1")]
+    await tenants.revoke_key("k1")
+    key, is_new = await tenants.ensure_key("default", "k1", b"\1" * 32, scopes=["read"])
+    assert (key.state_at(datetime.now(UTC)), is_new) == ("revoked", False)
+    with pytest.raises(ValueError, match="another key with the id 'k1' exists"):
+        await tenants.ensure_key("default", "k1", b"\2" * 32, scopes=["read"])
+    with pytest.raises(LookupError, match="adjudge projects create b"):
+        await tenants.ensure_key("b", "k2", b"\2" * 32, scopes=["read"])
+
+
 async def test_no_two_keys_have_one_id_in_whatever_project(tenants: TenantStore) -> None:
     await tenants.create_project("b")
     await tenants.add_key("b", "k1", b"\1" * 32, scopes=["read"])

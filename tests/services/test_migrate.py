@@ -10,10 +10,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adjudge_services.cli.main import app
+from judge_server.auth.keys import make_key
 from rubric_store import migrations
 from tests.rubric_store.newer import NEXT, TO_EVERY_TABLE, release, running
 from tests.services.processes import serving
 from trainer_client import Client
+from trainer_client.wire.tenants import SCOPES
 
 RUN = CliRunner()
 
@@ -56,6 +58,33 @@ def test_a_check_says_what_is_pending_and_then_that_nothing_is(either: str) -> N
     assert said["pending"] == []
     assert said["contents"] == {"versions": 0, "requests": 0, "problem_count": 0, "problems": []}
     assert head in run("migrate", "check").stdout
+
+
+def test_a_migration_stores_the_bootstrap_key_once_and_leaves_a_revoked_one_revoked(
+    either: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make_key()
+    monkeypatch.setenv("ADJUDGE_BOOTSTRAP_KEY", key.text)
+    assert f"bootstrap key {key.id} is stored" in run("migrate").stdout
+    assert f"bootstrap key {key.id} was stored before, and is usable" in run("migrate").stdout
+    listed = json.loads(run("keys", "list", "--json").stdout)
+    assert [(one["id"], one["project_id"], one["label"]) for one in listed] == [(key.id, "default", "bootstrap")]
+    assert set(listed[0]["scopes"]) == set(SCOPES)
+    assert run("keys", "revoke", key.id).exit_code == 0
+    assert "is revoked" in run("migrate").stdout
+
+
+@pytest.mark.parametrize("wrong", ["adj_short", "change-me", make_key().text + "x"])
+def test_a_bootstrap_key_that_is_none_fails_the_migration_without_being_shown(
+    url: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_BOOTSTRAP_KEY", wrong)
+    result = run("migrate")
+    assert result.exit_code == 1
+    assert "does not have the form of a key" in " ".join(result.stderr.split())
+    assert wrong not in result.output
+    monkeypatch.delenv("ADJUDGE_BOOTSTRAP_KEY")
+    assert "no keys" in run("keys", "list").stdout
 
 
 def test_a_check_of_an_older_database_says_what_becomes_of_older_processes_and_what_the_way_back_loses(

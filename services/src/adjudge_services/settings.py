@@ -126,6 +126,11 @@ class Settings(BaseSettings):
     keys: Literal["loopback", "required"] = Field(
         default="loopback", description="required: requests need a key on loopback too."
     )
+    bootstrap_key: SecretStr | None = Field(
+        default=None,
+        description="First API key, with every scope, which `adjudge migrate` stores: adj_ID_SECRET, with 16 characters "
+        "of a-z and 2-7, and 43 of A-Z, a-z, 0-9, '-' and '_'.",
+    )
     metrics: Literal["key", "open"] = Field(
         default="key",
         description="key: where keys are required, /metrics needs one with scope metrics. open: it never does.",
@@ -222,9 +227,9 @@ class Settings(BaseSettings):
             name = str(error).partition('"')[2].partition('"')[0]
             raise SettingsError(f"{_variable(name)} is not JSON: {error.__cause__ or error}") from None
 
-    @field_validator("judge_token", mode="before")
+    @field_validator("judge_token", "bootstrap_key", mode="before")
     @classmethod
-    def _empty_token_to_none(cls, value: object) -> object:
+    def _empty_secret_to_none(cls, value: object) -> object:
         return None if value == "" else value
 
     @field_validator("engine_batches")

@@ -24,6 +24,7 @@ from judge_server.api import Service, create_app
 from judge_server.api.auth import is_loopback
 from judge_server.auth import Authenticator, current_identity
 from judge_server.auth.identity import ProjectFence
+from judge_server.auth.keys import key_digest, parse_key_id
 from judge_server.auth.rates import LocalRateLimiter, RedisRateLimiter
 from judge_server.cache import redis_url_of
 from judge_server.errors import EngineStartError
@@ -38,6 +39,7 @@ from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger, TenantStore, migrations
 from rubric_store.migrations import SchemaStatus
+from trainer_client.wire.tenants import DEFAULT_PROJECT, SCOPES, ApiKey
 
 
 def keys_required(settings: Settings) -> bool:
@@ -66,6 +68,29 @@ async def has_usable_key(settings: Settings) -> bool:
     try:
         now = datetime.now(UTC)
         return any(key.state_at(now) == "usable" for key in await tenants.keys())
+    finally:
+        await tenants.close()
+
+
+async def register_bootstrap_key(settings: Settings, text: str) -> tuple[ApiKey, bool]:
+    """Store the first key, with every scope, for the default project; return it, and whether it is new.
+
+    A key that is stored already stays as it is, so that a deployment may do this at every start.
+
+    Raises:
+        ValueError: the text does not have the form of a key, or another key has its id.
+    """
+    key_id = parse_key_id(text)
+    if key_id is None:
+        raise ValueError(
+            "it does not have the form of a key: adj_, 16 characters of a-z and 2-7, an underscore, and 43 characters "
+            "of A-Z, a-z, 0-9, '-' and '_'; docs/deploy.md has a command that generates one"
+        )
+    tenants = TenantStore(settings.store_url, actor=command_line_user)
+    try:
+        return await tenants.ensure_key(
+            DEFAULT_PROJECT, key_id, key_digest(text), scopes=sorted(SCOPES), label="bootstrap"
+        )
     finally:
         await tenants.close()
 

@@ -82,21 +82,37 @@ class TenantStore(BaseRepository):
             LookupError: the project does not exist.
             sqlalchemy.exc.IntegrityError: a key with this id exists.
         """
-        key = ApiKey(
-            id=key_id,
-            project_id=project_id,
-            scopes=tuple(scopes),
-            label=label,
-            created_at=datetime.now(UTC),
-            expires_at=expires_at,
-        )
+        key, row = _new_key(project_id, key_id, digest, scopes, label, expires_at)
         async with self._begin() as connection:
             await _lock_project(connection, project_id)
-            fields = {name: getattr(key, name) for name in ApiKey.model_fields if name != "id"}
-            row = {**fields, "key_id": key_id, "secret_digest": digest, "scopes": list(scopes)}
             await connection.execute(insert(api_keys).values(row))
             await self._add_audit_entry(connection, project_id, "key.created", key_id, None, " ".join(scopes))
         return key
+
+    async def ensure_key(
+        self, project_id: str, key_id: str, digest: bytes, *, scopes: Sequence[str], label: str = ""
+    ) -> tuple[ApiKey, bool]:
+        """Store a key unless it is stored already; return the key, and whether it is new.
+
+        A key that has been revoked stays revoked.
+
+        Raises:
+            LookupError: the project does not exist.
+            ValueError: another key with this id exists.
+        """
+        key, row = _new_key(project_id, key_id, digest, scopes, label, None)
+        async with self._begin() as connection:
+            await _lock_project(connection, project_id)
+            make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            added = make(api_keys).values(row).on_conflict_do_nothing().returning(api_keys.c.key_id)
+            if (await connection.execute(added)).one_or_none() is not None:
+                await self._add_audit_entry(connection, project_id, "key.created", key_id, None, " ".join(scopes))
+                return key, True
+            this = select(*_KEY, api_keys.c.key_id.label("id"), api_keys.c.secret_digest)
+            stored = (await connection.execute(this.where(api_keys.c.key_id == key_id))).one()
+        if stored.secret_digest != digest:
+            raise ValueError(f"another key with the id {key_id!r} exists; generate a new key, with an id of its own")
+        return _key(stored), False
 
     async def keys(self, project_id: str | None = None) -> list[ApiKey]:
         """All keys of a project, or of all projects, oldest first."""
@@ -202,6 +218,22 @@ def _project(row: Row[Any]) -> Project:
 
 def _limits(row: Row[Any]) -> Limits:
     return Limits.model_validate({name: row._mapping[name] for name in Limits.model_fields})
+
+
+def _new_key(
+    project_id: str, key_id: str, digest: bytes, scopes: Sequence[str], label: str, expires_at: datetime | None
+) -> tuple[ApiKey, dict[str, Any]]:
+    """A key that is not stored yet, and its row."""
+    key = ApiKey(
+        id=key_id,
+        project_id=project_id,
+        scopes=tuple(scopes),
+        label=label,
+        created_at=datetime.now(UTC),
+        expires_at=expires_at,
+    )
+    fields = {name: getattr(key, name) for name in ApiKey.model_fields if name != "id"}
+    return key, {**fields, "key_id": key_id, "secret_digest": digest, "scopes": list(scopes)}
 
 
 def _key(row: Row[Any]) -> ApiKey:

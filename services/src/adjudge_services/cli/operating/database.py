@@ -17,10 +17,11 @@ import typer
 from rich.markup import escape
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from sqlalchemy.exc import SQLAlchemyError
 
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, describe_schema_status, prepare_store
+from adjudge_services.wiring import StartError, describe_schema_status, prepare_store, register_bootstrap_key
 from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile, QuarantineFull
 from rubric_store import SQLLedger, migrations
 from rubric_store.backup import IntegrityReport, check_integrity, copy_sqlite
@@ -41,6 +42,13 @@ def migrate() -> None:
     except Exception as error:  # noqa: BLE001 - drivers raise various errors; show one line
         exit_with_error(f"the database could not be migrated: {error}. Check ADJUDGE_DATABASE_URL")
     out.print(f"schema is at {migrations.current(settings.store_url)}")
+    if settings.bootstrap_key is not None:
+        try:
+            key, is_new = asyncio.run(register_bootstrap_key(settings, settings.bootstrap_key.get_secret_value()))
+        except (LookupError, ValueError, OSError, SQLAlchemyError) as error:
+            exit_with_error(f"the key in ADJUDGE_BOOTSTRAP_KEY was not stored: {error}")
+        state = "is stored" if is_new else f"was stored before, and is {key.state_at(datetime.now(UTC))}"
+        out.print(f"bootstrap key {key.id} {state}", highlight=False)
 
 
 def check(as_json: bool, with_contents: bool) -> None:
