@@ -1,10 +1,10 @@
 """A Ray Dataset judged by a service, while actors are killed: `python -m benchmarks.ray_data --rows 1000000`.
 
-Starts `adjudge serve` with the scripted engine, and a local Ray with `RubricScorer` in `--actors` actors. Each row has a
-response of 400 characters under a rubric of two criteria. While the job runs, the process of an actor is killed `--kills`
-times, at equal distances. Afterwards every row must have a reward, and the service must have judged each row's criteria
-once, however often Ray repeated a batch. Prints rows per second and the memory of the service and of the driver after
-each tenth of the rows. Needs `pip install 'ray[data]'`.
+Starts `adjudge serve` with the scripted engine, and a local Ray with `RubricScorer` in `--actors` actors. Each row has
+a response of 400 characters under a rubric of two criteria. While the job runs, the process of an actor is killed
+`--kills` times, at equal distances. Prints how many rows have a reward, how many responses the ledger recorded and how
+many calls the judge answered (however often Ray repeats a batch, each should count once), rows per second, and the
+memory of the service and of the driver after each tenth of the rows. Needs `pip install 'ray[data]'`.
 """
 
 import argparse

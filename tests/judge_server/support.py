@@ -58,7 +58,7 @@ def prepared(protocol: JudgingProtocol = "binary", fingerprint: str = "sha256:f"
     made = JudgingConfig(protocol, **({"per_call": "all"} if protocol == "checklist" else {}) | config)
     used = TemplateLibrary(None).find(made.template)
     alone, together = (
-        PromptTemplates(PromptForm(protocol, made.rationale, several), FENCE, used.templates)
+        PromptTemplates(PromptForm(protocol, made.rationale, several, steps=made.steps), FENCE, used.templates)
         for several in (False, True)
     )
     return PreparedConfig(made, alone, together, fingerprint, declaration=used.declaration)
@@ -75,7 +75,7 @@ def plan(
 ) -> ResponsePlan:
     """The plan of one response to a group's prompt."""
     context = GroupContext(of.prompt, of.grounding, of.reference_answer, of.ground_truth)
-    return GroupPlanner(prepared, context, criteria, votes=votes).plan(
+    return GroupPlanner(prepared, context, criteria, votes=votes, steps=prepared.config.steps).plan(
         judged_content(as_response(response), "strip"), keep=keep
     )
 

@@ -99,7 +99,8 @@ def test_the_channels_of_a_gpt_oss_response_are_told_apart() -> None:
 )
 def test_the_part_asked_for_is_judged_and_its_offset_told(part, text: str, offset: int) -> None:
     assert judged_part(QWEN, part) == (text, offset)
-    assert astuple(judged_content(Response(text=QWEN), part)) == (text, offset, None)
+    judged = judged_content(Response(text=QWEN), part)
+    assert (judged.text, judged.offset, judged.messages) == (text, offset, None)
 
 
 @given(texts, st.sampled_from(["strip", "keep", "only"]))

@@ -63,6 +63,7 @@ class Queue:
         self.fetched = []
         self._held = {
             "responses": torch.nested.nested_tensor([torch.tensor(row) for row in ids], layout=torch.jagged),
+            "response_mask": torch.nested.nested_tensor([torch.ones(len(row)) for row in ids], layout=torch.jagged),
             "extra_fields": extra_fields,
         }
 
@@ -175,3 +176,29 @@ def test_carrying_ends_with_an_error_too():
         raise KeyError
     with pytest.raises(RuntimeError, match="called without steps"):
         ESTIMATORS["adjudge_stepwise"](torch.zeros(0, 0), torch.zeros(0, 0), [])
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps", "expected"),
+    [
+        ("turns", [(1, 0, 8, 0.5), (2, 10, 15, -1.0)], {1: "Look up.</s>", 2: "It is 80.</s>"}),
+        ("paragraphs", [(1, 0, 10, 0.5), (2, 10, 19, -1.0)], {1: "Look up.", 2: "It is 80."}),
+    ],
+)
+def test_steps_of_messages_reach_the_sampled_tokens(monkeypatch, rule, steps, expected):
+    stand_in(monkeypatch, TRAINERS, PPOTrainer=trainer_class())
+    stand_in(monkeypatch, "transfer_queue")
+    read_steps = runpy.run_module("trainer_client.verl.stepwise")["read_steps"]
+    tokenizer, said = byte_level(), ["Look up.", "It is 80."]
+    first, result, last = (tokenizer.encode(text) for text in (said[0], "Look up. It is 80.", said[1]))
+    ids = [*first, tokenizer.eos_token_id, *result, *last, tokenizer.eos_token_id]
+    mask = [1] * (len(first) + 1) + [0] * len(result) + [1] * (len(last) + 1)
+    messages = [
+        {"role": "assistant", "content": said[0]},
+        {"role": "tool", "content": "Look up. It is 80."},
+        {"role": "assistant", "content": said[1]},
+    ]
+    info = {"steps": json.dumps(steps), "step_rule": rule, "reasoning": "strip"}
+    read = read_steps(TokenOffsets(tokenizer), ids, info, mask, messages)
+    assert read.deltas == {1: 0.5, 2: -1.0}
+    assert {number: tokenizer.decode(ids[slice(*span)]) for number, span in read.spans.items()} == expected

@@ -16,7 +16,7 @@ from trainer_client.steps import split_steps
 from trainer_client.verl import compute_score, compute_score_batch, reward
 
 ROW = {"prompt": "What is 6 times 7?", "rubric": [FORTY_TWO, SHORT], "num_turns": None, "rollout_reward_scores": {}}
-KEYS = {"score", "rubric_reward", "unscored", "status", "failures", "steps"}
+KEYS = {"score", "rubric_reward", "unscored", "status", "failures", "steps", "step_rule", "reasoning"}
 STEPS = [
     {"id": "a", "description": "x", "kind": "answer", "verification": {"method": "contains", "all_of": ["42"]}},
     {"id": "s", "description": "y", "kind": "suggest", "verification": {"method": "contains", "all_of": ["six"]}},
@@ -56,6 +56,8 @@ def test_the_score_is_the_services_reward(url, said, worth):
         "status": "scored",
         "failures": "",
         "steps": "[]",
+        "step_rule": "headings",
+        "reasoning": "strip",
     }
 
 
@@ -68,6 +70,8 @@ def test_a_judge_that_failed_gives_nan_and_the_same_keys(url):
         "status": "unscored",
         "failures": "truncated_input",
         "steps": "[]",
+        "step_rule": "headings",
+        "reasoning": "strip",
     }
 
 

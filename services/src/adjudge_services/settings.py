@@ -128,8 +128,8 @@ class Settings(BaseSettings):
     )
     bootstrap_key: SecretStr | None = Field(
         default=None,
-        description="First API key, with every scope, which `adjudge migrate` stores: adj_ID_SECRET, with 16 characters "
-        "of a-z and 2-7, and 43 of A-Z, a-z, 0-9, '-' and '_'.",
+        description="First API key, with every scope, which `adjudge migrate` stores: adj_ID_SECRET, with 16 "
+        "characters of a-z and 2-7, and 43 of A-Z, a-z, 0-9, '-' and '_'.",
     )
     metrics: Literal["key", "open"] = Field(
         default="key",

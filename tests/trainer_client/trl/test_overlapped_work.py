@@ -41,8 +41,8 @@ async def test_the_judge_is_asked_between_its_pieces():
 async def test_it_is_told_the_texts_that_are_judged_and_their_tokens():
     told = []
 
-    def work(texts, ids):
-        told.append((texts, ids))
+    def work(sent, ids):
+        told.append(([one.judged.text for one in sent], ids))
         yield
 
     reward = rewarding(FakeJudgeTransport(), reasoning="strip")

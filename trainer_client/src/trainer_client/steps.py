@@ -22,6 +22,7 @@ __all__ = [
     "Step",
     "extract_final_answer",
     "has_format",
+    "split_paragraphs",
     "split_steps",
     "step_deltas",
     "token_spans",
@@ -93,6 +94,15 @@ def split_steps(text: str) -> list[Step]:
         number = int(header[1])
         steps.setdefault(number, Step(number, header.start(), end))
     return list(steps.values())
+
+
+_PARAGRAPH = re.compile(r"\S(?:(?!\n[^\S\n]*\n).)*", re.DOTALL)
+
+
+def split_paragraphs(text: str) -> list[Step]:
+    """Find the paragraphs of a text, numbered from 1. Blank lines separate them, and belong to the one before."""
+    starts = [match.start() for match in _PARAGRAPH.finditer(text)]
+    return [Step(number, *edges) for number, edges in enumerate(pairwise([*starts, len(text)]), 1)]
 
 
 def has_format(text: str) -> bool:

@@ -28,7 +28,7 @@ def judge_fingerprint(
     del parts["concurrent_batches"], parts["context_tokens"]  # capacity: no verdict depends on it
     if not identity.capabilities.typed_questions:  # added later: every other judge keeps its fingerprint
         del parts["capabilities"]["typed_questions"]
-    asked = asdict(config)
+    asked = config.recorded()
     del asked["template"]  # the digest is included; the name may be reused for other texts
     if config.protocol in ("graded", "likert"):
         asked["grade"] = "expected"  # once the most likely grade: do not mix cached verdicts

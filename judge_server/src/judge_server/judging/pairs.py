@@ -10,7 +10,8 @@ from typing import NamedTuple
 from judge_server.judging.combining import CombinedConfig, combine_plans
 from judge_server.judging.defences import has_content
 from judge_server.judging.fingerprint import CallDigests
-from judge_server.judging.plan import GroupContext, PlannedCall, ResponsePlan, VerdictSlot, normalised
+from judge_server.judging.plan import GroupContext, PlannedCall, ResponsePlan, VerdictSlot
+from judge_server.judging.presentation import show_response
 from judge_server.judging.questions import PreparedConfig, ask, option
 from judge_server.ports import Batch, JudgeResult, TokenChoice
 from judge_server.prompts.fencing import render_conversation
@@ -73,8 +74,10 @@ class PairPlanner:
         """Return a response in the form in which `plan` takes it."""
         says_nothing = judged.messages is None and not has_content(judged.text)
         empty = "no_content" in self._defences and says_nothing and judged.text.strip() not in self._right
-        judged = normalised(judged) if "normalise" in self._defences else judged
-        return ShownResponse(render_conversation(judged.messages or judged.text, self._templates.fence), empty)
+        normalised = "normalise" in self._defences
+        fence = self._templates.fence
+        text, _ = show_response(judged, (), "headings", fence, normalised=normalised, keep=None)
+        return ShownResponse(text, empty)
 
     def plan(self, about: str, first: ShownResponse, second: ShownResponse) -> ResponsePlan:
         """Plan whether the first response is better; `about` is the id of the verdict, 1 meaning that it is."""

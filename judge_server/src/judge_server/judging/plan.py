@@ -2,24 +2,25 @@
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest
 from judge_server.judging.defences import decoy_for, has_content, normalise
 from judge_server.judging.fingerprint import CallDigests, ending_of
+from judge_server.judging.presentation import show_response, steps_of
 from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_alone, ask_criteria
-from judge_server.judging.shortening import shorten_messages, without_middle
+from judge_server.judging.shortening import without_middle
 from judge_server.ports import Batch, JudgeResult, SamplingOptions
 from judge_server.prompts.fencing import render_conversation
 from judge_server.prompts.library import MATERIAL
 from judge_server.verifiers import Check, stated_answer, step_to_search
-from trainer_client.steps import WHOLE_RESPONSE, Step, split_steps
+from trainer_client.steps import WHOLE_RESPONSE, Step
 from trainer_client.text.final_answer import extract_final_answer
 from trainer_client.text.thinking import JudgedContent
-from trainer_client.wire import Criterion, FieldError, Message, Prompt, Verification
+from trainer_client.wire import Criterion, FieldError, Prompt, Verification
 from trainer_client.wire.criteria import JudgeVerification, MathVerification
-from trainer_client.wire.judging import Defence
+from trainer_client.wire.judging import Defence, StepRule
 from trainer_client.wire.rewards import VerdictMethod
 
 FINAL_ANSWER_CHARACTERS = 400
@@ -115,6 +116,7 @@ class GroupPlanner:
         group: the index of the group in its request.
         defences: the defences in force.
         left_out: ids of the criteria that are not judged.
+        steps: what the steps of a response are.
 
     Attributes:
         verified: the criteria that programs verify, each with its verification.
@@ -130,6 +132,7 @@ class GroupPlanner:
         group: int = 0,
         defences: Sequence[Defence] = (),
         left_out: Collection[str] = (),
+        steps: StepRule = "headings",
     ) -> None:
         self._prepared = prepared
         self._group = group
@@ -151,6 +154,7 @@ class GroupPlanner:
             prepared.single_templates if prepared.asks_individually(len(self._to_ask)) else prepared.multi_templates
         )
         self._stepwise = prepared.config.protocol == "stepwise"
+        self._step_rule = steps
         self._searches_steps = any(step_to_search(program) is not None for _, program in self.verified)
         self._prompt = render_conversation(context.prompt, self._templates.fence)
         self._questions: dict[tuple[int, tuple[int, ...]], list[tuple[Question, bytes]]] = {}
@@ -162,11 +166,11 @@ class GroupPlanner:
         `keep` limits how many characters the judge is shown: the first and the last half of them, with the middle left
         out; None shows all. Steps and final answer are always those of the full text.
         """
-        parts = tuple(split_steps(judged.text)) if self._stepwise or self._searches_steps else ()
+        parts = steps_of(judged, self._step_rule) if self._stepwise or self._searches_steps else ()
         steps = parts if self._stepwise else ()
         needs_final_answer = self._stepwise or self._context.ground_truth is not None or bool(self.verified)
         final_answer = extract_final_answer(judged.text) if needs_final_answer else None
-        shared, omitted = self._shared(judged, final_answer, keep)
+        shared, omitted = self._shared(judged, steps, final_answer, keep)
         digests = CallDigests(self._prepared.fingerprint, self._templates.system, shared)
         step_numbers = tuple([step.number for step in steps])
         to_ask, unmet = self._to_ask, self._decided(judged)
@@ -275,18 +279,17 @@ class GroupPlanner:
             ]
         )
 
-    def _shared(self, judged: JudgedContent, final_answer: str | None, keep: int | None) -> tuple[str, int]:
+    def _shared(
+        self, judged: JudgedContent, steps: Sequence[Step], final_answer: str | None, keep: int | None
+    ) -> tuple[str, int]:
         context, fence = self._shown, self._templates.fence
-        judged = normalised(judged) if "normalise" in self._defences else judged
-        show_final_answer = self._stepwise or context.ground_truth is not None
-        if judged.messages is None:
-            shown, omitted = without_middle(judged.text, keep)
-            response = fence(shown)
-        else:
-            messages, omitted = shorten_messages(judged.messages, keep)
-            response = render_conversation(messages, fence)
+        asks_for_answer = self._stepwise and self._step_rule == "headings"
+        show_final_answer = asks_for_answer or context.ground_truth is not None
+        numbered = self._step_rule if self._stepwise else "headings"
+        normalised = "normalise" in self._defences
+        response, omitted = show_response(judged, steps, numbered, fence, normalised=normalised, keep=keep)
         if final_answer is not None:
-            final_answer = normalise(final_answer) if "normalise" in self._defences else final_answer
+            final_answer = normalise(final_answer) if normalised else final_answer
             final_answer, _ = without_middle(final_answer, FINAL_ANSWER_CHARACTERS)
         shared = self._templates.shared(
             prompt=self._prompt,
@@ -299,19 +302,6 @@ class GroupPlanner:
             final_answer=final_answer if show_final_answer else None,
         )
         return shared, omitted
-
-
-def normalised(judged: JudgedContent) -> JudgedContent:
-    """Return a response without hidden characters and disguised letters."""
-    if judged.messages is None:
-        return replace(judged, text=normalise(judged.text))
-    return replace(judged, messages=tuple([_normalised_message(message) for message in judged.messages]))
-
-
-def _normalised_message(message: Message) -> Message:
-    texts = {"content": message.content, "reasoning_content": message.reasoning_content}
-    changed = {name: normalise(text) for name, text in texts.items() if text is not None}
-    return message if changed.items() <= texts.items() else message.model_copy(update=changed)
 
 
 def check_required(where: str, prepared: PreparedConfig, given: GroupContext) -> None:

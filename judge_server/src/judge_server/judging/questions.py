@@ -7,12 +7,13 @@ a response can produce a verdict that is not on offer. Several criteria per call
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, ProbabilityMap
 from judge_server.judging.items import ItemForm, items_schema, json_output_tokens
+from judge_server.judging.presentation import STEP_WORDS
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_json_output, read_rating, read_yes_no
 from judge_server.ports import (
     AnswerForm,
@@ -32,6 +33,7 @@ from judge_server.prompts.library import DEFAULT_DECLARATION, Declaration
 from trainer_client.byte_cache import ByteCache
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire import RATIONALE_TOKENS, Criterion, JudgingOptions, UsedProtocol
+from trainer_client.wire.judging import StepRule
 
 Reading: TypeAlias = Literal["yes_no", "grade", "rating"] | tuple[ItemForm, ...]
 """How a reply is read: as one verdict of this kind, or as JSON items in these forms."""
@@ -77,6 +79,7 @@ class JudgingConfig:
     think_tokens: int = 0
     temperature: float = 0.0
     template: str | None = None
+    steps: StepRule = "headings"
 
     @classmethod
     def of(cls, options: JudgingOptions, protocol: UsedProtocol) -> "JudgingConfig":
@@ -89,7 +92,15 @@ class JudgingConfig:
             options.think_tokens,
             options.sampling_temperature,
             options.template,
+            options.steps if protocol == "stepwise" else "headings",
         )
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the options as data, without those that were added later and are not used."""
+        options = asdict(self)
+        if self.steps == "headings":
+            del options["steps"]
+        return options
 
     @property
     def plain(self) -> bool:
@@ -188,7 +199,8 @@ def ask_alone(
     if protocol == "graded":
         grades = _typed_grades(criterion.scale) if prepared.typed else _grades(criterion.scale)
         return ask(prepared, criterion.id, question, grades, sample, "grade")
-    token_choice = _yes_no(_steps_on_offer(prepared, step_numbers), prepared.declaration.verdicts, prepared.typed)
+    steps = _steps_on_offer(prepared, step_numbers)
+    token_choice = _yes_no(steps, prepared.declaration.verdicts, prepared.typed, prepared.config.steps)
     scaling = prepared.calibration.scaling_for(criterion)
     return ask(prepared, criterion.id, question, token_choice, sample, "yes_no", scaling)
 
@@ -261,30 +273,36 @@ def _json_output_spec(forms: tuple[ItemForm, ...]) -> tuple[str, int]:
     return _JSON_OUTPUT_SPECS.get_or_create(forms, lambda: (items_schema(forms), json_output_tokens(forms)))
 
 
-_ASK_STEP = (
-    'Which step decides it? Answer with the number N of its "### Step N", with 0 for the whole response, or with -1 if '
-    "no step does."
+def _ask_step(rule: StepRule) -> str:
+    word, name = STEP_WORDS[rule]
+    return (
+        f"Which {word} decides it? Answer with the number N of its {name}, with 0 for the whole response, or with -1 "
+        f"if no {word} does."
+    )
+
+
+_YES_NO_CHOICES: ByteCache[tuple[tuple[int, ...] | None, tuple[str, str] | None, bool, StepRule], TokenChoice] = (
+    ByteCache(8 * 2**20)
 )
 
 
-_YES_NO_CHOICES: ByteCache[tuple[tuple[int, ...] | None, tuple[str, str] | None, bool], TokenChoice] = ByteCache(
-    8 * 2**20
-)
+def _yes_no(
+    step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None, typed: bool, rule: StepRule
+) -> TokenChoice:
+    key = step_numbers, verdicts, typed, rule
+    return _YES_NO_CHOICES.get_or_create(key, lambda: _make_yes_no(step_numbers, verdicts, typed, rule))
 
 
-def _yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None, typed: bool) -> TokenChoice:
-    key = step_numbers, verdicts, typed
-    return _YES_NO_CHOICES.get_or_create(key, lambda: _make_yes_no(step_numbers, verdicts, typed))
-
-
-def _make_yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None, typed: bool) -> TokenChoice:
+def _make_yes_no(
+    step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None, typed: bool, rule: StepRule
+) -> TokenChoice:
     options = TYPED_YES_NO if typed else YES_NO
     if verdicts is not None:
         options = (option(verdicts[0]), option(verdicts[1]))
     if step_numbers is None:
         return TokenChoice(options)
     labels = tuple(str(n) for n in (*step_numbers, WHOLE_RESPONSE, NO_STEP))
-    return TokenChoice(options, LabelChoice(labels, lead=", step ", ask=_ASK_STEP))
+    return TokenChoice(options, LabelChoice(labels, lead=f", {STEP_WORDS[rule][0]} ", ask=_ask_step(rule)))
 
 
 @lru_cache(maxsize=128)

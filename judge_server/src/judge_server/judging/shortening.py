@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from judge_server.prompts.fencing import RESULT_ROLES
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Message, Prompt, ToolCall
 
@@ -35,17 +36,30 @@ def without_middle(text: str, keep: int | None) -> tuple[str, int]:
     return f"{text[:head]}\n[{omitted} characters left out]\n{text[len(text) - keep // 2 :]}", omitted
 
 
+LEAST_RESULT_CHARACTERS = 200
+"""The length to which results of tools are shortened before anything else is."""
+
+
 def shorten_messages(messages: Sequence[Message], keep: int | None) -> tuple[tuple[Message, ...], int]:
     """Shorten messages until their texts together have at most `keep` characters; the longest lose their middle first.
 
-    Texts are contents, thinking and the arguments of tool calls. Each shortened text notes how much was left out.
+    Texts are contents, thinking and the arguments of tool calls. Results of tools are shortened first, down to
+    `LEAST_RESULT_CHARACTERS`, then the other texts, and results further only if there is no room for more than that.
+    Each shortened text notes how much was left out.
     """
-    lengths = [len(text) for text in _texts(messages)]
-    if keep is None or sum(lengths) <= keep:
+    results = [len(text) for text in _texts([m for m in messages if m.role in RESULT_ROLES])]
+    others = [len(text) for text in _texts([m for m in messages if m.role not in RESULT_ROLES])]
+    if keep is None or sum(results) + sum(others) <= keep:
         return tuple(messages), 0
-    cap = _even_cap(lengths, keep)
-    omitted = sum(max(0, length - cap) for length in lengths)
-    return tuple([_shortened(message, cap) for message in messages]), omitted
+    least = sum(min(length, LEAST_RESULT_CHARACTERS) for length in results)
+    if keep - sum(others) >= least:
+        result_cap, cap = _even_cap(results, keep - sum(others)), max(others, default=0)
+    elif keep >= 2 * least:
+        result_cap, cap = LEAST_RESULT_CHARACTERS, _even_cap(others, keep - least)
+    else:
+        result_cap = cap = _even_cap([*results, *others], keep)
+    omitted = sum(max(0, length - result_cap) for length in results) + sum(max(0, length - cap) for length in others)
+    return tuple([_shortened(m, result_cap if m.role in RESULT_ROLES else cap) for m in messages]), omitted
 
 
 def _texts(messages: Sequence[Message]) -> list[str]:

@@ -14,9 +14,8 @@ from judge_server.judging.results import JudgementResults
 from judge_server.monitoring.signals import signals_of
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.rubrics import ResolvedRubric
-from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse
+from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse, keeps_format
 from judge_server.scoring.verdicts import member_usage, members_of
-from trainer_client.steps import has_format
 from trainer_client.wire import Prompt
 from trainer_client.wire.ledger_rows import (
     LEFT_OUT,
@@ -144,7 +143,7 @@ class _RowBuilder:
         texts: tuple[bytes | None, bytes, bytes | None],
     ) -> None:
         rubric, prompt, grounding = texts
-        response, text = planned.response, planned.material.text
+        response = planned.response
         reward, status = self._entry.rewards[place] if self._entry.rewards else (None, None)
         self._rows.responses.append(
             ResponseRow(
@@ -160,7 +159,7 @@ class _RowBuilder:
                 grounding,
                 response.tokens,
                 response.stopped,
-                has_format(text),
+                keeps_format(planned.material, self._entry.prepared),
                 self._spans(planned),
                 reward,
                 status,

@@ -25,6 +25,7 @@ from judge_server.prompts.sources import (
 from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import Criterion, UsedProtocol
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
+from trainer_client.wire.judging import StepRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,15 @@ class PromptForm:
     """What selects the wording: the protocol, whether a rationale comes first, and one criterion or several.
 
     `typed` selects the form of decision models: short questions about a state, which is a JSON object of named texts.
+    `steps` says what the steps of a response are: where a template speaks of `### Step N`, it speaks of `turn N` for
+    turns, and of `step N` for paragraphs and given steps.
     """
 
     protocol: UsedProtocol
     rationale: bool = False
     several: bool = False
     typed: bool = False
+    steps: StepRule = "headings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,9 @@ class PromptTemplates:
         self.form = form
         self.fence = fence
         self._sources = {**builtin_templates(), **(decision_templates() if form.typed else {}), **(replaced or {})}
+        if form.steps != "headings":
+            name = "turn N" if form.steps == "turns" else "step N"
+            self._sources = {file: text.replace("### Step N", name) for file, text in self._sources.items()}
         self._names_texts = form.typed and _BODY[form.protocol][0] not in (replaced or {})
         names = [f"{form.protocol}.system.j2", *_BODY[form.protocol], *(["verdict.j2"] if form.rationale else [])]
         parts = [self._sources[name] for name in sorted(names)] + ["typed"] * self._names_texts

@@ -108,10 +108,33 @@ def render_conversation(messages: str | Sequence[Message], fence: Callable[[str]
     return "\n\n".join([f"{heading}:\n{fence(text)}" for heading, text in pieces]) or fence("")
 
 
-def _pieces(message: Message, called: dict[str, str]) -> Iterator[tuple[str, str]]:
+NOT_OWN_WORDS = "(not the response's words)"
+"""What a heading says of a message in a response that the policy did not write, such as the result of a tool."""
+
+
+def render_response(messages: Sequence[Message], labels: Sequence[str], fence: Callable[[str], str]) -> str:
+    """Render the messages of a response as `render_conversation` does, and say which are not the policy's own words.
+
+    Args:
+        messages: M messages.
+        labels: M names of steps, such as `turn 2`; empty for a message that is no step. A message of the assistant is
+            headed by its own: `assistant (turn 2) calls search`.
+        fence: wraps all content.
+    """
+    called: dict[str, str] = {}
+    pieces: list[tuple[str, str]] = []
+    for message, label in zip(messages, labels, strict=True):
+        own = message.role == "assistant"
+        for heading, text in _pieces(message, called, label):
+            pieces.append((heading if own else f"{heading} {NOT_OWN_WORDS}", text))
+    return "\n\n".join([f"{heading}:\n{fence(text)}" for heading, text in pieces]) or fence("")
+
+
+def _pieces(message: Message, called: dict[str, str], label: str = "") -> Iterator[tuple[str, str]]:
     """Yield a message's headings and texts. `called` maps call ids to tools, and gets the calls of this message."""
     known = message.role in ROLES or message.role in RESULT_ROLES
     speaker, speaker_line = (message.role, "") if known else (_SPEAKER, f"role: {message.role}\n")
+    speaker += f" ({label})" if label else ""
     if message.reasoning_content:
         yield f"{speaker} thinks", speaker_line + message.reasoning_content
     if message.content or not (message.reasoning_content or message.tool_calls):

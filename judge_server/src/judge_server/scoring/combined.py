@@ -215,7 +215,7 @@ class CombinedJudge:
         if stored is None or stored.judges == tuple([one.fingerprint for one in members]):
             return
         reference = f"{stored.name}@{stored.version}"
-        if stored.config != asdict(config):
+        if stored.config != config.recorded():
             message = f"{reference} was fitted for other judging options than this request has; fit one for these"
         else:
             changed = [

@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 
 from opentelemetry.trace import Span
 
@@ -108,10 +107,12 @@ class Judge:
             template_set = self.templates.find(config.template)
             _refuse_other_protocols(config, template_set.declaration)
             single_templates = PromptTemplates(
-                PromptForm(config.protocol, config.rationale, typed=typed), self._fence, template_set.templates
+                PromptForm(config.protocol, config.rationale, typed=typed, steps=config.steps),
+                self._fence,
+                template_set.templates,
             )
             multi_templates = PromptTemplates(
-                PromptForm(config.protocol, config.rationale, several=True, typed=typed),
+                PromptForm(config.protocol, config.rationale, several=True, typed=typed, steps=config.steps),
                 self._fence,
                 template_set.templates,
             )
@@ -158,7 +159,7 @@ class Judge:
         Raises:
             InvalidRequest: it was fitted for this configuration of another judge, so its numbers mean nothing here.
         """
-        asked = asdict(config)
+        asked = config.recorded()
         for stored in self._stored_calibrations:
             if stored.judge == uncalibrated:
                 return stored.calibration

@@ -33,6 +33,7 @@ from judge_server.scoring.judge import Judge
 from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from judge_server.verifiers import missing_field, stated_answer
 from trainer_client.dropout import CriteriaSample, draw_sample
+from trainer_client.steps import has_format
 from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.wire import (
     Criterion,
@@ -71,6 +72,12 @@ class PlannedResponse:
         at = self.material.offset
         whole = (0, at, at + len(self.material.text))
         return [whole, *((number, start + at, end + at) for number, start, end in self.plan.steps)]
+
+
+def keeps_format(material: JudgedContent, prepared: PreparedConfig | None) -> bool:
+    """Whether a response has the format of SRaR's base reward; only steps by headings ask for one."""
+    other_steps = prepared is not None and prepared.config.steps != "headings"
+    return other_steps or has_format(material.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +206,7 @@ async def plan_groups(
                         group=index,
                         defences=options.defences,
                         left_out=left_out,
+                        steps=options.steps,
                     )
                 )
             _check_verifications(f"groups.{index}", planners[0], context)

@@ -25,6 +25,7 @@ from judge_server.scoring.planner import (
     PlannedGroup,
     PlannedResponse,
     RecordSink,
+    keeps_format,
     left_out_ids,
     plan_groups,
 )
@@ -53,7 +54,7 @@ from trainer_client.rewards import (
     read_criteria,
     reward_outcome,
 )
-from trainer_client.steps import NO_STEP, has_format, step_deltas
+from trainer_client.steps import NO_STEP, step_deltas
 from trainer_client.wire.ledger import StepBudgets
 
 DEFAULT_BUDGETS = StepBudgets()
@@ -376,7 +377,7 @@ def _reward_response(
 ) -> wire.ResponseReward:
     options = job.request.reward
     verdicts = read_verdicts(planned.plan, job.outcomes, job.rules)
-    response, text = planned.response, planned.material.text
+    response = planned.response
     reward, unpenalised, outcome = reward_of(
         terms,
         [verdict.value(options.use) for verdict in verdicts],
@@ -386,7 +387,7 @@ def _reward_response(
         on_uncertain=job.request.on_uncertain,
         uncertain=[verdict.status == "uncertain" for verdict in verdicts],
         sample=group.sample,
-        format_ok=has_format(text) if options.mode == "stepwise" else None,
+        format_ok=keeps_format(planned.material, job.prepared) if options.mode == "stepwise" else None,
         tokens=response.tokens,
         stopped=response.stopped,
     )

@@ -48,7 +48,7 @@ from trainer_client.wire import (
     VerdictRequest,
     VerdictUse,
 )
-from trainer_client.wire.judging import DecoyPolicy, Defence
+from trainer_client.wire.judging import DecoyPolicy, Defence, StepRule
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rewards import GoldSampling
 
@@ -183,6 +183,7 @@ class JudgingKeywords(ComparisonKeywords, total=False):
     votes: int
     temperature: float | None
     truncate: bool
+    steps: StepRule
     defences: Sequence[Defence]
     on_decoy: DecoyPolicy
     uncertain_band: tuple[float, float] | None

@@ -5,8 +5,10 @@ the answer. All positions are Unicode code points.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainer_client.steps import Step
 from trainer_client.wire.groups import Message, Response
 from trainer_client.wire.judging import ReasoningPart
 
@@ -56,11 +58,15 @@ class JudgedContent:
 
     `text` is the input for steps, final answers and programs. It begins at `offset` of the response as sent, in code
     points (0 for messages). `messages` is what the judge sees of a response sent as messages; None for a text.
+    `turns` are the assistant's messages that are judged, each numbered by its place among all of them, with its span in
+    `text`; a text is one turn. `given` are the steps that the request gives, as far as they are judged.
     """
 
     text: str
     offset: int
     messages: tuple[Message, ...] | None
+    turns: tuple[Step, ...] = ()
+    given: tuple[Step, ...] = ()
 
 
 def split_thinking(text: str) -> ThinkingSplit:
@@ -110,13 +116,17 @@ def judged_content(response: Response, part: ReasoningPart) -> JudgedContent:
     """
     if isinstance(response.text, str):
         text, offset = judged_part(response.text, part)
-        return JudgedContent(text, offset, None)
+        return JudgedContent(text, offset, None, (Step(1, 0, len(text)),), _given(response, text, offset))
     messages = response.text
+    numbers = [n for n, _ in enumerate([m for m in messages if m.role == "assistant"], 1)]
     if part == "strip":
         messages = tuple([_without_thinking(message) for message in messages])
     elif part == "only":
-        messages = tuple([Message(role=m.role, reasoning_content=t) for m in messages if (t := _thinking_of(m))])
-    return JudgedContent(_assistant_text(messages), 0, messages)
+        thoughts = [_thinking_of(message) for message in messages if message.role == "assistant"]
+        numbers = [number for number, thought in zip(numbers, thoughts, strict=True) if thought]
+        messages = tuple([Message(role="assistant", reasoning_content=thought) for thought in thoughts if thought])
+    text, turns = _assistant_text(messages), _turns(messages, numbers)
+    return JudgedContent(text, 0, messages, turns, _given(response, text, 0))
 
 
 def response_text(response: Response) -> str:
@@ -136,9 +146,40 @@ def _after_space(text: str, start: int, end: int) -> int:
     return end - len(text[start:end].lstrip())
 
 
+_BLANK_LINE = "\n\n"
+
+
+def assistant_pieces(message: Message) -> list[str]:
+    """Return the texts of a message that are part of a response's text: its thinking and its content."""
+    if message.role != "assistant":
+        return []
+    return [piece for piece in (message.reasoning_content, message.content) if piece]
+
+
 def _assistant_text(messages: tuple[Message, ...]) -> str:
-    texts = [piece for m in messages if m.role == "assistant" for piece in (m.reasoning_content, m.content)]
-    return "\n\n".join([piece for piece in texts if piece])
+    return _BLANK_LINE.join([piece for message in messages for piece in assistant_pieces(message)])
+
+
+def _turns(messages: tuple[Message, ...], numbers: Sequence[int]) -> tuple[Step, ...]:
+    """Return the span of each assistant's message in `_assistant_text`; empty for one without text."""
+    turns: list[Step] = []
+    at = 0
+    spoken = [message for message in messages if message.role == "assistant"]
+    for number, message in zip(numbers, spoken, strict=True):
+        text = _BLANK_LINE.join(assistant_pieces(message))
+        start = at + len(_BLANK_LINE) if at and text else at
+        turns.append(Step(number, start, start + len(text)))
+        at = start + len(text)
+    return tuple(turns)
+
+
+def _given(response: Response, text: str, offset: int) -> tuple[Step, ...]:
+    """Return the steps that a request gives, as spans of the judged text."""
+    clipped = [
+        Step(number, max(start - offset, 0), min(end - offset, len(text)))
+        for number, (start, end) in enumerate(response.steps, 1)
+    ]
+    return tuple([step for step in clipped if step.start < step.end])
 
 
 def _without_thinking(message: Message) -> Message:

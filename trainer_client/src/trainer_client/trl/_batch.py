@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from trainer_client.text.offsets import TokenAlignment, TokenOffsets
+from trainer_client.text.turns import place_trajectory, step_spans, turn_spans
 from trainer_client.trl._certainty import CertaintyReader
-from trainer_client.trl._scoring import ScoredRow, judged_reward
+from trainer_client.trl._generation import TOOL_MASK
+from trainer_client.trl._scoring import ScoredRow, SentResponse, judged_reward
 from trainer_client.trl.methods import Method, Rollout, ScoredResponse
 from trainer_client.trl.methods.base import Array
 
@@ -149,26 +151,40 @@ def _answer_is_right(row: ScoredRow) -> bool | None:
 class StepReader:
     """Adds the deltas and the token spans of each rollout's steps, from the judge's answer.
 
-    A rollout without an answer gets none. If the judged text cannot be found in the decoded tokens, the deltas count in
-    the group's statistics but apply to no token, which is logged. Tokens are aligned with their texts while the judge
-    answers.
+    A rollout without an answer gets none. If the judged text cannot be found in the decoded tokens, or if the runs of
+    sampled tokens are not as many as the turns, the deltas count in the group's statistics but apply to no token, which
+    is logged. Tokens are aligned with their texts while the judge answers.
     """
 
     def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
         self._method: Method = trainer.method
         self._reward = trainer.rubric_reward
         self._offsets = TokenOffsets(trainer._tokenizer)
         self._alignments: list[TokenAlignment | None] = []
         self._reward.overlapped_work = self.place
 
-    def place(self, texts: Sequence[str], completion_ids: Sequence[Sequence[int]]) -> Iterator[None]:
+    def place(self, rows: Sequence[SentResponse], completion_ids: Sequence[Sequence[int]]) -> Iterator[None]:
         """Align the tokens of N responses with their judged texts, a few responses at a time."""
         yield  # let the request be sent first
         self._alignments = []
-        for text, ids in zip(texts, completion_ids, strict=True):
-            self._alignments.append(self._offsets.place(ids, text))
+        for place, (row, ids) in enumerate(zip(rows, completion_ids, strict=True)):
+            if row.steps == "turns":
+                alignment = None
+            elif row.judged.messages is None:
+                alignment = self._offsets.place(ids, row.judged.text)
+            else:
+                alignment = place_trajectory(self._offsets, ids, self._mask(place), row.judged, row.turns)
+            self._alignments.append(alignment)
             if len(self._alignments) % _ROWS_PER_SLICE == 0:
                 yield
+
+    def _mask(self, row: int) -> Sequence[int] | None:
+        """Return which tokens of a response the policy sampled; None if all."""
+        sampled = getattr(self._trainer, "_sampled", None)
+        masks = None if sampled is None else sampled.generated[TOOL_MASK]
+        mask: Sequence[int] | None = None if masks is None else masks[row]
+        return mask
 
     def read(
         self,
@@ -180,19 +196,22 @@ class StepReader:
         """Return the N latest judged rollouts with their steps."""
         unaligned = 0
         read = []
-        for rollout, row, alignment in zip(rollouts, self._reward.last.rows, self._alignments, strict=True):
+        scored = zip(rollouts, self._reward.last.rows, self._alignments, completion_ids, strict=True)
+        for place, (rollout, row, alignment, ids) in enumerate(scored):
             if row.answer is None or row.criteria is None:
                 read.append(rollout)
                 continue
             steps = [(step.number, step.start, step.end) for step in row.answer.steps]
-            spans = {} if not steps else None if alignment is None else alignment.steps(steps)
+            sent = row.sent
+            turns = turn_spans(len(ids), self._mask(place), sent.turns) if sent.steps == "turns" else None
+            spans = step_spans(sent.steps, steps, alignment, turns)
             unaligned += spans is None
             deltas = self._method.deltas(ScoredResponse(row.answer, row.criteria, self._reward.use))
             read.append(replace(rollout, deltas=deltas, spans=spans or {}))
         if unaligned:
             logger.warning(
-                "%d of %d responses: the judged text was not found in the decoded tokens, so their steps apply to no "
-                "token",
+                "%d of %d responses: the judged text or its turns were not found in the tokens, so their steps apply "
+                "to no token",
                 unaligned,
                 len(read),
             )

@@ -37,6 +37,9 @@ class WireText(NamedTuple):
 COLUMNS = ("rubric", "grounding", "reference_answer", "ground_truth")
 """The columns that are read from a dataset. Columns and single values may be missing."""
 
+MESSAGES_COLUMN = "response_messages"
+"""The column with the messages of each response, for rollout functions whose completions are one text."""
+
 _LOOKALIKES = {
     "rubric": ("rubrics", "criteria", "rubric_items", "rubric_list", "checklist"),
     "grounding": ("context", "contexts", "document", "documents", "passage", "evidence", "source_text"),
@@ -171,7 +174,8 @@ def read_rows(
     Args:
         prompts, completions: N texts or lists of messages each.
         completion_ids: N lists of tokens, or None if unknown.
-        columns: N values of each column of the dataset; the ones in `COLUMNS` are read.
+        columns: N values of each column of the dataset; the ones in `COLUMNS` are read. Messages in
+            `MESSAGES_COLUMN` are judged in place of the completion.
         rubric: the rubric of rows without one.
         needs_rubric: whether every row must have a rubric.
         without_rubric: how to treat rows without a rubric, or with an empty one, if every row must have one: `refuse`
@@ -186,6 +190,8 @@ def read_rows(
     given = {"completions": completions} | {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
     if completion_ids is not None:
         given["completion_ids"] = completion_ids
+    if columns.get(MESSAGES_COLUMN) is not None:
+        given[MESSAGES_COLUMN] = columns[MESSAGES_COLUMN]
     for name, values in given.items():
         if len(values) != len(prompts):
             raise ValueError(f"{len(values)} {name} for {len(prompts)} prompts; give one for each prompt")
@@ -213,7 +219,8 @@ def read_rows(
                 own, own_key = _fallback_rubric(
                     without_rubric, "its rubric is empty" if has_empty_rubric else "it has no rubric", texts
                 )
-            wire_response = wire_text(completion)
+            own_messages = given[MESSAGES_COLUMN][row] if MESSAGES_COLUMN in given else None
+            wire_response = wire_text(completion if own_messages is None else own_messages)
             responses.append(
                 _response(wire_response, None if completion_ids is None else completion_ids[row], stop_token_ids)
             )

@@ -31,7 +31,7 @@ from trainer_client.wire import Criterion
 
 GenerationOutput = tuple[Any, ...]
 """The result of TRL's `_generate`: prompt ids, completion ids, tool mask, completions, log-probabilities, and more."""
-_COMPLETION_IDS, _TOOL_MASK, COMPLETIONS, _LOGPS = 1, 2, 3, 4
+_COMPLETION_IDS, TOOL_MASK, COMPLETIONS, _LOGPS = 1, 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +361,7 @@ def _generate(
         [*fitting_prompts.values(), *[prompts[0]] * num_padding], [*fitting_prompts, *[0] * num_padding], num_padding
     )
     result = list(generated)
-    for column in (_COMPLETION_IDS, _TOOL_MASK, COMPLETIONS, _LOGPS):
+    for column in (_COMPLETION_IDS, TOOL_MASK, COMPLETIONS, _LOGPS):
         if result[column] is not None:
             result[column] = list(result[column])
             for place, row in enumerate(fitting_prompts):

@@ -43,6 +43,7 @@ from trainer_client.wire import (
     RubricContent,
     Usage,
 )
+from trainer_client.wire.judging import StepRule
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +210,11 @@ class ScoringConfig:
     def reasoning(self) -> ReasoningPart:
         """The part of a response's thinking that is judged."""
         return self.options.get("reasoning", "strip")
+
+    @property
+    def steps(self) -> StepRule:
+        """What the steps of a response are."""
+        return self.options.get("steps", "headings")
 
 
 @dataclass(slots=True)

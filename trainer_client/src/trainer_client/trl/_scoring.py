@@ -19,7 +19,7 @@ from trainer_client import AsyncClient
 from trainer_client._columns import RubricOrReference, is_empty_rubric, parse_rubric
 from trainer_client._criteria import as_number
 from trainer_client.errors import AdjudgeError
-from trainer_client.text.thinking import judged_content
+from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.trl._dataset import RowBatch
 from trainer_client.trl._distributed import RankSummary, format_counts
 from trainer_client.trl._judging import RowAnswers, RubricPins, ScoringConfig, gather_with_timeout, judge
@@ -33,6 +33,7 @@ from trainer_client.wire import (
     RubricContent,
     Usage,
 )
+from trainer_client.wire.judging import StepRule
 
 RewardFunction = Callable[..., Any]
 """A sync or async reward function as TRL takes it, but not a model or the name of one."""
@@ -193,6 +194,29 @@ class RubricCache:
 
 
 @dataclass(frozen=True, slots=True)
+class SentResponse:
+    """A response as it was sent, with what its steps are.
+
+    Attributes:
+        judged: the part of it that is judged. Of a text, all of it, because spans of steps refer to the text as sent.
+        turns: the number of its messages of role `assistant`; 1 for a text.
+        steps: what its steps are.
+    """
+
+    judged: JudgedContent
+    turns: int
+    steps: StepRule
+
+    @classmethod
+    def of(cls, response: Response, reasoning: ReasoningPart, steps: StepRule) -> "SentResponse":
+        """Return a response as sent with these options."""
+        if isinstance(response.text, str):
+            return cls(judged_content(response, "keep"), 1, steps)
+        turns = sum(message.role == "assistant" for message in response.text)
+        return cls(judged_content(response, reasoning), turns, steps)
+
+
+@dataclass(frozen=True, slots=True)
 class ScoredRow:
     """One row of a call.
 
@@ -207,6 +231,7 @@ class ScoredRow:
         without_rubric: whether the row had no rubric, and was judged by its final answer alone or not at all.
         rubric: the rubric as the user wrote it: a reference before pinning, or an inline rubric.
         fields: the wire fields of its group, except the responses and the rubric.
+        steps: what the steps of the response are.
     """
 
     group: str
@@ -219,11 +244,17 @@ class ScoredRow:
     without_rubric: bool = False
     rubric: RubricOrReference | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    steps: StepRule = "headings"
 
     @property
     def text(self) -> str:
         """The text that the spans of the answer's steps refer to."""
-        return judged_text(self.response, self.reasoning)
+        return self.sent.judged.text
+
+    @property
+    def sent(self) -> SentResponse:
+        """The response, with what its steps are."""
+        return SentResponse.of(self.response, self.reasoning, self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +262,6 @@ class ScoredBatch:
     """The scored rows of one call, in order."""
 
     rows: Sequence[ScoredRow]
-
-
-def judged_text(response: Response, reasoning: ReasoningPart) -> str:
-    """Return the text of a response that the spans of its answer's steps refer to."""
-    return response.text if isinstance(response.text, str) else judged_content(response, reasoning).text
 
 
 def judged_reward(answer: ResponseReward | None) -> float | None:
@@ -415,6 +441,7 @@ def _score_rows(
             response=rows.responses[row],
             reasoning=config.reasoning,
             without_rubric=True,
+            steps=config.steps,
         )
     for group in rows.groups:
         rubric = group.rubric or config.rubric
@@ -432,5 +459,6 @@ def _score_rows(
                 without_rubric=row in rows.without_rubric,
                 rubric=rubric,
                 fields=group.fields,
+                steps=config.steps,
             )
     return [row for row in scored if row is not None]

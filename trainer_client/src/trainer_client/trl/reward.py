@@ -15,6 +15,7 @@ from trainer_client._columns import RubricOrReference, parse_rubric
 from trainer_client.client.calls import RewardKeywords, RubricLike, rewards_request, service_url
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl._dataset import (
+    MESSAGES_COLUMN,
     WithoutRubric,
     check_column_names,
     ignored_lookalikes,
@@ -40,10 +41,10 @@ from trainer_client.trl._scoring import (
     RubricCache,
     ScoredBatch,
     ScoredRow,
+    SentResponse,
     check_reward_functions,
     judge_and_reward,
     judged_reward,
-    judged_text,
     rank_summary,
 )
 from trainer_client.wire import (
@@ -75,7 +76,8 @@ class RubricReward:
     It reads these columns of the dataset, each of which may be missing or hold None: `rubric` (a reference, a list of
     criteria, `{"criteria": […]}`, or one of these as JSON text; replaces the rubric given here), `grounding`,
     `reference_answer` and `ground_truth`. Only the judge sees them. It warns about columns that it does not read but
-    that look like one of these.
+    that look like one of these. A rollout function may return `response_messages`, the messages of each response, which
+    are then judged in place of its decoded text.
 
     A row's reward is None if the judge gave none, for example because the service is unreachable. Invalid requests
     stop training, and with `on_failure="error"` failures do too. With `torch.distributed`, every rank must call the
@@ -111,7 +113,8 @@ class RubricReward:
         select_judged_part: returns the part of a completion to judge; unset, the whole completion is judged.
         batch_rows: the least number of responses, over all ranks, that `max_unscored` is a share of. A trainer that
             scores a batch in parts sets it, so that failures in a small part do not stop training.
-        overlapped_work: work on the judged texts and their tokens that runs, piece by piece, while the judge answers.
+        overlapped_work: work on the responses as sent and their tokens that runs, piece by piece, while the judge
+            answers.
 
     Raises:
         InvalidRequest: an option or an inline rubric is invalid.
@@ -124,7 +127,7 @@ class RubricReward:
     applies_penalties: bool = True
     batch_rows: int = 0
     select_judged_part: Callable[[Any], Any] | None = None
-    overlapped_work: Callable[[Sequence[str], Sequence[Sequence[int]]], Iterable[None]] | None = None
+    overlapped_work: Callable[[Sequence[SentResponse], Sequence[Sequence[int]]], Iterable[None]] | None = None
 
     def __init__(
         self,
@@ -314,6 +317,8 @@ class RubricReward:
         columns = dict(arguments)
         prompts, completions, ids = (columns.pop(name) for name in ("prompts", "completions", "completion_ids"))
         self._warn_about_lookalikes(columns)
+        if self.select_judged_part is not None:
+            columns.pop(MESSAGES_COLUMN, None)
         rows = read_rows(
             prompts,
             completions if self.select_judged_part is None else [self.select_judged_part(one) for one in completions],
@@ -332,7 +337,8 @@ class RubricReward:
         )
         work: Iterable[None] = ()
         if self.overlapped_work is not None and ids is not None:
-            work = self.overlapped_work([judged_text(one, config.reasoning) for one in rows.responses], ids)
+            sent = [SentResponse.of(one, config.reasoning, config.steps) for one in rows.responses]
+            work = self.overlapped_work(sent, ids)
         terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
         cache = self._cache if self.needs_criteria else None
         return await judge_and_reward(

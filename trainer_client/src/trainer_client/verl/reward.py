@@ -94,7 +94,8 @@ async def compute_score(
         data_source: ignored.
         solution_str: the response.
         ground_truth: text or a number, shown to the judge and used by verifying programs; None if there is none.
-        extra_info: the row's `prompt`, `rubric`, `grounding` and `reference_answer`; only the prompt is required.
+        extra_info: the row's `prompt`, `rubric`, `grounding` and `reference_answer`; only the prompt is required. With
+            `response_messages`, which verl takes from an agent loop's `extra_fields`, the judge sees these messages.
         url: the service's address; by default the environment variable ADJUDGE_URL.
         run: the training run that the request is charged to.
         rubric: a reference or an inline rubric, for rows without a rubric of their own.
@@ -113,7 +114,8 @@ async def compute_score(
     Returns:
         The same keys for every response: `score`, the reward or NaN; `rubric_reward`, the reward or None; `unscored`,
         1.0 or 0.0; `status`; `failures`, the kinds of failures, separated by commas; `steps`, JSON text of [number,
-        start, end, delta] of each step with a delta, in code points of the response.
+        start, end, delta] of each step with a delta, in code points of the response; `step_rule` and `reasoning`, the
+        options `steps` and `reasoning`, which say what steps are and what they refer to.
 
     Raises:
         InvalidRequest, NotFound: the request is invalid.
@@ -146,12 +148,13 @@ async def compute_score(
     except tuple(_OUTAGES) as error:
         if on_failure == "error" and not suppressed_errors:
             raise
-        return _result(None, "unscored", [next(kind for known, kind in _OUTAGES.items() if isinstance(error, known))])
+        kinds = [next(kind for known, kind in _OUTAGES.items() if isinstance(error, known))]
+        return _result(None, "unscored", kinds) | _step_options(options)
     except suppressed_errors as error:
         kind = "timeout" if isinstance(error, asyncio.CancelledError) else "error"
         logger.error("the response has no reward (verl's reward manager would have scored it 0): %s", error or kind)
-        return _result(None, "unscored", [kind])
-    return _score_result(responses[0], step_deltas)
+        return _result(None, "unscored", [kind]) | _step_options(options)
+    return _score_result(responses[0], step_deltas) | _step_options(options)
 
 
 def compute_score_batch(
@@ -229,6 +232,10 @@ def _score_result(response: ResponseReward, step_deltas: StepDeltas) -> dict[str
     return _result(reward, response.status, list(kinds), steps)
 
 
+def _step_options(options: Mapping[str, Any]) -> dict[str, str]:
+    return {"step_rule": options.get("steps", "headings"), "reasoning": options.get("reasoning", "strip")}
+
+
 def _result(
     reward: float | None, status: str, failures: Sequence[str], steps: Sequence[tuple[int, int, int, float]] = ()
 ) -> dict[str, Any]:
@@ -243,6 +250,9 @@ def _result(
     }
 
 
+MESSAGES_FIELD = "response_messages"
+"""The entry of an agent loop's `extra_fields` with the messages of the response, without those of the prompt."""
+
 _STEP_FIELD = "max_global_steps"
 
 
@@ -252,7 +262,8 @@ def read_row(solution: str, ground_truth: object, extra_info: Mapping[str, Any] 
     Args:
         solution: the decoded response.
         ground_truth: text or a number; None or empty text if there is none.
-        extra_info: may hold `prompt` (or verl's own `question`), `rubric`, `grounding` and `reference_answer`. Other
+        extra_info: may hold `prompt` (or verl's own `question`), `rubric`, `grounding`, `reference_answer` and, from an
+            agent loop's `extra_fields`, `response_messages`, which are judged in place of the decoded response. Other
             entries, such as verl's own, are ignored.
 
     Raises:
@@ -274,7 +285,9 @@ def read_row(solution: str, ground_truth: object, extra_info: Mapping[str, Any] 
         fields["reference_answer"] = as_text("extra_info.reference_answer", columns.get("reference_answer")) or None
         fields["ground_truth"] = as_text("ground_truth", ground_truth) or None
         fields["rubric"] = read_rubric(columns.get("rubric"))
-        group = Group.model_validate({"id": "g", "responses": [solution], **fields})
+        messages = columns.get(MESSAGES_FIELD)
+        response = solution if messages is None else to_plain_data(messages)
+        group = Group.model_validate({"id": "g", "responses": [response], **fields})
     except ValidationError as error:
         problem = field_errors(error.errors(include_url=False, include_input=False))[0]
         raise InvalidRequest(f"extra_info: {problem.field}: {problem.message}") from error

@@ -12,12 +12,17 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
+from trainer_client._columns import to_plain_data
+from trainer_client.text.thinking import judged_content
+from trainer_client.text.turns import place_trajectory, step_spans, turn_spans
 from trainer_client.verl.estimators import StepTokens, steps_context
+from trainer_client.verl.reward import MESSAGES_FIELD
+from trainer_client.wire import Response
 
 METHOD, PARAMETERS = "_compute_advantage", ["self", "batch", "metrics"]
 """The method of verl's `PPOTrainer` to wrap, and its parameters."""
 
-_FIELDS = ["responses", "extra_fields"]
+_FIELDS = ["responses", "response_mask", "extra_fields"]
 
 
 def carry_steps(trainer: type, queue: Any, offsets: Any) -> None:
@@ -51,7 +56,10 @@ def carry_steps(trainer: type, queue: Any, offsets: Any) -> None:
         ids = [row.tolist() for row in rows["responses"].unbind()]
         fields = [getattr(value, "data", value) for value in rows["extra_fields"]]  # some queue backends wrap values
         reward_info = [value.get("reward_extra_info") or {} for value in fields]
-        steps = [read_steps(self.adjudge_offsets, *row) for row in zip(ids, reward_info, strict=True)]
+        masks = [row.tolist() for row in rows["response_mask"].unbind()]
+        messages = [value.get(MESSAGES_FIELD) for value in fields]
+        trajectories = zip(ids, reward_info, masks, messages, strict=True)
+        steps = [read_steps(self.adjudge_offsets, *one) for one in trajectories]
         with steps_context(steps):
             return method(self, batch, metrics=metrics)
 
@@ -59,19 +67,35 @@ def carry_steps(trainer: type, queue: Any, offsets: Any) -> None:
     setattr(trainer, METHOD, with_steps)
 
 
-def read_steps(offsets: Any, ids: Sequence[int], reward_info: Mapping[str, Any]) -> StepTokens:
+def read_steps(
+    offsets: Any, ids: Sequence[int], reward_info: Mapping[str, Any], mask: Sequence[int], messages: Any = None
+) -> StepTokens:
     """Read the delta of each step of a response, and find its tokens.
 
     Args:
         offsets: the `TokenOffsets` of the policy's tokenizer.
         ids: the response's T tokens.
         reward_info: the result of `compute_score`.
+        mask: T values, 1 for a token that the policy sampled.
+        messages: the messages that were judged in place of the decoded response; None if there are none.
     """
     steps = json.loads(reward_info.get("steps") or "[]")
     if not steps:
         return StepTokens({}, {})
-    text, _ = offsets.text_and_offsets(ids)
-    spans = offsets.step_tokens(ids, text, [(number, start, end) for number, start, end, _ in steps])
+    rule = reward_info.get("step_rule", "headings")
+    alignment, turns = None, None
+    if messages is None:
+        text, _ = offsets.text_and_offsets(ids)
+        alignment, turns = offsets.place(ids, text), turn_spans(len(ids), mask, 1)
+    else:
+        response = Response.model_validate({"text": to_plain_data(messages)})
+        said = sum(message.role == "assistant" for message in response.text if not isinstance(message, str))
+        judged = judged_content(response, reward_info.get("reasoning", "strip"))
+        if rule == "turns":
+            turns = turn_spans(len(ids), mask, said)
+        else:
+            alignment = place_trajectory(offsets, ids, mask, judged, said)
+    spans = step_spans(rule, [(number, start, end) for number, start, end, _ in steps], alignment, turns)
     return StepTokens({number: delta for number, _, _, delta in steps}, spans or {})
 
 

@@ -4,6 +4,7 @@ A group is a prompt, the responses (rollouts) to it, and additional texts for th
 text or a list of messages, tool calls included.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,6 +20,7 @@ from pydantic import (
 
 from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestList, RequestModel
 from trainer_client.wire.criteria import Criterion
+from trainer_client.wire.judging import StepRule
 from trainer_client.wire.rubrics import RubricContent
 
 
@@ -91,16 +93,37 @@ Prompt = Annotated[
 """A prompt: text, or the messages of a conversation."""
 
 
+_Position = Annotated[int, Field(ge=0), STRICT_NUMBER]
+
+MAX_GIVEN_STEPS = 1000
+"""The most steps that a request may give for a response."""
+
+
 class Response(RequestModel):
-    """A response with its length and how its generation ended.
+    """A response with its length, how its generation ended, and its steps.
 
     `tokens` is the length in the policy's tokens, which length penalties need. `stopped` is true if the response ended
-    by itself, false if it was cut off.
+    by itself, false if it was cut off. `steps` are half-open ranges [start, end) of code points, in order and without
+    overlap, for `judging.steps` "given"; step N is the Nth of them. They refer to the text, or, in messages, to the
+    contents of the assistant's messages, joined by blank lines.
     """
 
     text: Prompt
-    tokens: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    tokens: _Position | None = None
     stopped: Flag | None = None
+    steps: Annotated[tuple[tuple[_Position, _Position], ...], Field(max_length=MAX_GIVEN_STEPS, fail_fast=True)] = ()
+
+    @model_validator(mode="after")
+    def _steps_are_in_order(self) -> "Response":
+        before = 0
+        for number, (start, end) in enumerate(self.steps, 1):
+            if start < before or end <= start:
+                raise ValueError(
+                    f"step {number} is [{start}, {end}); a step ends after it starts, and starts where the one before "
+                    "it ends or later"
+                )
+            before = end
+        return self
 
 
 ResponseLike = Annotated[
@@ -115,7 +138,9 @@ ResponseLike = Annotated[
 
 def as_response(given: "str | tuple[Message, ...] | Response") -> Response:
     """Convert any form of a response to a `Response`."""
-    return given if isinstance(given, Response) else Response.model_construct(text=given, tokens=None, stopped=None)
+    if isinstance(given, Response):
+        return given
+    return Response.model_construct(text=given, tokens=None, stopped=None, steps=())
 
 
 RubricRef = Annotated[str, StringConstraints(min_length=1, max_length=265)]
@@ -154,3 +179,24 @@ class Group(RequestModel):
     reference_answer: str | None = None
     ground_truth: str | None = None
     rubric: RubricChoice | None = None
+
+
+def check_given_steps(groups: Sequence[Group], rule: StepRule) -> None:
+    """Check that responses give their own steps if and only if the rule says so.
+
+    Raises:
+        ValueError: a response has no steps, or has steps that would be ignored; the message names it.
+    """
+    for g, group in enumerate(groups):
+        for r, response in enumerate(group.responses):
+            given = isinstance(response, Response) and bool(response.steps)
+            if given and rule != "given":
+                raise ValueError(
+                    f"groups.{g}.responses.{r} has steps, but judging.steps is {rule!r}; set judging.steps to 'given', "
+                    "or leave out the steps of the response"
+                )
+            if rule == "given" and not given:
+                raise ValueError(
+                    f"groups.{g}.responses.{r} has no steps, and judging.steps is 'given'; write the response as "
+                    '{"text": …, "steps": [[start, end], …]}, or choose another value of judging.steps'
+                )

@@ -17,6 +17,9 @@ Defence = Literal["normalise", "no_content", "decoy"]
 DecoyPolicy = Literal["flag", "fail"]
 """What becomes of a response that meets its decoy criterion; `JudgingOptions.on_decoy` says what each one means."""
 
+StepRule = Literal["headings", "turns", "paragraphs", "given"]
+"""What the steps of a response are; `JudgingOptions.steps` says what each one means."""
+
 DEFAULT_DEFENCES: tuple[Defence, ...] = ("normalise", "no_content")
 Priority = Literal["online", "bulk"]
 """`online`: latency matters, as in a training step. `bulk`: online requests go first."""
@@ -61,6 +64,9 @@ class JudgingOptions(RequestModel):
             end of a sentence, or of a word if no sentence ends nearby, and the answer reports how much was left out.
             Defaults to all of it.
         template: the name of one of the server's sets of prompt templates; defaults to the server's default set.
+        steps: what the steps of a response are, to which the protocol `stepwise` attributes verdicts: `headings`, its
+            `### Step N` headings; `turns`, its messages of role `assistant`, counted from 1 (a text is one turn);
+            `paragraphs`, separated by blank lines; `given`, the `steps` of each response of the request.
         defences: what protects the judge from deceitful responses, besides the fences around them. `normalise` shows
             the judge no invisible characters, and spells disguised words in plain letters. `no_content` decides without
             a call that a response that says nothing meets no criterion of positive weight. `decoy` also asks the judge
@@ -80,6 +86,7 @@ class JudgingOptions(RequestModel):
     truncate: Flag = False
     grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
     template: TemplateName | None = None
+    steps: StepRule = "headings"
     defences: Annotated[tuple[Defence, ...], Field(max_length=3)] = DEFAULT_DEFENCES
     on_decoy: DecoyPolicy = "flag"
 

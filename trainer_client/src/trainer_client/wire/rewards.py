@@ -20,7 +20,14 @@ from trainer_client.wire.base import (
     is_unset,
 )
 from trainer_client.wire.criteria import CriterionKind, VerificationMethod
-from trainer_client.wire.groups import MAX_RUN_CHARACTERS, Group, RubricChoice, RunName, as_response
+from trainer_client.wire.groups import (
+    MAX_RUN_CHARACTERS,
+    Group,
+    RubricChoice,
+    RunName,
+    as_response,
+    check_given_steps,
+)
 from trainer_client.wire.judging import (
     DEFAULT_JUDGE,
     JudgeName,
@@ -312,6 +319,7 @@ class RewardRequest(RequestModel):
     @model_validator(mode="after")
     def _check_group_fields(self) -> "RewardRequest":
         options = self.reward
+        check_given_steps(self.groups, self.judging.steps)
         if self.rubric is None and options.mode not in NEEDS_NO_RUBRIC:
             missing = [g.id for g in self.groups if g.rubric is None]
             if missing:
@@ -418,7 +426,8 @@ class StepReward(AnswerModel):
 
     `start` and `end` are a half-open range of Unicode code points of the response as sent. For a response sent as
     messages, they refer to the contents of its assistant messages, joined by blank lines. Step 0 covers everything that
-    was judged. `delta` is null if no scored criterion was attributed to the step.
+    was judged. With `judging.steps` "turns", step N is the Nth message of role `assistant`; its range is empty if the
+    message only calls tools. `delta` is null if no scored criterion was attributed to the step.
     """
 
     number: int

@@ -20,7 +20,16 @@ from trainer_client.wire.base import (
     SafeInt,
     is_unset,
 )
-from trainer_client.wire.groups import Group, GroupId, Prompt, ResponseLike, RubricChoice, RubricRef, RunName
+from trainer_client.wire.groups import (
+    Group,
+    GroupId,
+    Prompt,
+    ResponseLike,
+    RubricChoice,
+    RubricRef,
+    RunName,
+    check_given_steps,
+)
 from trainer_client.wire.judging import (
     DEFAULT_JUDGE,
     JudgeName,
@@ -77,6 +86,7 @@ class VerdictRequest(RequestModel):
 
     @model_validator(mode="after")
     def _every_group_has_a_rubric(self) -> "VerdictRequest":
+        check_given_steps(self.groups, self.judging.steps)
         if self.rubric is None and self.protocol != "likert":
             missing = [g.id for g in self.groups if g.rubric is None]
             if missing:

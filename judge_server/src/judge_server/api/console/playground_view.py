@@ -62,7 +62,8 @@ def judged_responses(
     for n, (given, answer) in enumerate(zip(request.groups[0].responses, rewarded.responses, strict=True)):
         response = as_response(given)
         judged = judged_content(response, request.judging.reasoning)
-        recorded = RecordedReward(request.reward.mode, answer.reward, answer.status, has_format(judged.text))
+        keeps_format = request.judging.steps != "headings" or has_format(judged.text)
+        recorded = RecordedReward(request.reward.mode, answer.reward, answer.status, keeps_format)
         explanation = explain(recorded, criteria, answer.verdicts)
         messages = None
         if not isinstance(response.text, str) and not any(step.number for step in answer.steps):

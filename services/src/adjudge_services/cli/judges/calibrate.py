@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
@@ -99,7 +99,7 @@ def calibrate(
     content = {
         "judge": accepted[0].uncalibrated,
         "model": accepted[0].model,
-        "config": asdict(config),
+        "config": config.recorded(),
         "method": chosen,
         "calibration": {**_as_json(calibration), "name": name},
         "measured": measured_on,

@@ -29,6 +29,7 @@ from adjudge_services.cli.options import (
     copy_input,
     input_argument,
 )
+from trainer_client.wire.judging import StepRule
 
 _USE = typer.Option(
     help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.", rich_help_panel=REWARD
@@ -86,6 +87,9 @@ def score(
         ReasoningPart,
         typer.Option(help="How much of a response's own thinking the judge sees.", rich_help_panel=JUDGING),
     ] = "strip",
+    steps: Annotated[
+        StepRule, typer.Option(help="What the steps of a response are.", rich_help_panel=JUDGING)
+    ] = "headings",
     grounding_characters: Annotated[
         int | None,
         typer.Option(min=1, help="Maximum characters of a grounding that the judge sees.", rich_help_panel=JUDGING),

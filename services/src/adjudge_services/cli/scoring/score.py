@@ -56,6 +56,7 @@ from trainer_client.wire import (
     Verdict,
     VerdictUse,
 )
+from trainer_client.wire.judging import StepRule
 
 _VERDICTS_A_LINE = 3
 
@@ -146,6 +147,7 @@ def score(
     votes: int,
     think_tokens: int,
     reasoning: ReasoningPart,
+    steps: StepRule,
     grounding_characters: int | None,
     template: str | None,
     truncate: bool,
@@ -179,6 +181,7 @@ def score(
             "votes": votes,
             "think_tokens": think_tokens,
             "reasoning": reasoning,
+            "steps": None if steps == "headings" else steps,
             "grounding_characters": grounding_characters,
             "template": template,
             "truncate": truncate,
