@@ -11,6 +11,8 @@ from fastapi_offline import FastAPIOffline
 
 from judge_server.api import decisions, keys, labels, ledger, operations, probes, rubrics, scoring
 from judge_server.api.auth import CONSOLE, AccessMiddleware
+from judge_server.api.compat import routers as compat_routers
+from judge_server.api.compat.roll import RollTasks
 from judge_server.api.console import create_console
 from judge_server.api.http import problems
 from judge_server.api.http.documents import serve_documents
@@ -28,6 +30,7 @@ _AUTHENTICATED_ROUTERS = (
     scoring.verdicts_router,
     scoring.scores_router,
     decisions.decisions_router,
+    *compat_routers,
     ledger.ledger_router,
     ledger.run_parts_router,
     ledger.runs_router,
@@ -59,13 +62,16 @@ def create_app(
 
     A body larger than `max_body_bytes`, or one that arrives too slowly, is rejected: see `BoundedBody`.
     """
-    reader = BodyReader(MAX_BODIES * max_body_bytes)
+    reader, roll_tasks = BodyReader(MAX_BODIES * max_body_bytes), RollTasks()
 
     @asynccontextmanager
     async def with_reader(app: FastAPI) -> AsyncIterator[None]:
         try:
             async with lifespan(app) if lifespan is not None else nullcontext():
-                yield
+                try:
+                    yield
+                finally:
+                    await roll_tasks.close()  # before the judge and the database
         finally:
             await reader.close()
 
@@ -77,7 +83,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
         telemetry=FASTAPI_TELEMETRY_OFF,
     )
-    app.state.service, app.state.body_reader = service, reader
+    app.state.service, app.state.body_reader, app.state.roll_tasks = service, reader, roll_tasks
     for router in _AUTHENTICATED_ROUTERS:
         app.include_router(router, responses=problem_responses(*_COMMON_PROBLEM_STATUSES))
     app.include_router(probes.health_router)

@@ -7,6 +7,7 @@ A request without a key must name a loopback host in its `Host` header. Otherwis
 name at 127.0.0.1 and read the responses (DNS rebinding); the browser then sends the page's host name.
 """
 
+import base64
 import ipaddress
 from typing import Annotated
 
@@ -30,6 +31,9 @@ OPEN_PATHS = PROBE_PATHS | {"/docs", "/docs/oauth2-redirect", "/redoc", "/openap
 
 CONSOLE = "/console"
 """The folder of the console, which signs people in by itself."""
+
+COMPAT = "/v1/compat/"
+"""The folder of the routes of trainers, most of which cannot send an `Authorization` header of their own."""
 
 _OPEN_FOLDER = "/static-offline-docs/"
 _READ_METHODS = frozenset({"GET", "HEAD"})
@@ -79,8 +83,29 @@ class AccessMiddleware:
 
 
 def authorization_of(scope: Scope) -> str | None:
-    """The `Authorization` header of a request."""
-    return Headers(scope=scope).get("authorization")
+    """The `Authorization` header of a request.
+
+    For the routes of trainers, also a key in the headers that these can send: in the basic scheme, which clients use
+    for `http://key:adj_…@host/`, or in ROLL's `XRL-Authorization`.
+    """
+    headers = Headers(scope=scope)
+    authorization = headers.get("authorization")
+    if not scope["path"].startswith(COMPAT):
+        return authorization
+    key = _key_of_basic(authorization or "")
+    return f"Bearer {key}" if key is not None else authorization or headers.get("xrl-authorization")
+
+
+def _key_of_basic(authorization: str) -> str | None:
+    """The API key that is the password, or the user name, of a header in the basic scheme."""
+    scheme, _, credentials = authorization.strip().partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, _, password = base64.b64decode(credentials, validate=True).decode("ascii").partition(":")
+    except ValueError:
+        return None
+    return next((text for text in (password, user) if text.startswith("adj_")), None)
 
 
 class RequiredScope:

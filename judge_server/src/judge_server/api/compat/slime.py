@@ -1,0 +1,87 @@
+"""`POST /v1/compat/slime`: rewards for slime's `--rm-type remote_rm --rm-url`.
+
+slime 0.3 sends `{prompt, response, label}` for each sample, and takes the whole answer as the reward: a number, or an
+object of which `--reward-key` names the number. It waits for 120 s, tries ten times, and then raises, which stops
+training.
+"""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from pydantic import Field, JsonValue
+
+from judge_server.api.auth import RequiredScope
+from judge_server.api.compat.parameters import CompatParameters, group_of, read_label
+from judge_server.api.compat.scoring import score_responses
+from judge_server.api.http.problems import problem_responses
+from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.responses import run_while_connected
+from trainer_client.wire import ResponseReward
+from trainer_client.wire.base import AnswerModel, RequestModel
+from trainer_client.wire.groups import Prompt
+
+router = APIRouter(
+    prefix="/v1/compat", tags=["compat"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
+)
+
+EXAMPLE: dict[str, Any] = {
+    "prompt": [{"role": "user", "content": "Is 7 prime?"}],
+    "response": "Yes.",
+    "label": {"rubric": [{"id": "yes", "description": "Says that 7 is prime."}]},
+}
+
+
+class SlimeParameters(CompatParameters):
+    """The query of the URL. slime waits for 120 s, so the deadline is below that.
+
+    Attributes:
+        answer: `number` answers with the reward alone; `object` with a `SlimeReward`, for `--reward-key reward`.
+    """
+
+    deadline_s: float = Field(default=60.0, gt=0, le=110)
+    answer: Literal["number", "object"] = "number"
+
+
+class SlimeRequest(RequestModel):
+    """What slime sends: a sample's prompt as text or messages, its response, and its label."""
+
+    prompt: Prompt
+    response: str
+    label: JsonValue = None
+
+
+class SlimeReward(AnswerModel):
+    """The reward, and the score of each criterion: null for one that failed while a policy gave the reward."""
+
+    reward: float
+    status: str
+    criteria: dict[str, float | None]
+
+
+@router.post(
+    "/slime",
+    summary="A reward for slime's --rm-type remote_rm",
+    response_model=float | SlimeReward,
+    responses=problem_responses(404, 413, 422, 429, 502, 503),
+)
+async def slime(
+    request: Request,
+    body: Annotated[SlimeRequest, Body(openapi_examples={"one": {"summary": "One sample", "value": EXAMPLE}})],
+    parameters: Annotated[SlimeParameters, Query()],
+) -> Response:
+    """The query of the URL says how to judge, and the label has the judge's inputs or the ground truth.
+
+    A response without a reward fails the request.
+    """
+    inputs = read_label(body.label, "label")
+    group = group_of(body.prompt, parameters.judged_text(body.response), inputs, "prompt")
+    (scored,) = await run_while_connected(request, score_responses(request, parameters.request((group,))))
+    answer = _reward(scored)
+    content = repr(answer.reward) if parameters.answer == "number" else answer.model_dump_json()
+    return Response(content, media_type="application/json")
+
+
+def _reward(scored: ResponseReward) -> SlimeReward:
+    assert scored.reward is not None  # `score_responses` raises otherwise
+    criteria = {verdict.criterion: verdict.score for verdict in scored.verdicts}
+    return SlimeReward(reward=float(scored.reward), status=scored.status, criteria=criteria)
