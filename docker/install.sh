@@ -9,8 +9,14 @@ venv=$2
 python=${3:-python3}
 
 case $image in
-client) packages="trainer_client" ;;
-service | judge-cpu | judge) packages="trainer_client rubric_store judge_server services" ;;
+client)
+    packages="trainer_client"
+    imported="trainer_client, trainer_client.rewards, trainer_client.advantages"
+    ;;
+service | judge-cpu | judge)
+    packages="trainer_client rubric_store judge_server services"
+    imported="adjudge_services.cli.operating.serving, adjudge_services.worker, adjudge_services.judge_process"
+    ;;
 *)
     echo "no such image: $image. There are: client, service, judge-cpu, judge" >&2
     exit 2
@@ -19,8 +25,9 @@ esac
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-fetched="--quiet --disable-pip-version-check --require-hashes --only-binary :all: --no-deps"
+fetched="--quiet --disable-pip-version-check --no-compile --require-hashes --only-binary :all: --no-deps"
 ours="--quiet --disable-pip-version-check --no-deps --no-index"
+pip="$scratch/build/bin/pip --python $venv/bin/python"
 
 "$python" -m venv "$scratch/build"
 # shellcheck disable=SC2086 # the options are words
@@ -31,12 +38,25 @@ for package in $packages; do
 done
 
 if [ "$image" = judge ]; then # vLLM and all that it needs are in the image's own Python
-    "$python" -m venv --system-site-packages "$venv"
+    "$python" -m venv --without-pip --system-site-packages "$venv"
 else
-    "$python" -m venv "$venv"
+    "$python" -m venv --without-pip "$venv"
 fi
 # shellcheck disable=SC2086
-"$venv/bin/pip" install $fetched -r "docker/locks/$image.txt"
+$pip install $fetched -r "docker/locks/$image.txt"
 # shellcheck disable=SC2086
-"$venv/bin/pip" install $ours "$scratch"/wheels/*.whl
-"$venv/bin/pip" check
+$pip install $ours --no-compile "$scratch"/wheels/*.whl
+
+# Bytecode of what processes import when they start, and not of the rest, which would weigh 100 MB more.
+PYTHONDONTWRITEBYTECODE='' "$venv/bin/python" -c "import $imported"
+
+# Of what an image's own Python brings, only what is installed here has to fit: Ubuntu's PyGObject, for one, lacks a
+# package that it asks for, and nothing here uses it.
+installed=$(sed -n 's/^\([a-z0-9.-]*\)==.*/\1/p' "docker/locks/$image.txt")
+$pip check >"$scratch/check" || [ $? = 1 ]
+for name in $installed adjudge adjudge-client adjudge-store adjudge-server; do
+    if grep "^$name " "$scratch/check"; then
+        echo "docker/locks/$image.txt does not fit together: run python docker/lock.py $image" >&2
+        exit 1
+    fi
+done

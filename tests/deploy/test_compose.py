@@ -16,6 +16,7 @@ SECRETS = {
     "VALKEY_PASSWORD": "of-valkey",
     "ADJUDGE_FENCE_SECRET": "of-the-fences-here",
     "ADJUDGE_JUDGE_TOKEN": "that-of-the-judge",
+    "ADJUDGE_BOOTSTRAP_KEY": f"adj_{'a' * 16}_{'b' * 43}",
 }
 ONE_SHOT = {"migrate", "model"}
 

@@ -19,15 +19,14 @@ PACKAGES = {
     "service": ["trainer_client", "rubric_store", "judge_server", "services"],
     "judge-cpu": ["trainer_client", "rubric_store", "judge_server", "services"],
 }
-_LOCKED = re.compile(r"(?P<name>[a-z0-9.-]+)==(?P<version>\S+) --hash=sha256:[0-9a-f]{64}")
+_LOCKED = re.compile(r"(?P<name>[a-z0-9.-]+)==(?P<version>\S+)(?P<hashes>( \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
 
 
 def locked(name: str) -> dict[str, str]:
-    """Versions by name, of a lock file in which every line is pinned and hashed."""
-    lines = (ROOT / f"docker/locks/{name}.txt").read_text(encoding="utf-8").splitlines()
-    found = [_LOCKED.fullmatch(line) for line in lines if not line.startswith("#")]
-    assert all(found), f"docker/locks/{name}.txt holds a line that is not pinned and hashed"
-    return {canonicalize_name(line["name"]): line["version"] for line in found if line}
+    """Versions by name, of a lock file in which everything is pinned and hashed."""
+    text = (ROOT / f"docker/locks/{name}.txt").read_text(encoding="utf-8").partition("\n")[2]
+    assert not _LOCKED.sub("", text), f"docker/locks/{name}.txt holds a line that is not pinned and hashed"
+    return {canonicalize_name(found["name"]): found["version"] for found in _LOCKED.finditer(text)}
 
 
 @needs_tools
@@ -97,3 +96,10 @@ def test_only_the_image_for_cpus_has_llamacpp_and_only_vllms_image_brings_vllm()
     assert "xllamacpp" in locked("judge-cpu")
     assert not {"xllamacpp", "torch", "vllm"} & (locked("service").keys() | locked("client").keys())
     assert not {"xllamacpp", "torch", "vllm", "transformers"} & locked("judge").keys()
+
+
+@pytest.mark.parametrize("name", ["service", "judge-cpu", "judge"])
+def test_a_lock_has_the_hashes_of_the_wheels_for_both_processors(name: str) -> None:
+    text = (ROOT / f"docker/locks/{name}.txt").read_text(encoding="utf-8")
+    compiled = {found["name"]: found["hashes"].count("sha256:") for found in _LOCKED.finditer(text)}
+    assert all(compiled[package] > 2 for package in ("psycopg-binary", "sqlalchemy", "greenlet")), compiled

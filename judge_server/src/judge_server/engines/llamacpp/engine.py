@@ -19,6 +19,7 @@ import math
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import SplitResult
 
@@ -91,6 +92,11 @@ class LlamaCppEngine:
 
     async def start(self) -> EngineIdentity:
         """Check the model file, load it in a child process and warm it up."""
+        if find_spec("xllamacpp") is None:
+            raise EngineStartError(
+                "llama.cpp is not installed here: run pip install 'adjudge[cpu]', or name another judge in "
+                "ADJUDGE_ENGINE_URL, such as openai+http://HOST:PORT/v1"
+            )
         weights = await asyncio.to_thread(locate_weights, self._model)
         build = await self._load(weights)
         self._upkeep = asyncio.create_task(self._keep_up(weights))
