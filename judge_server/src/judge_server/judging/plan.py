@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest
@@ -10,16 +10,17 @@ from judge_server.judging.defences import decoy_for, has_content, normalise
 from judge_server.judging.fingerprint import CallDigests, ending_of
 from judge_server.judging.presentation import show_response, steps_of
 from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_alone, ask_criteria
+from judge_server.judging.replies import combine_turns
 from judge_server.judging.shortening import without_middle
-from judge_server.ports import Batch, JudgeResult, SamplingOptions
+from judge_server.ports import Batch, CallFailure, JudgeResult, SamplingOptions
 from judge_server.prompts.fencing import render_conversation
 from judge_server.prompts.library import MATERIAL
-from judge_server.verifiers import Check, stated_answer, step_to_search
+from judge_server.verifiers import Check, ToolUse, stated_answer, step_to_search, tool_uses
 from trainer_client.steps import WHOLE_RESPONSE, Step
 from trainer_client.text.final_answer import extract_final_answer
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, FieldError, Prompt, Verification
-from trainer_client.wire.criteria import JudgeVerification, MathVerification
+from trainer_client.wire.criteria import JudgeVerification, MathVerification, ToolCallVerification
 from trainer_client.wire.judging import Defence, StepRule
 from trainer_client.wire.rewards import VerdictMethod
 
@@ -50,13 +51,29 @@ class VerdictSlot(NamedTuple):
     """A place for one verdict: its criterion's id, how it is decided, and the digest of each vote (one by default).
 
     `step` is used for a verdict that names no step, such as that of a program that searches no steps. A criterion that
-    rubric dropout left out has no digests.
+    rubric dropout left out has no digests. The verdict on a criterion that applies to each turn is combined from those
+    of its `turns`, each with its number and digest; `avoided` says whether a good response does not meet the criterion.
     """
 
     criterion: str
     method: VerdictMethod
     digests: tuple[bytes, ...]
     step: int | None = None
+    turns: tuple[tuple[int, bytes], ...] = ()
+    avoided: bool = False
+
+    @classmethod
+    def of_turns(cls, criterion: Criterion, method: VerdictMethod, turns: Sequence[tuple[int, bytes]]) -> "VerdictSlot":
+        """Return the slot of a criterion that applies to each turn."""
+        whole = hashlib.sha256(f"turns {criterion.avoided}".encode())
+        for number, digest in turns:
+            whole.update(number.to_bytes(4, "big") + digest)
+        return cls(criterion.id, method, (whole.digest(),), None, tuple(turns), criterion.avoided)
+
+    @property
+    def awaited(self) -> tuple[bytes, ...]:
+        """The digests that the verdict is made of."""
+        return tuple([digest for _, digest in self.turns]) or self.digests
 
 
 class PlannedCall(NamedTuple):
@@ -90,7 +107,7 @@ class ResponsePlan:
     def awaited(self) -> set[bytes]:
         """The digests of everything that an answer about the response needs."""
         decoy = () if self.decoy is None else self.decoy.digests
-        return {digest for slot in self.slots for digest in slot.digests}.union(decoy)
+        return {digest for slot in self.slots for digest in slot.awaited}.union(decoy)
 
     @property
     def digests(self) -> tuple[bytes, ...]:
@@ -157,7 +174,11 @@ class GroupPlanner:
         self._step_rule = steps
         self._searches_steps = any(step_to_search(program) is not None for _, program in self.verified)
         self._prompt = render_conversation(context.prompt, self._templates.fence)
-        self._questions: dict[tuple[int, tuple[int, ...]], list[tuple[Question, bytes]]] = {}
+        self._looks_at_turns = prepared.config.protocol != "likert" and any(
+            criterion.applies_to != "trajectory" for criterion in criteria
+        )
+        self._turn_questions: dict[tuple[str, int], list[tuple[Question, bytes]]] = {}
+        self._questions: dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[Question, bytes]]] = {}
         self._program_digests: dict[str, bytes] = {}
 
     def plan(self, judged: JudgedContent, *, keep: int | None = None) -> ResponsePlan:
@@ -170,7 +191,8 @@ class GroupPlanner:
         steps = parts if self._stepwise else ()
         needs_final_answer = self._stepwise or self._context.ground_truth is not None or bool(self.verified)
         final_answer = extract_final_answer(judged.text) if needs_final_answer else None
-        shared, omitted = self._shared(judged, steps, final_answer, keep)
+        turns = judged.turns if self._looks_at_turns and len(judged.turns) > 1 else ()
+        shared, omitted = self._shared(judged, steps, turns, final_answer, keep)
         digests = CallDigests(self._prepared.fingerprint, self._templates.system, shared)
         step_numbers = tuple([step.number for step in steps])
         to_ask, unmet = self._to_ask, self._decided(judged)
@@ -179,35 +201,40 @@ class GroupPlanner:
 
         planned_calls: list[PlannedCall] = []
         votes_of: dict[str, list[bytes]] = {id_: [digest] for id_, (digest, _) in unmet.items()}
-        for question, ending in self._questions_about(to_ask, step_numbers):
+        whole = tuple([criterion for criterion in to_ask if not turns or criterion.applies_to == "trajectory"])
+        for question, ending in self._questions_about(whole, step_numbers) if whole or not turns else ():
             call_digests = digests.with_ending(question.call, ending, len(question.criteria))
             planned_calls.append(PlannedCall(question, call_digests))
             for criterion, digest in zip(question.criteria, call_digests, strict=True):
                 votes_of.setdefault(criterion, []).append(digest)
+        turns_of: dict[str, list[tuple[int, bytes]]] = {}
+        for scoped in to_ask if turns else ():
+            for turn in _turns_for(scoped, turns):
+                for question, ending in self._questions_about_turn(scoped, turn.number):
+                    (digest,) = call_digests = digests.with_ending(question.call, ending)
+                    planned_calls.append(PlannedCall(question, call_digests))
+                    votes_of.setdefault(scoped.id, []).append(digest)
+                    turns_of.setdefault(scoped.id, []).append((turn.number, digest))
         decoy = None
         if "decoy" in self._defences and to_ask:
             question, ending = self._decoy_question(judged.text, step_numbers)
             decoy = VerdictSlot(question.criteria[0], "judge", digests.with_ending(question.call, ending))
             planned_calls.append(PlannedCall(question, decoy.digests))
-        checks = {
-            criterion.id: Check(
-                program,
-                judged.text,
-                final_answer,
-                self._context.ground_truth,
-                parts,
-                names_step=self._stepwise,
-                true_answer=self._true_answer,
-            )
-            for criterion, program in self.verified
-        }
+        checks: dict[bytes, Check] = {}
         subjects: dict[str, bytes] = {}
-        check_digests = {id_: self._digest(id_, check, subjects) for id_, check in checks.items()}
+        for verified, program in self.verified:
+            looked_at = _turns_for(verified, turns)
+            for check in self._checks(program, judged, final_answer, parts, looked_at):
+                digest = self._digest(verified.id, check, subjects)
+                checks[digest] = check
+                votes_of.setdefault(verified.id, []).append(digest)
+            numbers = [turn.number for turn in looked_at]
+            turns_of[verified.id] = list(zip(numbers, votes_of[verified.id], strict=False))
         return ResponsePlan(
-            self._slots(votes_of, check_digests, unmet),
+            self._slots(votes_of, turns_of, unmet, turns),
             Batch(self._templates.system, shared, tuple([a.question.call for a in planned_calls])),
             tuple(planned_calls),
-            tuple([(check_digests[id_], check) for id_, check in checks.items()]),
+            tuple(checks.items()),
             self._prepared.multi_templates.system
             if self._prepared.config.protocol == "checklist"
             else self._prepared.single_templates.system,
@@ -217,6 +244,46 @@ class GroupPlanner:
             tuple(dict.fromkeys(unmet.values())),
             decoy,
         )
+
+    def _checks(
+        self,
+        program: Verification,
+        judged: JudgedContent,
+        final_answer: str | None,
+        parts: tuple[Step, ...],
+        turns: Sequence[Step],
+    ) -> list[Check]:
+        """Return the check of a response, or one for each of these turns of it."""
+        uses: tuple[ToolUse, ...] = ()
+        names_step = self._stepwise
+        if isinstance(program, ToolCallVerification):
+            uses = () if judged.messages is None else tool_uses(judged.messages, judged.turns)
+            names_step = self._stepwise and self._step_rule == "turns"
+        whole = Check(
+            program,
+            judged.text,
+            final_answer,
+            self._context.ground_truth,
+            parts,
+            names_step=names_step,
+            true_answer=self._true_answer,
+            uses=uses,
+            turns=len(judged.turns),
+        )
+        if not turns:
+            return [whole]
+        texts = [(turn.number, judged.text[turn.start : turn.end]) for turn in turns]
+        return [
+            replace(
+                whole,
+                text=text,
+                final_answer=extract_final_answer(text),
+                steps=(),
+                names_step=False,
+                uses=tuple([use for use in uses if use.turn == number]),
+            )
+            for number, text in texts
+        ]
 
     def _decided(self, judged: JudgedContent) -> dict[str, tuple[bytes, JudgeResult]]:
         """Return the criteria that a response without content does not meet, each with its outcome.
@@ -249,7 +316,7 @@ class GroupPlanner:
         self, to_ask: tuple[Criterion, ...], step_numbers: tuple[int, ...]
     ) -> list[tuple[Question, bytes]]:
         """Return the questions about a response with these steps, vote by vote, each with its digest ending."""
-        key = len(to_ask), step_numbers  # either all that the judge is asked, or those of them that are negative
+        key = tuple([criterion.id for criterion in to_ask]), step_numbers
         questions = self._questions.get(key)
         if questions is None:
             temperature = self._prepared.config.temperature
@@ -261,31 +328,55 @@ class GroupPlanner:
             ]
         return questions
 
+    def _questions_about_turn(self, criterion: Criterion, turn: int) -> list[tuple[Question, bytes]]:
+        """Return the questions about one turn of a response, vote by vote, each with its digest ending."""
+        key = criterion.id, turn
+        questions = self._turn_questions.get(key)
+        if questions is None:
+            description = f"In turn {turn} alone: {criterion.description}"
+            about = criterion.model_copy(update={"description": description})
+            temperature = self._prepared.config.temperature
+            samples = [SamplingOptions(temperature, vote) if temperature else None for vote in range(self._votes)]
+            asked = [ask_alone(self._prepared, about, None, sample) for sample in samples]
+            questions = self._turn_questions[key] = [(one, ending_of(one.call, one.scaling)) for one in asked]
+        return questions
+
     def _slots(
-        self, votes_of: dict[str, list[bytes]], checks: dict[str, bytes], decided: Collection[str]
+        self,
+        votes_of: dict[str, list[bytes]],
+        turns_of: dict[str, list[tuple[int, bytes]]],
+        decided: Collection[str],
+        turns: Sequence[Step],
     ) -> tuple[VerdictSlot, ...]:
         if self._prepared.config.protocol == "likert":
             return (VerdictSlot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
         step = WHOLE_RESPONSE if self._stepwise else None
         judge_step = None if self._prepared.names_steps else step
-        return tuple(
-            [
-                VerdictSlot(c.id, "no_content", tuple(votes_of[c.id]), step)
-                if c.id in decided
-                else VerdictSlot(c.id, "judge", tuple(votes_of.get(c.id, ())), judge_step)
-                if program is None
-                else VerdictSlot(c.id, program.method, (checks[c.id],), step)
-                for c, program in zip(self._criteria, self._programs, strict=True)
-            ]
-        )
+        slots = []
+        for c, program in zip(self._criteria, self._programs, strict=True):
+            digests, method = tuple(votes_of.get(c.id, ())), "judge" if program is None else program.method
+            if c.id in decided:
+                slots.append(VerdictSlot(c.id, "no_content", digests, step))
+            elif turns and c.applies_to == "each_turn" and digests:
+                slots.append(VerdictSlot.of_turns(c, method, turns_of[c.id]))
+            elif turns and c.applies_to == "last_turn":
+                slots.append(VerdictSlot(c.id, method, digests, turns[-1].number if self._stepwise else None))
+            else:
+                slots.append(VerdictSlot(c.id, method, digests, judge_step if program is None else step))
+        return tuple(slots)
 
     def _shared(
-        self, judged: JudgedContent, steps: Sequence[Step], final_answer: str | None, keep: int | None
+        self,
+        judged: JudgedContent,
+        steps: Sequence[Step],
+        turns: Sequence[Step],
+        final_answer: str | None,
+        keep: int | None,
     ) -> tuple[str, int]:
         context, fence = self._shown, self._templates.fence
         asks_for_answer = self._stepwise and self._step_rule == "headings"
         show_final_answer = asks_for_answer or context.ground_truth is not None
-        numbered = self._step_rule if self._stepwise else "headings"
+        numbered: StepRule = "turns" if turns else self._step_rule if self._stepwise else "headings"
         normalised = "normalise" in self._defences
         response, omitted = show_response(judged, steps, numbered, fence, normalised=normalised, keep=keep)
         if final_answer is not None:
@@ -302,6 +393,43 @@ class GroupPlanner:
             final_answer=final_answer if show_final_answer else None,
         )
         return shared, omitted
+
+
+def _turns_for(criterion: Criterion, turns: Sequence[Step]) -> Sequence[Step]:
+    """Return the turns that a criterion is about one by one; empty if it is about the whole response."""
+    if criterion.applies_to == "trajectory" or not turns:
+        return ()
+    return turns[-1:] if criterion.applies_to == "last_turn" else turns
+
+
+def settle_turns(plan: ResponsePlan, outcomes: dict[bytes, JudgeResult | CallFailure]) -> None:
+    """Add the combined verdicts of criteria that apply to each turn, where those of all turns are known."""
+    for slot in plan.slots:
+        if slot.turns and all(digest in outcomes for _, digest in slot.turns):
+            verdicts = [(number, outcomes[digest]) for number, digest in slot.turns]
+            outcomes.setdefault(slot.digests[0], combine_turns(verdicts, avoided=slot.avoided))
+
+
+def check_scopes(where: str, prepared: PreparedConfig, criteria: Sequence[Criterion], votes: int) -> None:
+    """Check that criteria about turns can be judged in this configuration.
+
+    Raises:
+        InvalidRequest: one cannot; `where` is the request field of the group.
+    """
+    scoped = [criterion for criterion in criteria if criterion.applies_to != "trajectory"]
+    if not scoped or prepared.config.protocol == "likert":
+        return
+    one, config, reason = scoped[0], prepared.config, ""
+    if config.protocol == "checklist" or config.per_call != 1:
+        reason = "needs a call of its own; leave out criteria_per_call, or choose another protocol than 'checklist'"
+    elif config.protocol == "stepwise" and config.steps != "turns":
+        reason = "needs steps that are turns; set judging.steps to 'turns'"
+    elif votes > 1 and any(criterion.applies_to == "each_turn" for criterion in scoped):
+        reason = "cannot be judged by several votes; leave out judging.votes"
+    if reason:
+        message = f"criterion {one.id!r} applies to {one.applies_to!r}, which {reason}"
+        field = f"{where}.rubric"
+        raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
 def check_required(where: str, prepared: PreparedConfig, given: GroupContext) -> None:

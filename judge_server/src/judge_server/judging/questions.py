@@ -189,12 +189,12 @@ def ask_criteria(
 
 
 def ask_alone(
-    prepared: PreparedConfig, criterion: Criterion, step_numbers: tuple[int, ...], sample: SamplingOptions | None
+    prepared: PreparedConfig, criterion: Criterion, step_numbers: tuple[int, ...] | None, sample: SamplingOptions | None
 ) -> Question:
-    """Return the question about one criterion of a response with these steps."""
+    """Return the question about one criterion of a response with these steps; with None, no step is asked for."""
     protocol = prepared.config.protocol
     if protocol == "checklist":
-        return _ask_together(prepared, (criterion,), step_numbers, sample)
+        return _ask_together(prepared, (criterion,), step_numbers or (), sample)
     question = prepared.single_templates.question(criterion)
     if protocol == "graded":
         grades = _typed_grades(criterion.scale) if prepared.typed else _grades(criterion.scale)
@@ -245,7 +245,7 @@ def _ask_together(
     )
 
 
-def _steps_on_offer(prepared: PreparedConfig, step_numbers: tuple[int, ...]) -> tuple[int, ...] | None:
+def _steps_on_offer(prepared: PreparedConfig, step_numbers: tuple[int, ...] | None) -> tuple[int, ...] | None:
     return step_numbers if prepared.config.protocol == "stepwise" and prepared.names_steps else None
 
 

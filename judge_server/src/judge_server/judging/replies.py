@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from judge_server.judging.calibration import UNSCALED, ProbabilityMap
 from judge_server.judging.items import Item, ItemForm, excerpt, read_items
 from judge_server.ports import MASS_TOLERANCE, CallFailure, JudgeResult, LabelChoice, Reply, TokenChoice
+from trainer_client.steps import WHOLE_RESPONSE
 
 MIN_CHOICE_MASS = 0.02
 """The default for the least probability that a judge must put on all choices together."""
@@ -237,6 +238,36 @@ def combine_votes(votes: Sequence[JudgeResult | CallFailure]) -> JudgeResult | C
         choice_mass=_average([vote.choice_mass for vote in given]),
         step=_most_named([vote.step for vote in side]),
     )
+
+
+def combine_turns(
+    turns: Sequence[tuple[int, JudgeResult | CallFailure]], *, avoided: bool
+) -> JudgeResult | CallFailure:
+    """Combine the verdicts on single turns into one on the response.
+
+    A criterion is satisfied if it is in every turn; one that a good response avoids, if it is in any turn. The verdict
+    is that of the turn which decides it, with its number as the step: of several, the one with the lowest probability,
+    or for `avoided` the highest. If no turn alone decides, the probability is still the lowest (highest), and the step
+    is 0. A grade is the mean. If turns failed, the verdict stands only if another turn decides it.
+
+    Args:
+        turns: the number of each turn, and its outcome.
+        avoided: whether a good response avoids the criterion.
+    """
+    given = [(turn, one) for turn, one in turns if isinstance(one, JudgeResult)]
+    failed = [one for _, one in turns if isinstance(one, CallFailure)]
+    if any(one.grade is not None for _, one in given):
+        return failed[0] if failed else replace(_mean([one for _, one in given]), step=WHOLE_RESPONSE)
+    deciding = [(turn, one) for turn, one in given if (one.score == 1.0) == avoided]
+    if failed and not deciding:
+        return failed[0]
+    sign = -1.0 if avoided else 1.0
+    turn, extreme = min(deciding or given, key=lambda pair: sign * _probability_of(pair[1]))
+    return replace(extreme, step=turn if deciding else WHOLE_RESPONSE)
+
+
+def _probability_of(result: JudgeResult) -> float:
+    return result.score if result.probability is None else result.probability
 
 
 def _mean(given: Sequence[JudgeResult]) -> JudgeResult:

@@ -6,9 +6,11 @@ import re
 import secrets
 import zlib
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from itertools import count
 from typing import Any
 
+from judge_server.judging.plan import VerdictSlot
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import JudgementResults
 from judge_server.monitoring.signals import signals_of
@@ -64,6 +66,11 @@ def compressed(text: bytes) -> bytes:
 def digest_bytes(rubric: str) -> bytes:
     """The bytes of a rubric digest `sha256:…`."""
     return bytes.fromhex(rubric.removeprefix("sha256:"))
+
+
+def _is_known(slot: VerdictSlot, digest: bytes, known: AbstractSet[bytes]) -> bool:
+    """Whether a vote was known before; a verdict combined from turns if those of all turns were."""
+    return all(part in known for part in slot.awaited) if slot.turns else digest in known
 
 
 def _member_costs(outcomes: JudgementResults) -> str | None:
@@ -195,7 +202,7 @@ class _RowBuilder:
                 add(
                     UseRow(
                         project, run, request, place, number, vote, slot.criterion, slot.method, digest, failed,
-                        failure, detail, slot.step, digest in known,
+                        failure, detail, slot.step, _is_known(slot, digest, known),
                     )
                 )  # fmt: skip
 

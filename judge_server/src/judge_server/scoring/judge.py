@@ -14,7 +14,7 @@ from opentelemetry.trace import Span
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import NEUTRAL, Calibration, CalibrationSet, StoredCalibration
 from judge_server.judging.fingerprint import judge_fingerprint
-from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.plan import ResponsePlan, settle_turns
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.results import (
@@ -240,7 +240,15 @@ class Judge:
             digests.update(plan.digests)
             result.by_digest.update(plan.decided)
         with span("judging", responses=len(plans), verdicts=len(digests)) as at:
-            tracker = CompletionTracker(result.by_digest, done)
+            by_turn = [any(slot.turns for slot in plan.slots) for plan in plans]
+
+            def settled(index: int) -> None:
+                if by_turn[index]:
+                    settle_turns(plans[index], result.by_digest)
+                if done is not None:
+                    done(index)
+
+            tracker = CompletionTracker(result.by_digest, settled if any(by_turn) else done)
             with self.executor.write_buffer.read_through():
                 await self._look_up(list(digests), deadline, result, slicer)
                 claimed, work = set(result.by_digest), list[UnresolvedWork]()

@@ -19,6 +19,7 @@ from judge_server.judging.plan import (
     GroupPlanner,
     ResponsePlan,
     check_required,
+    check_scopes,
     plan_outcome,
     verification_of,
 )
@@ -114,8 +115,10 @@ def check_request_size(
         asked, by_program = counted[key]
         responses = len(group.responses)
         largest = max(largest, (responses, asked + by_program))
+        further = _further_turns(group, rubric)
         calls += responses * options.votes * (math.ceil(asked / prepared.per_call(asked)) if prepared and asked else 0)
-        verdicts += responses * (options.votes * asked + by_program)
+        calls += further
+        verdicts += responses * (options.votes * asked + by_program) + further
         shared = sum(len(text) for text in (group.grounding, group.reference_answer, group.ground_truth) if text)
         characters += responses * (shared + prompt_characters(group.prompt)) + sum(map(_characters, group.responses))
     about = (
@@ -145,6 +148,16 @@ def _per_response(prepared: PreparedConfig | None, group: Group, rubric: Resolve
     context = GroupContext("", ground_truth=group.ground_truth)
     by_program = sum(verification_of(prepared, criterion, context) is not None for criterion in rubric.criteria)
     return len(rubric.criteria) - by_program, by_program
+
+
+def _further_turns(group: Group, rubric: ResolvedRubric) -> int:
+    """Return how many more verdicts criteria on each turn take than ones on whole responses."""
+    each = sum(criterion.applies_to == "each_turn" for criterion in rubric.criteria)
+    if not each:
+        return 0
+    texts = [as_response(given).text for given in group.responses]
+    turns = [sum(m.role == "assistant" for m in text) for text in texts if not isinstance(text, str)]
+    return each * sum(max(count - 1, 0) for count in turns)
 
 
 def _characters(given: ResponseLike) -> int:
@@ -210,6 +223,10 @@ async def plan_groups(
                     )
                 )
             _check_verifications(f"groups.{index}", planners[0], context)
+            for own in prepared.members if isinstance(prepared, CombinedConfig) else (prepared,):
+                check_scopes(f"groups.{index}", own, rubric.criteria, options.votes)
+            if isinstance(prepared, CombinedConfig):
+                _refuse_each_turn(f"groups.{index}", rubric.criteria)
         responses = []
         shared = sum(map(len, filter(None, (grounding, group.reference_answer, group.ground_truth))))
         shared += prompt_characters(group.prompt)
@@ -280,6 +297,17 @@ def _check_decoys(prepared: PreparedConfig | CombinedConfig | None, options: Jud
     if message:
         field = "judging.defences"
         raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
+
+
+def _refuse_each_turn(where: str, criteria: Sequence[Criterion]) -> None:
+    for criterion in criteria:
+        if criterion.applies_to == "each_turn":
+            field = f"{where}.rubric"
+            message = (
+                f"criterion {criterion.id!r} applies to 'each_turn', which a cascade or panel cannot judge; name one "
+                "of its judges"
+            )
+            raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
 def _check_verifications(where: str, planner: GroupPlanner, context: GroupContext) -> None:

@@ -17,7 +17,6 @@ from judge_server.judging.results import (
     JudgementResults,
     MemberCost,
     VerdictRules,
-    failures_by_kind,
 )
 from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.prompts import points
@@ -161,7 +160,12 @@ def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRule
     scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
     if isinstance(outcome, CallFailure):
         return wire.Verdict(
-            criterion=slot.criterion, status="failed", failure=failure_of(outcome), method=slot.method, votes=scores
+            criterion=slot.criterion,
+            status="failed",
+            failure=failure_of(outcome),
+            method=slot.method,
+            votes=scores,
+            turns=turns_of(slot, outcomes),
         )
     uncertain = rules.is_uncertain(outcome, slot.method)
     cached = outcomes.cached
@@ -180,10 +184,23 @@ def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRule
             "method": slot.method,
             "votes": scores,
             "failure": None,
-            "cached": digests[0] in cached if len(digests) == 1 else all(digest in cached for digest in digests),
+            "cached": all(digest in cached for digest in slot.awaited),
             "members": members_of(outcome) if len(votes) == 1 else (),
+            "turns": turns_of(slot, outcomes),
         },
     )
+
+
+def turns_of(slot: VerdictSlot, outcomes: JudgementResults) -> tuple[wire.TurnVerdict, ...]:
+    """Return the verdict on each turn; empty unless the criterion applies to each turn."""
+    verdicts = []
+    for number, digest in slot.turns:
+        one = outcomes.by_digest[digest]
+        if isinstance(one, CallFailure):
+            verdicts.append(wire.TurnVerdict(turn=number, failure=one.kind))
+        else:
+            verdicts.append(wire.TurnVerdict(turn=number, score=one.score, probability=one.probability))
+    return tuple(verdicts)
 
 
 def members_of(outcome: JudgeResult) -> tuple[wire.MemberVerdict, ...]:
@@ -255,7 +272,7 @@ def usage_of(
         checks=outcomes.checks,
         cached=len(outcomes.cached),
         joined=len(outcomes.joined),
-        failed=failures_by_kind(outcomes.by_digest.values()).total(),
+        failed=_failed(outcomes, groups),
         clipped=_clipped(outcomes, groups) if checklist else 0,
         uncertain=_count_uncertain(outcomes, groups, rules),
         prompt_tokens_computed=outcomes.tokens_computed,
@@ -266,6 +283,13 @@ def usage_of(
         compared=outcomes.compared,
         disagreed=outcomes.disagreed,
     )
+
+
+def _failed(outcomes: JudgementResults, groups: Sequence[PlannedGroup]) -> int:
+    """Return the number of failed verdicts; of a criterion on each turn, those on its turns count."""
+    slots = [slot for group in groups for response in group.responses for slot in response.plan.slots if slot.turns]
+    combined = {slot.digests[0] for slot in slots}
+    return sum(isinstance(o, CallFailure) for digest, o in outcomes.by_digest.items() if digest not in combined)
 
 
 def member_usage(cost: MemberCost) -> wire.MemberUsage:

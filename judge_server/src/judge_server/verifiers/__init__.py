@@ -1,7 +1,17 @@
 """Criteria that a program verifies: what is compared, how, and in which process. The judge is never asked here."""
 
-from judge_server.verifiers.check import Check, missing_field, stated_answer, step_to_search
+from judge_server.verifiers.check import Check, ToolUse, missing_field, stated_answer, step_to_search, tool_uses
 from judge_server.verifiers.checker import Checker, is_inline_check
 from judge_server.verifiers.scheduler import CheckOwner
 
-__all__ = ["Check", "CheckOwner", "Checker", "is_inline_check", "missing_field", "stated_answer", "step_to_search"]
+__all__ = [
+    "Check",
+    "CheckOwner",
+    "Checker",
+    "ToolUse",
+    "is_inline_check",
+    "missing_field",
+    "stated_answer",
+    "step_to_search",
+    "tool_uses",
+]

@@ -1,10 +1,14 @@
 """A check: the verification of one criterion by a program, and the texts it reads."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
+from typing import NamedTuple
+
+from pydantic import JsonValue
 
 from trainer_client.steps import WHOLE_RESPONSE, Step
 from trainer_client.text.final_answer import extract_final_answer
@@ -16,8 +20,11 @@ from trainer_client.wire.criteria import (
     MathVerification,
     NumericVerification,
     RegexVerification,
+    ToolCallVerification,
+    TurnsVerification,
     Verification,
 )
+from trainer_client.wire.groups import Message
 
 Program = (
     MathVerification
@@ -26,6 +33,8 @@ Program = (
     | RegexVerification
     | JsonSchemaVerification
     | NumericVerification
+    | ToolCallVerification
+    | TurnsVerification
 )
 """A verification that needs no judge."""
 
@@ -33,7 +42,28 @@ _RULES = 4  # raise when the same check may have another result than before
 _LIBRARIES = {
     "math": ("math-verify", "latex2sympy2-extended", "sympy"),
     "json_schema": ("jsonschema",),
+    "tool_call": ("jsonschema",),
 }
+
+
+class ToolUse(NamedTuple):
+    """A call of a tool: the number of its turn, the tool's name, and the arguments as the policy wrote them."""
+
+    turn: int
+    name: str
+    arguments: str | dict[str, JsonValue]
+
+
+def tool_uses(messages: Sequence[Message], turns: Sequence[Step]) -> tuple[ToolUse, ...]:
+    """Return the calls of tools in a response, given its messages and its turns."""
+    said = [message for message in messages if message.role == "assistant"]
+    return tuple(
+        [
+            ToolUse(turn.number, call.function.name, call.function.arguments)
+            for turn, message in zip(turns, said, strict=True)
+            for call in message.tool_calls
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +78,8 @@ class Check:
         true_answer: what `stated_answer` returns for it, given by callers with many checks on one ground truth.
         steps: the steps of `text`.
         names_step: whether the result names the step that the verdict belongs to.
+        uses: the calls of tools in the response.
+        turns: the number of its turns.
     """
 
     verification: Verification
@@ -57,6 +89,8 @@ class Check:
     steps: tuple[Step, ...] = ()
     names_step: bool = False
     true_answer: str | None = None
+    uses: tuple[ToolUse, ...] = ()
+    turns: int = 1
 
     @property
     def program(self) -> Program:
@@ -68,6 +102,10 @@ class Check:
     @property
     def subject(self) -> str | None:
         """The part of the response that is verified; None if it is a final answer or step that the response lacks."""
+        if isinstance(self.program, ToolCallVerification):
+            return json.dumps(self.uses)
+        if isinstance(self.program, TurnsVerification):
+            return str(self.turns)
         if self.program.of == "final_answer":
             return self.final_answer
         number = step_to_search(self.program) or WHOLE_RESPONSE

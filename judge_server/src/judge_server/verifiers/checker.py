@@ -26,6 +26,8 @@ from trainer_client.wire.criteria import (
     MathVerification,
     NumericVerification,
     RegexVerification,
+    ToolCallVerification,
+    TurnsVerification,
 )
 
 INLINE_CHARACTERS = 2**14
@@ -139,7 +141,7 @@ class Checker:
     ) -> JudgeResult | CallFailure | None:
         """Have a worker decide; None if that takes longer than the first try."""
         seconds = self._seconds if first_try_s is None else min(self._seconds, 2 * first_try_s)
-        if check.program.of == "final_answer":
+        if isinstance(check.program, ToolCallVerification) or check.program.of == "final_answer":
             check = replace(check, text="", steps=())  # not read, and possibly long
         args = (check, seconds, self._memory_mb, first_try_s)
         method = check.program.method
@@ -191,7 +193,9 @@ def is_inline_check(check: Check) -> bool:
             return length * len(needles) + sum(map(len, needles)) <= INLINE_CHARACTERS
         case NumericVerification():
             return length + len(str(check.expected)) <= INLINE_NUMBER_CHARACTERS
-        case MathVerification() | RegexVerification() | JsonSchemaVerification():
+        case TurnsVerification() | ToolCallVerification(arguments=None):
+            return True
+        case MathVerification() | RegexVerification() | JsonSchemaVerification() | ToolCallVerification():
             return False
         case unknown:
             assert_never(unknown)

@@ -22,16 +22,34 @@ def satisfies(text: str, schema: dict[str, JsonValue]) -> bool:
 
     `format` is not asserted. Raises `UnusableSchema`.
     """
+    _check(schema)
+    try:
+        value = _read(text)
+    except (ValueError, RecursionError):
+        return False
+    return _is_valid(value, schema)
+
+
+def arguments_satisfy(arguments: str | dict[str, JsonValue], schema: dict[str, JsonValue]) -> bool:
+    """Whether the arguments of a tool call are an object that satisfies a schema; raises `UnusableSchema`."""
+    _check(schema)
+    try:
+        value = _json(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and _is_valid(value, schema)
+
+
+def _check(schema: dict[str, JsonValue]) -> None:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         raise UnusableSchema(
             f"the schema is not a valid JSON Schema, at {error.json_path}: {error.message[:200]}"
         ) from None
-    try:
-        value = _read(text)
-    except (ValueError, RecursionError):
-        return False
+
+
+def _is_valid(value: JsonValue, schema: dict[str, JsonValue]) -> bool:
     empty: Registry[JsonValue] = Registry()
     try:
         return bool(Draft202012Validator(schema, registry=empty).is_valid(value))

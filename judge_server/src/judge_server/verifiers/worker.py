@@ -33,6 +33,8 @@ from trainer_client.wire.criteria import (
     MathVerification,
     NumericVerification,
     RegexVerification,
+    ToolCallVerification,
+    TurnsVerification,
 )
 
 SATISFIED = JudgeResult(score=1.0)
@@ -55,6 +57,10 @@ def decide(check: Check) -> JudgeResult | CallFailure:
             return NOT_SATISFIED
         case JsonSchemaVerification() as wanted:
             return _by_schema(subject, wanted)
+        case ToolCallVerification() as wanted:
+            return _by_calls(check, wanted)
+        case TurnsVerification() as wanted:
+            return SATISFIED if _is_within(check.turns, wanted) else NOT_SATISFIED
         case _ if expected is None:
             return CallFailure(
                 "parse", "there is nothing to compare with; give `expected`, or give the group a ground_truth"
@@ -94,6 +100,25 @@ def _step(check: Check, at: int | None) -> int | None:
     if at is None:
         return NO_STEP
     return next((step.number for step in check.steps if step.start <= at < step.end), WHOLE_RESPONSE)
+
+
+def _by_calls(check: Check, wanted: ToolCallVerification) -> JudgeResult | CallFailure:
+    """Count the calls that match; the verdict belongs to the turn of the first, if a call satisfies it."""
+    from judge_server.verifiers import schemas
+
+    named, schema = [use for use in check.uses if wanted.name in (None, use.name)], wanted.arguments
+    try:
+        counted = [use for use in named if schema is None or schemas.arguments_satisfy(use.arguments, schema)]
+    except schemas.UnusableSchema as error:
+        return CallFailure("parse", str(error))
+    result = SATISFIED if _is_within(len(counted), wanted) else NOT_SATISFIED
+    if not check.names_step:
+        return result
+    return replace(result, step=counted[0].turn if counted else NO_STEP)
+
+
+def _is_within(count: int, wanted: ToolCallVerification | TurnsVerification) -> bool:
+    return count >= wanted.at_least and (wanted.at_most is None or count <= wanted.at_most)
 
 
 def _by_math(subject: str, expected: str, wanted: MathVerification) -> JudgeResult | CallFailure:

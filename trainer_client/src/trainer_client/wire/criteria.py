@@ -9,7 +9,7 @@ response.
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     ConfigDict,
@@ -36,7 +36,11 @@ from trainer_client.wire.base import (
 )
 
 VerificationTarget = Literal["final_answer", "response"]
-VerificationMethod = Literal["judge", "math", "exact", "contains", "regex", "json_schema", "numeric"]
+VerificationMethod = Literal[
+    "judge", "math", "exact", "contains", "regex", "json_schema", "numeric", "tool_call", "turns"
+]
+CriterionScope = Literal["trajectory", "last_turn", "each_turn"]
+"""What of a response a criterion is about; `Criterion.applies_to` says what each one means."""
 
 _Expected = Annotated[str, StringConstraints(min_length=1, max_length=20_000)]
 _StepNumber = Annotated[int, Field(ge=0, le=999_999_999), STRICT_NUMBER]
@@ -147,6 +151,42 @@ class NumericVerification(RequestModel):
     of: VerificationTarget = "final_answer"
 
 
+class _CountVerification(RequestModel):
+    """A count that must lie between `at_least` and `at_most`."""
+
+    of: ClassVar[VerificationTarget] = "response"
+
+    at_least: SafeInt = Field(default=0, ge=0)
+    at_most: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+
+    @model_validator(mode="after")
+    def _counts_something(self) -> Self:
+        if self.at_most is not None and self.at_most < self.at_least:
+            raise ValueError(f"at_most is {self.at_most} and at_least {self.at_least}; no count lies between them")
+        if self.at_most is None and self.at_least == 0:
+            raise ValueError("every count satisfies this; set at_least above 0, or at_most")
+        return self
+
+
+class ToolCallVerification(_CountVerification):
+    """Satisfied if the response calls a tool from `at_least` to `at_most` times.
+
+    Calls count if they name the tool `name` (any tool, if left out), and if their arguments are an object that is valid
+    under the JSON Schema `arguments` (draft 2020-12; any arguments, if left out). A text calls no tools.
+    """
+
+    method: Literal["tool_call"]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    arguments: JsonObject | None = None
+    at_least: SafeInt = Field(default=1, ge=0)
+
+
+class TurnsVerification(_CountVerification):
+    """Satisfied if the response has from `at_least` to `at_most` messages of role `assistant`; a text is one."""
+
+    method: Literal["turns"]
+
+
 def _method(value: object) -> str:
     method = value.get("method") if isinstance(value, dict) else getattr(value, "method", None)
     return f"({method})" if isinstance(method, str) else ""
@@ -159,11 +199,15 @@ Verification = Annotated[
     | Annotated[ContainsVerification, UnionTag("(contains)")]
     | Annotated[RegexVerification, UnionTag("(regex)")]
     | Annotated[JsonSchemaVerification, UnionTag("(json_schema)")]
-    | Annotated[NumericVerification, UnionTag("(numeric)")],
+    | Annotated[NumericVerification, UnionTag("(numeric)")]
+    | Annotated[ToolCallVerification, UnionTag("(tool_call)")]
+    | Annotated[TurnsVerification, UnionTag("(turns)")],
     Discriminator(
         _method,
         custom_error_type="unknown_method",
-        custom_error_message="name a method: judge, math, exact, contains, regex, json_schema or numeric",
+        custom_error_message=(
+            "name a method: judge, math, exact, contains, regex, json_schema, numeric, tool_call or turns"
+        ),
     ),
 ]
 """How a criterion is verified; `method` selects the variant."""
@@ -196,6 +240,11 @@ class Criterion(RequestModel):
     A `shadow` criterion is judged and recorded, but never rewarded: it enters no reward, no step's reward and no
     advantage, whatever its weight, and is never shown to the policy. Monitors compare it with the reward.
 
+    `applies_to` says what of a response of messages the criterion is about: all of it (`trajectory`), its last message
+    of role `assistant` (`last_turn`), or each such message by itself (`each_turn`). A criterion on each turn is
+    satisfied if it is satisfied in every turn, and one that a good response avoids, a pitfall or one of negative
+    weight, if it is satisfied in any turn; a grade is the mean. A text is one turn.
+
     The other six fields come from Rubric-Grounded RL and give the judge more than the description: a short `name`;
     the `required_elements` of a full score; a `scoring_guide` for partial scores; `expected_keywords` and
     `expected_concepts`; and `verification_method`, which says in words how to check the criterion (use `verification`
@@ -218,6 +267,22 @@ class Criterion(RequestModel):
     expected_concepts: _Elements = ()
     verification_method: _Guide | None = None
     shadow: Flag = False
+    applies_to: CriterionScope = "trajectory"
+
+    @model_validator(mode="after")
+    def _scope_suits_the_program(self) -> Self:
+        if self.applies_to == "trajectory":
+            return self
+        if getattr(self.verification, "step", None) is not None:
+            raise ValueError("a step and applies_to both say where to look; leave out one of them")
+        if isinstance(self.verification, TurnsVerification):
+            raise ValueError("the number of turns is that of the whole trajectory; leave out applies_to")
+        return self
+
+    @property
+    def avoided(self) -> bool:
+        """Whether a good response does not meet the criterion."""
+        return self.weight < 0 or self.kind == "pitfall"
 
 
 def content_digest(criteria: Sequence[Criterion]) -> str:
@@ -249,5 +314,6 @@ GUIDANCE_FIELDS = (
 """The optional fields that a judge reads in addition to the description."""
 
 _FIELDS_ADDED_LATER = {
-    field: Criterion.model_fields[field].default for field in ("scale", "verification", *GUIDANCE_FIELDS, "shadow")
+    field: Criterion.model_fields[field].default
+    for field in ("scale", "verification", *GUIDANCE_FIELDS, "shadow", "applies_to")
 }

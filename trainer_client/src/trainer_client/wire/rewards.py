@@ -367,6 +367,15 @@ class MemberVerdict(AnswerModel):
     failure: FailureKind | None = None
 
 
+class TurnVerdict(AnswerModel):
+    """The verdict on one turn: its score and probability, or the kind of its failure."""
+
+    turn: int
+    score: float | None = None
+    probability: float | None = None
+    failure: FailureKind | None = None
+
+
 VerdictMethod = VerificationMethod | Literal["no_content"]
 
 
@@ -394,6 +403,8 @@ class Verdict(AnswerModel):
             and the probabilities are means.
         members: what each judge of a cascade or panel said, in order, without those that were not asked. Empty for any
             other judge, for a failed verdict, and if several votes were requested.
+        turns: the verdict on each turn, for a criterion that applies to each turn; left out of the JSON otherwise.
+            `step` is then the turn that decides the verdict, 0 if they do together.
     """
 
     criterion: str
@@ -410,6 +421,7 @@ class Verdict(AnswerModel):
     failure: Failure | None = None
     cached: bool = False
     members: tuple[MemberVerdict, ...] = ()
+    turns: tuple[TurnVerdict, ...] = Field(default=(), exclude_if=is_unset)
 
     def value(self, use: VerdictUse) -> float | None:
         """Return the number in [0, 1] that enters a reward; None if there is none.
