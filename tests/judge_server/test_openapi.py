@@ -64,7 +64,11 @@ async def test_the_documents_request_examples_are_accepted(http: httpx2.AsyncCli
     tried = set()
     await http.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})  # which examples name
     for method, path, operation in OPERATIONS:
-        if "{" in path or path == "/v1/operations":  # those need something there: the tests of their routes try them
+        if "{" in path or path in (
+            "/v1/operations",
+            "/v1/labels",
+            "/v1/measures",
+        ):  # those need something there: the tests of their routes try them
             continue
         media = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
         for example in media.get("examples", {}).values():

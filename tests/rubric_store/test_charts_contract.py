@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from statistics import fmean, pvariance
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from trainer_client.wire.ledger_rows import (
     RubricRate,
     RubricUse,
     RunChartQuery,
+    VerdictOutcome,
 )
 
 WHOLE = RunChartQuery(PROJECT, "run", criterion_ids=("c0", "c1"))
@@ -249,3 +251,39 @@ async def test_without_a_distribution_nothing_is_counted_from_the_responses(ledg
     whole, plain = await ledger.run_charts(WHOLE), await ledger.run_charts(WHOLE._replace(distribution=False))
     assert (plain.bins, plain.judges, plain.criteria) == ((), (), whole.criteria)
     assert [one._replace(spread=None) for one in whole.steps] == list(plain.steps)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (None, [1, 2, 3, 4]),
+        ("passed", [1]),
+        ("not passed", [2]),
+        ("failed", [3]),
+        ("uncertain", [4]),
+        ("left out", [5]),
+    ],
+)
+async def test_responses_are_found_by_the_verdict_on_a_criterion(
+    ledger: SQLLedger, outcome: VerdictOutcome | None, expected: list[int]
+) -> None:
+    def one(number: int, **changed: Any) -> LedgerRows:
+        return request(number, [[f"{number}.0", f"{number}.1"]], step=number, **changed)
+
+    ledger.write(one(1))
+    zero = one(2)
+    ledger.write(zero._replace(verdicts=[row._replace(score=0.0) for row in zero.verdicts]))
+    ledger.write(one(3, failed=["3.0"]))
+    for number, kind in ((4, "uncertain"), (5, "left_out")):
+        rows = one(number)
+        uses = [row._replace(failure=kind) if row.slot == 0 else row for row in rows.uses]
+        rules = [row._replace(reward_rules='{"dropout":{"keep":0.5}}') for row in rows.requests]
+        ledger.write(rows._replace(uses=uses, requests=rules))
+    wanted = ResponseFilter(PROJECT, "run", criterion="c0", outcome=outcome)
+    found = await ledger.responses(wanted)
+    if outcome is None:  # a page leaves out what was not judged by it
+        found = [one for one in found if one.request.step != 5]
+    assert [one.request.step for one in found] == expected
+    assert await ledger.responses(wanted._replace(criterion="c7")) == []
+    assert await ledger.responses(wanted._replace(first=6, last=9)) == []
+    assert await ledger.responses(wanted._replace(after=(request_key(9), 0))) == []

@@ -196,12 +196,15 @@ def _spreads(
         func.min(reward).label("low"),
         func.max(reward).label("high"),
     )
-    groups: Subquery = (
-        _of_selection(select(requests.c.step, *figures), wanted)
+    key = [responses.c[name] for name in ("project_id", "run", "request")]
+    summed = (
+        _of_selection(select(*key, *figures), wanted, steps_needed=False)
         .where(reward.is_not(None))
-        .group_by(responses.c.request, responses.c.group_id, requests.c.step)
+        .group_by(*key, responses.c.group_id)
         .subquery()
     )
+    same = [summed.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
+    groups: Subquery = select(requests.c.step, summed).join(requests, and_(*same)).subquery()
     n, flat = groups.c.n, groups.c.low == groups.c.high
     variation = groups.c.squares - groups.c.total * groups.c.total / n
     several = n >= 2

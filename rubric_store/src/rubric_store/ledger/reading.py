@@ -1,13 +1,14 @@
 """Read the ledger: uses page by page for display, and whole runs to recompute rewards from."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, tuple_
 
-from rubric_store.ledger.tables import requests, responses, texts, uses, verdicts
+from rubric_store.ledger.runs import PASS_THRESHOLD
+from rubric_store.ledger.tables import NO_STEP, criteria, requests, responses, texts, uses, verdicts
 from trainer_client.wire.ledger_rows import (
     LEFT_OUT,
     UNCERTAIN,
@@ -23,10 +24,13 @@ from trainer_client.wire.ledger_rows import (
     UseFilter,
     UseRecord,
     UseRow,
+    VerdictOutcome,
     VerdictRow,
 )
 
 _REQUESTS_PER_BATCH = 4000
+_REQUESTS_SEARCHED = 200
+"""Requests in a statement that looks for verdicts."""
 _REQUEST, _RESPONSE, _USE = len(requests.columns), len(responses.columns), len(uses.columns)
 
 VERDICT_JOIN = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest)
@@ -86,6 +90,31 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
 
 def responses_of(connection: Connection, wanted: ResponseFilter) -> list[ResponseRecord]:
     """The responses of a run that match a filter, in order, with all their votes."""
+    if wanted.criterion is None:
+        found = connection.execute(_responses(wanted).limit(wanted.limit)).all()
+    else:
+        found = _responses_by_verdict(connection, wanted, wanted.criterion)
+    records = {}
+    for row in found:
+        request, response = RequestRow(*row[:_REQUEST]), ResponseRow(*row[_REQUEST:])
+        records[response.request, response.place] = ResponseRecord(request, response, [])
+    if records:
+        given = (
+            select(uses, verdicts)
+            .outerjoin(verdicts, VERDICT_JOIN)
+            .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run)
+            .where(uses.c.request.in_({request for request, _ in records}), uses.c.place.in_({p for _, p in records}))
+            .order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
+        )  # not by pairs, which SQLite would look for in all uses of the run
+        for row in connection.execute(given):
+            use = UseRow(*row[:_USE])
+            if (record := records.get((use.request, use.place))) is not None:
+                record.votes.append((use, _verdict(tuple(row[_USE:]))))
+    return list(records.values())
+
+
+def _responses(wanted: ResponseFilter) -> Select[Any]:
+    """Requests and responses that match a filter, whatever their verdicts, in order."""
     same = [responses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
     chosen = (
         select(requests, responses)
@@ -93,7 +122,6 @@ def responses_of(connection: Connection, wanted: ResponseFilter) -> list[Respons
         .join(requests, and_(*same))
         .where(responses.c.project_id == wanted.project_id, responses.c.run == wanted.run)
         .order_by(responses.c.request, responses.c.place)
-        .limit(wanted.limit)
     )
     if wanted.first is not None:
         chosen = chosen.where(requests.c.step >= wanted.first)
@@ -113,23 +141,58 @@ def responses_of(connection: Connection, wanted: ResponseFilter) -> list[Respons
             chosen = chosen.where(column == value)
     if wanted.after is not None:
         chosen = chosen.where(tuple_(*wanted.after) < tuple_(responses.c.request, responses.c.place))
-    records = {}
-    for row in connection.execute(chosen):
-        request, response = RequestRow(*row[:_REQUEST]), ResponseRow(*row[_REQUEST:])
-        records[response.request, response.place] = ResponseRecord(request, response, [])
-    if records:
-        given = (
-            select(uses, verdicts)
-            .outerjoin(verdicts, VERDICT_JOIN)
-            .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run)
-            .where(uses.c.request.in_({request for request, _ in records}), uses.c.place.in_({p for _, p in records}))
-            .order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
-        )  # not by pairs, which SQLite would look for in all uses of the run
-        for row in connection.execute(given):
-            use = UseRow(*row[:_USE])
-            if (record := records.get((use.request, use.place))) is not None:
-                record.votes.append((use, _verdict(tuple(row[_USE:]))))
-    return list(records.values())
+    return chosen
+
+
+_COUNTED: Mapping[VerdictOutcome | None, ColumnElement[int]] = {
+    None: criteria.c.verdicts,
+    "passed": criteria.c.passed,
+    "not passed": criteria.c.verdicts - criteria.c.failed - criteria.c.uncertain - criteria.c.passed,
+    "failed": criteria.c.failed,
+    "uncertain": criteria.c.uncertain,
+}
+"""How many verdicts of an outcome a step has; verdicts that were left out are not counted."""
+
+
+def _responses_by_verdict(connection: Connection, wanted: ResponseFilter, criterion: str) -> list[Any]:
+    """Requests and responses with a verdict on a criterion, found in the steps that have such verdicts by the sums."""
+    keys = select(requests.c.request).where(requests.c.project_id == wanted.project_id, requests.c.run == wanted.run)
+    if wanted.outcome == "left out":
+        keys = keys.where(requests.c.reward_rules.contains('"dropout"', autoescape=True))
+    else:
+        listed = select(criteria.c.step).where(
+            criteria.c.project_id == wanted.project_id, criteria.c.run == wanted.run,
+            criteria.c.criterion == criterion, _COUNTED[wanted.outcome] > 0,
+        )  # fmt: skip
+        steps = set(connection.execute(listed).scalars())
+        if not steps:
+            return []
+        low, high = wanted.first, wanted.last
+        numbers = {step for step in steps if (low is None or step >= low) and (high is None or step <= high)}
+        keys = keys.where(func.coalesce(requests.c.step, NO_STEP).in_(sorted(numbers)))
+    if wanted.after is not None:
+        keys = keys.where(requests.c.request >= wanted.after[0])
+    chosen = _responses(wanted).where(_has_verdict(criterion, wanted.outcome))
+    known = list(connection.execute(keys.order_by(requests.c.request)).scalars())
+    found: list[Any] = []
+    for start in range(0, len(known), _REQUESTS_SEARCHED):
+        part = chosen.where(responses.c.request.in_(known[start : start + _REQUESTS_SEARCHED]))
+        found += connection.execute(part.limit(wanted.limit - len(found)))
+        if len(found) == wanted.limit:
+            break
+    return found
+
+
+def _has_verdict(criterion: str, outcome: VerdictOutcome | None) -> ColumnElement[bool]:
+    """Whether a response has a vote on a criterion that an outcome needs."""
+    own = select(uses.c.slot).where(*RESPONSE_JOIN, uses.c.criterion == criterion)
+    if outcome in ("passed", "not passed"):
+        own = own.join(verdicts, VERDICT_JOIN).where(_STATUS["ok"])
+        passed = verdicts.c.score >= PASS_THRESHOLD
+        own = own.where(passed if outcome == "passed" else or_(~passed, requests.c.votes > 1))
+    elif outcome is not None:
+        own = own.where(_STATUS[outcome.replace(" ", "_")])
+    return own.correlate(responses, requests).exists()
 
 
 def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:

@@ -6,7 +6,7 @@ time. The run is the empty string if the request has none, and so is the protoco
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from trainer_client.wire.rewards import FailureKind, VerdictStatus
 
@@ -419,11 +419,18 @@ class RunCharts(NamedTuple):
     measures: tuple[MeasureBucket, ...] = ()
 
 
+VerdictOutcome = Literal["passed", "not passed", "failed", "uncertain", "left out"]
+"""What a verdict says, as charts count it: a score of 0.5 or more passes."""
+
+
 class ResponseFilter(NamedTuple):
     """A filter of a run's responses; None matches all.
 
     Selects rewards of at least `low` and below `high`, or up to `high` if `includes_high`. `request` and `group_id`
     together select one group. `after` is the (request, place) of the last response returned.
+
+    `criterion` selects responses that were judged by a criterion, and `outcome` those with this verdict on it. With
+    several votes, responses with another verdict may be among them.
     """
 
     project_id: str
@@ -436,6 +443,8 @@ class ResponseFilter(NamedTuple):
     status: str | None = None
     request: bytes | None = None
     group_id: str | None = None
+    criterion: str | None = None
+    outcome: VerdictOutcome | None = None
     after: tuple[bytes, int] | None = None
     limit: int = 50
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -15,17 +15,14 @@ from judge_server.ledger.reading import recorded_verdict
 from judge_server.ports import LedgerReader
 from trainer_client.wire import Criterion, Verdict
 from trainer_client.wire.ledger import RewardRules
-from trainer_client.wire.ledger_rows import ResponseFilter, ResponseRecord
+from trainer_client.wire.ledger_rows import ResponseFilter, ResponseRecord, VerdictOutcome
 
 TEXT_LIMIT = 20_000
 """Characters of a text that a page shows, unless the whole is asked for."""
 
 _EXCERPT = 280
-_BATCH = 200
 _MAX_BATCHES = 10
-"""A search for verdicts looks at this many batches of responses, and then offers to go on."""
-
-Outcome = Literal["passed", "not passed", "failed", "uncertain", "left out"]
+"""A search for verdicts reads this many pages of responses, and then offers to go on."""
 
 
 class TextPart(NamedTuple):
@@ -108,16 +105,16 @@ class ShownResponse:
         row = self.record.response
         return f"response-{row.request.hex()}-{row.place}"
 
-    def outcome_of(self, criterion: str) -> Outcome | None:
+    def outcome_of(self, criterion: str) -> VerdictOutcome | None:
         """The verdict on a criterion; None if it was not judged by it."""
         found = next((verdict for verdict in self.verdicts if verdict.criterion == criterion), None)
         return None if found is None else outcome_of(found)
 
 
-_WITHOUT_SCORE: Mapping[str, Outcome] = {"left_out": "left out", "uncertain": "uncertain"}
+_WITHOUT_SCORE: Mapping[str, VerdictOutcome] = {"left_out": "left out", "uncertain": "uncertain"}
 
 
-def outcome_of(verdict: Verdict) -> Outcome:
+def outcome_of(verdict: Verdict) -> VerdictOutcome:
     """What a verdict says, as charts count it: a score of 0.5 or more passes."""
     if verdict.score is None:
         return _WITHOUT_SCORE.get(verdict.status, "failed")
@@ -131,30 +128,29 @@ def group_address(record: ResponseRecord, **also: Value) -> str:
 
 
 async def read_responses(
-    ledger: LedgerReader, wanted: ResponseFilter, criterion: str | None, outcome: str | None
+    ledger: LedgerReader, wanted: ResponseFilter
 ) -> tuple[list[ShownResponse], tuple[bytes, int] | None]:
     """A page of responses, and the place to continue after; None at the end.
 
-    With a criterion, only responses that were judged by it; with an outcome, only those with this verdict on it. The
-    search stops after some thousand responses, with the place to continue after.
+    With a criterion, only responses that were judged by it; with an outcome, only those with this verdict on it.
     """
     found: list[ResponseRecord] = []
-    if criterion is None:
+    if wanted.criterion is None:
         found = await ledger.responses(wanted._replace(limit=wanted.limit + 1))
         more = len(found) > wanted.limit
         found = found[: wanted.limit]
         return (await show_records(ledger, found))[0], _key(found[-1]) if more else None
     after = wanted.after
     for _ in range(_MAX_BATCHES):
-        batch = await ledger.responses(wanted._replace(after=after, limit=_BATCH))
+        batch = await ledger.responses(wanted._replace(after=after))
         for record in batch:
             after = _key(record)
-            told = ShownResponse(record, None, None).outcome_of(criterion)
-            if told is not None and outcome in (None, told):
+            told = ShownResponse(record, None, None).outcome_of(wanted.criterion)
+            if told is not None and wanted.outcome in (None, told):
                 found.append(record)
                 if len(found) == wanted.limit:
                     return (await show_records(ledger, found))[0], after
-        if len(batch) < _BATCH:
+        if len(batch) < wanted.limit:
             return (await show_records(ledger, found))[0], None
     return (await show_records(ledger, found))[0], after
 

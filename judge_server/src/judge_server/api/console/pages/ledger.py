@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from judge_server.api.auth import project_of
 from judge_server.api.console.parameters import choice_parameter, int_parameter, run_parameter, text_parameter
 from judge_server.api.console.rendering import Console
-from judge_server.api.console.responses import Outcome, ShownResponse, outcome_of
+from judge_server.api.console.responses import ShownResponse, outcome_of
 from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.api.console.run_page import FAILURE_MEANINGS, address
 from judge_server.api.ledger import digest_of_reference
@@ -17,7 +17,7 @@ from judge_server.ledger.reading import decode_cursor, encode_cursor, recorded_v
 from judge_server.ledger.rows import digest_bytes, storable_text
 from judge_server.ports import LedgerReader
 from trainer_client.wire import Verdict
-from trainer_client.wire.ledger_rows import ResponseRecord, RunReportQuery, UseFilter, UseRecord
+from trainer_client.wire.ledger_rows import ResponseRecord, RunReportQuery, UseFilter, UseRecord, VerdictOutcome
 from trainer_client.wire.rewards import FailureKind, VerdictStatus
 
 router = PageRouter()
@@ -28,7 +28,7 @@ _MAX_BATCHES = 10
 """A search for verdicts that passed or did not looks at this many batches, and then offers to go on."""
 
 _CRITERIA, _RUNS = 200, 50
-_STATUS: dict[Outcome, VerdictStatus] = {
+_STATUS: dict[VerdictOutcome, VerdictStatus] = {
     "passed": "ok", "not passed": "ok", "failed": "failed", "uncertain": "uncertain", "left out": "left_out",
 }  # fmt: skip
 
@@ -45,7 +45,7 @@ async def ledger(console: Console, request: Request) -> Response:
             return RedirectResponse(address("ledger", run=recent[0].run or ""), 303)
         return console.page(request, "ledger.html.jinja", run=None)
     run, given = run_parameter(request), request.query_params
-    outcome = choice_parameter(request, "outcome", get_args(Outcome))
+    outcome = choice_parameter(request, "outcome", get_args(VerdictOutcome))
     failure = choice_parameter(request, "failure", get_args(FailureKind))
     criterion, rubric = text_parameter(request, "criterion") or None, text_parameter(request, "rubric") or None
     report = await reader.run(RunReportQuery(project, storable_text(run), criteria=_CRITERIA, limit=1))
@@ -62,7 +62,7 @@ async def ledger(console: Console, request: Request) -> Response:
     return console.page(
         request, "ledger.html.jinja", run=run, runs=[one.run or "" for one in recent], report=report, found=found,
         given=given, next_href="" if after is None else address("ledger", run=run, **kept, after=after),
-        outcomes=get_args(Outcome), failures=FAILURE_MEANINGS, record=_record,
+        outcomes=get_args(VerdictOutcome), failures=FAILURE_MEANINGS, record=_record,
     )  # fmt: skip
 
 

@@ -37,9 +37,11 @@ async def responses(console: Console, request: Request) -> Response:
     criterion = text_parameter(request, "criterion") or None
     wanted = ResponseFilter(
         project, storable_text(run), first, last, float_parameter(request, "low"), float_parameter(request, "high"),
-        given.get("includes_high") == "1", status, after=_after(request), limit=_RESPONSES_A_PAGE,
+        given.get("includes_high") == "1", status, criterion=criterion and storable_text(criterion),
+        outcome=outcome if criterion else None,  # type: ignore[arg-type]
+        after=_after(request), limit=_RESPONSES_A_PAGE,
     )  # fmt: skip
-    found, after = await read_responses(ledger, wanted, criterion and storable_text(criterion), outcome)
+    found, after = await read_responses(ledger, wanted)
     report = await ledger.run(RunReportQuery(project, storable_text(run), criteria=_CRITERIA, limit=1))
     if report is None:
         raise no_run(run)
