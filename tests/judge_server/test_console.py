@@ -185,6 +185,15 @@ async def test_numbers_of_charts_are_those_of_the_run_report(recorded: httpx2.As
     assert (await recorded.get("/console/run/nothing.csv", params={"run": "r"})).status_code == 404
 
 
+async def test_the_field_over_run_suggests_the_other_runs(recorded: httpx2.AsyncClient) -> None:
+    for run in ("math/a", "code/b", "math/c"):
+        await judged(recorded, run=run, steps=1)
+    text = await page(recorded, "run", run="math/a")
+    (suggested,) = re.findall(r'hx-get="([^"]*run/others[^"]*)"', text)
+    shown = (await recorded.get(html.unescape(suggested))).text
+    assert re.findall(r'<option value="([^"]*)"', shown) == ["math/c", "code/b"]
+
+
 async def test_responses_are_found_by_the_verdict_on_a_criterion(recorded: httpx2.AsyncClient) -> None:
     await judged(recorded)
     verdicts = (await recorded.get("/v1/verdicts", params={"run": "r", "criterion": "fact"})).json()["verdicts"]

@@ -15,6 +15,7 @@ from judge_server.evaluation.labelling import JUDGE, agreements, consensus, labe
 from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, request, verdict
 from trainer_client.wire import Criterion
 from trainer_client.wire.ledger_rows import LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
+from trainer_client.wire.monitors import MonitorFinding
 
 PLAIN = {RUBRIC: (Criterion(id="c0", description="Is short."),)}
 SHADOW = {RUBRIC: (Criterion(id="c0", description="Is short.", shadow=True),)}
@@ -37,6 +38,17 @@ def numbers(uses: Sequence[UseRecord], **options: object) -> list[int]:
     """Which uses are offered, in which order."""
     ranked = rank(uses, options.pop("rubrics", PLAIN), **options)  # type: ignore[arg-type]
     return [int.from_bytes(one.use.request.request, "big") for one in ranked]
+
+
+def test_verdicts_on_a_criterion_that_a_monitor_warns_about_come_early_from_the_step_it_began() -> None:
+    about = {"message": "m", "action": "a", "evidence": {}, "step": 9}
+    found = MonitorFinding(monitor="shadow_divergence", severity="critical", subject="c0", began=1, **about)
+    sure, close = judged(1, said(0.99)), judged(2, said(0.6))
+    assert numbers([sure, close], findings=[found]) == [2, 1]
+    assert numbers([sure, judged(3, said(0.9))], findings=[found]) == [3, 1]
+    assert numbers([sure, close], findings=[found], why="monitor") == [2, 1]
+    for other in ({"began": 2}, {"subject": "c1"}, {"subject": None}, {"severity": "info"}):
+        assert numbers([sure, close], findings=[found.model_copy(update=other)], why="monitor") == []
 
 
 def test_the_probability_nearest_to_one_half_comes_first() -> None:

@@ -14,17 +14,20 @@ from judge_server.evaluation.labelled import MET_FROM, Example, examples_of
 from judge_server.ports import LabelStore
 from trainer_client.wire import Criterion
 from trainer_client.wire.ledger_rows import UNCERTAIN, LabelFilter, LabelledUse, LabelRow, UseRecord, VerdictRow
+from trainer_client.wire.monitors import MonitorFinding, Severity
 
 if TYPE_CHECKING:
     from judge_server.evaluation.metrics import Estimate
 
-Reason: TypeAlias = Literal["close", "disagreement", "shadow"]
-"""Why a verdict is worth labelling: its probability is near 0.5; judges of a cascade or panel, or votes, disagree; or a
-shadow criterion contradicts the reward."""
+Reason: TypeAlias = Literal["close", "disagreement", "shadow", "monitor"]
+"""Why a verdict is worth labelling: its probability is near 0.5; judges of a cascade or panel, or votes, disagree; a
+shadow criterion contradicts the reward; or a monitor warns about the criterion since a step before it."""
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
 _CLOSE = 0.5
 _MAX_ID = 256
+_WARNED: Mapping[Severity, float] = {"critical": 0.9, "warning": 0.7}
+_WARNED_AND_CLOSE = 0.1
 
 
 class Candidate(NamedTuple):
@@ -45,7 +48,11 @@ class Candidate(NamedTuple):
 
 
 def rank(
-    uses: Iterable[UseRecord], rubrics: Mapping[bytes, Sequence[Criterion]], *, why: Reason | None = None
+    uses: Iterable[UseRecord],
+    rubrics: Mapping[bytes, Sequence[Criterion]],
+    *,
+    why: Reason | None = None,
+    findings: Sequence[MonitorFinding] = (),
 ) -> list[Candidate]:
     """Return the verdicts that may be labelled, the one with the most doubt first.
 
@@ -55,6 +62,7 @@ def rank(
         uses: verdicts of judges that did not fail.
         rubrics: the criteria by the digest of the rubric; those that are absent count as not shadow.
         why: return only verdicts that are worth labelling for this reason.
+        findings: what the monitors of the run find.
     """
     shadows = {digest: {one.id: one for one in criteria if one.shadow} for digest, criteria in rubrics.items()}
     found: dict[bytes, Candidate] = {}
@@ -65,6 +73,8 @@ def rank(
             probability = sum(_probability(one) for one in judged) / len(judged)
             shadow = shadows.get(use.response.rubric or b"", {}).get(first.criterion)
             reasons = dict(_reasons(use, judged, probability, shadow))
+            if warned := _warned(use, findings):
+                reasons["monitor"] = warned + _WARNED_AND_CLOSE * _closeness(probability)
             doubt = max([_closeness(probability), *reasons.values()])
             found[first.digest] = Candidate(use, doubt, reasons, probability)
     chosen = [one for one in found.values() if why is None or why in one.reasons]
@@ -88,6 +98,13 @@ def _reasons(
         contradiction = min(1.0, abs(min(1.0, max(0.0, reward)) - good))
         if contradiction >= _CLOSE:
             yield "shadow", contradiction
+
+
+def _warned(use: UseRecord, findings: Sequence[MonitorFinding]) -> float:
+    """The doubt about a verdict because of what monitors find about its criterion at its step; 0 without a finding."""
+    step, criterion = use.request.step, use.votes[0][0].criterion
+    own = [one for one in findings if one.subject == criterion and (one.began is None or one.began <= (step or 0))]
+    return max([_WARNED.get(one.severity, 0.0) for one in own], default=0.0)
 
 
 def _closeness(probability: float) -> float:

@@ -22,11 +22,13 @@ from trainer_client.wire.ledger_rows import (
     UseRecord,
     VerdictKey,
 )
+from trainer_client.wire.monitors import MonitorFinding
 
 REASONS: Mapping[Reason, str] = {
     "close": "the probability is close to 0.5",
     "disagreement": "judges or votes disagree",
     "shadow": "a shadow criterion contradicts the reward",
+    "monitor": "a monitor warns about this criterion",
 }
 _DIFFERENCES = 25
 
@@ -104,7 +106,14 @@ class Queue(NamedTuple):
     looked_at: int
 
 
-async def read_queue(labels: LabelStore, wanted: RecentFilter, labeller: str, why: Reason | None, at: int) -> Queue:
+async def read_queue(
+    labels: LabelStore,
+    wanted: RecentFilter,
+    labeller: str,
+    why: Reason | None,
+    at: int,
+    findings: Sequence[MonitorFinding] = (),
+) -> Queue:
     """The verdict at a place of the queue of those that a person has not labelled."""
     uses = await labels.recent_uses(wanted)
     given = {
@@ -115,7 +124,7 @@ async def read_queue(labels: LabelStore, wanted: RecentFilter, labeller: str, wh
     stored = await labels.texts(wanted.project_id, sorted(digests)) if digests else {}
     rubrics = {digest: read_criteria(text) or () for digest, text in stored.items()}
     left = [use for use in uses if use.votes[0][0].digest not in done and use.response.rubric in rubrics]
-    ranked = await run_in_thread(lambda: rank(left, rubrics, why=why))
+    ranked = await run_in_thread(lambda: rank(left, rubrics, why=why, findings=findings))
     if at >= len(ranked):
         return Queue(None, len(ranked), len(uses))
     chosen = ranked[at]

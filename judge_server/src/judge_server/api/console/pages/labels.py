@@ -26,6 +26,7 @@ from judge_server.errors import InvalidRequest
 from judge_server.evaluation.labelling import REASONS as REASON_NAMES
 from judge_server.evaluation.labelling import judge_says, labelled_groups
 from judge_server.ledger.rows import storable_text
+from judge_server.monitoring.monitors import monitor_run
 from trainer_client.wire import DEFAULT_JUDGE
 from trainer_client.wire.ledger_rows import LabelFilter, RecentFilter, RunReportQuery, VerdictKey
 
@@ -87,7 +88,12 @@ async def queue(console: Console, request: Request) -> Response:
         raise NotFound(f"This project's ledger has no record of run {run!r}. The page of labels lists runs to label.")
     labeller = identity_of(request).actor
     wanted = RecentFilter(project, storable_text(run), first, last, criterion and storable_text(criterion))
-    shown = await read_queue(store, wanted, labeller, why, at)  # type: ignore[arg-type]
+    thresholds = console.service.monitor_thresholds
+    monitored = await monitor_run(
+        console.service.readable_ledger(), project, storable_text(run), thresholds, until_step=last
+    )
+    findings = monitored.findings if monitored else ()
+    shown = await read_queue(store, wanted, labeller, why, at, findings)  # type: ignore[arg-type]
 
     def here(at: int, **also: str) -> str:
         given = {"first": first, "last": last, "criterion": criterion, "why": why, "at": at or None}

@@ -17,6 +17,7 @@ from trainer_client.wire.ledger_rows import RunChartQuery, RunReportQuery
 router = PageRouter()
 
 _CRITERIA, _ALL_CRITERIA = 25, 200
+_SUGGESTED_RUNS = 30
 _CHARTS = ("reward", "histogram", "criteria", "failures", "measures", "cost")
 _COUNTED_CHARTS = ("reward", "histogram")
 """The charts whose numbers are counted from the responses of the run."""
@@ -31,6 +32,16 @@ async def run(console: Console, request: Request) -> Response:
         request, "run.html.jinja", report=report, view=view, changes=await _changes(console, request, view),
         around=int_parameter(request, "around"), all_criteria_href=address("run", **kept, criteria="all"),
     )  # fmt: skip
+
+
+@router.get("/run/others")
+async def others(console: Console, request: Request) -> Response:
+    """The latest other runs as suggestions, those under the same prefix, such as `math/`, first."""
+    own = run_parameter(request)
+    found = await console.service.readable_ledger().runs(project_of(request), limit=_SUGGESTED_RUNS)
+    names = [one.run for one in found.runs if one.run and one.run != own]
+    names.sort(key=lambda name: name.rpartition("/")[0] != own.rpartition("/")[0])
+    return console.page(request, "run_names.html.jinja", names=names)
 
 
 @router.get("/run/{chart}.csv")
