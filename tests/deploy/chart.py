@@ -24,7 +24,7 @@ def template(*arguments: str) -> "Any":
 @cache
 def text(values: str, *more: str) -> str:
     """The chart with one value set, as YAML; `more` are further arguments."""
-    rendered = template("--values", str(FOLDER / f"ci/{values}.yaml"), *more)
+    rendered = template("--values", str(FOLDER / f"ci/{values}-values.yaml"), *more)
     assert rendered.returncode == 0, rendered.stderr
     given: str = rendered.stdout
     return given

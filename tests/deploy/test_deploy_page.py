@@ -27,8 +27,12 @@ def test_every_scope_of_a_key_exists() -> None:
 
 
 def test_every_value_set_is_offered() -> None:
-    offered = {name for span in code_spans(PAGE) for name in re.findall(r"^helm/adjudge/ci/(.+)\.yaml$", span)}
-    assert offered == set(VALUE_SETS) == {path.stem for path in (ROOT / "helm/adjudge/ci").glob("*.yaml")}
+    offered = {name for span in code_spans(PAGE) for name in re.findall(r"^helm/adjudge/ci/(.+)-values\.yaml$", span)}
+    assert (
+        offered
+        == set(VALUE_SETS)
+        == {path.stem.removesuffix("-values") for path in (ROOT / "helm/adjudge/ci").glob("*.yaml")}
+    )
 
 
 @needs_tools
@@ -73,7 +77,7 @@ def test_the_notes_make_the_first_key_in_a_pod_that_has_the_database(toolbox: bo
     values = ("--set", f"toolbox.enabled={str(toolbox).lower()}")
     installed = run(
         HELM, "install", "adjudge", FOLDER, "--namespace", NAMESPACE, "--dry-run=client",
-        "--values", FOLDER / "ci/production.yaml", *values,
+        "--values", FOLDER / "ci/production-values.yaml", *values,
     )  # fmt: skip
     assert installed.returncode == 0, installed.stderr
     (name,) = re.findall(r"exec deploy/(\S+) -- adjudge keys create", installed.stdout.partition("NOTES:")[2])

@@ -44,7 +44,7 @@ def test_it_fails_where_nobody_answers() -> None:
 
 @needs_tools
 def test_the_pod_runs_this_very_script_with_what_it_reads() -> None:
-    pod = dict(containers("production"))["Pod/adjudge-test-score/score"]
+    pod = dict(containers("production"))["Pod/adjudge-test-score/test"]
     assert pod["args"][0].strip() == SCRIPT.read_text(encoding="utf-8").strip()
     assert environment(pod).keys() == {"ADJUDGE_URL", "ADJUDGE_API_KEY"}
 

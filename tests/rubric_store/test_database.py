@@ -18,7 +18,7 @@ from tests.rubric_store.examples import rubric
         ("", "write sqlite"),
         ("rubrics.db", "write sqlite"),
         ("sqlite:///rubrics.db", "write sqlite\\+aiosqlite:///path"),
-        ("postgresql://u:hush@db/x", "or postgresql\\+psycopg://"),
+        ("postgresql+asyncpg://u:hush@db/x", "or postgresql\\+psycopg://"),
         ("mysql://u:hush@db/x", "or postgresql\\+psycopg://"),
         ("sqlite+aiosqlite://", "must use a file"),
         ("sqlite+aiosqlite:///:memory:", "must use a file"),

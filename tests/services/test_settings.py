@@ -84,3 +84,25 @@ def test_the_queue_is_shared_as_the_environment_says(data_dir: Path, monkeypatch
 
 def test_every_setting_is_described() -> None:
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://valkey:6379/1", "redis://:p%40ss%2Fw%3Ard@valkey:6379/1"),
+        ("rediss://app@valkey/0?a=b", "rediss://app:p%40ss%2Fw%3Ard@valkey/0?a=b"),
+        ("redis://:own@valkey/1", "redis://:own@valkey/1"),
+        ("memory://", "memory://"),
+    ],
+)
+def test_a_password_beside_a_url_is_the_urls_unless_it_has_its_own(
+    url: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for store in ("CACHE", "QUEUE"):
+        monkeypatch.setenv(f"ADJUDGE_{store}_PASSWORD", "p@ss/w:rd")
+        monkeypatch.setenv(f"ADJUDGE_{store}_URL", url)
+    monkeypatch.setenv("ADJUDGE_DATABASE_PASSWORD", "other")
+    monkeypatch.setenv("ADJUDGE_DATABASE_URL", "postgresql://adjudge@db:5432/adjudge")
+    settings = Settings()
+    assert settings.cache_url == settings.queue_url == expected
+    assert settings.store_url == "postgresql://adjudge:other@db:5432/adjudge"

@@ -1,30 +1,99 @@
-{{/* Names and labels. */}}
+{{/* Names, labels, images, and what is taken from secrets. */}}
+{{- define "adjudge.chart" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{/* The name of the release's objects; the longest has 22 characters more. */}}
 {{- define "adjudge.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- $chart := include "adjudge.chart" . }}
+{{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains $chart .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-%s" .Release.Name $chart | trunc 40 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
 {{/* Takes (list root component). */}}
 {{- define "adjudge.selector" -}}
-app.kubernetes.io/name: {{ (index . 0).Chart.Name }}
+app.kubernetes.io/name: {{ include "adjudge.chart" (index . 0) }}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{- define "adjudge.labels" -}}
-{{ include "adjudge.selector" . }}
-app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Version }}
+{{- $root := index . 0 }}
+{{- $own := include "adjudge.selector" . | fromYaml }}
+{{- $_ := set $own "app.kubernetes.io/version" $root.Chart.AppVersion }}
+{{- $_ := set $own "app.kubernetes.io/managed-by" $root.Release.Service }}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version) }}
+{{- toYaml (merge $own $root.Values.commonLabels) }}
 {{- end }}
 
-{{/* Takes (list root image). */}}
-{{- define "adjudge.image" -}}
-{{- $images := (index . 0).Values.images }}
-{{- with index $images.digests (index . 1) -}}
-{{ $images.registry }}/adjudge-{{ index $ 1 }}@{{ . }}
-{{- else -}}
-{{ $images.registry }}/adjudge-{{ index . 1 }}:{{ $images.tag | default (index . 0).Chart.AppVersion }}
+{{/* The metadata of an object. Takes (list root component name), and optionally annotations and labels of its own. */}}
+{{- define "adjudge.metadata" -}}
+{{- $root := index . 0 }}
+{{- $annotations := dict }}
+{{- if gt (len .) 3 }}{{ $annotations = deepCopy (index . 3) }}{{ end }}
+name: {{ index . 2 }}
+namespace: {{ $root.Release.Namespace }}
+labels: {{- include "adjudge.labels" (list $root (index . 1)) | nindent 2 }}
+  {{- if gt (len .) 4 }}{{ with index . 4 }}{{ toYaml . | nindent 2 }}{{ end }}{{ end }}
+{{- with merge $annotations $root.Values.commonAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* One of the chart's own images. Takes (list root image). */}}
+{{- define "adjudge.image" -}}
+{{- $root := index . 0 }}
+{{- $images := $root.Values.images }}
+{{- $registry := $root.Values.global.imageRegistry | default $images.registry }}
+{{- $image := printf "%s/adjudge-%s" (required "images.registry must be set: where the images of docker/Dockerfile were pushed" $registry) (index . 1) }}
+{{- with index $images.digests (index . 1) }}{{ $image }}@{{ . }}{{ else }}{{ $image }}:{{ $images.tag | default $root.Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/* Somebody else's image. Takes (list root image). */}}
+{{- define "adjudge.foreignImage" -}}
+{{- with (index . 0).Values.global.imageRegistry }}{{ . }}/{{ end }}{{ index . 1 }}
+{{- end }}
+
+{{- define "adjudge.secret" -}}
+{{- required "existingSecret must be set: the name of a Secret with fence-secret, judge-token and the like, see README.md" .Values.existingSecret }}
+{{- end }}
+
+{{/* The Secret with the bootstrap key. */}}
+{{- define "adjudge.bootstrapSecret" -}}
+{{- $bootstrap := .Values.bootstrapKey }}
+{{- if $bootstrap.existingSecret }}{{ $bootstrap.existingSecret }}
+{{- else if $bootstrap.generate }}{{ include "adjudge.name" . }}-bootstrap-key
+{{- else }}{{ include "adjudge.secret" . }}{{ end }}
+{{- end }}
+
+{{/* A variable from a key of a Secret. Takes (list NAME secret key), and true if the key may be missing. */}}
+{{- define "adjudge.fromSecret" -}}
+- name: {{ index . 0 }}
+  valueFrom: {secretKeyRef: {name: {{ index . 1 }}, key: {{ index . 2 }}{{ if gt (len .) 3 }}, optional: true{{ end }}}}
+{{- end }}
+
+{{/* The URL of a store, or its password and a URL without one. Takes (list root store), as in "database". */}}
+{{- define "adjudge.storeEnv" -}}
+{{- $root := index . 0 }}
+{{- $store := index $root.Values (index . 1) }}
+{{- $secret := $store.existingSecret | default (include "adjudge.secret" $root) }}
+{{- $name := printf "ADJUDGE_%s" (upper (index . 1)) }}
+{{- if $store.passwordKey }}
+{{- $host := required (printf "%s.host must be set with %s.passwordKey" (index . 1) (index . 1)) $store.host }}
+{{- $user := empty $store.user | ternary "" (printf "%s@" $store.user) }}
+{{- $options := empty $store.options | ternary "" (printf "?%s" $store.options) }}
+{{- include "adjudge.fromSecret" (list (printf "%s_PASSWORD" $name) $secret $store.passwordKey) }}
+- name: {{ $name }}_URL
+  value: {{ printf "%s://%s%s:%d/%s%s" ($store.scheme | default "postgresql") $user $host (int $store.port) $store.name $options | quote }}
+{{- else }}
+{{- include "adjudge.fromSecret" (list (printf "%s_URL" $name) $secret $store.urlKey) }}
+{{- end }}
+{{- end }}
+
+{{/* The hub's token, for models that are gated; the secret need not hold one. */}}
+{{- define "adjudge.hubToken" -}}
+{{- include "adjudge.fromSecret" (list "HF_TOKEN" (include "adjudge.secret" .) "hf-token" true) }}
 {{- end }}
 
 {{/* Where the api finds judges: all that there may be, since those that are not up are left out and asked again. */}}
@@ -47,24 +116,7 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- end }}
 {{- end }}
 
-{{/* Environment from the secret: takes (list root NAME key NAME key …). */}}
-{{- define "adjudge.secretEnv" -}}
-{{- $secret := (index . 0).Values.secret }}
-{{- $rest := rest . }}
-{{- range $index := until (div (len $rest) 2 | int) }}
-- name: {{ index $rest (mul 2 $index) }}
-  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: {{ index $rest (add1 (mul 2 $index)) }}}}
-{{- end }}
-{{- end }}
-
-{{/* The hub's token, for models that are gated; the secret need not hold one. */}}
-{{- define "adjudge.hubToken" -}}
-- name: HF_TOKEN
-  valueFrom: {secretKeyRef: {name: {{ .Values.secret }}, key: hf-token, optional: true}}
-{{- end }}
-
-{{- define "adjudge.settings" -}}
-{{- range $name, $value := .Values.settings }}
-- {name: {{ $name }}, value: {{ $value | quote }}}
-{{- end }}
+{{/* Where the api is, for pods of the release. */}}
+{{- define "adjudge.url" -}}
+http://{{ include "adjudge.name" . }}-api:{{ .Values.api.service.port }}
 {{- end }}

@@ -110,6 +110,7 @@ def timeout_error(seconds: float) -> psycopg.OperationalError:
 
 SQLITE = "sqlite+aiosqlite"
 POSTGRESQL = "postgresql+psycopg"
+_POSTGRESQL_WITHOUT_DRIVER = ("postgresql", "postgres")
 WRITES = "rubric_store_writes"
 """Execution option: this transaction will write, so SQLite takes its write lock when it begins."""
 
@@ -142,6 +143,8 @@ def read_url(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError:
         raise DatabaseURLError(f"this is not a database URL; write {SQLITE}:///path or {POSTGRESQL}://…") from None
+    if parsed.drivername in _POSTGRESQL_WITHOUT_DRIVER:
+        parsed = parsed.set(drivername=POSTGRESQL)
     if parsed.drivername == SQLITE:
         _check_sqlite_file(parsed.database)
     elif parsed.drivername != POSTGRESQL:

@@ -6,9 +6,19 @@ from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from platformdirs import user_data_path
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettings
 
@@ -85,9 +95,15 @@ class Settings(BaseSettings):
         default=user_data_path("adjudge"),
         description="Folder of local files: the SQLite database, the fence secret, the ledger's spool.",
     )
+    database_password: SecretStr | None = Field(
+        default=None, description="Password in ADJUDGE_DATABASE_URL, for a URL without one."
+    )
     database_url: str | None = Field(
         default=None,
-        description="sqlite+aiosqlite:///… or postgresql+psycopg://…; by default a SQLite file in data_dir.",
+        description="sqlite+aiosqlite:///… or postgresql://…; by default a SQLite file in data_dir.",
+    )
+    cache_password: SecretStr | None = Field(
+        default=None, description="Password in ADJUDGE_CACHE_URL, for a URL without one."
     )
     cache_url: str = Field(default="memory://", description="memory:// or redis://HOST:PORT/DB.")
     engine_url: str = Field(
@@ -177,6 +193,9 @@ class Settings(BaseSettings):
         ge=2**20,
         description="Bytes of ledger rows that may wait in data_dir while the database cannot be written.",
     )
+    queue_password: SecretStr | None = Field(
+        default=None, description="Password in ADJUDGE_QUEUE_URL, for a URL without one."
+    )
     queue_url: str = Field(
         default="memory://",
         description="Queue of operations: memory:// (this process runs them) or redis://HOST:PORT/DB (workers do).",
@@ -231,6 +250,19 @@ class Settings(BaseSettings):
     @classmethod
     def _empty_secret_to_none(cls, value: object) -> object:
         return None if value == "" else value
+
+    @field_validator("database_url", "cache_url", "queue_url")
+    @classmethod
+    def _add_password(cls, url: str | None, info: ValidationInfo) -> str | None:
+        password: SecretStr | None = info.data.get((info.field_name or "").replace("_url", "_password"))
+        if url is None or not password:
+            return url
+        parts = urlsplit(url)
+        if parts.hostname is None or parts.password is not None:
+            return url
+        user, _, address = parts.netloc.rpartition("@")
+        quoted = quote(password.get_secret_value(), safe="")
+        return urlunsplit(parts._replace(netloc=f"{user}:{quoted}@{address}"))
 
     @field_validator("engine_batches")
     @classmethod

@@ -108,8 +108,8 @@ class TenantStore(BaseRepository):
             if (await connection.execute(added)).one_or_none() is not None:
                 await self._add_audit_entry(connection, project_id, "key.created", key_id, None, " ".join(scopes))
                 return key, True
-            this = select(*_KEY, api_keys.c.key_id.label("id"), api_keys.c.secret_digest)
-            stored = (await connection.execute(this.where(api_keys.c.key_id == key_id))).one()
+            this = _keys().add_columns(api_keys.c.secret_digest).where(api_keys.c.key_id == key_id)
+            stored = (await connection.execute(this)).one()
         if stored.secret_digest != digest:
             raise ValueError(f"another key with the id {key_id!r} exists; generate a new key, with an id of its own")
         return _key(stored), False
