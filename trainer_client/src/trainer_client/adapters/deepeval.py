@@ -66,15 +66,18 @@ class RubricMetric(BaseMetric):  # type: ignore[misc]
         return self.name
 
     def _forget(self) -> None:
-        self.score, self.reason, self.success, self.error = None, None, None, None
-        self.score_breakdown = {}
+        self.score: float | None = None
+        self.reason: str | None = None
+        self.success: bool | None = None
+        self.error: str | None = None
+        self.score_breakdown: dict[str, float] = {}
 
     def _read(self, scored: Scored) -> float:
         self.reason = scored.explanation or None
         self.score_breakdown = scored.scores
-        self.score = self.scorer.require(scored)
-        self.success = self.score >= self.threshold
-        return self.score
+        score = self.scorer.require(scored)
+        self.score, self.success = score, score >= self.threshold
+        return score
 
 
 def _row(test_case: LLMTestCase) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from trainer_client.adapters.scorer import RubricScorer
 __all__ = ["rubric_scorer"]
 
 
-@scorer(metrics=[mean(), stderr()], name="adjudge_rubric")
+@scorer(metrics=[mean(), stderr()], name="adjudge_rubric")  # type: ignore[untyped-decorator]
 def rubric_scorer(client: str | None = None, rubric: Any = None, **options: Any) -> Scorer:
     """Score samples by a rubric.
 

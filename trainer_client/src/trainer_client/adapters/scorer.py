@@ -183,7 +183,7 @@ class RubricScorer:
         return scored.reward
 
     async def _score(
-        self, prompts: Sequence[Any], responses: Sequence[Any], columns: dict[str, Sequence[Any]], step: int | None
+        self, prompts: Sequence[Any], responses: Sequence[Any], columns: Mapping[str, Sequence[Any]], step: int | None
     ) -> list[Scored]:
         self._warn_about_lookalikes(columns)
         rows = read_rows(
@@ -218,7 +218,7 @@ class RubricScorer:
 def _failures(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
     if answer is None:
         return (kind,)
-    kinds = [
+    kinds: list[str] = [
         verdict.failure.kind if verdict.failure else "engine"
         for verdict in answer.verdicts
         if verdict.status == "failed"

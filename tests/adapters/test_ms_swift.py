@@ -1,0 +1,55 @@
+"""The reward function in the function of Swift that computes its trainers' rewards."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from tests.adapters.conftest import ANSWER, REWARDS, RIGHT, RUBRIC, WRONG, missing
+
+pytest.importorskip("swift.rl_core.grpo_algorithm", reason=missing("ms-swift"))
+
+import torch
+from swift.rewards import orms
+from swift.rl_core.data import GRPOSample
+from swift.rl_core.grpo_algorithm import compute_rewards_per_func
+
+from trainer_client.adapters import NoReward
+from trainer_client.adapters.ms_swift import rubric_orm
+
+pytestmark = pytest.mark.adapters
+
+
+def rewards(orm, texts, **columns):
+    """What Swift makes of these completions; the class is made as its trainer makes it."""
+    orms["rubric"] = orm
+    function = orms["rubric"](args=SimpleNamespace(run_name="swift"))
+    samples = [
+        GRPOSample.from_row(
+            {
+                "messages": [{"role": "user", "content": "7 * 2?"}, {"role": "assistant", "content": text}],
+                "prompt_id": "p",
+                "request_id": str(place),
+                **{name: values[place] for name, values in columns.items()},
+            }
+        )
+        for place, text in enumerate(texts)
+    ]
+    state = SimpleNamespace(global_step=3)
+    found = compute_rewards_per_func(samples, [function], None, torch.device("cpu"), trainer_state=state)
+    return found[:, 0].tolist(), type(function).__name__
+
+
+def test_swift_computes_the_rubrics_rewards(url):
+    assert rewards(rubric_orm(url, RUBRIC, name="Style"), list(REWARDS)) == (list(REWARDS.values()), "Style")
+
+
+def test_columns_of_the_dataset_bring_a_rubric_and_a_ground_truth(url):
+    columns = {"rubric": [ANSWER] * 2, "ground_truth": ["14"] * 2}
+    assert rewards(rubric_orm(url), [RIGHT, WRONG], **columns)[0] == [1.0, 0.0]
+
+
+def test_what_could_not_be_judged_is_an_error_since_swift_would_count_0(away):
+    with pytest.raises(NoReward, match="unreachable"):
+        rewards(rubric_orm(rubric=RUBRIC, **away), ["14"])
+    assert torch.tensor([[math.nan]]).nansum(dim=1).item() == 0.0  # as swift/rl_core/advantage.py sums
