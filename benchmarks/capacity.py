@@ -88,14 +88,15 @@ class Simulation:
     async def _train(self, number: int, interval: float) -> None:
         loop, caller = asyncio.get_running_loop(), Caller(f"run-{number}")
         await asyncio.sleep(self._random.uniform(0, interval))
-        for _ in range(self._steps):
+        for step in range(self._steps):
+            if step:
+                await asyncio.sleep(max(0.0, interval - self._plan.alone_s))
             began = loop.time()
             drawn = self._random.choices(self._batches, k=self._demand.responses)
             async with asyncio.TaskGroup() as group:
                 for one in drawn:
                     group.create_task(self._judge(caller, one))
             self._waited.append(loop.time() - began)
-            await asyncio.sleep(max(0.0, interval - self._plan.alone_s))
 
     async def _judge(self, caller: Caller, one: Sized) -> None:
         calls = len(one.batch.calls)

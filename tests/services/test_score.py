@@ -132,3 +132,14 @@ def test_a_running_service_can_do_the_judging(tmp_path: Path, rubric: str, share
 def test_an_empty_file_and_an_unknown_mode_are_refused(tmp_path: Path, rubric: str) -> None:
     assert score(lines(tmp_path), "--rubric", rubric)[0].exit_code != 0
     assert score(lines(tmp_path, GROUP), "--rubric", rubric, "--mode", "best")[0].exit_code != 0
+
+
+def test_a_ranking_is_asked_for_whole_groups_and_its_position_bias_is_shown(tmp_path: Path, rubric: str) -> None:
+    file = lines(tmp_path, GROUP, GROUP | {"id": "g2", "responses": ["yes", "no", "maybe"]})
+    options = [file, "--rubric", rubric, "--mode", "ranking", "--schedule", "swiss"]
+    result, groups = score(*options)
+    assert result.exit_code == 0
+    assert [(group.id, group.ranking.pairs) for group in groups if group.ranking] == [("g1", 1), ("g2", 2)]
+    assert "5 responses" in result.stderr
+    shown = RUN.invoke(app, ["score", *options, "--table", "--engine", "scripted://hash"])
+    assert "position bias: the response shown first was preferred in" in shown.stdout

@@ -1,8 +1,13 @@
 """From the work of a response and an engine's rates to replicas, time in the queue and cost.
 
-A training step asks for the judgements of all its responses at once, and the fair queue shares the replicas among the
-steps that wait. So a step that takes T seconds alone takes T / (1 - rho), where rho is the share of the time in which
-the replicas work for other runs (processor sharing). `python -m benchmarks.capacity` compares this with the queue.
+A training step asks for the judgements of all its responses at once, and a response is judged by one replica. Alone, a
+step of n responses of s seconds takes T = s ceil(n / c) on c replicas. With other runs, which keep the replicas busy
+for the share rho of the time, it waits about
+
+    T rho^(sqrt(2 (k + 1)) - 1) / (k (1 - rho)), with k = max(1, c / n)
+
+which is Sakasegawa's approximation (1977, Ann. Inst. Statist. Math. 29:67-75) for k servers of whole steps; with k = 1
+it is processor sharing, T / (1 - rho) in all. `python -m benchmarks.capacity` compares this with the queue.
 """
 
 import math
@@ -55,15 +60,26 @@ def estimate(demand: Demand, seconds_per_response: float, gpus_per_replica: int)
         gpus_per_replica: the GPUs of a replica.
 
     Raises:
-        ValueError: a number is not above 0.
+        ValueError: a number is not above 0, or one response takes longer than a step may.
     """
     if min(demand.runs, demand.steps_per_hour, demand.responses, demand.judging_s, seconds_per_response) <= 0:
         raise ValueError("runs, steps per hour, responses, seconds and the work of a response must be above 0")
-    work = demand.responses * seconds_per_response
-    load = demand.runs * demand.steps_per_hour * work / 3600
-    others = load * (demand.runs - 1) / demand.runs
-    # work / c / (1 - others / c) <= judging_s, solved for c
-    replicas = max(1, math.ceil(load / MOST_BUSY), math.ceil(work / demand.judging_s + others - 1e-9))
-    alone = work / replicas
-    queued = alone / (1 - others / replicas) - alone
-    return Estimate(replicas, replicas * gpus_per_replica, load / replicas, alone, queued)
+    if seconds_per_response > demand.judging_s:
+        raise ValueError(
+            f"judging one response takes {seconds_per_response:.3g} s and a step may take {demand.judging_s:.3g} s; "
+            "allow more seconds, or take a faster judge or fewer criteria"
+        )
+    load = demand.runs * demand.steps_per_hour * demand.responses * seconds_per_response / 3600
+    replicas = max(1, math.ceil(load / MOST_BUSY - 1e-9))
+    while True:
+        alone = seconds_per_response * math.ceil(demand.responses / replicas)
+        queued = alone * _waits(load * (1 - 1 / demand.runs) / replicas, max(1.0, replicas / demand.responses))
+        if alone + queued <= demand.judging_s:
+            return Estimate(replicas, replicas * gpus_per_replica, load / replicas, alone, queued)
+        replicas += 1
+
+
+def _waits(busy: float, servers: float) -> float:
+    """Return the mean wait as a multiple of the time of a step."""
+    exponent: float = math.sqrt(2 * (servers + 1)) - 1
+    return float(busy**exponent / (servers * (1 - busy)))

@@ -14,6 +14,7 @@ from adjudge_services.cli.options import (
     ModeOption,
     RankingSchedule,
     RubricOption,
+    copy_input,
     input_argument,
 )
 
@@ -362,7 +363,14 @@ def audit(
 
 @implemented_by("adjudge_services.cli.operating.plan:plan")
 def plan(
-    file: Annotated[Path, input_argument("JSONL sample with a group per line: prompt, responses, …")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="A sample with a group per row (prompt, responses, …), as JSONL, CSV or Parquet: a path, a URL, or - "
+            "for JSONL on standard input.",
+            callback=copy_input,
+        ),
+    ],
     rubric: RubricOption = None,
     mode: ModeOption = "weighted_mean",
     protocol: Annotated[

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from adjudge_services.cli.options import JudgingProtocol, RankingSchedule, RewardMode
 from adjudge_services.cli.output import exit_with_error, format_seconds, out, print_json, print_refused_lines
+from adjudge_services.cli.scoring.row_files import RowFile
 from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, read_groups, read_rubric_argument
 from adjudge_services.judges import build_engine, build_judge, load_judge
 from adjudge_services.settings import Settings
@@ -83,7 +83,7 @@ class Wanted(NamedTuple):
 
 
 def plan(
-    file: Path,
+    file: str,
     rubric: str | None,
     mode: RewardMode,
     protocol: JudgingProtocol | None,
@@ -105,11 +105,14 @@ def plan(
     """Run `adjudge plan`."""
     if check and rates is not None:
         exit_with_error("--check compares with this machine's engine; leave out --rates, so that it is measured")
-    lines = list(islice(read_groups(file), limit))
-    print_refused_lines(file, {line.number: line.reason for line in lines if isinstance(line, BadLine)})
+    try:
+        lines = list(read_groups(RowFile(file, limit)))
+    except (OSError, ValueError) as error:
+        exit_with_error(str(error))
+    print_refused_lines(Path(file), {line.number: line.reason for line in lines if isinstance(line, BadLine)})
     groups = [line.group for line in lines if isinstance(line, GroupLine)]
     if not groups:
-        exit_with_error("there is no group to plan with; give a JSONL file with a prompt and responses in each line")
+        exit_with_error("there is no group to plan with; give a file with a prompt and responses in each row")
     try:
         request = _request(groups, rubric, mode, protocol, schedule)
         wanted = Wanted(

@@ -1,0 +1,81 @@
+"""`adjudge plan`: how many GPUs a judge needs, with a real tokenizer and a real engine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from judge_server.models import fetch
+
+pytestmark = pytest.mark.usefixtures("migrated")
+
+RUN = CliRunner()
+MODEL = "qwen2.5-coder-0.5b"
+ENGINE = f"llamacpp://{MODEL}?context=1024&threads=1"
+RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief."}]}
+GROUP = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes, since 7 = 7 * 1 alone.", "No.", "No."]}
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> list[str]:
+    """The arguments for a sample of one group and its rubric."""
+    (tmp_path / "rubric.json").write_text(json.dumps(RUBRIC))
+    (tmp_path / "groups.jsonl").write_text(json.dumps(GROUP) + "\n")
+    return [str(tmp_path / "groups.jsonl"), "--rubric", str(tmp_path / "rubric.json")]
+
+
+def planned(*arguments: str) -> Any:
+    result = RUN.invoke(app, ["plan", *arguments, "--engine", ENGINE, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.model
+def test_the_prompt_tokens_of_a_real_engine_are_predicted_exactly(sample: list[str]) -> None:
+    fetch(MODEL)
+    found = planned(*sample, "--check", "--judging-s", "1000", "--steps-per-hour", "1")
+    counted, check = found["sample"], found["check"]
+    assert check["computed"] == check["predicted_computed"]
+    assert (counted["responses"], counted["judgements"], counted["calls"], counted["repeated"]) == (3, 6, 4, 2)
+    assert 0 < counted["prompt_tokens_computed"] < counted["prompt_tokens"]
+    assert found["rates"]["source"] == "measured on this machine over 6 calls"
+    assert [one["name"] for one in found["alternatives"]] == [
+        "no prefix reuse", "no verdict cache", "half of the criteria",
+    ]  # fmt: skip
+
+
+@pytest.mark.model
+def test_published_rates_plan_gpus_and_their_cost(sample: list[str]) -> None:
+    fetch(MODEL)
+    options = ["--rates", "llama-3.3-70b-fp8@h100x2", "--small", "llama-3.1-8b-fp8@h100", "--gpu-price", "2.5"]
+    found = planned(*sample, *options, "--runs", "1000", "--group-size", "16")
+    estimate = found["estimate"]
+    assert estimate["gpus"] == 2 * estimate["replicas"]
+    assert estimate["cost_per_hour"] == 2.5 * estimate["gpus"]
+    assert found["judgements_per_hour"] == 1000 * 60 * 8 * 16 * 2
+    assert "TensorRT-LLM 1.0" in found["rates"]["source"]
+    assert found["alternatives"][-1]["name"] == "cascade after llama-3.1-8b-fp8@h100, 30% escalated"
+    assert found["alternatives"][-1]["seconds_per_response"] < found["alternatives"][0]["seconds_per_response"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "scripted://hash"], "scripted://hash does not tell the tokens of a prompt"),
+        (["--check", "--rates", "llama-3.1-8b-fp8@h100"], "--check compares with this machine's engine"),
+    ],
+)
+def test_what_cannot_be_planned_says_why(sample: list[str], options: list[str], message: str) -> None:
+    result = RUN.invoke(app, ["plan", *sample, *options])
+    assert result.exit_code == 1
+    assert message in " ".join(result.stderr.split())
+
+
+def test_an_empty_sample_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    result = RUN.invoke(app, ["plan", str(tmp_path / "empty.jsonl")])
+    assert result.exit_code == 1
+    assert "no group to plan with" in result.stderr
