@@ -142,7 +142,9 @@ async def test_a_group_shows_verdicts_and_rewards_as_they_were_answered(recorded
     failed = sum(verdict["status"] == "failed" for each in responses for verdict in each["verdicts"])
     assert failed
     assert matrix.count('class="mark failed"') == failed + sum(each["reward"] is None for each in responses)
-    assert matrix.count('class="mark yes"') == sum((v["score"] or 0) >= 0.5 for r in responses for v in r["verdicts"])
+    assert matrix.count('class="mark yes') == sum((v["score"] or 0) >= 0.5 for r in responses for v in r["verdicts"])
+    close = [0.4 <= (v["probability"] or 0) <= 0.6 for r in responses for v in r["verdicts"] if v["score"] is not None]
+    assert matrix.count(" close") == 3 * sum(close) > 0  # the class, the title and the hidden text
     for each in responses:
         if each["reward"] is not None:
             assert f"{each['reward']:.3f}" in matrix

@@ -96,7 +96,7 @@ async def group_page(http: httpx2.AsyncClient, run: str, **params: str) -> str:
 def cells(text: str, name: str) -> list[str]:
     """The outcomes in a row of the matrix, from left to right."""
     (row,) = re.findall(rf"<tr[^>]*><th[^>]*>(?:<a[^>]*>)?<bdi>{name}</bdi>.*?</tr>", text, re.DOTALL)
-    return re.findall(r'class="mark (\w+)"', row)
+    return re.findall(r'class="mark (\w+)(?: close)?"', row)
 
 
 async def test_a_group_is_sorted_by_reward_criterion_and_difference(recorded: httpx2.AsyncClient) -> None:

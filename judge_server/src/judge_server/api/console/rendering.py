@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from judge_server.api.auth import CONSOLE
 from judge_server.api.console.advantages import segments, strip
 from judge_server.api.console.charts import signed
-from judge_server.api.console.responses import group_address, outcome_of, read_text
+from judge_server.api.console.responses import group_address, is_close, outcome_of, read_text
 from judge_server.api.console.run_page import Table, address
 from judge_server.api.console.sessions import (
     FORM_COOKIE,
@@ -170,7 +170,7 @@ def _environment() -> Environment:
         "duration": _duration,
     }
     environment.globals |= {
-        "address": address, "outcome_of": outcome_of, "read_text": read_text, "group_address": group_address,
+        "address": address, "outcome_of": outcome_of, "is_close": is_close, "read_text": read_text, "group_address": group_address,
         "static": static_address, "segments": segments, "strip": strip,
     }  # fmt: skip
     return environment

@@ -20,6 +20,10 @@ from trainer_client.wire.ledger_rows import ResponseFilter, ResponseRecord, Verd
 TEXT_LIMIT = 20_000
 """Characters of a text that a page shows, unless the whole is asked for."""
 
+CLOSE_CALL = (0.4, 0.6)
+"""The probabilities of yes between which a verdict is close to a coin toss. It counts like any other: to leave such
+verdicts out of rewards, a request has an `uncertain_band`."""
+
 _EXCERPT = 280
 _MAX_BATCHES = 10
 """A search for verdicts reads this many pages of responses, and then offers to go on."""
@@ -119,6 +123,12 @@ def outcome_of(verdict: Verdict) -> VerdictOutcome:
     if verdict.score is None:
         return _WITHOUT_SCORE.get(verdict.status, "failed")
     return "passed" if verdict.score >= 0.5 else "not passed"
+
+
+def is_close(verdict: Verdict) -> bool:
+    """Whether a judge's verdict is close to a coin toss, by its probability; pages show it as such."""
+    low, high = CLOSE_CALL
+    return verdict.score is not None and verdict.probability is not None and low <= verdict.probability <= high
 
 
 def group_address(record: ResponseRecord, **also: Value) -> str:
