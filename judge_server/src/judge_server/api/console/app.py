@@ -1,5 +1,8 @@
 """The console's application: its pages, and errors as pages."""
 
+from collections.abc import Callable
+from typing import Any
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -8,26 +11,19 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from judge_server.api.auth import CONSOLE
-from judge_server.api.console.pages import (
-    discriminate,
-    group,
-    judge,
-    judges,
-    keys,
-    labels,
-    ledger,
-    operations,
-    playground,
-    responses,
-    rubric,
-    rubric_changes,
-    rubrics,
-    run,
-    runs,
-    sign_in,
-)
+from judge_server.api.console.access import keys, sign_in
+from judge_server.api.console.groups import group
+from judge_server.api.console.groups.advantages import segments, strip
+from judge_server.api.console.judges import judge, judges
+from judge_server.api.console.labels import labels
+from judge_server.api.console.operations import operations
+from judge_server.api.console.playground import playground
 from judge_server.api.console.rendering import Console, static_file
+from judge_server.api.console.responses import ledger, responses
+from judge_server.api.console.responses.shown import group_address, is_close, outcome_of, read_text
 from judge_server.api.console.routing import NotFound
+from judge_server.api.console.rubrics import discriminate, rubric, rubric_changes, rubrics
+from judge_server.api.console.runs import run, runs
 from judge_server.api.console.sessions import ConsoleAccess
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.service import Service
@@ -52,10 +48,15 @@ _ROUTERS = (
     sign_in.router,
 )
 
+_TEMPLATE_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "group_address": group_address, "is_close": is_close, "outcome_of": outcome_of, "read_text": read_text,
+    "segments": segments, "strip": strip,
+}  # fmt: skip
+
 
 def create_console(service: Service) -> Starlette:
     """Create the console's application, to be mounted under `/console`."""
-    console = Console(service)
+    console = Console(service, _TEMPLATE_FUNCTIONS)
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

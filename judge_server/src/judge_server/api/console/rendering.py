@@ -4,7 +4,7 @@ import csv
 import hashlib
 import io
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -16,10 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from judge_server.api.auth import CONSOLE
-from judge_server.api.console.advantages import segments, strip
 from judge_server.api.console.charts import signed
-from judge_server.api.console.responses import group_address, is_close, outcome_of, read_text
-from judge_server.api.console.run_page import Table, address
 from judge_server.api.console.sessions import (
     FORM_COOKIE,
     SESSION_COOKIE,
@@ -28,6 +25,7 @@ from judge_server.api.console.sessions import (
     new_form_cookie,
     set_cookie,
 )
+from judge_server.api.console.tables import Table, address
 from judge_server.api.service import Service
 from judge_server.errors import ServiceError
 from trainer_client import __version__
@@ -45,12 +43,12 @@ _YEAR_S = 31_536_000
 
 
 class Console:
-    """The service and the templates of the pages."""
+    """The service and the templates of the pages, which call `functions` by name."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, functions: Mapping[str, Callable[..., Any]]) -> None:
         self.service = service
         self.signer = SessionSigner(service.session_secret)
-        self._templates = _environment()
+        self._templates = _environment(dict(functions))
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         """A page from a template; only its content if HTMX asks for it, to put it into a page that is open."""
@@ -152,7 +150,7 @@ def _digest(name: str) -> str:
     return hashlib.sha256(_content(name)).hexdigest()[:12]
 
 
-def _environment() -> Environment:
+def _environment(functions: dict[str, Any]) -> Environment:
     folder = files("judge_server.api.console") / "templates"
     environment = Environment(
         autoescape=True,
@@ -169,10 +167,7 @@ def _environment() -> Environment:
         "value": _value,
         "duration": _duration,
     }
-    environment.globals |= {
-        "address": address, "outcome_of": outcome_of, "is_close": is_close, "read_text": read_text, "group_address": group_address,
-        "static": static_address, "segments": segments, "strip": strip,
-    }  # fmt: skip
+    environment.globals |= {"address": address, "static": static_address} | functions
     return environment
 
 

@@ -1,0 +1,1 @@
+"""Signing in, and the keys of a project."""

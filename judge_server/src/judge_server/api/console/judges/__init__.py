@@ -1,0 +1,1 @@
+"""Judges: those that are loaded, and the one that a fingerprint names."""

@@ -1,0 +1,1 @@
+"""Labels: given, queued, and what they say of the judge."""

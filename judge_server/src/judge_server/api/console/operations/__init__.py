@@ -1,0 +1,1 @@
+"""Operations, and the figures of those that evaluate a judge or a rubric."""

@@ -1,0 +1,1 @@
+"""The playground: its form, the request that it makes, and the answer."""

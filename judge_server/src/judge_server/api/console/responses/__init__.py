@@ -1,0 +1,1 @@
+"""Responses: found by their verdicts, explained, and the ledger's verdicts one by one."""

@@ -1,0 +1,1 @@
+"""Rubrics: their versions, editor, import, and whether one tells good from bad."""

@@ -1,0 +1,1 @@
+"""Training runs: the list, and the page of one."""
