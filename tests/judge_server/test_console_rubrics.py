@@ -255,7 +255,7 @@ async def test_pages_respect_scopes_and_projects(keyed: KeyedService) -> None:
     async with keyed.client(other) as http:
         done = await send(http, "rubric/publish", name="mine", parent="", text=TEXT)
         assert done.status_code == 303
-    audit = await keyed.tenants.audit("other", subject=None, limit=1)
+    audit = (await keyed.tenants.audit("other", subject=None, limit=1)).entries
     assert audit[0].actor == f"key {other.split('_')[1]}"
 
 

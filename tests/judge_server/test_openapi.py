@@ -4,6 +4,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from jsonschema import Draft202012Validator
 
 from tests.judge_server.golden_files import COMMAND, GOLDEN, as_text, openapi, written_api
 from tests.judge_server.support import CRITERIA
@@ -45,6 +46,42 @@ def references(node: Any) -> set[str]:
         found = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
         return found.union(*map(references, node.values()))
     return set().union(*map(references, node)) if isinstance(node, list) else set()
+
+
+def properties(schemas: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Every property of the schemas: of which schema, its name, and itself."""
+    return [
+        (schema, name, field) for schema, each in schemas.items() for name, field in each.get("properties", {}).items()
+    ]
+
+
+def test_every_property_has_a_description() -> None:
+    found = properties(DOCUMENT["components"]["schemas"])
+    assert len(found) > 700
+    assert [(schema, name) for schema, name, field in found if not field.get("description")] == []
+
+
+def test_every_response_has_an_example_that_its_schema_accepts() -> None:
+    missing, checked = [], 0
+    for method, path, operation in OPERATIONS:
+        for status, response in operation["responses"].items():
+            for media_type, content in response["content"].items():
+                if "example" not in content:
+                    missing.append((method, path, status, media_type))
+                    continue
+                schema = {**content["schema"], "components": DOCUMENT["components"]}
+                Draft202012Validator(schema).validate(content["example"])
+                checked += 1
+    assert missing == []
+    assert checked > 400
+
+
+def test_operation_ids_are_distinct_and_tags_are_described() -> None:
+    ids = [operation["operationId"] for _, _, operation in OPERATIONS]
+    assert len(ids) == len(set(ids))
+    described = {tag["name"] for tag in DOCUMENT["tags"] if tag["description"]}
+    assert {tag for _, _, operation in OPERATIONS for tag in operation["tags"]} == described
+    assert DOCUMENT["servers"]
 
 
 def values_of(node: Any, name: str) -> list[Any]:

@@ -46,7 +46,7 @@ async def test_every_change_is_in_the_audit_log(store: CalibrationStore, migrate
     await store.add("support", {})
     await store.move_alias("support", "live", 1)
     tenants = TenantStore(migrated_url)
-    entries = await tenants.audit("default", subject=None, limit=10)
+    entries = (await tenants.audit("default", subject=None, limit=10)).entries
     await tenants.close()
     assert [(one.actor, one.action, one.subject) for one in entries] == [
         ("ann", "calibration.alias", "calibration support@live"),

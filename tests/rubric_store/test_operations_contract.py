@@ -37,7 +37,15 @@ async def test_lists_have_the_newest_first_and_only_the_projects_own(kept: KeptO
     for number in range(3):
         await kept.create(new(f"op-{number}", created=number))
     await kept.create(new("op-9", project_id="q"))
-    assert [one.id for one in await kept.list("p", 2)] == ["op-2", "op-1"]
+    page = await kept.list("p", 2)
+    assert [one.id for one in page.operations] == ["op-2", "op-1"]
+    assert page.next_cursor is not None
+    rest = await kept.list("p", 2, page.next_cursor)
+    assert [one.id for one in rest.operations] == ["op-0"]
+    assert rest.next_cursor is None
+    for wrong in ("op-1", "b3AtMQ", ""):
+        with pytest.raises(ValueError, match="next_cursor"):
+            await kept.list("p", 2, wrong)
 
 
 async def test_lists_leave_out_requests_that_are_large_packed_or_not(kept: KeptOperations) -> None:
@@ -51,7 +59,7 @@ async def test_lists_leave_out_requests_that_are_large_packed_or_not(kept: KeptO
     ]
     for number, request in enumerate(requests):
         await kept.create(new(f"op-{number}", created=-number, request=request))
-    assert [one.request for one in await kept.list("p", 10)] == [requests[0], {}, {}, {}, {}]
+    assert [one.request for one in (await kept.list("p", 10)).operations] == [requests[0], {}, {}, {}, {}]
     whole = [await kept.get("p", f"op-{number}") for number in range(5)]
     assert [one.request for one in whole if one is not None] == requests
 
@@ -63,7 +71,7 @@ async def test_the_same_submission_makes_one_operation_and_other_content_is_refu
     with pytest.raises(ValueError, match="op-1 was submitted with the same Idempotency-Key"):
         await kept.create(new("op-3", submission=Submission("key", b"something else")))
     assert (await kept.create(new("op-4", project_id="q", submission=SUBMISSION))).id == "op-4"
-    assert [one.id for one in await kept.list("p", 10)] == ["op-1"]
+    assert [one.id for one in (await kept.list("p", 10)).operations] == ["op-1"]
     assert len(await kept.take_due(100, lost_after_s=60)) == 2 + 2
 
 
@@ -93,12 +101,12 @@ async def test_results_are_numbered_as_they_were_made_and_pages_lose_none(kept: 
         page = await kept.results("p", "op-1", after=after, limit=10)
         assert page is not None
         seen += [one["result"] for one in page.results]
-        after = page.next_after or 0
+        after = int(page.next_cursor or 0)
     assert seen == ["2a", "2b", "0a", "0b", "1a", "1b"]
-    assert page.next_after is None
+    assert page.next_cursor is None
     first = await kept.results("p", "op-1", after=1, limit=2)
     assert first is not None
-    assert ([one["result"] for one in first.results], first.next_after) == (["2b", "0a"], 3)
+    assert ([one["result"] for one in first.results], first.next_cursor) == (["2b", "0a"], "3")
 
 
 async def test_pages_of_large_results_are_shorter_and_lose_none(
@@ -116,7 +124,7 @@ async def test_pages_of_large_results_are_shorter_and_lose_none(
         assert page is not None
         assert page.results
         pages.append([one["result"] for one in page.results])
-        after = page.next_after
+        after = None if page.next_cursor is None else int(page.next_cursor)
     assert [len(page) for page in pages] == [1, 2, 2, 1, 2]
     assert [text for page in pages for text in page] == texts
 

@@ -64,7 +64,7 @@ def validated(value: Any, kind: MessageType) -> Any:
     try:
         return _adapter(kind).validate_python(value, from_attributes=True)
     except ValidationError as error:
-        raise invalid_request(field_errors(error.errors(include_url=False))) from None
+        raise invalid_request(field_errors(error.errors(include_url=False), kind.annotation)) from None
 
 
 def read_in_worker(body: bytes, kind: MessageType) -> ReadBody:

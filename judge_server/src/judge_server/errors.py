@@ -83,6 +83,14 @@ class PreconditionRequired(ServiceError):
     status = 428
 
 
+class UnsupportedMediaType(ServiceError):
+    """The body's `Content-Type` is not one that the route takes."""
+
+    type = "urn:adjudge:unsupported-media-type"
+    title = "Unsupported media type"
+    status = 415
+
+
 class TooLarge(ServiceError):
     """The body exceeds a size limit."""
 

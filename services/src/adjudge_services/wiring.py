@@ -164,6 +164,7 @@ def build_app(
         authenticator=authenticator,
         audit=tenants,
         keys=tenants,
+        projects=tenants,
         idempotency_keys=idempotency_keys,
         session_secret=settings.fencing_secret(),
     )

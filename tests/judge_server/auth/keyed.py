@@ -116,6 +116,7 @@ class KeyedService:
             authenticator=kept,
             audit=tenants,
             keys=tenants,
+            projects=tenants,
         )
         service.judges["default"] = await _judge(engine)
         transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)

@@ -90,6 +90,8 @@ def scope_for(method: str, path: str) -> str:
         return "metrics"
     if path.startswith("/v1/keys"):
         return "admin"
+    if path.startswith("/v1/projects"):
+        return "projects:write"
     if path in ("/v1/rewards", "/v1/rewards/recompute", "/v1/comparisons"):
         return "score"
     if method == "GET":
@@ -251,7 +253,7 @@ async def test_no_project_reads_what_is_anothers(keyed: KeyedService) -> None:
         assert (await b.get(f"/v1/rubrics/{digest}")).status_code == 404
         for path in [path for method, path in KEYED if method == "GET"]:
             seen, unseen = await ask(mine, "GET", path), await ask(b, "GET", path)
-            if path == "/metrics":
+            if path == "/metrics" or path.startswith("/v1/projects"):
                 assert unseen.status_code == 403
             elif path in ("/v1", "/v1/ledger"):
                 assert unseen.json() == seen.json()  # of the process, not of a project
@@ -311,7 +313,7 @@ async def test_changes_over_http_are_in_the_audit_under_the_keys_name(keyed: Key
     key = await keyed.key("rubrics:write")
     async with keyed.client(key) as client:
         assert (await client.post("/v1/rubrics/team/a/versions", json=RUBRIC)).status_code == 201
-    (row,) = await keyed.tenants.audit(subject="team/a@1")
+    (row,) = (await keyed.tenants.audit(subject="team/a@1")).entries
     assert row.actor == f"key {key[4:20]}"
 
 

@@ -76,7 +76,7 @@ class ToyRuns:
         """The id and state of the operations in the folder, newest first."""
         store = SQLOperations(f"sqlite+aiosqlite:///{self.folder / 'operations.db'}")
         try:
-            return [(one.id, one.state) for one in await store.list(PROJECT_ID, 100)]
+            return [(one.id, one.state) for one in (await store.list(PROJECT_ID, 100)).operations]
         finally:
             await store.close()
 

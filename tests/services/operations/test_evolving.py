@@ -192,5 +192,5 @@ async def test_a_model_that_does_not_answer_is_waited_for_no_longer_than_the_dea
     client = await served(start)
     evolution = await evolved(client, seen("team/a"), deadline_s=0.8)
     assert evolution.failures["team/a"].reason == "timeout"
-    (operation,) = await client.operations()
+    (operation,) = [one async for one in client.operations()]
     assert operation.state == "cancelled"

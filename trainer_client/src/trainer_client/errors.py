@@ -117,6 +117,7 @@ ERROR_CLASSES: dict[str, type[AdjudgeError]] = {
     "urn:adjudge:alias-moved": AliasMoved,
     "urn:adjudge:precondition-required": InvalidRequest,
     "urn:adjudge:method-not-allowed": InvalidRequest,
+    "urn:adjudge:unsupported-media-type": InvalidRequest,
     "urn:adjudge:too-large": InvalidRequest,
     "urn:adjudge:too-slow": ConnectionFailed,
     "urn:adjudge:in-progress": InProgress,

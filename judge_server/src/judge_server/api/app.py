@@ -2,14 +2,12 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from threading import Lock
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
-from judge_server.api import decisions, keys, labels, ledger, operations, probes, rubrics, scoring
+from judge_server.api import decisions, keys, labels, ledger, operations, probes, projects, rubrics, scoring
 from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.compat import routers as compat_routers
 from judge_server.api.compat.roll import RollTasks
@@ -17,12 +15,12 @@ from judge_server.api.console import create_console
 from judge_server.api.http import problems
 from judge_server.api.http.documents import serve_documents
 from judge_server.api.http.middleware import BoundaryMiddleware
+from judge_server.api.http.openapi import install_openapi
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import MAX_BODIES, BodyReader
 from judge_server.api.service import Service
 from judge_server.observability.requests import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from trainer_client import __version__
-from trainer_client.wire import Problem, RewardEvent
 
 _AUTHENTICATED_ROUTERS = (
     scoring.rewards_router,
@@ -39,7 +37,8 @@ _AUTHENTICATED_ROUTERS = (
     rubrics.rubrics_router,
     probes.metrics_router,
     ledger.measures_router,
-    ledger.projects_router,
+    projects.router,
+    projects.projects_router,
     keys.router,
     operations.router,
 )
@@ -92,41 +91,11 @@ def create_app(
     app.add_middleware(AccessMiddleware, authenticator=service.authenticator)
     app.add_middleware(BoundaryMiddleware, max_body_bytes=max_body_bytes, body_timeout_s=body_timeout_s)
     app.add_middleware(RequestLoggingMiddleware)
-    generate_schema = app.openapi
-
-    schema_lock = Lock()
-
-    def openapi() -> dict[str, Any]:
-        with schema_lock:
-            is_cached = app.openapi_schema is not None
-            schema = generate_schema()
-            if not is_cached:
-                schema["components"]["schemas"].update(_undeclared_schemas())
-                if service.authenticator is not None and not service.authenticator.required:
-                    _make_keys_optional(schema)
-            return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
+    keys_are_optional = service.authenticator is not None and not service.authenticator.required
+    install_openapi(app, keys_are_optional=keys_are_optional)
     serve_documents(app)
     return app
 
 
 def _operation_id(route: APIRoute) -> str:
     return route.name
-
-
-def _make_keys_optional(document: dict[str, Any]) -> None:
-    """Mark the API key as optional in every operation."""
-    operations = [operation for path in document["paths"].values() for operation in path.values()]
-    for operation in operations:
-        if {} not in operation.get("security", [{}]):
-            operation["security"].append({})
-
-
-def _undeclared_schemas() -> dict[str, Any]:
-    """The schemas that routes refer to without declaring them as a model: problems and the lines of a stream."""
-    schemas: dict[str, Any] = {}
-    for model in (RewardEvent, Problem):
-        schema = model.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
-        schemas |= schema.pop("$defs", {}) | {model.__name__: schema}
-    return schemas

@@ -57,6 +57,7 @@ _LABELLED_GROUP = {
 
 @router.get(
     "/labels",
+    name="download_labels",
     summary="Download the labels of a run as a labelled data set",
     response_class=Response,
     responses={

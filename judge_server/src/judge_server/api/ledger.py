@@ -1,11 +1,10 @@
-"""The routes that read the ledger, training runs, the caller's project and the audit log.
+"""The routes that read the ledger and training runs.
 
 - `GET /v1/verdicts` and `GET /v1/ledger`: recorded verdicts, and the status of recording.
 - `GET /v1/runs` and `GET /v1/runs/{run}`: the training runs in the ledger, and the figures of one run.
 - `GET /v1/runs/{run}/monitors`: what monitors find in a run.
 - `GET /v1/runs/{run}/corrected-rates`: the pass rates of a run, corrected for its judge's error.
 - `PUT /v1/measures`: what a trainer measured in a step.
-- `GET /v1/project` and `GET /v1/audit`: the limits and usage of the project, and its audit log.
 """
 
 from collections.abc import Awaitable
@@ -19,7 +18,8 @@ from pydantic import ValidationError
 from starlette.routing import Match
 from starlette.types import Scope
 
-from judge_server.api.auth import RequiredScope, identity_of, project_of
+from judge_server.api.auth import RequiredScope, project_of
+from judge_server.api.http.paging import After, Limit
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.service import Service, service_of
@@ -33,7 +33,6 @@ from trainer_client.wire import FieldError, VerdictStatus, parse_reference
 from trainer_client.wire.ledger import CorrectedRates, LedgerState, RecordedPage, RunPage, RunReport, StepMeasures
 from trainer_client.wire.ledger_rows import RunRange, RunReportQuery, UseFilter
 from trainer_client.wire.monitors import MonitorReport
-from trainer_client.wire.tenants import AuditTail, ProjectState
 
 ledger_router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
 
@@ -52,8 +51,8 @@ async def recorded_verdicts(
     criterion: Annotated[str | None, Query(description="A criterion's id.", max_length=128)] = None,
     status: Annotated[VerdictStatus | None, Query(description="The status of the verdict.")] = None,
     texts: Annotated[bool, Query(description="Include prompts, responses and groundings, if they are kept.")] = False,
-    after: Annotated[str | None, Query(description="The `next_cursor` of the previous page.")] = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    after: After = None,
+    limit: Limit = 100,
 ) -> RecordedPage:
     """Oldest first. Verdicts of the last second may be missing; `GET /v1/ledger` says how many are still unwritten."""
     service = service_of(request)
@@ -87,7 +86,6 @@ async def digest_of_reference(service: Service, project_id: str, rubric: str) ->
 
 runs_router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
 
-After = Annotated[str | None, Query(description="The `next_cursor` of the previous page.", max_length=2000)]
 Step = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 T = TypeVar("T")
 
@@ -95,7 +93,7 @@ T = TypeVar("T")
 @runs_router.get(
     "", summary="List the training runs of the ledger", response_model=RunPage, responses=problem_responses(422, 503)
 )
-async def list_runs(request: Request, after: After = None, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> RunPage:
+async def list_runs(request: Request, after: After = None, limit: Limit = 50) -> RunPage:
     """The most recently used run comes first.
 
     Verdicts of the last second may be missing; `GET /v1/ledger` says how many are still unwritten.
@@ -300,44 +298,3 @@ async def write_measures(
     ledger = service_of(request).readable_ledger()
     await _read(ledger.set_measures(project_of(request), storable_text(body.run), body.step, body.measures))
     return body
-
-
-projects_router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(RequiredScope("read"))])
-
-
-@projects_router.get("/project", summary="Read the project's limits and usage", response_model=ProjectState)
-async def project(request: Request) -> ProjectState:
-    """The limits of the key's project, and the prompt tokens computed for it today (UTC) and in total.
-
-    The counts of other processes are added every few seconds.
-    """
-    identity, authenticator = identity_of(request), service_of(request).authenticator
-    if authenticator is None:
-        raise NotReady("This process counts no usage. Send the request to one that was started with a database.")
-    used = await authenticator.usage.used(identity.project_id)
-    scopes = tuple(sorted(identity.permissions))
-    return ProjectState(
-        id=identity.project_id, scopes=scopes, limits=identity.limits, tokens_today=used.on_day, tokens_ever=used.total
-    )
-
-
-@projects_router.get(
-    "/audit",
-    summary="Read the audit log",
-    response_model=AuditTail,
-    dependencies=[Depends(RequiredScope("admin"))],
-    responses=problem_responses(422),
-)
-async def audit(
-    request: Request,
-    subject: Annotated[
-        str | None,
-        Query(description="Only changes of this subject.", examples=["team/math@production"], max_length=400),
-    ] = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
-) -> AuditTail:
-    """The latest changes to the project's rubrics, aliases, tags, keys and limits, newest first."""
-    trail = service_of(request).audit
-    if trail is None:
-        raise NotReady("This process has no audit log. Send the request to one that was started with a database.")
-    return AuditTail(entries=tuple(await trail.audit(project_of(request), subject=subject, limit=limit)))

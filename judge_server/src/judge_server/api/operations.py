@@ -14,6 +14,7 @@ from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Resp
 from fastapi.responses import StreamingResponse
 
 from judge_server.api.auth import RequiredScope, identity_of, project_of
+from judge_server.api.http.paging import LIMIT_DESCRIPTION, After, Limit, reject_unknown_cursor
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
 from judge_server.api.idempotency import IdempotencyKey, run_idempotent
@@ -93,6 +94,7 @@ class UnknownOperationProblem(ServiceError):
 
 @router.post(
     "",
+    name="submit_operation",
     summary="Submit an operation",
     status_code=202,
     response_model=Operation,
@@ -128,10 +130,11 @@ async def submit(
     return operation
 
 
-@router.get("", summary="List operations", response_model=OperationList, responses=problem_responses(503))
-async def list_operations(request: Request) -> OperationList:
-    """The newest 500, newest first. A `request` of more than 16 KiB is returned empty."""
-    return OperationList(operations=await _translate_store_errors(operations_of(request).list(project_of(request))))
+@router.get("", summary="List operations", response_model=OperationList, responses=problem_responses(422, 503))
+async def list_operations(request: Request, after: After = None, limit: Limit = 100) -> OperationList:
+    """Newest first. A `request` of more than 16 KiB is returned empty."""
+    work = operations_of(request).list(project_of(request), after=after, limit=limit)
+    return await _translate_store_errors(reject_unknown_cursor(work))
 
 
 @router.get("/{id}", summary="Read an operation", response_model=Operation, responses=problem_responses(404, 422, 503))
@@ -212,8 +215,8 @@ async def operation_events(
 async def operation_results(
     request: Request,
     id: OperationId,
-    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="The `next_after` of the previous page.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE_RESULTS)] = 100,
+    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="The `next_cursor` of the previous page.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE_RESULTS, description=LIMIT_DESCRIPTION)] = 100,
 ) -> Response:
     """In the order of their creation; `index` is the position of the input.
 
@@ -289,9 +292,9 @@ def _revision(last_event_id: str | None) -> int:
 async def _lines(operations: Operations, project_id: str, id_: str, page: ResultPage) -> AsyncIterator[bytes]:
     while page.results:
         yield await asyncio.to_thread(_encode_results, page)
-        if page.next_after is None:
+        if page.next_cursor is None:
             return
-        page = await operations.results(project_id, id_, after=page.next_after, limit=MAX_PAGE_RESULTS)
+        page = await operations.results(project_id, id_, after=int(page.next_cursor), limit=MAX_PAGE_RESULTS)
 
 
 def _encode_results(page: ResultPage) -> bytes:

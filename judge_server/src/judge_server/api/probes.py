@@ -13,7 +13,6 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
-from pydantic import BaseModel
 
 from judge_server.api.auth import RequiredScope
 from judge_server.api.http import problems
@@ -34,6 +33,7 @@ from trainer_client.wire import (
     RewardMode,
     VerificationMethod,
 )
+from trainer_client.wire.base import AnswerModel
 
 health_router = APIRouter(tags=["service"])
 
@@ -43,20 +43,38 @@ SelectedChecks = Annotated[
 ]
 
 
-class Health(BaseModel):
-    """The process is alive."""
+class Health(AnswerModel):
+    """The process is alive.
+
+    Attributes:
+        status: `ok`.
+    """
 
     status: str = "ok"
 
 
-class Readiness(BaseModel):
-    """Every checked part is ready."""
+class Readiness(AnswerModel):
+    """Every checked part is ready.
+
+    Attributes:
+        checks: by part, whether it is ready.
+    """
 
     checks: dict[str, bool]
 
 
-class EngineCapabilities(BaseModel):
-    """What the judge's engine supports; see `judge_server.ports.Capabilities`."""
+class EngineCapabilities(AnswerModel):
+    """What the judge's engine supports; see `judge_server.ports.Capabilities`.
+
+    Attributes:
+        logprobs: it returns the probabilities of the next token.
+        token_menus: it can be held to a few tokens.
+        json_schema: it can be held to a JSON Schema.
+        prompt_logprobs: it returns the probabilities of the tokens of a prompt.
+        prefix_in_flight: calls share a prefix that is being computed.
+        seeds: sampling can be repeated.
+        typed_questions: it answers typed questions with probabilities.
+    """
 
     logprobs: bool
     token_menus: bool
@@ -67,17 +85,37 @@ class EngineCapabilities(BaseModel):
     typed_questions: bool
 
 
-class JudgeDescription(BaseModel):
-    """A judge by name. Model and kind are null while it loads; `members` names the judges of a cascade or panel."""
+class JudgeDescription(AnswerModel):
+    """A judge by name. Model and kind are null while it loads; `members` names the judges of a cascade or panel.
+
+    Attributes:
+        name: the name that requests use.
+        model: its model; null while it loads.
+        kind: one engine, a cascade or a panel; null while it loads.
+        members: the judges of a cascade or panel.
+    """
 
     name: str
     model: str | None = None
     kind: Literal["engine", "cascade", "panel"] | None = None
-    members: list[str] = []
+    members: tuple[str, ...] = ()
 
 
-class ServerCapabilities(BaseModel):
-    """What this server supports, so that clients can adapt to it. `model` and `engine` are of the default judge."""
+class ServerCapabilities(AnswerModel):
+    """What this server supports, so that clients can adapt to it. `model` and `engine` are of the default judge.
+
+    Attributes:
+        version: the version of the service.
+        model: the model of the default judge; null while it loads.
+        judges: the judges.
+        modes: the reward modes.
+        protocols: the judging protocols.
+        protocols_for: by reward mode, the protocols that it takes.
+        failure_policies: what a response can get if judging fails.
+        verification_methods: how criteria can be verified.
+        templates: the sets of prompt templates.
+        engine: what the engine of the default judge supports; null while it loads.
+    """
 
     version: str
     model: str | None
@@ -91,12 +129,14 @@ class ServerCapabilities(BaseModel):
     engine: EngineCapabilities | None
 
 
+@health_router.head("/healthz", include_in_schema=False)
 @health_router.get("/healthz", summary="Check that the process is alive")
 async def healthz() -> Health:
     """Does not check the judge: use `/readyz` for that."""
     return Health()
 
 
+@health_router.head("/readyz", include_in_schema=False, response_model=Readiness)
 @health_router.get(
     "/readyz",
     summary="Check that the service can judge",
@@ -152,7 +192,7 @@ def _describe(name: str, judge: AnyJudge | None) -> JudgeDescription:
     if judge is None:
         return JudgeDescription(name=name)
     if isinstance(judge, CombinedJudge):
-        return JudgeDescription(name=name, model=judge.identity.model, kind=judge.kind, members=list(judge.names))
+        return JudgeDescription(name=name, model=judge.identity.model, kind=judge.kind, members=tuple(judge.names))
     return JudgeDescription(name=name, model=judge.identity.model, kind="engine")
 
 
@@ -255,12 +295,14 @@ def create_worker_app(
     )
     process = ProcessCollector(registry=CollectorRegistry())
 
+    @app.head("/healthz")
     @app.get("/healthz")
     async def healthz() -> Response:
         if stalled():
             raise NotReady("work is waiting, but none of it reaches this worker, which has free capacity: restart it")
         return JSONResponse({"status": "ok"})
 
+    @app.head("/readyz")
     @app.get("/readyz")
     async def readyz() -> Response:
         results = await checks()

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from judge_server import rubrics as changes
 from judge_server.api.auth import RequiredScope, project_of
+from judge_server.api.http.paging import After, Limit, reject_unknown_cursor
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute, refuse_unusable_criteria
 from judge_server.api.idempotency import IdempotencyKey, run_idempotent
@@ -52,6 +53,7 @@ _ETAG_HEADERS: dict[str, Any] = {"ETag": {"description": "The version, in quotes
 
 @rubric_changes_router.get(
     "/{name:path}/aliases",
+    name="list_aliases",
     summary="List the aliases of a rubric",
     response_model=RubricAliases,
     responses=problem_responses(404, 422),
@@ -140,6 +142,7 @@ async def replace_tags(
 
 @rubric_changes_router.put(
     "/{reference:path}/retirement",
+    name="retire_version",
     summary="Retire a version",
     response_model=RubricVersion,
     responses=problem_responses(404, 413, 422),
@@ -162,6 +165,7 @@ async def retire(
 
 @rubric_changes_router.delete(
     "/{reference:path}/retirement",
+    name="restore_version",
     summary="Restore a retired version",
     response_model=RubricVersion,
     responses=problem_responses(404, 422),
@@ -201,8 +205,6 @@ rubrics_router = APIRouter(
 )
 
 
-After = Annotated[str | None, Query(description="The `next_cursor` of the previous page.")]
-
 PUBLICATION_EXAMPLE: dict[str, Any] = {
     "criteria": [
         {"id": "answer", "kind": "factual", "weight": 3, "description": "The final answer is 80 km/h."},
@@ -218,6 +220,7 @@ _MAX_SHOWN_CHARACTERS = 100
 
 @rubrics_router.post(
     "/{name:path}/versions",
+    name="publish_version",
     summary="Publish a version of a rubric",
     status_code=201,
     response_model=RubricVersion,
@@ -278,22 +281,21 @@ async def list_rubrics(
         ),
     ] = "",
     after: After = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    limit: Limit = 100,
 ) -> RubricPage:
     """Sorted by name, each with the version that its bare name refers to: the newest that is not retired.
 
     The search ignores case and covers only that version. A page costs the same wherever it is in the list.
     """
-    try:
-        return await service_of(request).rubrics.list(
-            project_of(request), prefix=prefix, tag=tag, text=text, after=after, limit=limit
-        )
-    except ValueError as error:
-        raise invalid_request((FieldError(field="after", message=str(error)),)) from None
+    rubrics = service_of(request).rubrics
+    return await reject_unknown_cursor(
+        rubrics.list(project_of(request), prefix=prefix, tag=tag, text=text, after=after, limit=limit)
+    )
 
 
 @rubrics_router.get(
     "/{name:path}/versions",
+    name="list_versions",
     summary="List the versions of a rubric",
     response_model=RubricHistory,
     responses=problem_responses(404, 422),
@@ -302,7 +304,7 @@ async def history(
     request: Request,
     name: Name,
     after: After = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    limit: Limit = 100,
 ) -> RubricHistory:
     """Newest first, each with its lineage, metadata, retirement and aliases, but without its criteria."""
     return await changes.history(service_of(request).rubrics, project_of(request), name, after=after, limit=limit)
@@ -310,6 +312,7 @@ async def history(
 
 @rubrics_router.get(
     "/{name:path}/diff",
+    name="compare_versions",
     summary="Compare two versions of a rubric",
     response_model=RubricDiff,
     responses=problem_responses(404, 422),
@@ -329,6 +332,7 @@ rubrics_router.include_router(rubric_changes_router)
 
 @rubrics_router.get(
     "/{reference:path}",
+    name="read_rubric",
     summary="Read one version of a rubric",
     response_model=RubricVersion,
     responses=problem_responses(404, 422),

@@ -266,16 +266,15 @@ recompute_router = APIRouter(
 )
 
 
-class _NdjsonResponse(Response):
-    media_type = NDJSON
-
-
 @recompute_router.post(
     "/rewards/recompute",
     summary="Recompute the rewards of a run under another mode, weights or budgets, from recorded verdicts",
-    response_class=_NdjsonResponse,
+    response_class=Response,
     responses={
-        200: {"model": RecomputeEvent, "description": "Lines of JSON."},
+        200: {
+            "description": "Lines of JSON.",
+            "content": {NDJSON: {"schema": {"$ref": "#/components/schemas/RecomputeEvent"}}},
+        },
         **problem_responses(404, 413, 422, 502, 503),
     },
 )

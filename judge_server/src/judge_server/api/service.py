@@ -21,6 +21,7 @@ from judge_server.ports import (
     KeyAdministration,
     LabelStore,
     LedgerReader,
+    ProjectAdministration,
     RubricSource,
     RubricTexts,
 )
@@ -53,6 +54,7 @@ class Service:
         authenticator: checks API keys; without one, all routes are open.
         audit: the audit log.
         keys: lists, adds and revokes API keys.
+        projects: lists and creates projects, and sets their limits.
         idempotency_keys: the store of idempotency keys; without one, a repeated request is processed again.
         operations: the long-running operations.
         checker: compiles the regular expressions of requests.
@@ -76,6 +78,7 @@ class Service:
     authenticator: Authenticator | None = None
     audit: AuditTrail | None = None
     keys: KeyAdministration | None = None
+    projects: ProjectAdministration | None = None
     idempotency_keys: IdempotencyKeys | None = None
     operations: Operations | None = None
     checker: Checker = field(default_factory=Checker)

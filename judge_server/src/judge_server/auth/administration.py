@@ -1,4 +1,4 @@
-"""Administering API keys of a project with a key of the scope `admin`."""
+"""Administering API keys with a key of the scope `admin`, and projects with one of the scope `projects:write`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -33,18 +33,47 @@ def require_administrator(identity: Identity) -> None:
     require_scope(identity, "admin")
 
 
+def administered_project(identity: Identity, project_id: str | None) -> str:
+    """Return the project whose keys or audit log a caller administers: the caller's own, unless it names another.
+
+    Raises:
+        Forbidden: the caller does not administer keys, or names another project without the scope `projects:write`.
+    """
+    require_administrator(identity)
+    if project_id is None or project_id == identity.project_id:
+        return identity.project_id
+    require_scope(identity, "projects:write")
+    return project_id
+
+
+def require_operator(identity: Identity) -> None:
+    """Require a key with the scope `projects:write`; as for keys, being on loopback is not enough.
+
+    Raises:
+        Forbidden: the caller has no key, or one without the scope.
+    """
+    if identity is ANONYMOUS:
+        raise Forbidden(
+            "Projects are administered with a key of the scope 'projects:write', which the operator of this service "
+            "creates: adjudge keys create --scope projects:write"
+        )
+    require_scope(identity, "projects:write")
+
+
 async def create_key(
     store: KeyAdministration,
     identity: Identity,
     scopes: Sequence[Scope],
     *,
+    project_id: str | None = None,
     label: str = "",
     expires_at: datetime | None = None,
 ) -> CreatedApiKey:
-    """Create a key in the caller's project.
+    """Create a key in a project, by default the caller's.
 
     Raises:
         Forbidden: the caller does not administer keys, or lacks a permission that the key would have.
+        LookupError: the project does not exist.
         InvalidRequest: the key would have expired already.
     """
     require_administrator(identity)
@@ -58,7 +87,7 @@ async def create_key(
         raise InvalidRequest("expires_at: this time has passed; give a later one, or leave it out")
     made = make_key()
     stored = await store.add_key(
-        identity.project_id,
+        project_id or identity.project_id,
         made.id,
         made.digest,
         scopes=tuple(dict.fromkeys(scopes)),

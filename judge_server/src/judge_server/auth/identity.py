@@ -23,10 +23,11 @@ SCOPE_PERMISSIONS: Mapping[str, frozenset[str]] = {
     "score": frozenset({"read", "score"}),
     "rubrics:write": frozenset({"read", "rubrics:write"}),
     "labels:write": frozenset({"read", "labels:write"}),
+    "projects:write": frozenset({"read", "projects:write"}),
     "metrics": frozenset({"metrics"}),
     "admin": frozenset({"read", "score", "rubrics:write", "labels:write", "admin"}),
 }
-"""The permissions of each scope of a key. No other scope includes `metrics`, since its figures cover all projects."""
+"""The permissions of each scope of a key. Only `metrics` and `projects:write` concern all projects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class GenerationRun:
         """
         clock = asyncio.get_running_loop().time
         started_at = clock()
-        earlier = await self._store.list(PROJECT_ID, _ALL)
+        earlier = (await self._store.list(PROJECT_ID, _ALL)).operations
         with self._folder.rewritten():
             for operation in reversed(earlier):
                 async for result in self._new_results(operation.id):

@@ -27,6 +27,7 @@ from trainer_client.wire.operations import (
     NewOperation,
     Operation,
     OperationKind,
+    OperationList,
     OperationRequest,
     ResultPage,
     Submission,
@@ -205,9 +206,15 @@ class Operations:
         """The current state of an operation."""
         return _require_found(await self._store.get(project_id, operation_id), operation_id)
 
-    async def list(self, project_id: str) -> tuple[Operation, ...]:
-        """List the project's latest operations, newest first. A large `request` is left empty."""
-        return await self._store.list(project_id, MAX_LISTED_OPERATIONS)
+    async def list(
+        self, project_id: str, *, limit: int = MAX_LISTED_OPERATIONS, after: str | None = None
+    ) -> OperationList:
+        """List a page of the project's operations, newest first. A large `request` is left empty.
+
+        Raises:
+            ValueError: `after` is not the `next_cursor` of a page.
+        """
+        return await self._store.list(project_id, limit, after)
 
     async def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
         """Yield the operation each time it has changed, from revision `after + 1` until it has ended.

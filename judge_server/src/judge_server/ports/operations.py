@@ -17,6 +17,7 @@ from trainer_client.wire.operations import (
     Operation,
     OperationCounts,
     OperationKind,
+    OperationList,
     OperationProgress,
     OperationState,
     ResultPage,
@@ -63,7 +64,7 @@ class OperationStore(Protocol):
     async def get_state(self, project_id: str, operation_id: str) -> tuple[int, OperationState] | None:
         """Return only the revision and state of an operation, which is cheap even if it is large."""
 
-    async def list(self, project_id: str, limit: int) -> tuple[Operation, ...]:
+    async def list(self, project_id: str, limit: int, after: str | None = None) -> OperationList:
         """List the project's operations, newest first; a large `request` is left empty."""
 
     async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:

@@ -40,7 +40,18 @@ from trainer_client.wire.ledger_rows import (
     VerdictKey,
 )
 from trainer_client.wire.rubrics import CriterionValidity, RubricValidation
-from trainer_client.wire.tenants import ApiKey, ApiKeyRecord, AuditEntry, KeyClaim, Project, StoredAnswer, TokenUsage
+from trainer_client.wire.tenants import (
+    ApiKey,
+    ApiKeyList,
+    ApiKeyRecord,
+    AuditTail,
+    KeyClaim,
+    Limits,
+    Project,
+    ProjectList,
+    StoredAnswer,
+    TokenUsage,
+)
 
 
 class RubricSource(Protocol):
@@ -341,8 +352,30 @@ class ApiKeyStore(Protocol):
         """Return the prompt tokens computed for a project on a day, and in total."""
 
 
+class ProjectAdministration(Protocol):
+    """Lists and creates projects and sets their limits, with an audit entry for each change."""
+
+    async def project(self, project_id: str) -> Project | None:
+        """Return a project; None if it does not exist."""
+
+    async def project_page(self, *, after: str | None, limit: int) -> ProjectList:
+        """Return a page of projects, by name. Raises `ValueError` for a cursor that is not from an earlier page."""
+
+    async def create_project(self, project_id: str, limits: Limits) -> Project:
+        """Create a project. Raises `ValueError` if it exists."""
+
+    async def set_limits(self, project_id: str, limits: Limits) -> Project:
+        """Replace the limits of a project. Raises `LookupError` if it does not exist."""
+
+
 class KeyAdministration(Protocol):
     """Lists, adds and revokes API keys, with an audit entry for each change."""
+
+    async def key_page(self, project_id: str, *, after: str | None, limit: int) -> ApiKeyList:
+        """Return a page of a project's keys, oldest first. Raises `ValueError` for a cursor from no earlier page."""
+
+    async def find_key(self, key_id: str) -> ApiKeyRecord | None:
+        """Return a key by its id, usable or not; None if there is none."""
 
     async def keys(self, project_id: str) -> Sequence[ApiKey]:
         """Return all keys of a project, oldest first."""
@@ -366,8 +399,11 @@ class KeyAdministration(Protocol):
 class AuditTrail(Protocol):
     """Reads the audit trail, which every change adds to."""
 
-    async def audit(self, project_id: str, *, subject: str | None, limit: int) -> Sequence[AuditEntry]:
-        """Return the latest changes of a project, newest first, optionally of one subject."""
+    async def audit(self, project_id: str, *, subject: str | None, limit: int, after: str | None = None) -> AuditTail:
+        """Return a page of the changes of a project, newest first, optionally of one subject.
+
+        Raises `ValueError` for a cursor that is not from an earlier page.
+        """
 
 
 class RateLimiter(Protocol):

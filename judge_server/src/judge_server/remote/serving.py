@@ -89,10 +89,12 @@ def create_judge_app(
 
     authenticated = [Depends(authenticate)]
 
+    @app.head("/healthz")
     @app.get("/healthz")
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
 
+    @app.head("/readyz")
     @app.get("/readyz")
     async def readyz(only: SelectedChecks = ()) -> Response:
         judge = process.ready_judge()

@@ -21,7 +21,14 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, dele
 
 from rubric_store.ledger import tables
 from rubric_store.ledger.tables import NO_STEP, criteria, failures, rubrics, runs, signals, steps
-from rubric_store.rubrics.queries import UNKNOWN_CURSOR, CursorError, text_from_cursor, to_cursor
+from rubric_store.rubrics.queries import (
+    UNKNOWN_CURSOR,
+    CursorError,
+    from_time_cursor,
+    text_from_cursor,
+    to_cursor,
+    to_time_cursor,
+)
 from rubric_store.rubrics.tables import rubric_versions
 from trainer_client.wire import PinnedRubric
 from trainer_client.wire.ledger import CriterionFigures, RunPage, RunReport, RunStep, RunSummary
@@ -162,23 +169,6 @@ def _step_key(row: RequestRow) -> RowKey:
 _STEP = re.compile(rf"{NO_STEP}|[0-9]{{1,18}}")
 
 
-def to_run_cursor(last_at: datetime, run: str) -> str:
-    """The cursor that continues after a run, by the time of its last request."""
-    return to_cursor(f"{last_at.isoformat()} {run}")
-
-
-def from_run_cursor(cursor: str) -> tuple[datetime, str]:
-    """The time and run that a cursor continues after; raises `CursorError` for an invalid cursor."""
-    at, _, run = text_from_cursor(cursor).partition(" ")
-    try:
-        last_at = datetime.fromisoformat(at)
-        if last_at.utcoffset() is None or "\0" in run:
-            raise CursorError(UNKNOWN_CURSOR)
-        return last_at.astimezone(UTC), run
-    except (ValueError, OverflowError):
-        raise CursorError(UNKNOWN_CURSOR) from None
-
-
 def to_step_cursor(step: int) -> str:
     """The cursor that continues after a step."""
     return to_cursor(str(step))
@@ -272,11 +262,11 @@ def run_page(connection: Connection, project_id: str, text: str, after: str | No
     if text:
         listed = listed.where(runs.c.run.icontains(text, autoescape=True))
     if after is not None:
-        at, name = from_run_cursor(after)
+        at, name = from_time_cursor(after)
         listed = listed.where(or_(runs.c.last_at < at, and_(runs.c.last_at == at, runs.c.run < name)))
     rows = connection.execute(listed.limit(limit + 1)).all()
     shown = rows[:limit]
-    cursor = to_run_cursor(shown[-1].last_at, shown[-1].run) if len(rows) > limit else None
+    cursor = to_time_cursor(shown[-1].last_at, shown[-1].run) if len(rows) > limit else None
     return RunPage(runs=tuple(_summaries(connection, project_id, shown)), next_cursor=cursor)
 
 

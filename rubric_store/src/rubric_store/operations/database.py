@@ -191,9 +191,10 @@ def results_per_page(sizes: Sequence[int]) -> int:
     return max(1, sum(total_bytes <= MAX_PAGE_BYTES for total_bytes in accumulate(sizes)))
 
 
-def result_page(bodies: Sequence[bytes], next_after: int | None) -> ResultPage:
+def result_page(bodies: Sequence[bytes], next_number: int | None) -> ResultPage:
     """Build a page from packed results. Decompresses them, so do not call it on the event loop."""
-    return ResultPage(results=tuple([unpack(body) for body in bodies]), next_after=next_after)
+    cursor = None if next_number is None else str(next_number)
+    return ResultPage(results=tuple([unpack(body) for body in bodies]), next_cursor=cursor)
 
 
 def values_after_chunk(row: Row[Any], inputs: int, outcome: ChunkOutcome) -> dict[str, Any]:

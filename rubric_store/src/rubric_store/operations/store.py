@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, and_, case, delete, func, insert, select, update
+from sqlalchemy import Row, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rubric_store.operations.database import (
@@ -24,11 +24,13 @@ from rubric_store.operations.database import (
 )
 from rubric_store.operations.leases import ROWS_PER_STATEMENT, ChunkLeases
 from rubric_store.operations.tables import chunks, operations, results
+from rubric_store.rubrics.queries import from_time_cursor, to_time_cursor
 from trainer_client.wire.operations import (
     TERMINAL_STATES,
     NewOperation,
     Operation,
     OperationCounts,
+    OperationList,
     OperationState,
     ResultPage,
     Submission,
@@ -118,17 +120,28 @@ class SQLOperations(ChunkLeases):
             row = (await connection.execute(wanted)).one_or_none()
         return None if row is None else (row.revision, row.state)
 
-    async def list(self, project_id: str, limit: int) -> tuple[Operation, ...]:
-        """The project's newest operations, newest first, without large requests."""
+    async def list(self, project_id: str, limit: int, after: str | None = None) -> OperationList:
+        """A page of the project's operations, newest first, without large requests.
+
+        Raises:
+            CursorError: `after` is not the `next_cursor` of a page.
+        """
         request = operations.c.request
         small = case((func.length(request) <= MAX_LISTED_BYTES, request)).label("request")
         columns = [small if column is request else column for column in operations.c]
         newest = (operations.c.created_at.desc(), operations.c.operation_id)
-        wanted = select(*columns).where(operations.c.project_id == project_id).order_by(*newest).limit(limit)
+        wanted = select(*columns).where(operations.c.project_id == project_id).order_by(*newest).limit(limit + 1)
+        if after is not None:
+            at, id_ = from_time_cursor(after)
+            same_time = and_(operations.c.created_at == at, operations.c.operation_id > id_)
+            wanted = wanted.where(or_(operations.c.created_at < at, same_time))
         async with self.connect() as connection:
             rows = (await connection.execute(wanted)).all()
         now = self.now()
-        return await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows]))
+        listed = await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows[:limit]]))
+        more = len(rows) > limit
+        cursor = to_time_cursor(rows[limit - 1].created_at, rows[limit - 1].operation_id) if more else None
+        return OperationList(operations=listed, next_cursor=cursor)
 
     async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
         """Results `after`, `after + 1`, … in order of creation; fewer than `limit` if they are large."""

@@ -10,7 +10,7 @@ import binascii
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -347,6 +347,23 @@ def number_from_cursor(cursor: str) -> int:
     if not _NUMBER.fullmatch(number):
         raise CursorError(UNKNOWN_CURSOR)
     return int(number)
+
+
+def to_time_cursor(at: datetime, name: str) -> str:
+    """The cursor that continues after what has this time and this name."""
+    return to_cursor(f"{at.isoformat()} {name}")
+
+
+def from_time_cursor(cursor: str) -> tuple[datetime, str]:
+    """The time and name that a cursor continues after; raises `CursorError` for an invalid cursor."""
+    text, _, name = text_from_cursor(cursor).partition(" ")
+    try:
+        at = datetime.fromisoformat(text)
+        if at.utcoffset() is None or "\0" in name:
+            raise CursorError(UNKNOWN_CURSOR)
+        return at.astimezone(UTC), name
+    except (ValueError, OverflowError):
+        raise CursorError(UNKNOWN_CURSOR) from None
 
 
 def text_from_cursor(cursor: str) -> str:

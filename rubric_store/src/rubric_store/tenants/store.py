@@ -8,14 +8,26 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Row, Select, func, insert, select, update
+from sqlalchemy import Row, Select, and_, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rubric_store.repository import BaseRepository
+from rubric_store.rubrics.queries import from_time_cursor, text_from_cursor, to_cursor, to_time_cursor
 from rubric_store.tenants import tables
 from rubric_store.tenants.tables import api_keys, project_usage, projects
-from trainer_client.wire.tenants import PROJECT_NAME, ApiKey, ApiKeyRecord, AuditEntry, Limits, Project, TokenUsage
+from trainer_client.wire.tenants import (
+    PROJECT_NAME,
+    ApiKey,
+    ApiKeyList,
+    ApiKeyRecord,
+    AuditEntry,
+    AuditTail,
+    Limits,
+    Project,
+    ProjectList,
+    TokenUsage,
+)
 
 _LIMITS = [projects.c[name] for name in Limits.model_fields]
 _KEY = [api_keys.c[name] for name in ApiKey.model_fields if name != "id"]
@@ -51,6 +63,15 @@ class TenantStore(BaseRepository):
     async def projects(self) -> list[Project]:
         """Every project, by name."""
         return [_project(row) for row in await self._read(_projects().order_by(projects.c.project_id))]
+
+    async def project_page(self, *, after: str | None = None, limit: int = 100) -> ProjectList:
+        """A page of projects, by name; raises `CursorError` for a cursor that no page has given."""
+        wanted = _projects().order_by(projects.c.project_id).limit(limit + 1)
+        if after is not None:
+            wanted = wanted.where(projects.c.project_id > text_from_cursor(after))
+        found = [_project(row) for row in await self._read(wanted)]
+        cursor = to_cursor(found[limit - 1].id) if len(found) > limit else None
+        return ProjectList(projects=tuple(found[:limit]), next_cursor=cursor)
 
     async def set_limits(self, project_id: str, limits: Limits) -> Project:
         """Replace the limits of a project.
@@ -121,6 +142,18 @@ class TenantStore(BaseRepository):
             listed = listed.where(api_keys.c.project_id == project_id)
         return [_key(row) for row in await self._read(listed)]
 
+    async def key_page(self, project_id: str, *, after: str | None = None, limit: int = 100) -> ApiKeyList:
+        """A page of a project's keys, oldest first; raises `CursorError` for a cursor that no page has given."""
+        wanted = _keys().where(api_keys.c.project_id == project_id).limit(limit + 1)
+        if after is not None:
+            at, id_ = from_time_cursor(after)
+            same_time = and_(api_keys.c.created_at == at, api_keys.c.key_id > id_)
+            wanted = wanted.where(or_(api_keys.c.created_at > at, same_time))
+        rows = await self._read(wanted.order_by(api_keys.c.created_at, api_keys.c.key_id))
+        found = [_key(row) for row in rows]
+        cursor = to_time_cursor(found[limit - 1].created_at, found[limit - 1].id) if len(found) > limit else None
+        return ApiKeyList(keys=tuple(found[:limit]), next_cursor=cursor)
+
     async def find_key(self, key_id: str) -> ApiKeyRecord | None:
         """A key by its id, usable or not; None if it does not exist."""
         found = select(*_KEY, api_keys.c.key_id.label("id"), api_keys.c.secret_digest, *_LIMITS)
@@ -179,11 +212,18 @@ class TenantStore(BaseRepository):
         return TokenUsage(int(row.on_day), int(row.total))
 
     async def audit(
-        self, project_id: str | None = None, *, subject: str | None = None, limit: int = 100
-    ) -> list[AuditEntry]:
-        """The newest audit entries, newest first, of one project and one subject if given."""
-        rows = await self._read(tables.select_newest(project_id, subject=subject, limit=limit))
-        return [AuditEntry.model_validate(dict(row._mapping)) for row in rows]
+        self, project_id: str | None = None, *, subject: str | None = None, limit: int = 100, after: str | None = None
+    ) -> AuditTail:
+        """A page of the audit log, newest first, of one project and one subject if given.
+
+        Raises:
+            CursorError: `after` is not the `next_cursor` of a page.
+        """
+        before = None if after is None else tables.entry_from_cursor(after)
+        rows = await self._read(tables.select_newest(project_id, subject=subject, limit=limit + 1, before=before))
+        entries = [AuditEntry.model_validate(dict(row._mapping)) for row in rows[:limit]]
+        cursor = to_cursor(rows[limit - 1].entry.hex()) if len(rows) > limit else None
+        return AuditTail(entries=tuple(entries), next_cursor=cursor)
 
 
 def check_project(project_id: str) -> None:

@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rubric_store.rubrics.queries import UNKNOWN_CURSOR, CursorError, text_from_cursor
 from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
 from trainer_client.wire.tenants import AuditEntry
 
@@ -89,6 +90,14 @@ audit = Table(
 """One row per change; `entry` sorts by time."""
 
 
+def entry_from_cursor(cursor: str) -> bytes:
+    """The entry that a cursor continues after; raises `CursorError` for an invalid cursor."""
+    try:
+        return bytes.fromhex(text_from_cursor(cursor))
+    except ValueError:
+        raise CursorError(UNKNOWN_CURSOR) from None
+
+
 async def add_entry(
     connection: AsyncConnection,
     project_id: str,
@@ -105,9 +114,14 @@ async def add_entry(
     await connection.execute(insert(audit).values(**row, subject=subject, before=before, after=after))
 
 
-def select_newest(project_id: str | None, *, subject: str | None, limit: int) -> Select[Any]:
-    """The newest entries, of one project and one subject if given."""
-    rows = select(*[audit.c[name] for name in AuditEntry.model_fields]).order_by(audit.c.entry.desc()).limit(limit)
+def select_newest(
+    project_id: str | None, *, subject: str | None, limit: int, before: bytes | None = None
+) -> Select[Any]:
+    """The newest entries older than the entry `before`, of one project and one subject if given."""
+    columns = [audit.c[name] for name in (*AuditEntry.model_fields, "entry")]
+    rows = select(*columns).order_by(audit.c.entry.desc()).limit(limit)
+    if before is not None:
+        rows = rows.where(audit.c.entry < before)
     if project_id is not None:
         rows = rows.where(audit.c.project_id == project_id)
     return rows if subject is None else rows.where(audit.c.subject == subject)

@@ -73,7 +73,8 @@ class PreparedRequest(Generic[AnswerT]):
     """A request ready to be sent, and the model of its answer.
 
     `min_timeout_s` is the read timeout if that is longer than the client's own. `accept` is the requested media type if
-    it is not JSON. `headers` are additional headers, such as conditions and idempotency keys.
+    it is not JSON. `headers` are additional headers, such as conditions and idempotency keys. A request that is not
+    `repeatable` is sent once: its first attempt may have succeeded though no answer came.
     """
 
     method: str
@@ -84,6 +85,7 @@ class PreparedRequest(Generic[AnswerT]):
     min_timeout_s: float = 0.0
     accept: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    repeatable: bool = True
 
     def with_accept(self, media_type: str) -> "PreparedRequest[AnswerT]":
         """Return a copy that requests the answer in this media type."""

@@ -21,11 +21,12 @@ from trainer_client.client.calls import (
 )
 from trainer_client.client.ledger import AsyncLedgerMethods, LedgerMethods
 from trainer_client.client.operations import AsyncOperationMethods, OperationMethods
+from trainer_client.client.projects import AsyncProjectMethods, ProjectMethods
 from trainer_client.client.rubrics import AsyncRubricMethods, RubricMethods
 from trainer_client.wire import ComparisonAnswer, FailurePolicy, RewardAnswer, RewardMode, VerdictAnswer
 
 
-class Client(RubricMethods, LedgerMethods, OperationMethods):
+class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
     """A connection to one Adjudge service. Threads can share it; close it when done.
 
     Args:
@@ -239,7 +240,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         )
 
 
-class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods):
+class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods, AsyncProjectMethods):
     """A connection to one Adjudge service. Tasks of one event loop can share it; close it when done.
 
     Arguments and errors are the same as for `Client`, except that `transport` and `sleep` are async.

@@ -210,7 +210,7 @@ class Connection:
             try:
                 return read_answer(self._request_once(**options), request.answer)
             except AdjudgeError as error:
-                wait = retry_state.wait_after(error)
+                wait = retry_state.wait_after(error) if request.repeatable else None
                 if wait is None:
                     raise
             self.settings.sleep(wait)
@@ -306,7 +306,7 @@ class AsyncConnection:
             try:
                 return read_answer(await self._request_once(**options), request.answer)
             except AdjudgeError as error:
-                wait = retry_state.wait_after(error)
+                wait = retry_state.wait_after(error) if request.repeatable else None
                 if wait is None:
                     raise
             await self.settings.sleep(wait)

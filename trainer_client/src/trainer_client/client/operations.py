@@ -60,9 +60,9 @@ def submit_request(request: OperationLike, run: str | None, idempotency_key: str
     return PreparedRequest("POST", _PATH, Operation, to_json_bytes(valid.model_copy(update=changes)), headers=key)
 
 
-def list_request() -> PreparedRequest[OperationList]:
-    """Build `GET /v1/operations`."""
-    return PreparedRequest("GET", _PATH, OperationList)
+def list_request(after: str | None) -> PreparedRequest[OperationList]:
+    """Build `GET /v1/operations` for the page after a cursor."""
+    return PreparedRequest("GET", _PATH, OperationList, params={"after": after} if after else {})
 
 
 def operation_request(operation_id: str, method: str = "GET", part: str = "") -> PreparedRequest[Operation]:
@@ -166,9 +166,15 @@ class OperationMethods(Connection):
         """
         return self._send(submit_request(request, self.run, idempotency_key))
 
-    def operations(self) -> tuple[Operation, ...]:
-        """Fetch the most recent operations, newest first."""
-        return self._send(list_request()).operations
+    def operations(self) -> Iterator[Operation]:
+        """Iterate over the operations, newest first, fetching a page at a time."""
+        after: str | None = None
+        while True:
+            page = self._send(list_request(after))
+            yield from page.operations
+            if page.next_cursor is None:
+                return
+            after = page.next_cursor
 
     def operation(self, operation_id: str) -> Operation:
         """Fetch an operation and its current state."""
@@ -187,9 +193,9 @@ class OperationMethods(Connection):
         while True:
             page = self._send(results_request(operation_id, after))
             yield from page.results
-            if page.next_after is None or not page.results:
+            if page.next_cursor is None or not page.results:
                 return
-            after = page.next_after
+            after = int(page.next_cursor)
 
     def follow(self, operation_id: str, after: int = 0) -> Iterator[Operation]:
         """Yield the operation after each change until it has ended. Broken connections are reopened.
@@ -242,9 +248,16 @@ class AsyncOperationMethods(AsyncConnection):
         """Submit an operation; see `Client.submit`."""
         return await self._send(submit_request(request, self.run, idempotency_key))
 
-    async def operations(self) -> tuple[Operation, ...]:
-        """Fetch the most recent operations, newest first."""
-        return (await self._send(list_request())).operations
+    async def operations(self) -> AsyncIterator[Operation]:
+        """Iterate over the operations, newest first; see `Client.operations`."""
+        after: str | None = None
+        while True:
+            page = await self._send(list_request(after))
+            for operation in page.operations:
+                yield operation
+            if page.next_cursor is None:
+                return
+            after = page.next_cursor
 
     async def operation(self, operation_id: str) -> Operation:
         """Fetch an operation and its current state."""
@@ -264,9 +277,9 @@ class AsyncOperationMethods(AsyncConnection):
             page = await self._send(results_request(operation_id, after))
             for result in page.results:
                 yield result
-            if page.next_after is None or not page.results:
+            if page.next_cursor is None or not page.results:
                 return
-            after = page.next_after
+            after = int(page.next_cursor)
 
     async def follow(self, operation_id: str, after: int = 0) -> AsyncIterator[Operation]:
         """Yield the operation after each change until it has ended; see `Client.follow`."""

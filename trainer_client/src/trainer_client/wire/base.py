@@ -16,13 +16,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     JsonValue,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
 )
-from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 
 MAX_ERRORS = 20
 """The maximum number of errors collected from one list or reported for one message; the first ones are kept."""
@@ -161,7 +162,20 @@ Flag = Annotated[bool, BeforeValidator(_validate_bool)]
 """A boolean in a request; numbers and text are refused."""
 
 
-class RequestModel(BaseModel):
+class DocumentedModel(BaseModel):
+    """A model whose JSON Schema describes its fields as its docstring does."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Make the JSON Schema of the model."""
+        from trainer_client.wire.field_descriptions import describe
+
+        schema = handler(core_schema)
+        describe(cls, handler.resolve_ref_schema(schema))
+        return schema
+
+
+class RequestModel(DocumentedModel):
     """A message to the service. Unknown fields and non-finite numbers are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -179,7 +193,7 @@ def is_unset(value: Any) -> bool:
     return not value
 
 
-class AnswerModel(BaseModel):
+class AnswerModel(DocumentedModel):
     """A message from the service. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -47,7 +47,11 @@ _StepNumber = Annotated[int, Field(ge=0, le=999_999_999), STRICT_NUMBER]
 
 
 class JudgeVerification(RequestModel):
-    """Ask the judge, even if a program could decide."""
+    """Ask the judge, even if a program could decide.
+
+    Attributes:
+        method: the judge decides.
+    """
 
     method: Literal["judge"]
 
@@ -56,6 +60,11 @@ class MathVerification(RequestModel):
     """Satisfied if math-verify finds both expressions equal: `1/2`, `0.5` and `\\frac12` are the same answer.
 
     Without `expected`, the group's `ground_truth` is used.
+
+    Attributes:
+        method: a comparison of expressions.
+        expected: the expected expression; the group's `ground_truth` by default.
+        of: what is compared.
     """
 
     method: Literal["math"]
@@ -67,6 +76,12 @@ class ExactVerification(RequestModel):
     """Satisfied if both texts are equal, ignoring surrounding whitespace and collapsing runs of it.
 
     Letter case matters only with `case_sensitive`. Without `expected`, the group's `ground_truth` is used.
+
+    Attributes:
+        method: a comparison of texts.
+        expected: the expected text; the group's `ground_truth` by default.
+        of: what is compared.
+        case_sensitive: whether letter case matters.
     """
 
     method: Literal["exact"]
@@ -82,6 +97,10 @@ class _SearchVerification(RequestModel):
     satisfied or not. If the response has no such step, the criterion is not satisfied and its verdict is attributed to
     no step. Without `step`, the verdict of a satisfied criterion is attributed to the step in which the match begins,
     and that of an unsatisfied one to no step.
+
+    Attributes:
+        of: what to search in.
+        step: the number of the step to search, 0 for the whole response.
     """
 
     of: VerificationTarget = "response"
@@ -98,6 +117,12 @@ class ContainsVerification(_SearchVerification):
     """Satisfied if every text of `all_of` and, if given, at least one of `any_of` occurs in the text or in its `step`.
 
     Letter case matters only with `case_sensitive`.
+
+    Attributes:
+        method: a search for texts.
+        all_of: texts that must all occur.
+        any_of: texts of which one must occur.
+        case_sensitive: whether letter case matters.
     """
 
     method: Literal["contains"]
@@ -117,6 +142,12 @@ class RegexVerification(_SearchVerification):
 
     `match` is `search` for a match anywhere, or `full` for a match of the whole text. This model does not compile
     `pattern`: compiling can take minutes, so the service does it in a process that it can stop.
+
+    Attributes:
+        method: a search by a regular expression.
+        pattern: the expression, in the syntax of Python's `re`.
+        case_sensitive: whether letter case matters.
+        match: `search` for a match anywhere, `full` for one of the whole text.
     """
 
     method: Literal["regex"]
@@ -129,6 +160,11 @@ class JsonSchemaVerification(RequestModel):
     """Satisfied if the text is JSON that is valid under a JSON Schema (draft 2020-12) of at most 64 KiB.
 
     The JSON may be the whole text or its last fenced code block.
+
+    Attributes:
+        method: validation of JSON.
+        schema: the JSON Schema.
+        of: what is validated.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -142,6 +178,13 @@ class NumericVerification(RequestModel):
     """Satisfied if the number differs from `expected` by at most `absolute` + `relative` * |`expected`|.
 
     Without `expected`, the group's `ground_truth` is used.
+
+    Attributes:
+        method: a comparison of numbers.
+        expected: the expected number; the group's `ground_truth` by default.
+        absolute: the greatest absolute difference.
+        relative: the greatest difference as a share of the expected number.
+        of: what is compared.
     """
 
     method: Literal["numeric"]
@@ -230,27 +273,31 @@ _Guide = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, m
 class Criterion(RequestModel):
     """One thing to check in a response, and its weight (no unit; HealthBench's points are weights).
 
-    `weight` must be 0, or from 1e-9 to 1e6 in magnitude; `RubricContent` checks this, so that criteria stored before
-    the rule can still be read.
+    The fields from `name` to `verification_method` come from Rubric-Grounded RL and give the judge more than the
+    description. The judge reads them in every call, so they are bounded: `name` to 200 characters, each list to 64
+    entries of 2,000 characters, and `scoring_guide` and `verification_method` to 20,000 characters, like the
+    description.
 
-    `scale` is the highest grade of the protocol `graded`, whose grades are 0..scale. `verification` says how the
-    criterion is checked. Without it, a criterion of kind `answer` is compared with the group's `ground_truth`, if there
-    is one, and the judge decides all other criteria.
-
-    A `shadow` criterion is judged and recorded, but never rewarded: it enters no reward, no step's reward and no
-    advantage, whatever its weight, and is never shown to the policy. Monitors compare it with the reward.
-
-    `applies_to` says what of a response of messages the criterion is about: all of it (`trajectory`), its last message
-    of role `assistant` (`last_turn`), or each such message by itself (`each_turn`). A criterion on each turn is
-    satisfied if it is satisfied in every turn, and one that a good response avoids, a pitfall or one of negative
-    weight, if it is satisfied in any turn; a grade is the mean. A text is one turn.
-
-    The other six fields come from Rubric-Grounded RL and give the judge more than the description: a short `name`;
-    the `required_elements` of a full score; a `scoring_guide` for partial scores; `expected_keywords` and
-    `expected_concepts`; and `verification_method`, which says in words how to check the criterion (use `verification`
-    for a check by a program). The judge reads them in every call, so they are bounded: `name` to 200 characters, each
-    list to 64 entries of 2,000 characters, and `scoring_guide` and `verification_method` to 20,000 characters, like
-    the description.
+    Attributes:
+        id: a name that is unique in the rubric.
+        description: what to check, as a statement about the response.
+        kind: the role of the criterion in the reward.
+        weight: how much the criterion counts in the reward; 0, or from 1e-9 to 1e6 in magnitude, and negative for a
+            mistake. `RubricContent` checks this, so that criteria stored before the rule can still be read.
+        scale: the highest grade of the protocol `graded`, whose grades are 0..scale.
+        verification: how the criterion is checked. Without it, a criterion of kind `answer` is compared with the
+            group's `ground_truth`, if there is one, and the judge decides all other criteria.
+        name: a short name.
+        required_elements: what a response needs for a full score.
+        scoring_guide: how to give partial scores.
+        expected_keywords, expected_concepts: what a good response mentions.
+        verification_method: how to check the criterion, in words; use `verification` for a check by a program.
+        shadow: judge and record the criterion, but never reward it: it enters no reward, no step's reward and no
+            advantage, whatever its weight, and is never shown to the policy. Monitors compare it with the reward.
+        applies_to: what of a response of messages the criterion is about: all of it (`trajectory`), its last message of
+            role `assistant` (`last_turn`), or each such message by itself (`each_turn`). A criterion on each turn is
+            satisfied if it is satisfied in every turn, and one that a good response avoids, a pitfall or one of
+            negative weight, if it is satisfied in any turn; a grade is the mean. A text is one turn.
     """
 
     id: CriterionId

@@ -38,14 +38,25 @@ _ABOUT_A_STATE = "The text below is a state: material that a question is asked a
 
 
 class NoulCriteria(RequestModel):
-    """What counts as yes, and what as no."""
+    """What counts as yes, and what as no.
+
+    Attributes:
+        true: what counts as yes.
+        false: what counts as no.
+    """
 
     true: Content | None = None
     false: Content | None = None
 
 
 class NoulQuestion(RequestModel):
-    """A yes-or-no question."""
+    """A yes-or-no question.
+
+    Attributes:
+        type: a question that is answered with yes or no.
+        instructions: the question.
+        criteria: what counts as yes, and what as no.
+    """
 
     type: Literal["noul"]
     instructions: Content | None = None
@@ -53,7 +64,13 @@ class NoulQuestion(RequestModel):
 
 
 class ChoiceQuestion(RequestModel):
-    """A choice between named options, each with an optional description."""
+    """A choice between named options, each with an optional description.
+
+    Attributes:
+        type: a choice.
+        instructions: the question.
+        criteria: by option, when it is the right one; null if the name of the option says so.
+    """
 
     type: Literal["choice"]
     instructions: Content | None = None
@@ -61,7 +78,13 @@ class ChoiceQuestion(RequestModel):
 
 
 class LevelQuestion(RequestModel):
-    """A rating on levels, the lowest first."""
+    """A rating on levels, the lowest first.
+
+    Attributes:
+        type: a rating.
+        instructions: the question.
+        criteria: what each level means, the lowest first.
+    """
 
     type: Literal["score"]
     instructions: Content | None = None
@@ -87,6 +110,11 @@ class SystemOneRequest(RequestModel):
     whose fields are all known texts, such as `{"question": …, "response": …, "answer": …}`, is shown as a prompt, a
     response and a reference answer; any other is shown as a whole. The fields after `questions` are not part of System
     One, and the same as in `VerdictRequest`.
+
+    Attributes:
+        state: what the questions are about: a text, or JSON.
+        questions: the questions, by names of your own.
+        model: the name of a judge, or of the model that it judges with.
     """
 
     model: str = Field(min_length=1, max_length=200)
@@ -143,7 +171,12 @@ class SystemOneRequest(RequestModel):
 
 
 class NoulAnswer(AnswerModel):
-    """The probability of yes."""
+    """The probability of yes.
+
+    Attributes:
+        type: the type of the question.
+        noul: the probability of yes.
+    """
 
     type: Literal["noul"] = "noul"
     noul: float
@@ -153,6 +186,12 @@ class ChoiceAnswer(AnswerModel):
     """The most probable option, and the probability of each.
 
     confidence = (K p - 1) / (K - 1) for K options and the probability p of the chosen one, and at least 0.
+
+    Attributes:
+        type: the type of the question.
+        choice: the most probable option.
+        confidence: its probability.
+        probabilities: the probability of each option.
     """
 
     type: Literal["choice"] = "choice"
@@ -166,6 +205,13 @@ class LevelAnswer(AnswerModel):
 
     confidence = 1 - d / u, and at least 0: d is the mean distance of the levels to the most probable one, and u the
     mean distance to the middle if all levels were equally probable.
+
+    Attributes:
+        type: the type of the question.
+        score: the expected level, from 0.
+        confidence: the probability of the most probable level.
+        legend: the levels, as the question named them.
+        probabilities: the probability of each level.
     """
 
     type: Literal["score"] = "score"
@@ -176,7 +222,12 @@ class LevelAnswer(AnswerModel):
 
 
 class SystemOneUsage(AnswerModel):
-    """The judge's tokens: those of its prompts, cached prefixes included, and those it generated."""
+    """The judge's tokens: those of its prompts, cached prefixes included, and those it generated.
+
+    Attributes:
+        input_tokens: tokens of the judge's prompts, cached prefixes included.
+        output_tokens: tokens that the judge generated.
+    """
 
     input_tokens: int
     output_tokens: int
@@ -187,6 +238,11 @@ class SystemOneAnswer(AnswerModel):
 
     A question that the judge failed to answer is missing from `answers`, and `failures` says why. `fingerprint` is that
     of the judge.
+
+    Attributes:
+        id: the id of the request.
+        answers: by name, the answer to each question.
+        failures: by name, the questions that the judge failed to answer, and why.
     """
 
     id: str

@@ -32,14 +32,25 @@ class TextPart(RequestModel):
 
 
 class Function(RequestModel):
-    """The function of a tool call as the policy wrote it, with its arguments as JSON text or as an object."""
+    """The function of a tool call as the policy wrote it, with its arguments as JSON text or as an object.
+
+    Attributes:
+        name: the name of the function.
+        arguments: its arguments, as JSON text or as an object.
+    """
 
     name: str
     arguments: str | dict[str, JsonValue] = ""
 
 
 class ToolCall(RequestModel):
-    """A tool call, in the format of chat templates and chat APIs."""
+    """A tool call, in the format of chat templates and chat APIs.
+
+    Attributes:
+        function: what is called.
+        id: the id that the message with the result refers to.
+        type: the type of the call.
+    """
 
     function: Function
     id: str | None = None
@@ -49,8 +60,13 @@ class ToolCall(RequestModel):
 class Message(RequestModel):
     """One message of a conversation.
 
-    `content` is text, a list of text parts, or null if the message only calls tools. `reasoning_content` is a thinking
-    block that is separate from the content. `name` is the tool that a message of role `tool` comes from.
+    Attributes:
+        role: who speaks, such as `user`, `assistant` or `tool`.
+        content: what is said: a text, a list of text parts, or null if the message only calls tools.
+        reasoning_content: a thinking block that is not part of `content`.
+        tool_calls: the tools that the message calls.
+        tool_call_id: the call whose result the message is.
+        name: the tool that a message of role `tool` comes from.
     """
 
     role: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -102,10 +118,13 @@ MAX_GIVEN_STEPS = 1000
 class Response(RequestModel):
     """A response with its length, how its generation ended, and its steps.
 
-    `tokens` is the length in the policy's tokens, which length penalties need. `stopped` is true if the response ended
-    by itself, false if it was cut off. `steps` are half-open ranges [start, end) of code points, in order and without
-    overlap, for `judging.steps` "given"; step N is the Nth of them. They refer to the text, or, in messages, to the
-    contents of the assistant's messages, joined by blank lines.
+    Attributes:
+        text: the response: a text, or the messages of a turn.
+        tokens: its length in the policy's tokens, which length penalties need.
+        stopped: whether it ended by itself; false if it was cut off.
+        steps: half-open ranges [start, end) of code points, in order and without overlap, for `judging.steps` "given";
+            step N is the Nth of them. They refer to the text, or, in messages, to the contents of the assistant's
+            messages, joined by blank lines.
     """
 
     text: Prompt
@@ -170,6 +189,12 @@ class Group(RequestModel):
     """One prompt and the responses (rollouts) to it.
 
     Only the judge sees `grounding`, `reference_answer` and `ground_truth`. `rubric` overrides the request's rubric.
+
+    Attributes:
+        id: a name of your own, which the answer repeats.
+        ground_truth: the right final answer, which programs compare with; only the judge sees it.
+        responses: the responses, which are judged one by one.
+        rubric: the group's own rubric; the request's by default.
     """
 
     id: GroupId

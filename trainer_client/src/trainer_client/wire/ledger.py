@@ -52,6 +52,7 @@ class RecordedVerdict(AnswerModel):
         kind, weight: the criterion's kind and weight in that rubric; null if the rubric is not stored.
         prompt_digest: the digest of the prompt, equal for all responses to the same prompt.
         prompt, text, grounding: the judged texts; null unless texts were requested and are stored.
+        verdict: the verdict.
     """
 
     id: str = ""
@@ -75,7 +76,11 @@ class RecordedVerdict(AnswerModel):
 
 
 class RecordedPage(AnswerModel):
-    """A page of recorded verdicts, oldest first. `next_cursor` fetches the next page and is null on the last."""
+    """A page of recorded verdicts, oldest first.
+
+    Attributes:
+        verdicts: the verdicts, oldest first.
+    """
 
     verdicts: tuple[RecordedVerdict, ...]
     next_cursor: str | None = None
@@ -126,6 +131,8 @@ class JudgingFigures(AnswerModel):
         failures: failed verdicts by kind of failure.
         cached: verdicts without a call of their own: from the cache, or from a call of another request.
         mean_seconds: the mean time of a request, from its arrival to its answer, in seconds.
+        responses: the number of responses.
+        modes: the reward modes.
     """
 
     requests: int
@@ -155,6 +162,7 @@ class RunSummary(JudgingFigures):
         modes: the reward modes used; empty if no reward was computed.
         protocols, judges: the protocols and judges used; empty if no judge was called.
         rubrics: the number of distinct rubric contents.
+        first_at, last_at: when its first and its last request was judged.
     """
 
     run: str | None
@@ -177,6 +185,7 @@ class CriterionFigures(AnswerModel):
         uncertain: verdicts whose probability lay in the uncertain band; left out of the JSON if there are none.
         pass_rate: the share of scores of at least 0.5 among the verdicts with a score; null if there are none.
         mean_score: the mean score of the verdicts with a score, in [0, 1]; null if there are none.
+        failed: verdicts that failed.
     """
 
     criterion: str
@@ -191,6 +200,10 @@ class RunStep(JudgingFigures):
     """Statistics of a training step. `step` is null for requests without one.
 
     `std_reward` is the population standard deviation of the step's rewards, null if there are none.
+
+    Attributes:
+        std_reward: the population standard deviation of the step's rewards; null if there are none.
+        criteria: the figures of each criterion.
     """
 
     step: int | None
@@ -199,7 +212,11 @@ class RunStep(JudgingFigures):
 
 
 class RunPage(AnswerModel):
-    """A page of runs, the most recently used first. `next_cursor` fetches the next page and is null on the last."""
+    """A page of runs, the most recently used first.
+
+    Attributes:
+        runs: the runs.
+    """
 
     runs: tuple[RunSummary, ...]
     next_cursor: str | None = None
@@ -213,6 +230,8 @@ class RunReport(AnswerModel):
         criteria: the criteria with the most verdicts in the run; each step reports the same ones.
         criteria_count: the number of criteria in the run.
         next_cursor: fetches the next page of steps; null on the last.
+        run: the figures of the whole run.
+        steps: the figures of each step.
     """
 
     run: RunSummary
@@ -224,7 +243,13 @@ class RunReport(AnswerModel):
 
 
 class MeasuredRate(AnswerModel):
-    """A rate of `labels` labelled verdicts, which are worth `effective_labels` independent ones."""
+    """A rate of `labels` labelled verdicts, which are worth `effective_labels` independent ones.
+
+    Attributes:
+        value: the rate.
+        labels: the number of labelled verdicts.
+        effective_labels: how many independent verdicts they are worth.
+    """
 
     value: float
     labels: int
@@ -232,14 +257,23 @@ class MeasuredRate(AnswerModel):
 
 
 class JudgeError(AnswerModel):
-    """The shares of met criteria that a judge passes (`sensitivity`), and of unmet ones that it fails."""
+    """The shares of met criteria that a judge passes (`sensitivity`), and of unmet ones that it fails.
+
+    Attributes:
+        sensitivity: the share of met criteria that the judge passes.
+        specificity: the share of unmet criteria that it fails.
+    """
 
     sensitivity: MeasuredRate
     specificity: MeasuredRate
 
 
 class MeasuredJudge(AnswerModel):
-    """A judge by its fingerprint, and the number of votes per criterion that it was asked for."""
+    """A judge by its fingerprint, and the number of votes per criterion that it was asked for.
+
+    Attributes:
+        votes: the number of votes per criterion.
+    """
 
     fingerprint: str
     votes: int
@@ -354,7 +388,13 @@ class LabelReceipt(AnswerModel):
 
 
 class StepBudgets(RequestModel):
-    """The total that all criteria of a kind add to a response's steps (SRaR: 0.8, -1, 1)."""
+    """The total that all criteria of a kind add to a response's steps (SRaR: 0.8, -1, 1).
+
+    Attributes:
+        suggest: what the criteria of kind `suggest` add together.
+        pitfall: what the criteria of kind `pitfall` add together.
+        bonus: what the criteria of kind `bonus` add together.
+    """
 
     suggest: BoundedFloat = 0.8
     pitfall: BoundedFloat = -1.0
@@ -419,7 +459,13 @@ class RecomputeRequest(RequestModel):
 
 
 class RecomputedResponse(AnswerModel):
-    """A response's recomputed reward. `position` is its position in the group; see `ResponseReward` for the others."""
+    """A response's recomputed reward. `position` is its position in the group; see `ResponseReward` for the others.
+
+    Attributes:
+        position: its position in the group, from 0.
+        unpenalised: the reward before penalties; null if there are none.
+        dropped: the number of criteria that the policy left out.
+    """
 
     position: int
     reward: float | None
@@ -431,7 +477,12 @@ class RecomputedResponse(AnswerModel):
 
 
 class RecomputedGroup(AnswerModel):
-    """The recomputed rewards of a group as one request sent it."""
+    """The recomputed rewards of a group as one request sent it.
+
+    Attributes:
+        id: the group's id.
+        rubric: the digest of the rubric; null if there was none.
+    """
 
     request_id: str
     step: int | None
@@ -441,7 +492,12 @@ class RecomputedGroup(AnswerModel):
 
 
 class RecomputeStart(AnswerModel):
-    """The first line of the answer: how many requests and verdicts will be read."""
+    """The first line of the answer: how many requests and verdicts will be read.
+
+    Attributes:
+        requests: the number of recorded requests.
+        verdicts: the number of recorded verdicts.
+    """
 
     run: str | None
     requests: int
@@ -451,9 +507,13 @@ class RecomputeStart(AnswerModel):
 class RecomputeSummary(AnswerModel):
     """The summary at the end of the answer.
 
-    `mode` and `on_failure` are null if requests were recomputed by different ones. `verdicts` counts every vote.
-    `missing` counts those that the ledger does not have; they count as failed.
-    `mean_reward` is the mean over the responses that have a reward, null if none has.
+    `mode` and `on_failure` are null if requests were recomputed by different ones.
+
+    Attributes:
+        responses: the number of responses.
+        verdicts: the number of verdicts, every vote counted.
+        missing: verdicts that the ledger does not have; they count as failed.
+        mean_reward: the mean over the responses that have a reward; null if none has.
     """
 
     run: str | None
@@ -470,7 +530,14 @@ class RecomputeSummary(AnswerModel):
 
 
 class RecomputeEvent(AnswerModel):
-    """One line of the answer: first `start`, then groups, and at the end a summary, or a problem that ends it."""
+    """One line of the answer: first `start`, then groups, and at the end a summary, or a problem that ends it.
+
+    Attributes:
+        start: how much will be read; the first line.
+        group: the recomputed rewards of a group.
+        summary: the totals; the last line.
+        problem: why the request failed midway; the last line then.
+    """
 
     start: RecomputeStart | None = None
     group: RecomputedGroup | None = None

@@ -55,7 +55,13 @@ class MonitorThresholds(RequestModel):
 
 
 class Interval(AnswerModel):
-    """An estimate with its confidence interval, and the number of observations behind it."""
+    """An estimate with its confidence interval, and the number of observations behind it.
+
+    Attributes:
+        value: the estimate.
+        low, high: the end of the interval.
+        n: the number of observations.
+    """
 
     value: float
     low: float
@@ -73,6 +79,8 @@ class MonitorFinding(AnswerModel):
         message: what was found, in one sentence.
         action: what to do about it.
         evidence: the figures behind it, by name.
+        monitor: the monitor that reports it.
+        severity: how bad it is.
     """
 
     monitor: MonitorName

@@ -64,7 +64,11 @@ class ScoreOperation(RewardRequest):
 
 
 class LabelledGroup(Group):
-    """A group with known verdicts. `labels` has one object per response: by criterion id, whether it is satisfied."""
+    """A group with known verdicts.
+
+    Attributes:
+        labels: one object per response: by criterion id, whether it is met.
+    """
 
     labels: RequestList[RequestDict[str, bool]]
 
@@ -172,7 +176,11 @@ class GenerateOperation(RequestModel):
 
 
 class ValidateOperation(RequestModel):
-    """Judge whether the criteria of published rubrics are valid. Each reference selects one version."""
+    """Judge whether the criteria of published rubrics are valid. Each reference selects one version.
+
+    Attributes:
+        references: the versions, as `name`, `name@3` or `name@alias`.
+    """
 
     kind: Literal["validate_rubrics"] = "validate_rubrics"
     references: RequestList[Annotated[str, Field(min_length=1, max_length=265)]] = Field(
@@ -237,6 +245,8 @@ class Operation(AnswerModel):
         problem: why it failed, or the most recent problem.
         tries: how often it was started: 1, plus 1 for each retry.
         expires_at: when it may be deleted with its results; null until it has ended, or if it is kept forever.
+        id: the id under which it is followed.
+        progress: how far it is.
     """
 
     id: str
@@ -262,19 +272,27 @@ class Operation(AnswerModel):
 
 
 class OperationList(AnswerModel):
-    """The operations of a project, newest first."""
+    """A page of the operations of a project, newest first.
+
+    Attributes:
+        operations: the operations.
+    """
 
     operations: tuple[Operation, ...]
+    next_cursor: str | None = None
 
 
 class ResultPage(AnswerModel):
-    """A page of results in the order in which they were produced. `next_after` fetches the next page.
+    """A page of results in the order in which they were produced.
 
-    `next_after` is null once the operation has ended and all its results have been read; until then, more may follow.
+    Attributes:
+        results: the results.
+        next_cursor: send it as `after` to get the next page; null once the operation has ended and all its results have
+            been read. Until then, more may follow.
     """
 
     results: tuple[dict[str, JsonValue], ...]
-    next_after: int | None
+    next_cursor: str | None
 
 
 ChunkState = Literal["queued", "running", "waiting", "done", "failed"]

@@ -8,8 +8,10 @@ from trainer_client.wire.base import Coefficient, Flag, RequestModel, SafeInt
 class LengthPenalty(RequestModel):
     """Subtract `coefficient` * (tokens - `target_tokens`) from the reward (RGR-GRPO: 1e-4 and 2000).
 
-    The penalty is linear on both sides of the target, so a shorter response gains. With `excess_only`, the reward of a
-    shorter response stays unchanged.
+    Attributes:
+        coefficient: what each token takes from the reward.
+        target_tokens: the length without a penalty; a shorter response gains.
+        excess_only: leave the reward of shorter responses unchanged.
     """
 
     coefficient: Coefficient = 1e-4
@@ -20,7 +22,9 @@ class LengthPenalty(RequestModel):
 class OverlongPenalty(RequestModel):
     """Subtract up to 1 from the reward of a response whose length nears the generation limit (DAPO's soft punishment).
 
-    The penalty is 0 up to `limit_tokens` - `buffer_tokens`, then grows linearly to 1 at `limit_tokens`.
+    Attributes:
+        limit_tokens: the generation limit, where the penalty is 1.
+        buffer_tokens: how far below the limit the penalty begins; it grows linearly.
     """
 
     limit_tokens: SafeInt = Field(ge=1)

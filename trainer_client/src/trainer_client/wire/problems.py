@@ -16,6 +16,7 @@ ProblemType = Literal[
     "urn:adjudge:forbidden",
     "urn:adjudge:not-found",
     "urn:adjudge:method-not-allowed",
+    "urn:adjudge:unsupported-media-type",
     "urn:adjudge:too-large",
     "urn:adjudge:too-slow",
     "urn:adjudge:in-progress",
@@ -29,7 +30,12 @@ ProblemType = Literal[
 
 
 class FieldError(AnswerModel):
-    """An invalid field of a request: its dotted path, and what is wrong with it."""
+    """An invalid field of a request: its dotted path, and what is wrong with it.
+
+    Attributes:
+        field: the path of the field, such as `groups.0.prompt`; empty for the whole body.
+        message: what is wrong with it, and what to do.
+    """
 
     field: str
     message: str
@@ -38,9 +44,14 @@ class FieldError(AnswerModel):
 class Problem(AnswerModel):
     """An RFC 9457 problem document.
 
-    `type` is a stable identifier. `detail` says what is wrong and what to do. `retryable` says whether the same request
-    may succeed later. `current_version` is the version that an alias points to, if the alias has been moved by another
-    request.
+    Attributes:
+        type: a stable identifier of the kind of problem.
+        title: its name.
+        status: the HTTP status.
+        detail: what is wrong, and what to do.
+        retryable: whether the same request may succeed later.
+        errors: the invalid fields of the request.
+        current_version: the version that an alias points to, if another request moved it.
     """
 
     type: str
@@ -53,16 +64,16 @@ class Problem(AnswerModel):
     current_version: int | None = None
 
 
-def field_errors(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldError, ...]:
+def field_errors(errors: Iterable[Mapping[str, Any]], message: Any = None) -> tuple[FieldError, ...]:
     """Convert Pydantic's errors to field errors with paths such as `groups.0.rubric.criteria.2.weight`.
 
     An error of a container is left out if it also has an error inside, which is the cause. Returns at most the first
-    `MAX_ERRORS`.
+    `MAX_ERRORS`. If `message`, the type of the message, is given, unknown fields are described by what it knows.
     """
     listed = list(errors)
     containers = {tuple(error["loc"][:n]) for error in listed for n in range(len(error["loc"]))}
     causes = [error for error in listed if tuple(error["loc"]) not in containers]
-    return tuple([FieldError(field=_path(error), message=_message(error)) for error in causes[:MAX_ERRORS]])
+    return tuple([FieldError(field=_path(error), message=_message(error, message)) for error in causes[:MAX_ERRORS]])
 
 
 def _path(error: Mapping[str, Any]) -> str:
@@ -72,9 +83,13 @@ def _path(error: Mapping[str, Any]) -> str:
     return ".".join(str(part) for part in error["loc"] if part != "body" and not str(part).startswith("("))
 
 
-def _message(error: Mapping[str, Any]) -> str:
+def _message(error: Mapping[str, Any], message: Any) -> str:
     context = error.get("ctx", {})
     match error["type"]:
+        case "extra_forbidden" if message is not None:
+            from trainer_client.wire.unknown_fields import describe_unknown_field
+
+            return describe_unknown_field(message, [part for part in error["loc"] if part != "body"])
         case "extra_forbidden":
             return "unknown field; check its spelling"
         case "json_invalid":

@@ -63,8 +63,7 @@ RewardMode = Literal[
 ]
 FailurePolicy = Literal["null", "error", "zero", "zero_unparseable", "skip"]
 UncertainPolicy = Literal["null", "error", "zero", "skip"]
-"""What becomes of a response with an uncertain verdict that its reward needs: the failure policies of the same names.
-"""
+"""What a response gets if its reward needs an uncertain verdict: the failure policies of the same names."""
 
 AppliedPolicy = Literal["zero", "zero_unparseable", "skip"]
 """A failure policy that can determine a reward."""
@@ -207,8 +206,7 @@ class GoldSampling(RequestModel):
 
     Attributes:
         judge: the name of the gold judge.
-        share: the share of responses to judge again, in (0, 1]. A hash of prompt and response decides, so the same
-            responses are chosen in every process and at every repetition.
+        share: the share of responses to judge again, in (0, 1]; a hash of prompt and response decides which.
     """
 
     judge: JudgeName
@@ -233,14 +231,14 @@ class RubricDropout(RequestModel):
 class RewardRequest(RequestModel):
     """Judge groups of responses by rubrics and compute their rewards.
 
-    `rubric` applies to every group without its own. A retired rubric is refused unless `allow_retired` is true.
-    `deadline_s` is the time the service has, in seconds; verdicts that are not ready by then fail. `on_failure` says
-    what reward a response gets if judging fails. `run` and `step` are recorded with the verdicts. `gold` has a share of
-    the responses judged by a second judge as well, which needs a `run`.
+    An uncertain verdict has no score. Without an `uncertain_band` of its own, the request takes the calibration's, if
+    that has one.
 
-    A verdict of the judge whose calibrated probability lies in `uncertain_band` is uncertain: it has no score, and
-    `on_uncertain` says what reward a response gets that needs it. Without a band of its own, the request takes the
-    calibration's, if that has one.
+    Attributes:
+        reward: how verdicts become a reward.
+        rubric: the rubric of every group without its own.
+        dropout: judge only a part of the criteria of each group.
+        gold: judge a share of the responses by a second judge too, which needs a `run`.
     """
 
     run: RunName | None = None
@@ -346,20 +344,22 @@ class RewardRequest(RequestModel):
 
 FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_input", "decoy"]
 ResponseStatus = Literal["scored", "partial", "unscored"]
-
-
 VerdictStatus = Literal["ok", "failed", "uncertain", "left_out"]
 
 
 class Failure(AnswerModel):
-    """Why judging a criterion failed. A failure never counts as a wrong answer."""
+    """Why judging a criterion failed. A failure never counts as a wrong answer.
+
+    Attributes:
+        kind, detail: what went wrong: as a word, such as `parse` for a reply that could not be read; and in a sentence.
+    """
 
     kind: FailureKind
     detail: str
 
 
 class MemberVerdict(AnswerModel):
-    """What one judge of a cascade or panel said: its score and probability, or the kind of its failure."""
+    """What one judge of a cascade or panel said: its `score` and `probability`, or the kind of its `failure`."""
 
     judge: str
     score: float | None = None
@@ -436,10 +436,12 @@ class Verdict(AnswerModel):
 class StepReward(AnswerModel):
     """A step of a response: its number, its span, and the raw sum of the deltas attributed to it.
 
-    `start` and `end` are a half-open range of Unicode code points of the response as sent. For a response sent as
-    messages, they refer to the contents of its assistant messages, joined by blank lines. Step 0 covers everything that
-    was judged. With `judging.steps` "turns", step N is the Nth message of role `assistant`; its range is empty if the
-    message only calls tools. `delta` is null if no scored criterion was attributed to the step.
+    Attributes:
+        number: the step's number; step 0 covers everything that was judged. With `judging.steps` "turns", step N is the
+            Nth message of role `assistant`; its range is empty if the message only calls tools.
+        start, end: a half-open range of Unicode code points of the response as sent. For a response sent as messages,
+            they refer to the contents of its assistant messages, joined by blank lines.
+        delta: the sum of what verdicts add to it; null if no scored criterion was attributed to it.
     """
 
     number: int
@@ -459,6 +461,7 @@ class ResponseReward(AnswerModel):
         dropped: the number of criteria that the policy left out.
         characters_omitted: how many characters of the response the judge did not see.
         suspicious: whether the judge said that the response meets a decoy criterion; null if none was asked.
+        verdicts: the verdicts behind it, one for each criterion.
     """
 
     reward: float | None
@@ -475,9 +478,12 @@ class ResponseReward(AnswerModel):
 class GroupRewards(AnswerModel):
     """The responses of one group in the request's order, and the digest of the rubric that they were judged by.
 
-    `grounding_characters_omitted` says how many characters of the grounding the judge did not see. `left_out` lists the
-    criteria that dropout left out, and `inclusion` is the probability with which it judged each droppable one; they are
-    left out of the JSON without dropout. `ranking` is only there in that mode.
+    Attributes:
+        id: the group's id.
+        rubric: the digest of the rubric.
+        left_out: the criteria that dropout left out; not in the JSON without dropout.
+        inclusion: the probability with which dropout judged each droppable criterion; not in the JSON without it.
+        ranking: how the responses were ranked; only in that mode.
     """
 
     id: str
@@ -498,7 +504,12 @@ class PinnedRubric(AnswerModel):
 
 
 class MemberUsage(AnswerModel):
-    """What one judge of a cascade or panel cost, and its distinct verdicts, failed ones included."""
+    """What one judge of a cascade or panel cost, and its distinct verdicts, failed ones included.
+
+    Attributes:
+        verdicts, failed: distinct verdicts, failed ones included; and those that failed.
+        seconds_judging: time that the judge worked on calls, in seconds.
+    """
 
     verdicts: int = 0
     failed: int = 0
@@ -510,10 +521,10 @@ class MemberUsage(AnswerModel):
 
 
 class JudgeMember(AnswerModel):
-    """A judge of a cascade or panel, by its name in the service, and its part of the request's cost.
+    """A judge of a cascade or panel, by its name in the service; the other fields are those of `JudgeInfo`.
 
-    In a cascade, the `verdicts` of the large judge are those that were escalated to it. The other fields are those of
-    `JudgeInfo`.
+    Attributes:
+        usage: its part of the cost; in a cascade, the `verdicts` of the large judge are those escalated to it.
     """
 
     judge: str
@@ -526,13 +537,14 @@ class JudgeMember(AnswerModel):
 class JudgeInfo(AnswerModel):
     """The judge that was used. Equal fingerprints mean equal weights, templates, decoding, protocol and options.
 
-    `withheld` lists the fields of a request that the prompt templates do not show to the judge: `grounding`,
-    `reference_answer`, `ground_truth`, or the `criteria` of a rating. `calibration` names the map between
-    `raw_probability` and `probability`; it is null if there is none. `uncalibrated` is the fingerprint that the judge
-    would have without one: equal values mean comparable raw probabilities.
+    The fingerprint of a cascade or panel changes when a member's does; it has no calibration of its own.
 
-    `members` lists the judges of a cascade or panel in order. Its fingerprint changes when a member's does; it has no
-    calibration of its own, so `calibration` and `uncalibrated` are null.
+    Attributes:
+        withheld: the fields of the request that the prompt templates do not show to the judge: `grounding`,
+            `reference_answer`, `ground_truth`, or the `criteria` of a rating.
+        uncalibrated: the fingerprint that the judge would have without its calibration; equal ones mean comparable raw
+            probabilities.
+        members: the judges of a cascade or panel, in order.
     """
 
     model: str
@@ -581,10 +593,10 @@ class Usage(AnswerModel):
     disagreed: int = 0
 
 
-class RewardAnswer(AnswerModel):
-    """The answer to a `RewardRequest`. Groups are in the request's order. `judge` is null if no judge was called.
+class RewardSummary(AnswerModel):
+    """The last line of a streamed answer: all but the groups, which were sent before.
 
-    `uncertain_band` and `on_uncertain` are the band and the policy in force; they are left out if there is no band.
+    `judge` is null if none was called. `uncertain_band` and `on_uncertain` are left out if there is no band.
     """
 
     request_id: str
@@ -597,26 +609,21 @@ class RewardAnswer(AnswerModel):
     judge: JudgeInfo | None = None
     rubrics: tuple[PinnedRubric, ...]
     usage: Usage
+
+
+class RewardAnswer(RewardSummary):
+    """The answer to a `RewardRequest`. Groups are in the request's order."""
+
     groups: tuple[GroupRewards, ...]
 
 
-class RewardSummary(AnswerModel):
-    """The last line of a streamed answer: a `RewardAnswer` without its groups, which were sent before."""
-
-    request_id: str
-    run: str | None = None
-    step: int | None = None
-    mode: RewardMode
-    on_failure: FailurePolicy
-    uncertain_band: UncertainBand | None = Field(default=None, exclude_if=is_unset)
-    on_uncertain: UncertainPolicy | None = Field(default=None, exclude_if=is_unset)
-    judge: JudgeInfo | None = None
-    rubrics: tuple[PinnedRubric, ...]
-    usage: Usage
-
-
 class RewardEvent(AnswerModel):
-    """One line of a streamed answer: a group as soon as it is done, at the end a summary, or a problem that ends it."""
+    """One line of a streamed answer: a group as soon as it is done, at the end a summary, or a problem that ends it.
+
+    Attributes:
+        group: the rewards of a group.
+        summary, problem: the last line: all but the groups, or why the request failed midway.
+    """
 
     group: GroupRewards | None = None
     summary: RewardSummary | None = None

@@ -124,6 +124,9 @@ class RubricContent(RequestModel):
 
     A weight is 0, or from 1e-9 to 1e6 in magnitude. A rubric that lists only mistakes, where every criterion is a
     `pitfall` of negative weight, needs no positive weight.
+
+    Attributes:
+        criteria: what to check in a response.
     """
 
     criteria: RequestList[Criterion] = Field(min_length=1, max_length=512)
@@ -180,7 +183,11 @@ class RubricPublication(RubricContent):
 
 
 class Retirement(AnswerModel):
-    """When and why a version was retired."""
+    """When and why a version was retired.
+
+    Attributes:
+        reason: why it was retired.
+    """
 
     at: datetime
     reason: str
@@ -190,6 +197,9 @@ class RubricVersion(AnswerModel):
     """One version of a named rubric. It is immutable, except that it can be retired and restored.
 
     `parent` is the version of the same name that it was made from, null for the first.
+
+    Attributes:
+        criteria: the criteria, in the order of publication.
     """
 
     name: str
@@ -213,6 +223,10 @@ class RubricSummary(AnswerModel):
 
     That is the newest version that is not retired. If all versions are retired, it is the newest one, and `retired` is
     true. `aliases` maps each alias of the rubric to its version.
+
+    Attributes:
+        latest_version: the version that the name alone refers to.
+        retired: whether all versions are retired.
     """
 
     name: str
@@ -226,7 +240,11 @@ class RubricSummary(AnswerModel):
 
 
 class RubricPage(AnswerModel):
-    """A page of rubrics, sorted by name. `next_cursor` fetches the next page and is null on the last."""
+    """A page of rubrics, sorted by name. `next_cursor` fetches the next page and is null on the last.
+
+    Attributes:
+        rubrics: the rubrics, by name.
+    """
 
     rubrics: tuple[RubricSummary, ...]
     next_cursor: str | None = None
@@ -247,7 +265,11 @@ class VersionSummary(AnswerModel):
 
 
 class RubricHistory(AnswerModel):
-    """A page of the versions of a rubric, newest first. `next_cursor` fetches the next page and is null on the last."""
+    """A page of the versions of a rubric, newest first. `next_cursor` fetches the next page and is null on the last.
+
+    Attributes:
+        versions: the versions, newest first.
+    """
 
     name: str
     tags: tuple[str, ...] = ()
@@ -265,7 +287,11 @@ class AliasMove(RequestModel):
 
 
 class RubricAlias(AnswerModel):
-    """An alias of a rubric and the version that it points to."""
+    """An alias of a rubric and the version that it points to.
+
+    Attributes:
+        alias: the name that points to a version.
+    """
 
     name: str
     alias: str
@@ -293,20 +319,34 @@ class RubricTags(AnswerModel):
 
 
 class RetirementRequest(RequestModel):
-    """Retire a version, and say why."""
+    """Retire a version, and say why.
+
+    Attributes:
+        reason: why it is retired, which refused requests are told.
+    """
 
     reason: Reason
 
 
 class PlacedCriterion(AnswerModel):
-    """A criterion and its position in its version, counted from 0."""
+    """A criterion and its position in its version, counted from 0.
+
+    Attributes:
+        place: its position, from 0.
+        criterion: the criterion.
+    """
 
     place: int
     criterion: Criterion
 
 
 class Rewording(AnswerModel):
-    """A criterion whose description changed."""
+    """A criterion whose description changed.
+
+    Attributes:
+        id: the criterion's id.
+        before, after: its description in that version.
+    """
 
     id: str
     before: str
@@ -314,7 +354,12 @@ class Rewording(AnswerModel):
 
 
 class Reweighting(AnswerModel):
-    """A criterion whose weight changed."""
+    """A criterion whose weight changed.
+
+    Attributes:
+        id: the criterion's id.
+        before, after: its weight in that version.
+    """
 
     id: str
     before: float
@@ -322,7 +367,13 @@ class Reweighting(AnswerModel):
 
 
 class FieldChange(AnswerModel):
-    """A change of another field of a criterion. Each changed field has its own entry."""
+    """A change of another field of a criterion. Each changed field has its own entry.
+
+    Attributes:
+        id: the criterion's id.
+        field: the field that changed.
+        before, after: its value in that version.
+    """
 
     id: str
     field: Literal["kind", "tags", "scale", "verification"]
@@ -331,7 +382,12 @@ class FieldChange(AnswerModel):
 
 
 class CriterionMove(AnswerModel):
-    """A criterion whose position among the criteria of both versions changed, with its position in each, from 0."""
+    """A criterion whose position among the criteria of both versions changed, with its position in each, from 0.
+
+    Attributes:
+        id: the criterion's id.
+        before, after: its position in that version, from 0.
+    """
 
     id: str
     before: int
@@ -350,6 +406,16 @@ class RubricDiff(AnswerModel):
 
     A criterion appears in every list that applies to it. `moved` is the smallest set of criteria that explains the new
     order. `unchanged` is the number of criteria in none of the lists.
+
+    Attributes:
+        before, after: the versions compared.
+        added: criteria that only the second version has.
+        removed: criteria that only the first version has.
+        reworded: criteria with another description.
+        reweighted: criteria with another weight.
+        changed: changes of other fields.
+        moved: criteria in another position.
+        unchanged: the number of criteria in none of the lists.
     """
 
     name: str

@@ -9,12 +9,12 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter
 
-from trainer_client.wire.base import AnswerModel, RequestList, RequestModel
+from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, RequestList, RequestModel
 
 DEFAULT_PROJECT = "default"
 """The project that always exists; requests without a key belong to it."""
 
-Scope = Literal["read", "score", "rubrics:write", "labels:write", "metrics", "admin"]
+Scope = Literal["read", "score", "rubrics:write", "labels:write", "projects:write", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 ProjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
@@ -38,15 +38,66 @@ class Limits(AnswerModel):
 
 
 class Project(AnswerModel):
-    """A project and its limits."""
+    """A project and its limits.
+
+    Attributes:
+        id: the project's name.
+    """
 
     id: str
     created_at: datetime
     limits: Limits = Limits()
 
 
+class ProjectList(AnswerModel):
+    """A page of the projects of a service, by name.
+
+    Attributes:
+        projects: the projects.
+    """
+
+    projects: tuple[Project, ...]
+    next_cursor: str | None = None
+
+
+class NewLimits(RequestModel):
+    """The limits of a project, which replace all that it has; what is left out is not limited.
+
+    Attributes:
+        weight: the project's share of the judge relative to other projects, whose weight defaults to 1.
+        requests_per_minute: requests of any kind; this many may arrive at once.
+        tokens_per_day: prompt tokens that the judge may compute for the project per day (UTC).
+        tokens_total: prompt tokens that the judge may compute for the project in all.
+    """
+
+    weight: BoundedFloat = Field(default=1.0, gt=0)
+    requests_per_minute: Annotated[int, Field(ge=1, le=2**31 - 1), STRICT_NUMBER] | None = None
+    tokens_per_day: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    tokens_total: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+
+    def limits(self) -> Limits:
+        """The limits, as the store has them."""
+        return Limits.model_validate(self.model_dump())
+
+
+class NewProject(RequestModel):
+    """A project to create.
+
+    Attributes:
+        id: the project's name: lower-case letters, digits, `.`, `_` and `-`.
+        limits: what the project may use; by default there are no limits.
+    """
+
+    id: ProjectName
+    limits: NewLimits = NewLimits()
+
+
 class ApiKey(AnswerModel):
-    """An API key without its secret."""
+    """An API key without its secret.
+
+    Attributes:
+        id: the public part of the key, by which lists and logs name it.
+    """
 
     id: str
     project_id: str
@@ -76,15 +127,24 @@ class NewApiKey(RequestModel):
 
 
 class CreatedApiKey(ApiKey):
-    """A new key with its text, which the service does not keep and never shows again."""
+    """A new key with its text, which the service does not keep and never shows again.
+
+    Attributes:
+        key: the text of the key, to be sent as `Authorization: Bearer`.
+    """
 
     key: str
 
 
 class ApiKeyList(AnswerModel):
-    """All keys of a project, oldest first."""
+    """A page of the keys of a project, oldest first.
+
+    Attributes:
+        keys: the keys, revoked ones included.
+    """
 
     keys: tuple[ApiKey, ...]
+    next_cursor: str | None = None
 
 
 class ApiKeyRecord(NamedTuple):
@@ -103,7 +163,12 @@ class TokenUsage(NamedTuple):
 
 
 class AuditEntry(AnswerModel):
-    """One change: who made it, when, to which subject, and the values before and after (null: none)."""
+    """One change: who made it, when, to which subject, and the values before and after (null: none).
+
+    Attributes:
+        subject: what was changed, such as `team/math@production`.
+        before, after: the value before and after the change; null if there was none.
+    """
 
     project_id: str
     at: datetime
@@ -115,13 +180,24 @@ class AuditEntry(AnswerModel):
 
 
 class AuditTail(AnswerModel):
-    """The newest audit entries, newest first."""
+    """A page of the audit log, newest first.
+
+    Attributes:
+        entries: the changes.
+    """
 
     entries: tuple[AuditEntry, ...]
+    next_cursor: str | None = None
 
 
 class ProjectState(AnswerModel):
-    """A project as seen by one of its keys: the key's scopes, the limits, and the prompt tokens computed so far."""
+    """A project as seen by one of its keys: the key's scopes, the limits, and the prompt tokens computed so far.
+
+    Attributes:
+        id: the project's name.
+        tokens_today: prompt tokens computed for the project since midnight (UTC).
+        tokens_ever: prompt tokens computed for the project in all.
+    """
 
     id: str
     scopes: tuple[str, ...]

@@ -58,6 +58,9 @@ class VerdictRequest(RequestModel):
     The fields are the same as in `RewardRequest`. `judging.protocol` defaults to `binary`. Only `likert` works without
     a rubric. With `fresh`, the judge is asked even where its verdict is known already, which shows whether it still
     gives the same one.
+
+    Attributes:
+        fresh: ask the judge even where its verdict is known.
     """
 
     run: RunName | None = None
@@ -109,6 +112,10 @@ class GroupVerdicts(AnswerModel):
     """The responses of one group in the request's order, and the digest of the rubric that they were judged by.
 
     `grounding_characters_omitted` says how many characters of the grounding the judge did not see.
+
+    Attributes:
+        id: the group's id.
+        rubric: the digest of the rubric that they were judged by.
     """
 
     id: str
@@ -134,7 +141,12 @@ class VerdictAnswer(AnswerModel):
 
 
 class Pair(RequestModel):
-    """Two responses to one prompt. Only the judge sees `grounding` and `reference_answer`."""
+    """Two responses to one prompt. Only the judge sees `grounding` and `reference_answer`.
+
+    Attributes:
+        id: a name of your own, which the answer repeats.
+        a, b: a response to the prompt.
+    """
 
     id: GroupId
     prompt: Prompt
@@ -160,6 +172,11 @@ class ComparisonRequest(RequestModel):
 
     `question` replaces the default question to the judge, which response is better. The other fields are the same as in
     `RewardRequest`.
+
+    Attributes:
+        question: what to ask the judge instead of which response is better.
+        pairs: the pairs to compare.
+        rubric: criteria that tell the judge what to look at.
     """
 
     run: RunName | None = None
@@ -175,7 +192,13 @@ class ComparisonRequest(RequestModel):
 
 
 class OrderVerdict(AnswerModel):
-    """The judge's verdict in one order. `probability` is always that `a` is better; `first` says which came first."""
+    """The judge's verdict in one order. `probability` is always that `a` is better; `first` says which came first.
+
+    Attributes:
+        first: the response that the judge saw first.
+        probability: the probability that `a` is better.
+        preferred: the response that the judge preferred, or `tie`.
+    """
 
     first: Literal["a", "b"]
     status: Literal["ok", "failed"]
@@ -190,8 +213,16 @@ class OrderVerdict(AnswerModel):
 class Comparison(AnswerModel):
     """The comparison of one pair. `score` is the win of `a` averaged over both orders (1 win, 0 loss).
 
-    `score` and `preferred` are null if judging failed in either order. If the orders disagree, `preferred` is `tie` and
-    `consistent` is false.
+    `score` and `preferred` are null if judging failed in either order. If the orders disagree, `preferred` is `tie`.
+
+    Attributes:
+        id: the pair's id.
+        status: `failed` if judging failed in either order.
+        score: the win of `a`, averaged over both orders: 1 for a win, 0 for a loss.
+        preferred: the better response, or `tie`.
+        probability: the probability that `a` is better, averaged over both orders.
+        consistent: whether both orders agree.
+        orders: the verdict in each order.
     """
 
     id: str
@@ -206,7 +237,9 @@ class Comparison(AnswerModel):
 class ComparisonAnswer(AnswerModel):
     """The answer to a `ComparisonRequest`. Pairs are in the request's order.
 
-    `win_rate` is the mean score of `a` over the pairs that have a score, null if none has.
+    Attributes:
+        win_rate: the mean score of `a` over the pairs that have a score; null if none has.
+        pairs: the comparisons, in the order of the request.
     """
 
     request_id: str
@@ -225,7 +258,12 @@ Texts = Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_TEXTS)]
 
 
 class _ScoringRequest(RequestModel):
-    """The shared fields. `model` is a rubric reference; the other fields are the same as in `RewardRequest`."""
+    """The shared fields. `model` is a rubric reference; the other fields are the same as in `RewardRequest`.
+
+    Attributes:
+        model: a reference to a published rubric.
+        reward: how verdicts become a reward.
+    """
 
     model: RubricRef
     allow_retired: Flag = False
@@ -268,6 +306,10 @@ class ScoreRequest(_ScoringRequest):
     """Score the responses `text_2` to the prompts `text_1` by the rubric `model`.
 
     A single prompt applies to all responses. Otherwise give one prompt for each response.
+
+    Attributes:
+        text_1: the prompt, or one for each response.
+        text_2: the response, or the responses.
     """
 
     text_1: str | Texts
@@ -292,7 +334,14 @@ class ScoreRequest(_ScoringRequest):
 
 
 class RerankRequest(_ScoringRequest):
-    """Rank the responses `documents` to the prompt `query` by the rubric `model`. `top_n` 0 returns all of them."""
+    """Rank the responses `documents` to the prompt `query` by the rubric `model`.
+
+    Attributes:
+        query: the prompt.
+        documents: the responses.
+        top_n: how many documents to return; 0 for all.
+        return_documents: whether the answer repeats the documents.
+    """
 
     query: str
     documents: Texts
@@ -305,7 +354,13 @@ class RerankRequest(_ScoringRequest):
 
 
 class ScoreUsage(AnswerModel):
-    """The judge's tokens: those of its prompts, cached prefixes included, and those it generated."""
+    """The judge's tokens: those of its prompts, cached prefixes included, and those it generated.
+
+    Attributes:
+        prompt_tokens: tokens of the judge's prompts, cached prefixes included.
+        completion_tokens: tokens that the judge generated.
+        total_tokens: both together.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -313,7 +368,13 @@ class ScoreUsage(AnswerModel):
 
 
 class ScoreData(AnswerModel):
-    """The reward of the response `text_2[index]`."""
+    """The reward of the response `text_2[index]`.
+
+    Attributes:
+        index: the response's position in the request, from 0.
+        object: a score.
+        score: the reward of the response.
+    """
 
     index: int
     object: Literal["score"] = "score"
@@ -321,7 +382,15 @@ class ScoreData(AnswerModel):
 
 
 class ScoreAnswer(AnswerModel):
-    """The answer to a `ScoreRequest`. `id` is the request id, `model` the rubric version that was used."""
+    """The answer to a `ScoreRequest`. `id` is the request id, `model` the rubric version that was used.
+
+    Attributes:
+        id: the id of the request.
+        object: a list.
+        created: when it was answered, in seconds since 1970.
+        model: the rubric version that was used.
+        data: the scores, in the order of the responses.
+    """
 
     id: str
     object: Literal["list"] = "list"
@@ -338,7 +407,13 @@ class RankedText(AnswerModel):
 
 
 class RankedDocument(AnswerModel):
-    """The reward of `documents[index]`. `document` is left out if `return_documents` is false."""
+    """The reward of `documents[index]`. `document` is left out if `return_documents` is false.
+
+    Attributes:
+        index: the document's position in the request, from 0.
+        document: the document, if the request wants it back.
+        relevance_score: its reward.
+    """
 
     index: int
     document: RankedText | None = None
@@ -346,7 +421,13 @@ class RankedDocument(AnswerModel):
 
 
 class RerankAnswer(AnswerModel):
-    """The answer to a `RerankRequest`: the best document first, documents of equal score in the request's order."""
+    """The answer to a `RerankRequest`: the best document first, documents of equal score in the request's order.
+
+    Attributes:
+        id: the id of the request.
+        model: the rubric version that was used.
+        results: the documents, the best one first.
+    """
 
     id: str
     model: str

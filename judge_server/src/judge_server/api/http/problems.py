@@ -66,7 +66,9 @@ def install_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return problem_response(invalid_request(field_errors(error.errors())), request.state.request_id)
+        body = getattr(request.scope.get("route"), "body_field", None)
+        message = None if body is None else body.field_info.annotation
+        return problem_response(invalid_request(field_errors(error.errors(), message)), request.state.request_id)
 
     @app.exception_handler(HTTPException)
     async def framework_error(request: Request, error: HTTPException) -> Response:
@@ -119,6 +121,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         412: "The alias does not point to the version in `If-Match`; `current_version` is the one it points to.",
         413: "The body exceeds the size limit.",
         414: "The path and query are too long.",
+        415: "The body is not JSON by its `Content-Type`.",
         422: "The request is invalid; `errors` names the fields.",
         428: "The request has neither `If-Match` nor `If-None-Match`.",
         429: "The queue is full, or the project has reached a limit; `Retry-After` says when to try again.",
@@ -126,8 +129,8 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         502: "A verdict failed and the failure policy is `error`.",
         503: "The service, or a store it needs, is not ready.",
     }
-    if 413 in statuses:  # every route with a body may also respond with 408
-        statuses = (408, *statuses)
+    if 413 in statuses:  # every route with a body may also respond with 408 and 415
+        statuses = (408, *statuses, 415)
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
         s: {"description": meanings[s], "content": {"application/problem+json": {"schema": schema}}} for s in statuses

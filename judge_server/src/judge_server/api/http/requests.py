@@ -32,7 +32,7 @@ from judge_server.bodies import (
     read_in_worker,
     validated,
 )
-from judge_server.errors import NotReady, Overloaded, TooLarge, invalid_request
+from judge_server.errors import NotReady, Overloaded, TooLarge, UnsupportedMediaType, invalid_request
 from judge_server.time_sharing import run_in_thread
 from judge_server.verifiers import Checker
 from judge_server.verifiers.scheduler import CheckOwner, CheckScheduler
@@ -198,9 +198,10 @@ class StrictRoute(APIRoute):
                 raise ClientDisconnected from None
             try:
                 content = received.content
-                if content and not _JSON.match(request.headers.get("content-type", "")):
-                    message = "this route takes JSON; send Content-Type: application/json"
-                    raise invalid_request((FieldError(field="Content-Type", message=message),))
+                given = request.headers.get("content-type", "")
+                if content and not _JSON.match(given):
+                    sent = f"not {given[:100]!r}" if given else "and the request has no Content-Type"
+                    raise UnsupportedMediaType(f"This route takes JSON, {sent}; send Content-Type: application/json.")
                 strict = _StrictRequest(request.scope, request.receive)
                 strict._body = content
                 if len(content) > INLINE_PARSE_MAX_BYTES:

@@ -305,7 +305,7 @@ async def _result_pages(store: OperationStore, ref: ChunkRef) -> AsyncIterator[S
         if page is None:
             return
         yield page.results
-        after = page.next_after if page.results else None
+        after = int(page.next_cursor) if page.results and page.next_cursor is not None else None
 
 
 class DiscriminateHandler:

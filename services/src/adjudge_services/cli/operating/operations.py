@@ -44,7 +44,7 @@ def list_operations(as_json: bool, url: str | None) -> None:
     table = Table("id", "kind", "state", "done", "failed", "judge calls", "submitted (UTC)")
     try:
         with _client(url) as client:
-            found = client.operations()
+            found = list(client.operations())
     except AdjudgeError as error:
         exit_with_error(str(error))
     if as_json:

@@ -105,7 +105,7 @@ def list_projects(as_json: bool) -> None:
 
 def audit(project: str | None, subject: str | None, limit: int, as_json: bool) -> None:
     """Run `adjudge audit`."""
-    rows = with_tenants(lambda tenants: tenants.audit(project, subject=subject, limit=limit))
+    rows = with_tenants(lambda tenants: tenants.audit(project, subject=subject, limit=limit)).entries
     if as_json:
         print_json([row.model_dump(mode="json") for row in rows])
         return

@@ -238,5 +238,5 @@ async def _results(operations: Operations, operation_id: str) -> dict[str, Any]:
     while after is not None:
         page = await operations.results(PROJECT_ID, operation_id, after=after, limit=MAX_PAGE_RESULTS)
         items |= {str(result["reference"]): result["items"] for result in page.results}
-        after = page.next_after if page.results else None
+        after = int(page.next_cursor) if page.results and page.next_cursor is not None else None
     return items

@@ -16,7 +16,7 @@ from judge_server.auth import ANONYMOUS
 from judge_server.auth.administration import create_key, grantable_scopes
 from judge_server.errors import InvalidRequest, NotReady
 from judge_server.ports import KeyAdministration
-from trainer_client.wire.tenants import SCOPES, CreatedApiKey
+from trainer_client.wire.tenants import SCOPES, AuditEntry, CreatedApiKey
 
 router = PageRouter()
 
@@ -53,11 +53,10 @@ async def _page(console: Console, request: Request, made: CreatedApiKey | None) 
     identity, service = identity_of(request), console.service
     subject = text_parameter(request, "subject") or None
     listed = await _store(console).keys(identity.project_id)
-    entries = (
-        []
-        if service.audit is None
-        else await service.audit.audit(identity.project_id, subject=subject, limit=_AUDIT_ENTRIES)
-    )
+    entries: tuple[AuditEntry, ...] = ()
+    if service.audit is not None:
+        tail = await service.audit.audit(identity.project_id, subject=subject, limit=_AUDIT_ENTRIES)
+        entries = tail.entries
     used = None if service.authenticator is None else await service.authenticator.usage.used(identity.project_id)
     return console.page(
         request, "keys.html.jinja", keys=listed[::-1], made=made, entries=entries, used=used, limits=identity.limits,

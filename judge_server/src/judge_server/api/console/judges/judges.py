@@ -119,5 +119,6 @@ async def _evaluations(console: Console, project: str) -> list[EvaluationView]:
     """The latest evaluations of the project that are done."""
     if console.service.operations is None:
         return []
-    found = [evaluation_of(one) for one in await console.service.operations.list(project) if one.state == "done"]
+    listed = (await console.service.operations.list(project)).operations
+    found = [evaluation_of(one) for one in listed if one.state == "done"]
     return [one for one in found if one is not None][:_EVALUATIONS]

@@ -30,7 +30,7 @@ T = TypeVar("T")
 @router.get("/operations")
 async def operations(console: Console, request: Request) -> Response:
     """The latest operations of the project."""
-    found = await running(console).list(project_of(request))
+    found = (await running(console).list(project_of(request))).operations
     going_on = any(not one.ended for one in found)
     return console.page(
         request, "operations.html.jinja", operations=found[:_LISTED], more=max(0, len(found) - _LISTED),

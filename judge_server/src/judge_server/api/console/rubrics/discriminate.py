@@ -56,7 +56,7 @@ async def _page(
 ) -> Response:
     project = project_of(request)
     version = await find_rubric(console.service.rubrics, project, reference)
-    own = [one for one in await running(console).list(project) if is_of_rubric(one, version.name)]
+    own = [one for one in (await running(console).list(project)).operations if is_of_rubric(one, version.name)]
     return console.page(
         request, "discriminate.html.jinja", 422 if problem else 200, version=version, problem=problem, modes=_MODES,
         filled=filled or {"pairs": "", "mode": _MODES[0], "judge": DEFAULT_JUDGE}, judges=console.service.names,

@@ -1,0 +1,138 @@
+"""The routes of projects: the caller's own, all of them, their limits and their audit logs.
+
+- `GET /v1/project`: the limits and usage of the caller's project.
+- `GET` and `POST /v1/projects`, `GET /v1/projects/{id}`, `PUT /v1/projects/{id}/limits`: all projects of the service,
+  with the scope `projects:write`.
+- `GET /v1/audit`: the audit log of a project, with the scope `admin`.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+
+from judge_server.api.auth import RequiredScope, identity_of
+from judge_server.api.http.paging import After, Limit, reject_unknown_cursor
+from judge_server.api.http.problems import problem_responses
+from judge_server.api.http.requests import StrictRoute
+from judge_server.api.service import service_of
+from judge_server.auth.administration import administered_project, require_operator
+from judge_server.errors import NotReady, ServiceError, invalid_request
+from judge_server.ports import ProjectAdministration
+from trainer_client.wire import FieldError
+from trainer_client.wire.tenants import AuditTail, NewLimits, NewProject, Project, ProjectList, ProjectState
+
+router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(RequiredScope("read"))])
+projects_router = APIRouter(
+    prefix="/v1/projects",
+    tags=["project"],
+    route_class=StrictRoute,
+    dependencies=[Depends(RequiredScope("projects:write"))],
+)
+
+ProjectId = Annotated[
+    str, Path(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="The project's name.", examples=["team-math"])
+]
+OtherProject = Annotated[
+    str | None,
+    Query(
+        description="Another project than the key's own; needs the scope `projects:write` as well.",
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$",
+        examples=["team-math"],
+    ),
+]
+
+
+class UnknownProject(ServiceError):
+    """There is no project with that name."""
+
+    type = "urn:adjudge:not-found"
+    title = "Unknown project"
+    status = 404
+
+
+@router.get("/project", name="read_project_state", summary="Read the limits and usage of the key's project")
+async def read_state(request: Request) -> ProjectState:
+    """The limits of the key's project, and the prompt tokens computed for it today (UTC) and in total.
+
+    The counts of other processes are added every few seconds.
+    """
+    identity, authenticator = identity_of(request), service_of(request).authenticator
+    if authenticator is None:
+        raise NotReady("This process counts no usage. Send the request to one that was started with a database.")
+    used = await authenticator.usage.used(identity.project_id)
+    scopes = tuple(sorted(identity.permissions))
+    return ProjectState(
+        id=identity.project_id, scopes=scopes, limits=identity.limits, tokens_today=used.on_day, tokens_ever=used.total
+    )
+
+
+@router.get(
+    "/audit",
+    name="read_audit_log",
+    summary="Read the audit log",
+    dependencies=[Depends(RequiredScope("admin"))],
+    responses=problem_responses(422),
+)
+async def read_audit_log(
+    request: Request,
+    subject: Annotated[
+        str | None,
+        Query(description="Only changes of this subject.", examples=["team/math@production"], max_length=400),
+    ] = None,
+    project: OtherProject = None,
+    after: After = None,
+    limit: Limit = 100,
+) -> AuditTail:
+    """Changes to the project's rubrics, aliases, tags, keys and limits, newest first."""
+    trail = service_of(request).audit
+    if trail is None:
+        raise NotReady("This process has no audit log. Send the request to one that was started with a database.")
+    project_id = administered_project(identity_of(request), project)
+    return await reject_unknown_cursor(trail.audit(project_id, subject=subject, limit=limit, after=after))
+
+
+@projects_router.get("", summary="List projects", responses=problem_responses(422))
+async def list_projects(request: Request, after: After = None, limit: Limit = 100) -> ProjectList:
+    """By name, each with its limits."""
+    return await reject_unknown_cursor(_store(request).project_page(after=after, limit=limit))
+
+
+@projects_router.post("", summary="Create a project", status_code=201, responses=problem_responses(413, 422))
+async def create_project(request: Request, body: NewProject) -> Project:
+    """Rubrics, runs and verdicts of a project are its own. `POST /v1/keys?project=…` creates its first key."""
+    store = _store(request)
+    try:
+        return await store.create_project(body.id, body.limits.limits())
+    except ValueError as error:
+        raise invalid_request((FieldError(field="id", message=str(error)),)) from None
+
+
+@projects_router.get("/{id}", summary="Read a project", responses=problem_responses(404, 422))
+async def read_project(request: Request, id: ProjectId) -> Project:
+    """The project with its limits."""
+    project = await _store(request).project(id)
+    if project is None:
+        raise unknown_project(id)
+    return project
+
+
+@projects_router.put("/{id}/limits", summary="Set the limits of a project", responses=problem_responses(404, 413, 422))
+async def set_project_limits(request: Request, id: ProjectId, body: NewLimits) -> Project:
+    """All limits are replaced: what is left out is not limited any more. They apply within seconds."""
+    try:
+        return await _store(request).set_limits(id, body.limits())
+    except LookupError:
+        raise unknown_project(id) from None
+
+
+def unknown_project(project_id: str) -> UnknownProject:
+    """The problem of a project that does not exist."""
+    return UnknownProject(f"There is no project {project_id!r}; GET /v1/projects lists the projects.")
+
+
+def _store(request: Request) -> ProjectAdministration:
+    require_operator(identity_of(request))
+    store = service_of(request).projects
+    if store is None:
+        raise NotReady("This process administers no projects. Send the request to one started with a database.")
+    return store
