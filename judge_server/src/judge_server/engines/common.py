@@ -45,6 +45,12 @@ class UrlOptions:
         self._known.append(name)
         return self._values.get(name)
 
+    def prefixed(self, prefix: str) -> dict[str, str]:
+        """Read all options whose names begin with a prefix, by the rest of their names."""
+        found = {name: text for name, text in self._values.items() if name.startswith(prefix)}
+        self._known += [*found] or [f"{prefix}NAME"]
+        return {name.removeprefix(prefix): text for name, text in found.items()}
+
     def reject_unknown(self) -> None:
         """Raise `ValueError` for an option that was not read."""
         unknown = sorted(set(self._values) - set(self._known))

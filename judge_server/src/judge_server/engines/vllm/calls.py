@@ -7,10 +7,12 @@ tokenised again as plain text before it is read back, so that it cannot contain 
 
 import math
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from vllm import SamplingParams, TokensPrompt
 from vllm.exceptions import VLLMError
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
@@ -22,11 +24,12 @@ from judge_server.ports import AnswerForm, Call, CallFailure, JsonOutput, LabelC
 class VllmAnswerer:
     """Answers calls with one loaded model."""
 
-    def __init__(self, llm: AsyncLLM, tokens: VllmTokenizer) -> None:
+    def __init__(self, llm: AsyncLLM, tokens: VllmTokenizer, lora: Path | None = None) -> None:
         self.llm = llm
         self.tokens = tokens
         self.context_tokens: int = llm.model_config.max_model_len
         self.dtype = str(llm.model_config.dtype).removeprefix("torch.")
+        self._adapter = None if lora is None else LoRARequest(lora.name or "adapter", 1, str(lora))
         self._ids = count()
 
     def tokens_needed(self, prefix: list[int], call: Call) -> int:
@@ -57,7 +60,9 @@ class VllmAnswerer:
     async def generate(self, prompt: list[int], params: SamplingParams) -> Any:
         """Return vLLM's output for a prompt. Cancelling this ends the request in the engine."""
         name = f"call-{next(self._ids)}"
-        async for output in self.llm.generate(TokensPrompt(prompt_token_ids=prompt), params, name):
+        async for output in self.llm.generate(
+            TokensPrompt(prompt_token_ids=prompt), params, name, lora_request=self._adapter
+        ):
             if output.outputs[0].finish_reason in ("stop", "length"):
                 return output
         raise EngineGenerateError("the request ended without an answer")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
 from judge_server.engines.common import RunningCalls
-from judge_server.engines.vllm.loading import VllmOptions, VllmSettings, digest, load, locate
+from judge_server.engines.vllm.loading import VllmOptions, VllmSettings, digest, load, locate, lora_rank
 from judge_server.engines.vllm.tokens import VllmTokenizer
 from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.ports import (
@@ -57,7 +57,9 @@ class VllmEngine:
         """Create from `vllm:///path/to/folder` or `vllm://OWNER/REPOSITORY`.
 
         Options: `?context=` (tokens; default: the model's own), `?gpu_memory=` (share of the device's memory),
-        `?dtype=`, `?eager=1` (starts sooner, runs slower), `?tensor_parallel=` (GPUs), `?concurrency=64` (batches).
+        `?dtype=`, `?eager=1` (starts sooner, runs slower), `?tensor_parallel=` (GPUs), `?concurrency=64` (batches),
+        `?revision=`, `?quantization=`, `?kv_cache_dtype=`, `?max_num_seqs=`, `?data_parallel=` (copies of the model),
+        `?lora=/a/folder`, and any other engine argument of vLLM as `?arg.NAME=VALUE`.
         """
         return cls(url.netloc + url.path, VllmOptions(url).settings())
 
@@ -68,13 +70,15 @@ class VllmEngine:
 
     async def start(self) -> EngineIdentity:
         """Find the model, load it and warm it up. This takes half a minute or more, depending on the model's size."""
-        model = await asyncio.to_thread(locate, self._model)
+        model = await asyncio.to_thread(locate, self._model, self._settings.revision)
         tokens = await asyncio.to_thread(VllmTokenizer.load, model.path)
-        hashing = asyncio.create_task(asyncio.to_thread(digest, model.path))
+        if self._settings.lora is not None:
+            lora_rank(self._settings.lora)  # raise before anything is loaded
+        hashing = asyncio.create_task(asyncio.to_thread(digest, model.path, self._settings.lora))
         llm, version = await asyncio.to_thread(load, model, self._settings)
         from judge_server.engines.vllm.calls import VllmAnswerer
 
-        self._answerer = answerer = VllmAnswerer(llm, tokens)
+        self._answerer = answerer = VllmAnswerer(llm, tokens, self._settings.lora)
         warm = await answerer.reply(tokens.prefix("", ""), WARM_UP)
         if isinstance(warm, CallFailure):
             await self.close()
@@ -84,7 +88,7 @@ class VllmEngine:
             weights_digest=await hashing,
             engine=f"vllm {version}",
             chat_template_digest=tokens.template_digest,
-            decoding=f"greedy; {answerer.dtype}; raw logprobs",
+            decoding="; ".join(filter(None, ("greedy", answerer.dtype, "raw logprobs", self._settings.influence))),
             context_tokens=answerer.context_tokens,
             concurrent_batches=self._settings.concurrency,
             capabilities=Capabilities(

@@ -8,14 +8,17 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from pydantic import JsonValue
+
 from judge_server.engines.common import UrlOptions
+from judge_server.engines.vllm.arguments import ARGUMENT_PREFIX, check_names, influence, read_arguments
 from judge_server.errors import EngineStartError
 from judge_server.models import file_sha256
 
@@ -32,30 +35,38 @@ class ModelFolder(NamedTuple):
     path: Path
 
 
-def locate(model: str) -> ModelFolder:
+def locate(model: str, revision: str | None = None) -> ModelFolder:
     """Find the folder of a path, or of an `OWNER/REPOSITORY` on the Hugging Face hub, fetching it if needed.
+
+    `revision` is a branch, tag or commit of the repository.
 
     Raises:
         EngineStartError: there is no such folder, or it holds no complete model.
     """
     if model.startswith(("/", ".", "~")):
+        if revision is not None:
+            raise EngineStartError(f"{model} is a folder, which has no revisions; leave out the engine's ?revision=")
         path = Path(model).expanduser()
         folder = ModelFolder(path.resolve().name, path)
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local: make no requests
     else:
-        folder = ModelFolder(model, _from_hub(model))
+        folder = ModelFolder(model if revision is None else f"{model}@{revision}", _from_hub(model, revision))
     _check(folder.path)
     return folder
 
 
-def digest(folder: Path) -> str:
-    """Return the SHA-256 over the names and SHA-256 of the model's files, in hex. Takes about 1 s per gigabyte."""
+def digest(folder: Path, lora: Path | None = None) -> str:
+    """Return the SHA-256 over the names and SHA-256 of the model's and the adapter's files, in hex.
+
+    Takes about 1 s per gigabyte.
+    """
     files = sorted({file for part in HASHED_FILES for file in folder.glob(part)})
+    files += [] if lora is None else [lora / name for name in ("adapter_config.json", "adapter_model.safetensors")]
     lines = [f"{file_sha256(file)}  {file.name}\n" for file in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _from_hub(repository: str) -> Path:
+def _from_hub(repository: str, revision: str | None) -> Path:
     if repository.count("/") != 1 or not all(repository.split("/")):
         raise EngineStartError(
             f"vllm://{repository} does not name a model; use vllm://OWNER/REPOSITORY or vllm:///a/folder"
@@ -65,12 +76,12 @@ def _from_hub(repository: str) -> Path:
     except ImportError as error:
         raise EngineStartError(VLLM_NOT_INSTALLED) from error
     try:
-        return Path(snapshot_download(repository, allow_patterns=_WANTED))
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=_WANTED))
     except (OSError, ValueError) as error:  # no network, no such repository, invalid name
         reason = str(error).strip().splitlines()[0]
         raise EngineStartError(
             f"The model {repository} could not be fetched from the Hugging Face hub: {reason} "
-            "Check its name and the network, or give a folder: vllm:///path/to/folder"
+            "Check its name, its revision and the network, or give a folder: vllm:///path/to/folder"
         ) from error
 
 
@@ -97,6 +108,9 @@ VLLM_NOT_INSTALLED = (
 """The error message if vLLM is not installed."""
 
 
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""The ranks that vLLM reserves memory for."""
+
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 
@@ -111,6 +125,13 @@ class VllmSettings:
         eager: start without compiling the model.
         tensor_parallel: how many GPUs share the model.
         concurrency: how many batches may be in flight.
+        revision: the branch, tag or commit of a model on the hub; None for its main branch.
+        quantization: how vLLM quantizes the weights, such as `fp8` or `awq`; None for what the model says.
+        kv_cache_dtype: the type that keys and values are stored in, such as `fp8`; None for that of the model.
+        max_num_seqs: how many calls vLLM works on at a time.
+        data_parallel: how many copies of the model share the calls, each on GPUs of its own.
+        lora: the folder of a LoRA adapter that all calls use.
+        arguments: other engine arguments of vLLM, by name.
     """
 
     context_tokens: int | None = None
@@ -119,6 +140,52 @@ class VllmSettings:
     eager: bool = False
     tensor_parallel: int = 1
     concurrency: int = 64
+    revision: str | None = None
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    max_num_seqs: int | None = None
+    data_parallel: int = 1
+    lora: Path | None = None
+    arguments: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def influence(self) -> str:
+        """What of these settings can change a verdict, beside the weights and the type; empty by default."""
+        named = {"quantization": self.quantization, "kv_cache_dtype": self.kv_cache_dtype}
+        return influence({name: value for name, value in named.items() if value is not None} | dict(self.arguments))
+
+    def engine_arguments(self) -> dict[str, Any]:
+        """The engine arguments that differ from vLLM's defaults, by vLLM's names."""
+        given: dict[str, Any] = {
+            "gpu_memory_utilization": self.gpu_memory,
+            "quantization": self.quantization,
+            "kv_cache_dtype": self.kv_cache_dtype,
+            "max_num_seqs": self.max_num_seqs,
+            "data_parallel_size": self.data_parallel if self.data_parallel > 1 else None,
+        }
+        if self.lora is not None:
+            given |= {"enable_lora": True, "max_lora_rank": lora_rank(self.lora)}
+        return {name: value for name, value in given.items() if value is not None} | dict(self.arguments)
+
+
+def lora_rank(folder: Path) -> int:
+    """The rank of a LoRA adapter, rounded up to one that vLLM takes.
+
+    Raises:
+        EngineStartError: the folder holds no adapter, or one of a rank above 512.
+    """
+    try:
+        rank = int(json.loads((folder / "adapter_config.json").read_text())["r"])
+        (_, *_) = folder.glob("adapter_model.safetensors")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EngineStartError(
+            f"{folder} holds no LoRA adapter: it needs an adapter_config.json with the rank r, and an "
+            "adapter_model.safetensors, as PEFT writes them"
+        ) from error
+    for taken in LORA_RANKS:
+        if rank <= taken:
+            return taken
+    raise EngineStartError(f"the adapter {folder} has rank {rank}, and vLLM takes at most {LORA_RANKS[-1]}")
 
 
 class VllmOptions(UrlOptions):
@@ -133,9 +200,26 @@ class VllmOptions(UrlOptions):
             eager=self.integer("eager", 0) > 0,
             tensor_parallel=self.integer("tensor_parallel", 1),
             concurrency=self.integer("concurrency", 64),
+            revision=self.text("revision"),
+            quantization=self.text("quantization"),
+            kv_cache_dtype=self.text("kv_cache_dtype"),
+            max_num_seqs=self.integer("max_num_seqs", 0) or None,
+            data_parallel=self.integer("data_parallel", 1),
+            lora=self._folder("lora"),
+            arguments=self._arguments(),
         )
         self.reject_unknown()
         return settings
+
+    def _folder(self, name: str) -> Path | None:
+        text = self.text(name)
+        return None if not text else Path(text).expanduser()
+
+    def _arguments(self) -> dict[str, JsonValue]:
+        try:
+            return read_arguments(self.prefixed(ARGUMENT_PREFIX))
+        except ValueError as error:
+            raise ValueError(f"{self._url}: {error}") from None
 
     def _share(self, name: str) -> float | None:
         share = self.number(name, 0.0)
@@ -194,11 +278,10 @@ def load(model: ModelFolder, settings: VllmSettings) -> tuple[Any, str]:
             from vllm.platforms import current_platform
             from vllm.v1.engine.async_llm import AsyncLLM
 
-            options: dict[str, Any] = {}
-            if settings.gpu_memory is not None:
-                options["gpu_memory_utilization"] = settings.gpu_memory
+            check_names(settings.arguments, AsyncEngineArgs)
+            options = settings.engine_arguments()
             if current_platform.is_cpu():
-                options["block_size"] = CPU_BLOCK_TOKENS
+                options.setdefault("block_size", CPU_BLOCK_TOKENS)
             arguments = AsyncEngineArgs(
                 model=str(model.path),
                 max_model_len=settings.context_tokens,
@@ -214,6 +297,8 @@ def load(model: ModelFolder, settings: VllmSettings) -> tuple[Any, str]:
             return AsyncLLM.from_engine_args(arguments), __version__
         except ImportError as error:
             raise EngineStartError(f"{VLLM_NOT_INSTALLED} ({error})") from error
+        except EngineStartError:
+            raise
         except Exception as error:
             raise EngineStartError(_start_error(model.name, error_log.read_text(errors="replace"), error)) from error
 
