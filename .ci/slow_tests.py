@@ -32,6 +32,10 @@ COVERS = {
     "tests/services/test_backup.py": ("services/src/adjudge_services/", *DATABASE, *LEDGER),
     "tests/services/test_end_to_end.py": ("judge_server/src/judge_server/engines/llamacpp/",),
     "tests/services/test_engines_dead_or_late.py": ("judge_server/src/judge_server/engines/",),
+    "tests/services/test_generated_clients.py": (
+        "judge_server/src/judge_server/api/",
+        "trainer_client/src/trainer_client/wire/",
+    ),
     "tests/services/test_guarded_http.py": ("services/src/adjudge_services/http_server",),
     "tests/services/test_ledger.py": LEDGER,
     "tests/services/test_lost_packets.py": (*REMOTE, *DATABASE, "trainer_client/src/trainer_client/client/"),
