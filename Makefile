@@ -10,6 +10,7 @@ VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 VLLM_MODEL := qwen2.5-coder-0.5b
+TOOLS := .cache/deploy-tools/venv/bin
 DOCS_VENV := .cache/docs-venv
 DOCS_STAMP := $(DOCS_VENV)/.installed
 VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
@@ -41,7 +42,7 @@ ADAPTER_WITHOUT_DEPENDENCIES_ms_swift := ms-swift==4.6.0
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy images stack-test secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -140,6 +141,12 @@ stack-test: deploy-tools ## build the images, and bring up the compose file with
 	@if missing=$$($(BIN)/python -m tests.deploy.containers.podman); then \
 		$(BIN)/pytest tests/deploy/containers -m containers; \
 	else echo "SKIPPED: no image was built and no container run: $$missing"; fi
+
+packages: deploy-tools ## wheels and sdists of the four packages, in dist/, as PyPI would take them
+	@rm -rf dist
+	@for package in trainer_client rubric_store judge_server services; do \
+		$(TOOLS)/uv build --quiet --out-dir dist $$package || exit 1; done
+	@$(TOOLS)/twine check --strict dist/*
 
 secrets: $(STAMP) ## take what the scanner of secrets finds now for no secrets; look at the difference before
 	@git ls-files -z -- $(READ_BY_PEOPLE) | xargs -0 $(BIN)/detect-secrets scan > .secrets.baseline
