@@ -16,6 +16,8 @@ VERIFICATIONS: list[dict[str, Any]] = [
     {"method": "regex", "pattern": r"^\d+$", "match": "full"},
     {"method": "json_schema", "schema": {"type": "object", "required": ["a"]}},
     {"method": "numeric", "expected": 3.0, "relative": 0.01},
+    {"method": "tool_call", "name": "search", "arguments": {"required": ["q"]}, "at_least": 2},
+    {"method": "turns", "at_most": 3},
 ]
 
 

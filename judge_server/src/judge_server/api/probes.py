@@ -83,6 +83,7 @@ class EngineCapabilities(AnswerModel):
     prefix_in_flight: bool
     seeds: bool
     typed_questions: bool
+    images: bool
 
 
 class JudgeDescription(AnswerModel):

@@ -40,6 +40,14 @@ class UrlOptions:
             raise ValueError(f"{self._url}: {name}={text} should be a whole number of at least 1")
         return int(text)
 
+    def flag(self, name: str) -> bool:
+        """Read `true` or `false`; False if the option is not given."""
+        self._known.append(name)
+        text = self._values.get(name, "false")
+        if text not in ("true", "false"):
+            raise ValueError(f"{self._url}: {name}={text} should be true or false")
+        return text == "true"
+
     def text(self, name: str) -> str | None:
         """Read a text; None if the option is not given."""
         self._known.append(name)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, ProbabilityMap
@@ -28,6 +29,8 @@ def judge_fingerprint(
     del parts["concurrent_batches"], parts["context_tokens"]  # capacity: no verdict depends on it
     if not identity.capabilities.typed_questions:  # added later: every other judge keeps its fingerprint
         del parts["capabilities"]["typed_questions"]
+    if not identity.capabilities.images:
+        del parts["capabilities"]["images"]
     asked = config.recorded()
     del asked["template"]  # the digest is included; the name may be reused for other texts
     if config.protocol in ("graded", "likert"):
@@ -44,8 +47,10 @@ def judge_fingerprint(
 class CallDigests:
     """Digests of calls about one shared text: hash(fingerprint, rendered prompt, answer form), 32 bytes each."""
 
-    def __init__(self, fingerprint: str, system: str, shared: str) -> None:
+    def __init__(self, fingerprint: str, system: str, shared: str, images: Sequence[str] = ()) -> None:
         self._start = hashlib.sha256(f"{fingerprint}\0{system}\0{shared}\0".encode())
+        for image in images:
+            self._start.update(b"\0image" + hashlib.sha256(image.encode()).digest())
 
     def of(self, call: Call, verdicts: int = 1, scaling: ProbabilityMap = UNSCALED) -> tuple[bytes, ...]:
         """Return one digest per verdict of a call; equal prompts with equal answer forms have equal digests.

@@ -11,7 +11,7 @@ from judge_server.judging.combining import CombinedConfig, combine_plans
 from judge_server.judging.defences import has_content
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.judging.plan import GroupContext, PlannedCall, ResponsePlan, VerdictSlot
-from judge_server.judging.presentation import show_response
+from judge_server.judging.presentation import images_of, show_response
 from judge_server.judging.questions import PreparedConfig, ask, option
 from judge_server.ports import Batch, JudgeResult, TokenChoice
 from judge_server.prompts.fencing import render_conversation
@@ -30,10 +30,11 @@ _NO_CONTENT = {
 
 
 class ShownResponse(NamedTuple):
-    """A response as the judge is shown it, and whether it says nothing."""
+    """A response as the judge is shown it, whether it says nothing, and its images."""
 
     text: str
     empty: bool
+    images: tuple[str, ...] = ()
 
 
 class PairPlanner:
@@ -68,6 +69,7 @@ class PairPlanner:
         self._right = {text.strip() for text in (context.ground_truth, context.reference_answer) if text is not None}
         self._shown = context.without(withheld)
         self._prompt = render_conversation(context.prompt, self._templates.fence)
+        self._images = images_of(context.prompt)
         self._question = self._templates.comparison(() if "criteria" in withheld else criteria, question)
 
     def shown(self, judged: JudgedContent) -> ShownResponse:
@@ -77,7 +79,7 @@ class PairPlanner:
         normalised = "normalise" in self._defences
         fence = self._templates.fence
         text, _ = show_response(judged, (), "headings", fence, normalised=normalised, keep=None)
-        return ShownResponse(text, empty)
+        return ShownResponse(text, empty, images_of(judged.messages or ()))
 
     def plan(self, about: str, first: ShownResponse, second: ShownResponse) -> ResponsePlan:
         """Plan whether the first response is better; `about` is the id of the verdict, 1 meaning that it is."""
@@ -97,10 +99,11 @@ class PairPlanner:
             reference_answer=self._shown.reference_answer,
         )
         question = ask(self._prepared, about, self._question, A_OR_B, None, "yes_no")
-        digests = CallDigests(self._prepared.fingerprint, templates.system, shared).of(question.call)
+        images = (*self._images, *first.images, *second.images)
+        digests = CallDigests(self._prepared.fingerprint, templates.system, shared, images).of(question.call)
         return ResponsePlan(
             (VerdictSlot(about, "judge", digests),),
-            Batch(templates.system, shared, (question.call,)),
+            Batch(templates.system, shared, (question.call,), images),
             (PlannedCall(question, digests),),
             system_alone=templates.system,
             group=self._group,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from judge_server.errors import InvalidRequest
 from judge_server.judging.defences import decoy_for, has_content, normalise
 from judge_server.judging.fingerprint import CallDigests, ending_of
-from judge_server.judging.presentation import show_response, steps_of
+from judge_server.judging.presentation import images_of, show_response, steps_of
 from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_alone, ask_criteria
 from judge_server.judging.replies import combine_turns
 from judge_server.judging.shortening import without_middle
@@ -174,6 +174,7 @@ class GroupPlanner:
         self._step_rule = steps
         self._searches_steps = any(step_to_search(program) is not None for _, program in self.verified)
         self._prompt = render_conversation(context.prompt, self._templates.fence)
+        self._images = images_of(context.prompt)
         self._looks_at_turns = prepared.config.protocol != "likert" and any(
             criterion.applies_to != "trajectory" for criterion in criteria
         )
@@ -193,7 +194,8 @@ class GroupPlanner:
         final_answer = extract_final_answer(judged.text) if needs_final_answer else None
         turns = judged.turns if self._looks_at_turns and len(judged.turns) > 1 else ()
         shared, omitted = self._shared(judged, steps, turns, final_answer, keep)
-        digests = CallDigests(self._prepared.fingerprint, self._templates.system, shared)
+        images = (*self._images, *images_of(judged.messages or ()))
+        digests = CallDigests(self._prepared.fingerprint, self._templates.system, shared, images)
         step_numbers = tuple([step.number for step in steps])
         to_ask, unmet = self._to_ask, self._decided(judged)
         if unmet:
@@ -232,7 +234,7 @@ class GroupPlanner:
             turns_of[verified.id] = list(zip(numbers, votes_of[verified.id], strict=False))
         return ResponsePlan(
             self._slots(votes_of, turns_of, unmet, turns),
-            Batch(self._templates.system, shared, tuple([a.question.call for a in planned_calls])),
+            Batch(self._templates.system, shared, tuple([a.question.call for a in planned_calls]), images),
             tuple(planned_calls),
             tuple(checks.items()),
             self._prepared.multi_templates.system

@@ -12,7 +12,7 @@ from judge_server.judging.shortening import shorten_messages, without_middle
 from judge_server.prompts.fencing import render_response
 from trainer_client.steps import Step, split_paragraphs, split_steps
 from trainer_client.text.thinking import JudgedContent, assistant_pieces
-from trainer_client.wire import Message
+from trainer_client.wire import Message, Prompt
 from trainer_client.wire.judging import StepRule
 
 STEP_WORDS: dict[StepRule, tuple[str, str]] = {
@@ -37,6 +37,11 @@ def steps_of(judged: JudgedContent, rule: StepRule) -> tuple[Step, ...]:
             return tuple(split_paragraphs(judged.text))
         case "given":
             return judged.given
+
+
+def images_of(messages: Prompt) -> tuple[str, ...]:
+    """Return the images of a conversation, in order; a text has none."""
+    return () if isinstance(messages, str) else tuple([image for message in messages for image in message.images])
 
 
 class _Part(NamedTuple):

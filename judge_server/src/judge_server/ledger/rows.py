@@ -18,7 +18,8 @@ from judge_server.ports import CallFailure, JudgeResult
 from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse, keeps_format
 from judge_server.scoring.verdicts import member_usage, members_of
-from trainer_client.wire import Prompt
+from trainer_client.wire import Message, Prompt
+from trainer_client.wire.groups import IMAGE
 from trainer_client.wire.ledger_rows import (
     LEFT_OUT,
     UNCERTAIN,
@@ -66,6 +67,15 @@ def compressed(text: bytes) -> bytes:
 def digest_bytes(rubric: str) -> bytes:
     """The bytes of a rubric digest `sha256:…`."""
     return bytes.fromhex(rubric.removeprefix("sha256:"))
+
+
+def _stored(message: Message) -> dict[str, Any]:
+    """Return a message as data, with the digest of each image in its place in the text."""
+    fields = message.model_dump(mode="json", exclude_defaults=True, exclude={"images"})
+    for image in message.images if "content" in fields else ():
+        digest = hashlib.sha256(image.encode()).hexdigest()
+        fields["content"] = fields["content"].replace(IMAGE, f"[image sha256:{digest}]", 1)
+    return fields
 
 
 def _is_known(slot: VerdictSlot, digest: bytes, known: AbstractSet[bytes]) -> bool:
@@ -237,7 +247,7 @@ class _RowBuilder:
         if isinstance(text, str):
             encoded = json.dumps(text).encode()
         else:  # message by message, because encoding does not let another thread run
-            messages = [json.dumps(m.model_dump(mode="json", exclude_defaults=True)) for m in text]
+            messages = [json.dumps(_stored(m)) for m in text]
             encoded = f"[{', '.join(messages)}]".encode()
         digest = hashlib.sha256(encoded).digest()
         if self._keep_texts and digest not in self._texts:

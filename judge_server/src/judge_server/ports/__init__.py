@@ -5,6 +5,7 @@ package of its own that this one must not import. `adjudge_services` connects th
 """
 
 from judge_server.ports.engine import (
+    IMAGE_TOKENS,
     MASS_TOLERANCE,
     AnswerForm,
     Batch,
@@ -45,6 +46,7 @@ from judge_server.ports.stores import (
 from trainer_client.wire.operations import Operation, OperationKind, OperationProgress, OperationState, ResultPage
 
 __all__ = [
+    "IMAGE_TOKENS",
     "MASS_TOLERANCE",
     "AnswerForm",
     "ApiKeyStore",

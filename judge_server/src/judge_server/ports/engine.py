@@ -97,13 +97,18 @@ class Call:
 class Batch:
     """Calls that share everything before their question, so that an engine computes that part once.
 
-    The first user message of each call is `shared + question`; `system` is the system message.
+    The first user message of each call is `shared + question`, with the `images` (data URLs) between them; `system` is
+    the system message.
     """
 
     system: str
     shared: str
     calls: tuple[Call, ...]
+    images: tuple[str, ...] = ()
 
+
+IMAGE_TOKENS = 1024
+"""The prompt tokens that an image is estimated to take."""
 
 MASS_TOLERANCE = 1e-3
 """How far the probabilities of one token may exceed a sum of 1, because servers round their logarithms."""
@@ -163,6 +168,7 @@ class Capabilities:
         seeds: a sampled answer can be repeated by its seed.
         typed_questions: the model is a decision model: it answers token and label choices, each as a typed question
             about a state, and writes nothing.
+        images: a batch may have images.
     """
 
     logprobs: bool
@@ -172,6 +178,7 @@ class Capabilities:
     prefix_in_flight: bool
     seeds: bool = True
     typed_questions: bool = False
+    images: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ class PlanMessage:
     system_alone: str
     shared: str
     calls: tuple[tuple[int, tuple[str, ...]], ...]
+    images: tuple[str, ...] = ()
 
 
 class ShardRequest(ProtocolMessage):
@@ -135,7 +136,8 @@ class ShardRequest(ProtocolMessage):
                 if place == len(questions):
                     questions.append(one.question)
                 calls.append((place, tuple([digest.hex() for digest in one.digests])))
-            plans.append(PlanMessage(plan.batch.system, plan.system_alone, plan.batch.shared, tuple(calls)))
+            batch = plan.batch
+            plans.append(PlanMessage(batch.system, plan.system_alone, batch.shared, tuple(calls), batch.images))
         return cls(
             identity=identity,
             caller=caller,
@@ -167,7 +169,7 @@ class ShardRequest(ProtocolMessage):
                     for place, digests in sent.calls
                 ]
             )
-            batch = Batch(sent.system, sent.shared, tuple([one.question.call for one in planned_calls]))
+            batch = Batch(sent.system, sent.shared, tuple([one.question.call for one in planned_calls]), sent.images)
             slot = VerdictSlot("", "judge", tuple([digest for one in planned_calls for digest in one.digests]))
             plans.append(ResponsePlan((slot,), batch, planned_calls, system_alone=sent.system_alone))
         return plans

@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 
 from judge_server.judging.results import Caller
 from judge_server.observability.tracing import span
-from judge_server.ports import Batch
+from judge_server.ports import IMAGE_TOKENS, Batch
 from judge_server.queueing import FairQueue, FairQueueItem, QueueLimits
 
 _GAIN_FOR_MORE, _LOSS_FOR_LESS = 1.03, 0.98
@@ -349,9 +349,12 @@ class Admission:
 
 
 def estimated_tokens(batch: Batch) -> float:
-    """Estimate the prompt tokens of a batch whose shared part is computed once: a quarter of its characters."""
+    """Estimate the prompt tokens of a batch whose shared part is computed once: a quarter of its characters.
+
+    An image counts as `IMAGE_TOKENS`.
+    """
     characters = len(batch.system) + len(batch.shared) + sum(len(call.question) for call in batch.calls)
-    return max(1.0, characters / CHARACTERS_PER_TOKEN)
+    return max(1.0, characters / CHARACTERS_PER_TOKEN) + IMAGE_TOKENS * len(batch.images)
 
 
 def _limit(concurrent_batches: int, rules: QueueRules, clock: Callable[[], float]) -> ConcurrencyLimit:

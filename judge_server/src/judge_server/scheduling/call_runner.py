@@ -204,7 +204,8 @@ class CallTask:
                     self._keep(digest, *question.read(outcome))
 
             calls = tuple([question.call for _, question in again])
-            return CallRound(Batch(self._plan.system_alone, self._plan.batch.shared, calls), on_outcome)
+            batch = replace(self._plan.batch, system=self._plan.system_alone, calls=calls)
+            return CallRound(batch, on_outcome)
 
         await self._run_round(make_round)
 

@@ -15,7 +15,7 @@ from judge_server.judging.shortening import fit_grounding, prompt_characters
 from judge_server.ports import CallFailure, RubricSource
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.scoring.combined import AnyJudge
-from judge_server.scoring.planner import LARGE_CHARACTERS
+from judge_server.scoring.planner import LARGE_CHARACTERS, refuse_images
 from judge_server.scoring.verdicts import failure_of, judge_of, pinned, usage_of
 from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from trainer_client import wire
@@ -50,6 +50,7 @@ async def compare(
         JudgingConfig("comparison", 1, options.rationale, options.think_tokens, template=options.template)
     )
     for index, pair in enumerate(request.pairs):
+        refuse_images(judge, f"pairs.{index}", [pair.prompt, *(wire.as_response(r).text for r in (pair.a, pair.b))])
         check_required(f"pairs.{index}", prepared, GroupContext(pair.prompt, pair.grounding, pair.reference_answer))
     slicer, plans = TimeSlicer(deadline), []
     for pair, rubric in zip(request.pairs, resolved, strict=True):

@@ -23,6 +23,7 @@ from judge_server.judging.plan import (
     plan_outcome,
     verification_of,
 )
+from judge_server.judging.presentation import images_of
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, JudgementResults, VerdictRules
 from judge_server.judging.shortening import fit_grounding, material_characters, prompt_characters
@@ -41,6 +42,7 @@ from trainer_client.wire import (
     FieldError,
     Group,
     JudgingOptions,
+    Prompt,
     Response,
     RewardRequest,
     VerdictRequest,
@@ -202,6 +204,8 @@ async def plan_groups(
         if prepared is None:  # `outcome`, which RewardRequest refuses without a ground truth
             true_answer = await run_inline_or_in_thread(len(truth) > LARGE_CHARACTERS, stated_answer, truth)
         else:
+            texts = [given if isinstance(given, str) else as_response(given).text for given in group.responses]
+            refuse_images(judge, f"groups.{index}", [group.prompt, *texts])
             check_required(f"groups.{index}", prepared, context)
             large = prompt_characters(group.prompt) + len(group.ground_truth or "") > LARGE_CHARACTERS
             if dropped is not None:
@@ -245,6 +249,21 @@ async def plan_groups(
             responses.append(PlannedResponse(response, material, plan))
         planned.append(PlannedGroup(group, rubric, omitted, responses, sample))
     return planned
+
+
+def refuse_images(judge: AnyJudge, where: str, texts: Sequence[Prompt]) -> None:
+    """Refuse images that the judge cannot see.
+
+    Raises:
+        InvalidRequest: a text has an image, and the judge takes none; `where` is its field in the request.
+    """
+    if judge.identity.capabilities.images or not any(map(images_of, texts)):
+        return
+    message = (
+        f"this has images, which the judge {judge.identity.model} does not take; leave them out, or use a judge that "
+        "does: a model on a server of the OpenAI chat API, with ?images=true in its engine URL"
+    )
+    raise InvalidRequest(f"{where}: {message}", errors=(FieldError(field=where, message=message),))
 
 
 def _draw(

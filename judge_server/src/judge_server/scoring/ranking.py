@@ -28,6 +28,7 @@ from judge_server.scoring.planner import (
     MAX_VERDICTS,
     PlannedGroup,
     PlannedResponse,
+    refuse_images,
 )
 from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
 from trainer_client import wire
@@ -158,6 +159,7 @@ async def plan_tournaments(
                 large, fit_grounding, group.grounding, options.grounding_characters
             )
         context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
+        refuse_images(judge, f"groups.{index}", [group.prompt, *(wire.as_response(r).text for r in group.responses)])
         check_required(f"groups.{index}", prepared, context)
         criteria = tuple([criterion for criterion in rubric.criteria if not criterion.shadow])
         given = [wire.as_response(response) for response in group.responses]

@@ -23,12 +23,37 @@ from trainer_client.wire.criteria import Criterion
 from trainer_client.wire.judging import StepRule
 from trainer_client.wire.rubrics import RubricContent
 
+MAX_IMAGES = 64
+"""The most images of a message."""
+
+IMAGE = "[image]"
+"""What stands for an image in the text of a message."""
+
+ImageData = Annotated[
+    str,
+    StringConstraints(pattern=r"^data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}$", max_length=20_000_000),
+]
+"""An image as a data URL. The service fetches nothing, so that what was judged is what was sent."""
+
 
 class TextPart(RequestModel):
-    """One part of a message's content. Only parts of type `text` can be judged."""
+    """A part of a message's content that is text."""
 
     type: Literal["text"]
     text: str
+
+
+class ImageUrl(RequestModel):
+    """An image of a message's content."""
+
+    url: ImageData
+
+
+class ImagePart(RequestModel):
+    """A part of a message's content that is an image, for judges that take images."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
 
 
 class Function(RequestModel):
@@ -62,11 +87,12 @@ class Message(RequestModel):
 
     Attributes:
         role: who speaks, such as `user`, `assistant` or `tool`.
-        content: what is said: a text, a list of text parts, or null if the message only calls tools.
+        content: what is said: a text, a list of parts, or null if the message only calls tools.
         reasoning_content: a thinking block that is not part of `content`.
         tool_calls: the tools that the message calls.
         tool_call_id: the call whose result the message is.
         name: the tool that a message of role `tool` comes from.
+        images: the images of the parts, each of which is `[image]` in the content.
     """
 
     role: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -75,6 +101,16 @@ class Message(RequestModel):
     tool_calls: RequestList[ToolCall] = Field(default=(), max_length=128)
     tool_call_id: str | None = None
     name: str | None = None
+    images: RequestList[ImageData] = Field(default=(), max_length=MAX_IMAGES)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_images(cls, value: Any) -> Any:
+        content = value.get("content") if isinstance(value, dict) else None
+        if not isinstance(content, list | tuple):
+            return value
+        urls = [url for part in content if (url := _image_url(part)) is not None]
+        return {**value, "images": urls} if urls else value
 
     @model_validator(mode="after")
     def _has_content(self) -> "Message":
@@ -90,10 +126,25 @@ class Message(RequestModel):
         texts = []
         for part in content:
             kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
-            if kind != "text":
-                raise ValueError(f"a part of type {kind!r} cannot be judged; use only parts of type 'text'")
-            texts.append(TextPart.model_validate(part).text)
+            if kind == "image_url":
+                texts.append(IMAGE)
+            elif kind == "text":
+                texts.append(TextPart.model_validate(part).text)
+            else:
+                raise ValueError(
+                    f"a part of type {kind!r} cannot be judged; use only parts of type 'text' and 'image_url'"
+                )
         return "\n".join(texts)
+
+
+def _image_url(part: Any) -> Any:
+    """Return the URL of a part that is an image, or the part itself if it has none; None for another part."""
+    if isinstance(part, ImagePart):
+        return part.image_url.url
+    if not isinstance(part, dict) or part.get("type") != "image_url":
+        return None
+    image = part.get("image_url")
+    return image.get("url", part) if isinstance(image, dict) else part
 
 
 def _response_tag(value: Any) -> str:

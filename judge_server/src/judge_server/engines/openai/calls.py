@@ -23,7 +23,11 @@ from judge_server.ports import (
 )
 
 LimitField = Literal["max_tokens", "max_completion_tokens"]
-ChatMessage = Mapping[str, str]
+ChatMessage = Mapping[str, Any]
+"""A message whose content is text, or the parts of one: texts and images."""
+
+MAX_IMAGE_TOKENS = 32_768
+"""The most prompt tokens of an image."""
 
 TEXT_ANSWER_TOKENS = 12
 """The most tokens of an answer that is read as text: a verdict and a step number."""
@@ -62,10 +66,16 @@ class Dialect:
         The endpoint tokenises the messages itself, control tokens included, so those that it has named are broken here.
         """
         if self.control_tokens is not None:
-            messages = [
-                {**message, "content": self.control_tokens.sub(r"\g<0> ", message["content"])} for message in messages
-            ]
+            messages = [{**message, "content": self._broken(message["content"])} for message in messages]
         return {"model": self.model, "messages": messages, self.limit_field: limit, "temperature": 0} | options
+
+    def _broken(self, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+        """Return a content without control tokens in its texts."""
+        if self.control_tokens is None:
+            return content
+        if isinstance(content, str):
+            return self.control_tokens.sub(r"\g<0> ", content)
+        return [{**part, "text": self._broken(part["text"])} if "text" in part else part for part in content]
 
     def logprobs(self) -> dict[str, Any]:
         """Return the options that ask for as many log-probabilities as the endpoint gives."""
@@ -73,8 +83,24 @@ class Dialect:
 
 
 def first_messages(batch: Batch, call: Call) -> list[ChatMessage]:
-    """Return the system message and the first user message."""
-    return [{"role": "system", "content": batch.system}, {"role": "user", "content": batch.shared + call.question}]
+    """Return the system message and the first user message; images stand between the response and the question."""
+    content: str | list[dict[str, Any]] = batch.shared + call.question
+    if batch.images:
+        images = [{"type": "image_url", "image_url": {"url": image}} for image in batch.images]
+        content = [{"type": "text", "text": batch.shared}, *images, {"type": "text", "text": call.question}]
+    return [{"role": "system", "content": batch.system}, {"role": "user", "content": content}]
+
+
+def text_of(message: ChatMessage) -> str:
+    """Return the text of a message, its parts joined."""
+    content = message["content"]
+    return content if isinstance(content, str) else "".join([part.get("text", "") for part in content])
+
+
+def count_images(messages: Sequence[ChatMessage]) -> int:
+    """Return the number of images in these messages."""
+    parts = [part for message in messages if not isinstance(message["content"], str) for part in message["content"]]
+    return sum(part["type"] == "image_url" for part in parts)
 
 
 def with_reasons(messages: list[ChatMessage], call: Call, reasons: str) -> list[ChatMessage]:
@@ -134,8 +160,9 @@ def answer_tokens(call: Call, dialect: Dialect) -> int:
 
 
 def max_prompt_tokens(messages: Sequence[ChatMessage]) -> int:
-    """Return an upper bound on the tokens of these messages: one per byte, and those of the chat template."""
-    return sum(len(message["content"].encode("utf-8", "replace")) for message in messages) + TEMPLATE_TOKENS
+    """Return an upper bound on the tokens of these messages: one per byte, and those of images and chat template."""
+    text = sum(len(text_of(message).encode("utf-8", "replace")) for message in messages)
+    return text + MAX_IMAGE_TOKENS * count_images(messages) + TEMPLATE_TOKENS
 
 
 def reserved_tokens(call: Call, dialect: Dialect) -> int:

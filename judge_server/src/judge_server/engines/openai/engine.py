@@ -44,7 +44,8 @@ class OpenAIEngine:
 
     `model` may be left out if the server lists exactly one. At most `concurrency` calls run at a time. The default is
     16, or 1 on llama.cpp's server, whose slots would each compute a prefix that they could share. A call fails if the
-    server sends nothing for `timeout_s` seconds. `context_tokens` is taken from the server unless given.
+    server sends nothing for `timeout_s` seconds. `context_tokens` is taken from the server unless given. `images` says
+    that the model takes images.
     """
 
     fatal_error = ""
@@ -58,9 +59,11 @@ class OpenAIEngine:
         concurrency: int | None = None,
         context_tokens: int | None = None,
         timeout_s: float = 120.0,
+        images: bool = False,
     ) -> None:
         self._http = OpenAIHttp(base_url, api_key, timeout_s=timeout_s)
         self._model = model
+        self._images = images
         self._concurrency = concurrency or CONCURRENCY
         self._chosen_concurrency = concurrency
         self._context_tokens = context_tokens
@@ -79,7 +82,7 @@ class OpenAIEngine:
         """Create from `openai+http://HOST:PORT/v1` or `openai+https://…`.
 
         Options: `?model=` (needed if several are served), `?concurrency=` (calls), `?context=` (tokens),
-        `?timeout_s=120`.
+        `?timeout_s=120`, `?images=true` for a model that takes images.
         """
         base_url = base_url_of(url)  # first, because errors about options show the whole URL
         options = UrlOptions(url)
@@ -91,6 +94,7 @@ class OpenAIEngine:
             concurrency=options.integer("concurrency", 0) or None,
             context_tokens=context or None,
             timeout_s=options.number("timeout_s", 120.0),
+            images=options.flag("images"),
         )
         options.reject_unknown()
         return engine
@@ -113,7 +117,7 @@ class OpenAIEngine:
             decoding=f"greedy; top {dialect.top_logprobs}" if dialect.top_logprobs else "greedy; text",
             context_tokens=endpoint.context_tokens,
             concurrent_batches=self._concurrency,
-            capabilities=endpoint.capabilities,
+            capabilities=replace(endpoint.capabilities, images=self._images),
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:

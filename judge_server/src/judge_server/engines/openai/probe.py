@@ -22,15 +22,17 @@ from pydantic import ValidationError
 from judge_server.engines.openai.calls import (
     ChatMessage,
     Dialect,
+    count_images,
     json_schema,
     labels_schema,
     max_prompt_tokens,
     structured_choice,
+    text_of,
 )
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp
 from judge_server.engines.openai.wire import ChatCompletion, ModelCard, ModelList, shape_error
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
-from judge_server.ports import CallFailure, Capabilities
+from judge_server.ports import IMAGE_TOKENS, CallFailure, Capabilities
 from judge_server.prompts.fencing import control_token_pattern
 
 ValueT = TypeVar("ValueT")
@@ -310,7 +312,7 @@ def estimate(text: str) -> int:
 
 def min_tokens(messages: Sequence[ChatMessage]) -> int:
     """Return a lower bound on the tokens of the messages with any tokenizer."""
-    return sum(len(message["content"].encode("utf-8", "replace")) for message in messages) // MAX_TOKEN_BYTES
+    return sum(len(text_of(message).encode("utf-8", "replace")) for message in messages) // MAX_TOKEN_BYTES
 
 
 async def find_counter(http: OpenAIHttp, model: str) -> CountMethod:
@@ -338,8 +340,10 @@ class TokenCounter:
 
     async def count(self, messages: Sequence[ChatMessage]) -> int:
         """Count the tokens of these messages, within the bounds of their length. Raises `EngineUnavailable`."""
-        if self._counter == "estimate":
-            return sum(estimate(m["content"]) + MESSAGE_OVERHEAD_TOKENS for m in messages) + MESSAGE_OVERHEAD_TOKENS
+        images = count_images(messages)
+        if self._counter == "estimate" or images:  # servers count images each in their own way, or refuse to
+            text = sum(estimate(text_of(m)) + MESSAGE_OVERHEAD_TOKENS for m in messages)
+            return text + MESSAGE_OVERHEAD_TOKENS + IMAGE_TOKENS * images
         try:
             async with self._at_once:
                 reported = await _count(self._http, self._model, self._counter, messages)
