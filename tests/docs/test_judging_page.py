@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import get_args
 
 import httpx2
@@ -9,13 +10,14 @@ import pytest
 
 from judge_server.engines import engine_from_url
 from judge_server.ports import JudgeResult
-from judge_server.verifiers import Check
+from judge_server.verifiers import Check, tool_uses
 from judge_server.verifiers.worker import decide
 from tests.docs.pages import ROOT, blocks, table
 from tests.services.processes import Service
 from trainer_client import Client
 from trainer_client.text.final_answer import extract_final_answer
-from trainer_client.wire import PROTOCOLS_FOR, Criterion, JudgingProtocol, Verification, VerificationMethod
+from trainer_client.text.thinking import judged_content
+from trainer_client.wire import PROTOCOLS_FOR, Criterion, JudgingProtocol, Response, Verification, VerificationMethod
 
 PAGE = ROOT / "docs/judging.md"
 ADDRESS = "http://127.0.0.1:8000"
@@ -76,12 +78,16 @@ def test_a_program_decides_its_row_as_the_page_says(row: dict[str, str]) -> None
     verification = Criterion.model_validate({"id": "c", "description": "d", "verification": json.loads(written)})
     program: Verification | None = verification.verification
     assert program is not None
-    assert (
-        getattr(program, "of", None) == {"the final answer": "final_answer", "the response": "response"}[row["reads"]]
-    )
+    reads = {"the final answer": "final_answer", "the response": "response", "the messages": "response"}
+    assert getattr(program, "of", None) == reads[row["reads"]]
     for column, score in (("satisfied by", 1.0), ("not by", 0.0)):
         (text,) = codes(row[column])
-        assert decide(Check(program, text, extract_final_answer(text), None)) == JudgeResult(score)
+        check = Check(program, text, extract_final_answer(text), None)
+        if row["reads"] == "the messages":
+            judged = judged_content(Response.model_validate({"text": json.loads(text)}), "strip")
+            uses = tool_uses(judged.messages or (), judged.turns)
+            check = replace(check, uses=uses, turns=len(judged.turns))
+        assert decide(check) == JudgeResult(score)
 
 
 def test_every_program_has_a_row() -> None:

@@ -152,6 +152,9 @@ async def test_a_judge_that_takes_no_images_refuses_them(where: str) -> None:
     with pytest.raises(InvalidRequest, match=r"groups\.0: this has images, which the judge .* \?images=true"):
         await score(made, body)
     pair = {"id": "p", "prompt": PROMPT, "a": "Red.", "b": "Blue."}
+    ranked = body | {"groups": [{**body["groups"][0], "responses": [*body["groups"][0]["responses"], "Blue."]}]}
+    with pytest.raises(InvalidRequest, match=r"groups\.0: this has images"):
+        await score(made, ranked | {"reward": {"mode": "ranking"}})
     with pytest.raises(InvalidRequest, match=r"pairs\.0: this has images"):
         await compare(
             made.judge,
