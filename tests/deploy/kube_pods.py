@@ -104,10 +104,11 @@ class Cluster:
         (found,) = [o for o in self.objects if o["kind"] == kind and o["metadata"]["name"] == name]
         spec = json.loads(json.dumps(found["spec"]["template"]["spec"]))
         for container in [*spec.get("initContainers", []), *spec["containers"]]:
-            for key in (*_PROBES, "lifecycle"):
+            for key in (*_PROBES, "lifecycle", "ports"):  # podman would take the ports on this host
                 container.pop(key, None)
             if container["image"] == VALKEY_IMAGE:  # made here, without a PATH of its own
                 container["env"].append({"name": "PATH", "value": "/usr/local/bin:/usr/bin:/bin"})
+        spec.setdefault("restartPolicy", "OnFailure")  # podman 4.3 runs init containers that succeed again otherwise
         claims = [claim["metadata"]["name"] for claim in found["spec"].get("volumeClaimTemplates", [])]
         for claim in claims:
             place = self.make_volume(f"{name}-{claim}", spec["securityContext"]["fsGroup"])
