@@ -136,10 +136,11 @@ def _make_postgres() -> None:
     entry = mounted / "usr/local/bin/docker-entrypoint.sh"
     entry.write_text(_POSTGRES_ENTRY, encoding="utf-8")
     entry.chmod(0o755)
-    _add_user(mounted, "postgres", "/var/lib/postgresql/data", "/var/run/postgresql")
+    _add_user(mounted, "postgres", "/var/lib/postgresql/data", "/run/postgresql")
     _finish(
         container, POSTGRES_IMAGE, "--entrypoint", '["docker-entrypoint.sh"]', "--cmd", "postgres",
-        "--env=PATH=/opt/postgresql/bin:/usr/local/bin:/usr/bin:/bin", "--volume=/var/lib/postgresql/data",
+        "--env=PATH=/opt/postgresql/bin:/usr/local/bin:/usr/bin:/bin",
+        f"--env=LD_LIBRARY_PATH=/opt/{libraries.name}", "--env=LANG=C.UTF-8", "--volume=/var/lib/postgresql/data",
     )  # fmt: skip
 
 
