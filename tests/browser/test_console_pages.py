@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
+import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
@@ -208,3 +209,23 @@ def test_the_keyboard_reaches_the_content_and_the_bars(browser: Browser, address
             if page.evaluate("document.activeElement.closest('svg.plot') !== null"):
                 return
         raise AssertionError("the keyboard reaches no bar of the histogram")
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", WIDE), ("dark", NARROW)])
+def test_a_rubric_is_measured_on_good_and_bad_responses(
+    browser: Browser, address: str, scheme: Any, width: int
+) -> None:
+    because = {"method": "contains", "all_of": ["because"]}
+    criteria = [{"id": "reason", "description": "Gives a reason.", "verification": because}]
+    httpx2.post(f"{address}/v1/rubrics/math/reasons/versions", json={"criteria": criteria}).raise_for_status()
+    with opened(browser, width, color_scheme=scheme) as page:
+        page.goto(f"{address}/console/rubric?reference=math/reasons")
+        page.get_by_role("link", name="Does it tell good from bad?").click()
+        line = '{"prompt": "Is 7 prime?", "good": "Yes, because.", "bad": "Yes."}'
+        page.get_by_label("Responses").fill("\n".join([line] * 3))
+        assert Axe().run(page).violations_count == 0
+        page.get_by_role("button", name="Judge them").click()
+        expect(page.get_by_text("Good ranks above bad")).to_be_visible(timeout=120_000)
+        expect(page.get_by_text("tells them apart")).to_be_attached()
+        assert Axe().run(page).violations_count == 0
+        assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
