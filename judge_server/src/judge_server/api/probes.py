@@ -74,6 +74,7 @@ class EngineCapabilities(AnswerModel):
         prefix_in_flight: calls share a prefix that is being computed.
         seeds: sampling can be repeated.
         typed_questions: it answers typed questions with probabilities.
+        images: it takes images in prompts and responses.
     """
 
     logprobs: bool

@@ -214,8 +214,14 @@ class _CountVerification(RequestModel):
 class ToolCallVerification(_CountVerification):
     """Satisfied if the response calls a tool from `at_least` to `at_most` times.
 
-    Calls count if they name the tool `name` (any tool, if left out), and if their arguments are an object that is valid
-    under the JSON Schema `arguments` (draft 2020-12; any arguments, if left out). A text calls no tools.
+    A text calls no tools.
+
+    Attributes:
+        method: `tool_call`.
+        name: the tool's name; any tool, if left out.
+        arguments: a JSON Schema (draft 2020-12) under which the call's arguments are valid; any, if left out.
+        at_least: the fewest such calls.
+        at_most: the most such calls; any number, if left out.
     """
 
     method: Literal["tool_call"]
@@ -225,7 +231,13 @@ class ToolCallVerification(_CountVerification):
 
 
 class TurnsVerification(_CountVerification):
-    """Satisfied if the response has from `at_least` to `at_most` messages of role `assistant`; a text is one."""
+    """Satisfied if the response has from `at_least` to `at_most` messages of role `assistant`; a text is one.
+
+    Attributes:
+        method: `turns`.
+        at_least: the fewest turns.
+        at_most: the most turns; any number, if left out.
+    """
 
     method: Literal["turns"]
 

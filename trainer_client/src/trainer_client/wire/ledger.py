@@ -373,14 +373,25 @@ class VerdictLabel(RequestModel):
 
 
 class LabelRequest(RequestModel):
-    """Labels of verdicts of a run, by the caller's key; a later label of the same verdict replaces the earlier one."""
+    """Labels of verdicts of a run, by the caller's key; a later label of the same verdict replaces the earlier one.
+
+    Attributes:
+        run: the run.
+        labels: the labels.
+    """
 
     run: Annotated[str, StringConstraints(max_length=256)]
     labels: RequestList[VerdictLabel] = Field(min_length=1, max_length=1000)
 
 
 class LabelReceipt(AnswerModel):
-    """Who gave the labels, how many are stored, and how many were taken back."""
+    """What became of labels.
+
+    Attributes:
+        labeller: who gave them: the label of the caller's key.
+        stored: how many are stored.
+        removed: how many were taken back.
+    """
 
     labeller: str
     stored: int

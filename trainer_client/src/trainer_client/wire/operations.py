@@ -112,7 +112,11 @@ RatedResponses = Annotated[
 class PairedGroup(RequestModel):
     """A prompt with responses that are known to be good and bad; its other fields are those of a `Group`.
 
-    `id` defaults to the place of the group in its list, such as `line-1`.
+    Attributes:
+        id: a name; by default the place of the group in its list, such as `line-1`.
+        good: a response known to be good, or a list of them.
+        bad: a response known to be bad, or a list of them.
+        ground_truth: the right final answer, which programs compare with and the judge sees.
     """
 
     id: GroupId | None = None

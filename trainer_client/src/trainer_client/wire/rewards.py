@@ -368,7 +368,14 @@ class MemberVerdict(AnswerModel):
 
 
 class TurnVerdict(AnswerModel):
-    """The verdict on one turn: its score and probability, or the kind of its failure."""
+    """The verdict on one turn.
+
+    Attributes:
+        turn: the turn's number, from 1: the Nth message of role `assistant`.
+        score: in [0, 1]; null if judging failed.
+        probability: the calibrated probability of yes, if there is one.
+        failure: the kind of the failure; null if there is none.
+    """
 
     turn: int
     score: float | None = None

@@ -38,7 +38,13 @@ class OpenRLHFParameters(CompatParameters):
 
 
 class OpenRLHFRequest(RequestModel):
-    """What OpenRLHF sends. Each query begins with its prompt."""
+    """What OpenRLHF sends: one element of each list for every response.
+
+    Attributes:
+        query: prompt and response as one text; each begins with its prompt.
+        prompts: the prompts.
+        labels: the judge's inputs as an object, or the ground truth.
+    """
 
     query: RequestList[str] = Field(min_length=1, max_length=4096)
     prompts: RequestList[str] = Field(min_length=1, max_length=4096)
@@ -55,7 +61,13 @@ class OpenRLHFRequest(RequestModel):
 
 
 class OpenRLHFAnswer(AnswerModel):
-    """What OpenRLHF reads: the rewards, the same between 0 and 1, and figures for its log."""
+    """What OpenRLHF reads.
+
+    Attributes:
+        rewards: the reward of each response.
+        scores: the same between 0 and 1, for its dynamic filter.
+        extra_logs: figures for its log, one for each response.
+    """
 
     rewards: tuple[float, ...]
     scores: tuple[float, ...]

@@ -59,7 +59,21 @@ EXAMPLE: dict[str, Any] = {
 
 
 class RollTask(RequestModel):
-    """What ROLL submits. `reward_info` has the judge's inputs; `global_step` is recorded as the step."""
+    """What ROLL submits.
+
+    Attributes:
+        prompt: the prompt.
+        response: the response.
+        reward_info: the judge's inputs as an object, or the ground truth.
+        project_id: not used: the key says which project it is.
+        experiment_id: not used: `run` in the query of the URL names the run.
+        global_step: the training step to record.
+        data_id: not used.
+        rollout_id: not used.
+        priority: not used.
+        reward_manager: must be empty; options belong into the query of the URL.
+        timeout: seconds that ROLL waits for the result.
+    """
 
     prompt: str
     response: str
@@ -75,14 +89,23 @@ class RollTask(RequestModel):
 
 
 class RollSubmission(AnswerModel):
-    """The answer to a submitted task."""
+    """The answer to a submitted task.
+
+    Attributes:
+        errcode: 0: the task is accepted.
+        reward_request_id: the task's id, for `GET` or `POST` of its result.
+    """
 
     errcode: Literal[0] = 0
     reward_request_id: str
 
 
 class RollPoll(RequestModel):
-    """The task whose result ROLL asks for."""
+    """The task whose result ROLL asks for.
+
+    Attributes:
+        reward_request_id: the id that the submission returned.
+    """
 
     reward_request_id: Annotated[str, Field(pattern=r"^roll-[0-9a-f]{32}$")]
 

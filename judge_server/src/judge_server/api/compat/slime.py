@@ -43,7 +43,13 @@ class SlimeParameters(CompatParameters):
 
 
 class SlimeRequest(RequestModel):
-    """What slime sends: a sample's prompt as text or messages, its response, and its label."""
+    """What slime sends.
+
+    Attributes:
+        prompt: the sample's prompt, as text or messages.
+        response: the response.
+        label: the judge's inputs as an object, or the ground truth.
+    """
 
     prompt: Prompt
     response: str
@@ -51,7 +57,13 @@ class SlimeRequest(RequestModel):
 
 
 class SlimeReward(AnswerModel):
-    """The reward, and the score of each criterion: null for one that failed while a policy gave the reward."""
+    """What slime reads with `--reward-key`.
+
+    Attributes:
+        reward: the reward.
+        status: `scored`, or `partial` if a policy gave the reward.
+        criteria: the score of each criterion; null for one that failed.
+    """
 
     reward: float
     status: str

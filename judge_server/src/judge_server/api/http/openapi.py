@@ -21,6 +21,7 @@ TAGS = (
     ("comparisons", "Judge which of two responses is better."),
     ("scores", "Rewards in the formats of vLLM and Cohere."),
     ("decisions", "Any judge as a decision model, in the form of System One."),
+    ("compat", "Rewards in the formats of other trainers: OpenRLHF, slime and ROLL."),
     ("ledger", "What was judged: verdicts, training runs, monitors and labels."),
     ("rubrics", "Versions of rubrics, their aliases, tags and retirement."),
     ("operations", "Long work: submit, follow, read, cancel and retry it."),
