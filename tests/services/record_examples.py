@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 
+from judge_server.api.compat import openrlhf, roll, slime
 from judge_server.api.http import openapi
 from judge_server.api.scoring import COMPARISONS_EXAMPLE, REWARDS_EXAMPLE, VERDICTS_EXAMPLE
 from judge_server.auth.keys import make_key
@@ -125,6 +126,12 @@ def record(http: httpx2.Client, url: str) -> dict[str, dict[str, Any]]:
     questions = {"prime": {"type": "noul", "instructions": "Does the response say that 7 is prime?"}}
     state = {"prompt": "Is 7 prime?", "response": GROUP["responses"][0]}
     ask("systemone", "POST", "/v1/systemone", {"model": "default", "state": state, "questions": questions})
+    ask("openrlhf", "POST", "/v1/compat/openrlhf", openrlhf.EXAMPLE)
+    ask("slime", "POST", "/v1/compat/slime", slime.EXAMPLE)
+    task = ask("submit_roll_task", "POST", "/v1/compat/roll/submit_task", roll.EXAMPLE)
+    poll = {"reward_request_id": task["reward_request_id"]}
+    while ask("roll_task_result", "GET", "/v1/compat/roll/task_result", poll)["errcode"]:
+        time.sleep(0.1)
     while http.get("/v1/ledger").json()["waiting"]:
         time.sleep(0.1)
     ask("ledger_state", "GET", "/v1/ledger")
@@ -135,6 +142,9 @@ def record(http: httpx2.Client, url: str) -> dict[str, dict[str, Any]]:
     ask("read_corrected_rates", "GET", f"/v1/runs/{RUN}/corrected-rates")
     ask("recompute_rewards", "POST", "/v1/rewards/recompute", {"run": RUN, "weights": {"product": 3}})
     asyncio.run(label(url))
+    verdict = http.get(f"/v1/verdicts?run={RUN}&limit=1").json()["verdicts"][0]["id"]
+    ask("write_labels", "PUT", "/v1/labels", {"run": RUN, "labels": [{"verdict": verdict, "met": True}]})
+    ask("write_measures", "PUT", "/v1/measures", {"run": RUN, "step": 12, "measures": {"rgr/refined": 0.25}})
     ask("download_labels", "GET", f"/v1/labels?run={RUN}")
     submitted = {"kind": "score", "run": "bulk", "rubric": "math/primes", "groups": [GROUP]}
     id_ = ask("submit_operation", "POST", "/v1/operations", submitted)["id"]
