@@ -90,6 +90,11 @@ def obliging(body: dict[str, Any]) -> httpx2.Response:
     return stream(*groups(body), summary())
 
 
+def accept_measures(body: bytes) -> httpx2.Response:
+    """Answer a report of measures as the service does."""
+    return httpx2.Response(200, content=body)
+
+
 class FakeJudgeTransport(httpx2.AsyncBaseTransport):
     """A service that answers `POST /v1/rewards` by `answers` in order, the last for ever, and reports by `measures`."""
 
@@ -99,7 +104,7 @@ class FakeJudgeTransport(httpx2.AsyncBaseTransport):
         self.fetched: list[str] = []
         self.rubrics: dict[str, httpx2.Response] = {}
         self.reported: list[bytes] = []
-        self.measures: Callable[[bytes], httpx2.Response] = lambda body: httpx2.Response(200, content=body)
+        self.measures: Callable[[bytes], httpx2.Response] = accept_measures
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET":

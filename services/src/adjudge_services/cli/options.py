@@ -31,6 +31,7 @@ RewardMode = Literal[
 FailurePolicy = Literal["null", "error", "zero", "zero_unparseable", "skip"]
 UncertainPolicy = Literal["null", "error", "zero", "skip"]
 RankingSchedule = Literal["all_pairs", "swiss", "pivot"]
+StepRule = Literal["headings", "turns", "paragraphs", "given"]
 UsedProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert", "comparison"]
 VerdictUse = Literal["verdict", "probability"]
 

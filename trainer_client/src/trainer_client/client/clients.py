@@ -88,6 +88,8 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
             think_tokens: the maximum length of a thinking judge's thoughts, in its tokens.
             reasoning: which part of a response the judge sees: without its thinking (`strip`), all of it (`keep`), or
                 only its thinking (`only`).
+            steps: what the steps of a response are: sections under its headings (`headings`), an agent's turns
+                (`turns`), `paragraphs`, or the ranges that each response gives (`given`).
             truncate: judge a response that is too long for the judge without its middle, instead of failing it.
             grounding_characters: the maximum length of the grounding shown to the judge; it is cut at a sentence.
             template: the name of one of the service's sets of prompt templates.

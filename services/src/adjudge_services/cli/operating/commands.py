@@ -19,7 +19,7 @@ from adjudge_services.cli.options import (
 )
 
 JUDGE_PORT = 8001
-SCOPES = ("read", "score", "rubrics:write", "labels:write", "metrics", "admin")
+SCOPES = ("read", "score", "rubrics:write", "labels:write", "projects:write", "metrics", "admin")
 
 
 @implemented_by("adjudge_services.cli.operating.serving:serve")

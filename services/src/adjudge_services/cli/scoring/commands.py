@@ -22,6 +22,7 @@ from adjudge_services.cli.options import (
     ReasoningPart,
     RewardMode,
     RubricOption,
+    StepRule,
     UncertainPolicy,
     UrlOption,
     UsedProtocol,
@@ -29,7 +30,6 @@ from adjudge_services.cli.options import (
     copy_input,
     input_argument,
 )
-from trainer_client.wire.judging import StepRule
 
 _USE = typer.Option(
     help="What enters the reward: verdicts of 0 and 1, or probabilities of yes.", rich_help_panel=REWARD
