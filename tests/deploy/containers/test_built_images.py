@@ -113,7 +113,7 @@ def test_the_doctor_finds_nothing_wrong_on_a_read_only_root(images: dict[str, st
 
 @pytest.mark.parametrize(("target", "port"), [(target, SERVERS[target]) for target in STARTED_BY])
 def test_its_own_health_check_passes_when_it_serves(images: dict[str, str], target: str, port: int) -> None:
-    check = inspect(images[target], "image")["HealthCheck"]["Test"]
+    check = inspect(images[target], "image")["Healthcheck"]["Test"]
     assert check[-1] == f"http://127.0.0.1:{port}/healthz"
     with running(images[target], *STARTED_BY[target], ADJUDGE_DATA_DIR="/tmp", **SETTINGS[target]) as name:
         wait_until_healthy(name)
