@@ -13,7 +13,7 @@ from trainer_client.wire.operations import (
     Operation,
     Submission,
 )
-from trainer_client.wire.rewards import Usage
+from trainer_client.wire.usage import Usage
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_S = 60.0

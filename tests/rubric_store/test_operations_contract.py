@@ -20,7 +20,7 @@ from tests.rubric_store.operation_rows import (
     state_of,
 )
 from trainer_client.wire.operations import ChunkOutcome, ChunkRef, Submission
-from trainer_client.wire.rewards import Usage
+from trainer_client.wire.usage import Usage
 
 
 async def test_an_operation_is_kept_with_its_chunks_and_found_in_its_project_only(kept: KeptOperations) -> None:

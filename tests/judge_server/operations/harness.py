@@ -25,7 +25,7 @@ from trainer_client.wire.operations import (
     NewChunk,
     ScoreOperation,
 )
-from trainer_client.wire.rewards import Usage
+from trainer_client.wire.usage import Usage
 
 PROJECT = "p"
 LEASE_S = 3.0

@@ -21,7 +21,7 @@ from rubric_store.database import WRITES, open_engine, translate_connection_erro
 from rubric_store.operations.tables import chunks, operations
 from rubric_store.rubrics.tables import UTCDateTime
 from trainer_client.wire.operations import ChunkOutcome, Operation, OperationProgress, ResultPage
-from trainer_client.wire.rewards import Usage
+from trainer_client.wire.usage import Usage
 
 _SERVER_CLOCK = select(func.clock_timestamp(type_=UTCDateTime))
 """Not `now()`, which is the start of the transaction, and the transaction may have waited for a lock since."""

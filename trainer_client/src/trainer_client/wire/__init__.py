@@ -36,9 +36,6 @@ from trainer_client.wire.rewards import (
     FailureKind,
     FailurePolicy,
     GroupRewards,
-    JudgeInfo,
-    JudgeMember,
-    MemberUsage,
     MemberVerdict,
     PinnedRubric,
     ResponseReward,
@@ -53,7 +50,6 @@ from trainer_client.wire.rewards import (
     TurnVerdict,
     UncertainBand,
     UncertainPolicy,
-    Usage,
     Verdict,
     VerdictMethod,
     VerdictStatus,
@@ -88,6 +84,12 @@ from trainer_client.wire.rubrics import (
     TagSet,
     VersionSummary,
     parse_reference,
+)
+from trainer_client.wire.usage import (
+    JudgeInfo,
+    JudgeMember,
+    MemberUsage,
+    Usage,
 )
 from trainer_client.wire.verdicts import (
     Comparison,

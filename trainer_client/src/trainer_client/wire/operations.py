@@ -14,8 +14,13 @@ from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_v
 from trainer_client.wire.base import AnswerModel, BoundedFloat, Flag, RequestDict, RequestList, RequestModel
 from trainer_client.wire.groups import Group, GroupId, Prompt, Response, ResponseLike, RubricChoice
 from trainer_client.wire.judging import Priority
-from trainer_client.wire.rewards import RewardRequest, Usage
+from trainer_client.wire.rewards import (
+    RewardRequest,
+)
 from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
+from trainer_client.wire.usage import (
+    Usage,
+)
 from trainer_client.wire.verdicts import VerdictRequest
 
 OperationKind = Literal["score", "generate_rubrics", "validate_rubrics", "evaluate_judge", "discriminate_rubrics"]

@@ -41,14 +41,16 @@ from trainer_client.wire.judging import (
 )
 from trainer_client.wire.rewards import (
     Failure,
-    JudgeInfo,
     PinnedRubric,
     RewardOptions,
     RewardRequest,
     UncertainBand,
-    Usage,
     Verdict,
     why_no_probability,
+)
+from trainer_client.wire.usage import (
+    JudgeInfo,
+    Usage,
 )
 
 

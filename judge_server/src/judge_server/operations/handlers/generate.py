@@ -31,7 +31,7 @@ from judge_server.prompts import InvalidTemplate
 from trainer_client.wire import Criterion, Lineage, RubricContent, RubricVersion
 from trainer_client.wire.operations import ChunkOutcome, ChunkRef, GenerateOperation, LeasedChunk, NewChunk
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.rewards import Usage
+from trainer_client.wire.usage import Usage
 
 CHUNK_PARAMETER = "operation_chunk"
 """The name of the chunk among the lineage parameters of a revised rubric."""
