@@ -78,7 +78,9 @@ async def test_keys_are_listed_by_project(tenants: TenantStore) -> None:
 async def test_a_key_that_is_ensured_is_stored_once_and_stays_revoked(tenants: TenantStore) -> None:
     made = await asyncio.gather(*(tenants.ensure_key("default", "k1", b"\1" * 32, scopes=["read"]) for _ in range(4)))
     assert sorted(is_new for _, is_new in made) == [False, False, False, True]
-    assert [(entry.action, entry.subject) for entry in await tenants.audit(subject="k1")] == [("key.created", "k1")]
+    assert [(entry.action, entry.subject) for entry in (await tenants.audit(subject="k1")).entries] == [
+        ("key.created", "k1")
+    ]
     await tenants.revoke_key("k1")
     key, is_new = await tenants.ensure_key("default", "k1", b"\1" * 32, scopes=["read"])
     assert (key.state_at(datetime.now(UTC)), is_new) == ("revoked", False)

@@ -254,7 +254,7 @@ def _config(options: Mapping[str, Any], protocol: Literal["binary", "stepwise"])
     from judge_server.judging.questions import JudgingConfig
     from trainer_client.wire import JudgingOptions
 
-    return asdict(JudgingConfig.of(JudgingOptions.model_validate(options), protocol))
+    return JudgingConfig.of(JudgingOptions.model_validate(options), protocol).recorded()
 
 
 def _store(name: str, content: Mapping[str, Any], where: str) -> None:
