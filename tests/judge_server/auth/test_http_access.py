@@ -96,6 +96,8 @@ def scope_for(method: str, path: str) -> str:
         return "score"
     if method == "GET":
         return "read"
+    if path == "/v1/labels":
+        return "labels:write"
     return "rubrics:write" if path.startswith("/v1/rubrics") else "score"
 
 
