@@ -42,6 +42,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
+from trainer_client.steps import NO_STEP
 from trainer_client.wire import (
     NEEDS_NO_RUBRIC,
     FailurePolicy,
@@ -66,7 +67,7 @@ def rewards_table(groups: Sequence[GroupRewards]) -> Table:
 
     A verdict reads `s1 ✓ 0.87 @2` (criterion, satisfied, probability, step), `s1 ? 0.52` (uncertain),
     `s1 0.68 (2.7)` (criterion, score, expected grade) or `s1 ✓ math` (criterion, satisfied, the program that verified
-    it).
+    it). `@–` is a verdict that no step decides.
     """
     stepwise = any(response.steps for group in groups for response in group.responses)
     table = Table(show_lines=stepwise, header_style="bold")
@@ -114,7 +115,7 @@ def _verdict(verdict: Verdict) -> Text:
     elif verdict.method != "judge":
         text += f" {verdict.method}"
     if verdict.step is not None:
-        text += f" @{verdict.step}"
+        text += f" @{'–' if verdict.step == NO_STEP else verdict.step}"
     return Text(text, style=style)
 
 
