@@ -134,11 +134,14 @@ def test_an_empty_file_and_an_unknown_mode_are_refused(tmp_path: Path, rubric: s
     assert score(lines(tmp_path, GROUP), "--rubric", rubric, "--mode", "best")[0].exit_code != 0
 
 
-def test_a_ranking_is_asked_for_whole_groups_and_its_position_bias_is_shown(tmp_path: Path, rubric: str) -> None:
+def test_a_ranking_is_asked_for_whole_groups_and_its_position_bias_is_shown(
+    tmp_path: Path, rubric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "a ranking that is the same each time")  # the engine answers by hash
     file = lines(tmp_path, GROUP, GROUP | {"id": "g2", "responses": ["yes", "no", "maybe"]})
     options = [file, "--rubric", rubric, "--mode", "ranking", "--schedule", "swiss"]
     result, groups = score(*options)
-    assert result.exit_code == 0
+    assert result.exit_code == 0, result.output
     assert [(group.id, group.ranking.pairs) for group in groups if group.ranking] == [("g1", 1), ("g2", 2)]
     assert "5 responses" in result.stderr
     shown = RUN.invoke(app, ["score", *options, "--table", "--engine", "scripted://hash"])
