@@ -198,7 +198,7 @@ def test_few_documented_commands_go_from_an_empty_host_to_a_judged_reward(first_
     assert len(script.splitlines()) <= MOST_COMMANDS
     responses = first_answer["groups"][0]["responses"]
     assert [response["status"] for response in responses] == ["scored", "scored"]
-    assert all(verdict["status"] == "judged" for response in responses for verdict in response["verdicts"])
+    assert all(verdict["status"] == "ok" for response in responses for verdict in response["verdicts"])
     assert first_answer["judge"]["model"].startswith(MODEL)
 
 
@@ -216,7 +216,11 @@ def test_every_container_has_a_read_only_root_and_no_capability(running: Stack) 
 
 
 def test_a_key_with_one_scope_is_made_as_documented_and_opens_no_more(running: Stack) -> None:
-    (script,) = [line for line in commands(DEPLOY, "keys create --scope score").splitlines() if "keys create" in line]
+    (script,) = [
+        line
+        for line in commands(DEPLOY, "run --rm migrate keys create --scope score").splitlines()
+        if "keys create" in line
+    ]
     (key,) = re.findall(r"adj_\w{16}_[\w-]{43}", running.shell(script))
     with running.client(key, run="keyed") as client:
         (group,) = client.rewards([GROUP], RUBRIC, "weighted_mean").groups
