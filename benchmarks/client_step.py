@@ -30,9 +30,11 @@ from trainer_client.client.answers import RewardStreamParser
 from trainer_client.trl import RubricReward, ScoredGeneration, TrainingMeasures
 from trainer_client.trl._batch import AdvantageBatch, StepReader
 from trainer_client.trl._dataset import RowBatch, read_rows
+from trainer_client.trl._scoring import SentResponse
 from trainer_client.trl.methods import Rollout, ScoredResponse, Srar
 from trainer_client.trl.reward import reward_metrics, verdict_summaries
 from trainer_client.wire import Group
+from trainer_client.wire.groups import Response
 
 Parts = Mapping[str, Callable[[], Any]]
 
@@ -89,6 +91,7 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
     stop_token_ids = {step.tokenizer.eos_token_id}
     scored = ScoredGeneration(rewards, {}, step.group_size, step.completions, 0, None, True)
     measures = TrainingMeasures()
+    sent = [SentResponse.of(Response(text=row.text), "keep", "headings") for row in rows]
 
     def read_all() -> RowBatch:
         return read_rows(
@@ -114,7 +117,7 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
         "- request to JSON": lambda: client.stream_rewards(_groups(grouped), None, "stepwise"),
         "- answer from JSON": lambda: list(RewardStreamParser("").feed(replay.answer)),
         "- metrics": lambda: reward_metrics(rows, [], 0.0, set()),
-        PLACED: lambda: list(reader.place([row.text for row in rows], step.completion_ids)),
+        PLACED: lambda: list(reader.place(sent, step.completion_ids)),
         "steps read": lambda: reader.read(rollouts, [], [], step.completion_ids),
         "- their deltas": lambda: [
             method.deltas(ScoredResponse(row.answer, row.criteria)) for row in rows if row.answer and row.criteria

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
@@ -67,12 +67,15 @@ def instant_server(answer: bytes) -> Iterator[Instant]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = Instant(f"http://127.0.0.1:{listening.getsockname()[1]}")
 
+        callers: list[socket.socket] = []
+
         def serve() -> None:
             while True:
                 try:
                     connection, _ = listening.accept()
                 except OSError:  # the socket was shut down
                     return
+                callers[:] = [connection]
                 with connection, connection.makefile("rb") as incoming:
                     while _read(incoming):
                         connection.sendall(_HEAD + chunks)
@@ -85,6 +88,9 @@ def instant_server(answer: bytes) -> Iterator[Instant]:
             yield server
         finally:
             listening.shutdown(socket.SHUT_RDWR)
+            for connection in callers:
+                with suppress(OSError):  # the caller has closed it
+                    connection.shutdown(socket.SHUT_RDWR)
             thread.join()
 
 
