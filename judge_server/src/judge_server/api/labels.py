@@ -108,7 +108,7 @@ async def write_labels(
         try:
             given[VerdictKey(run, *decode_cursor(label.verdict))] = label.met
         except ValueError:
-            message = "this is no id of a verdict; take the id of GET /v1/verdicts unchanged"
+            message = "this is not the id of a verdict; take the id of GET /v1/verdicts unchanged"
             raise invalid_request((FieldError(field=f"labels.{place}.verdict", message=message),)) from None
     try:
         await store.set_labels(identity.project_id, given, identity.actor)

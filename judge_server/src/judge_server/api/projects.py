@@ -43,7 +43,7 @@ OtherProject = Annotated[
 
 
 class UnknownProject(ServiceError):
-    """There is no project with that name."""
+    """No project has that name."""
 
     type = "urn:adjudge:not-found"
     title = "Unknown project"

@@ -1,6 +1,6 @@
 """Plans of comparisons: which of two responses to a prompt is better, shown in one order. Pure; nothing is asked here.
 
-A judge may prefer whichever response comes first, so whoever compares plans both orders of a pair.
+A judge may prefer whichever response comes first, so callers plan both orders of a pair.
 """
 
 import hashlib

@@ -228,13 +228,8 @@ def _results(answer: RewardAnswer, first: int) -> list[dict[str, Any]]:
     ]
 
 
-class EvaluateHandler:
-    """Judges labelled groups through a client of the service.
-
-    A result has the `index` and `id` of a group, the judge's `fingerprint`, and `verdicts`: for each labelled criterion
-    of each response, its `label`, `score`, `probability` and `raw_probability`. The summary compares verdicts and
-    labels.
-    """
+class _LabelledGroupsHandler:
+    """What handlers of groups with known answers share: they judge in chunks, and sum up all results in a final one."""
 
     has_final_chunk = True
 
@@ -242,6 +237,25 @@ class EvaluateHandler:
         self._client_factory = client_factory
         self._rubrics = rubrics
         self._store = store
+
+    async def _result_pages(self, ref: ChunkRef) -> AsyncIterator[Sequence[Any]]:
+        """Read the results of an operation, page by page."""
+        after: int | None = 0
+        while after is not None:
+            page = await self._store.results(ref.project_id, ref.operation_id, after=after, limit=MAX_PAGE_RESULTS)
+            if page is None:
+                return
+            yield page.results
+            after = int(page.next_cursor) if page.results and page.next_cursor is not None else None
+
+
+class EvaluateHandler(_LabelledGroupsHandler):
+    """Judges labelled groups through a client of the service.
+
+    A result has the `index` and `id` of a group, the judge's `fingerprint`, and `verdicts`: for each labelled criterion
+    of each response, its `label`, `score`, `probability` and `raw_probability`. The summary compares verdicts and
+    labels.
+    """
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
         """Split a request into its options and chunks of its groups, with pinned rubrics."""
@@ -283,7 +297,7 @@ class EvaluateHandler:
         from judge_server.evaluation.report import Measured, summary_of  # imports numpy, 14 MB, only if needed
 
         measured: list[Measured] = []
-        async for results in _result_pages(self._store, ref):
+        async for results in self._result_pages(ref):
             measured += [
                 Measured(
                     str(result["index"]),
@@ -297,31 +311,13 @@ class EvaluateHandler:
         return await asyncio.to_thread(summary_of, measured)
 
 
-async def _result_pages(store: OperationStore, ref: ChunkRef) -> AsyncIterator[Sequence[Any]]:
-    """The results of an operation, page by page."""
-    after: int | None = 0
-    while after is not None:
-        page = await store.results(ref.project_id, ref.operation_id, after=after, limit=MAX_PAGE_RESULTS)
-        if page is None:
-            return
-        yield page.results
-        after = int(page.next_cursor) if page.results and page.next_cursor is not None else None
-
-
-class DiscriminateHandler:
+class DiscriminateHandler(_LabelledGroupsHandler):
     """Rewards responses that are known to be good and bad, and measures how well the rewards tell them apart.
 
     A result has the `index` and `id` of a prompt, its `rubric` as a reference or the beginning of its digest, the `id`,
     `kind` and `weight` of its `criteria`, the judge's `fingerprint`, and the rewards of the `good` and the `bad`
     responses as `POST /v1/rewards` returns them. The summary is that of `measuring.separation.separation_summary`.
     """
-
-    has_final_chunk = True
-
-    def __init__(self, client_factory: ClientFactory, rubrics: RubricSource, store: OperationStore) -> None:
-        self._client_factory = client_factory
-        self._rubrics = rubrics
-        self._store = store
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
         """Split a request into its options and chunks of its groups, with pinned rubrics."""
@@ -372,7 +368,7 @@ class DiscriminateHandler:
 
     async def _summary(self, ref: ChunkRef) -> dict[str, JsonValue]:
         labelled: list[LabelledPrompt] = []
-        async for results in _result_pages(self._store, ref):
+        async for results in self._result_pages(ref):
             labelled += [
                 LabelledPrompt(
                     result["rubric"],

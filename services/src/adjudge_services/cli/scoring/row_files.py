@@ -113,7 +113,7 @@ _PARQUET_ROWS = 64
 
 
 def _csv_value(column: str, value: Any) -> Any:
-    """A CSV cell: JSON where a group has a list or an object; an empty cell is no value."""
+    """A CSV cell: JSON where a group has a list or an object; an empty cell is a missing value."""
     if not value:
         return None
     if column == "responses" or (column in ("rubric", "prompt") and value.lstrip().startswith(("[{", "{"))):
