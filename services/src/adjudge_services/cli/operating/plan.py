@@ -112,7 +112,7 @@ def plan(
     print_refused_lines(Path(file), {line.number: line.reason for line in lines if isinstance(line, BadLine)})
     groups = [line.group for line in lines if isinstance(line, GroupLine)]
     if not groups:
-        exit_with_error("the sample has no groups; give a file with a prompt and responses in each row")
+        exit_with_error("the file has no group to plan with; give one with a prompt and responses in each row")
     try:
         request = _request(groups, rubric, mode, protocol, schedule)
         wanted = Wanted(
