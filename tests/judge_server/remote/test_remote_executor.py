@@ -264,10 +264,28 @@ async def test_a_judge_that_nobody_has_missed_yet_and_that_could_be_given_nothin
         await api.close()
 
 
-async def test_what_a_judge_was_given_that_went_away_for_good_before_it_said_anything_has_failed(
+async def test_what_a_judge_was_given_that_went_away_is_held_until_a_judge_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
+    engine = GatedEngine()
+    async with judges(engine) as served, api_of(*served) as api:
+        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=AB), await deadline_after()))
+        await engine.busy()
+        await served[0].stop()
+        await asyncio.sleep(1.0)  # longer than calls wait that no judge has taken
+        assert not waiting.done()
+        engine.gate = asyncio.Semaphore(100)
+        await served[0].start()
+        outcomes = await waiting
+    assert not failures(outcomes)
+    assert len(outcomes.by_digest) == 2
+
+
+async def test_what_a_judge_was_given_that_went_away_for_good_before_it_said_anything_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.executor.MAX_HOLD_S", 0.3)
     engine = GatedEngine()
     async with judges(engine) as served, api_of(*served) as api:
         waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=AB), await deadline_after()))
@@ -279,7 +297,7 @@ async def test_what_a_judge_was_given_that_went_away_for_good_before_it_said_any
 async def test_what_a_judge_had_that_went_away_for_good_fails_and_what_it_said_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
+    monkeypatch.setattr("judge_server.remote.executor.MAX_HOLD_S", 0.3)
     dying = Dying()
     async with judges(dying) as served, api_of(*served) as api:
         waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=TWELVE), await deadline_after()))

@@ -27,6 +27,7 @@ from judge_server.ports import Batch, CallFailure, EngineIdentity, JudgeResult
 from judge_server.remote.link import JudgeClient, JudgeNotReady, JudgeUnavailable, ProtocolMismatch, identity_digest
 from judge_server.remote.messages import PROTOCOL_VERSION, ResultEvent, Shard, ShardRequest
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES
+from judge_server.scheduling.call_runner import MAX_HOLD_S
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scheduling.single_flight import DEADLINE_EXCEEDED
 
@@ -36,7 +37,7 @@ DEADLINE_GRACE_S = 0.1
 """How long after the deadline the api waits for a judge to send its results."""
 
 RETRY_WINDOW_S = 5.0
-"""How long calls are retried while no judge answers any; a judge may be restarting."""
+"""How long an api looks for a judge for calls that no judge has taken, before it refuses them as not ready."""
 
 _POLL_S = 0.1
 _MAX_PLANS, _MAX_CHARACTERS = 64, 4_000_000
@@ -233,12 +234,13 @@ class RemotePendingJudgement:
     async def _wait_for_judge(self, tried: Collection[str], failing_since: float | None) -> Collection[str] | None:
         """Wait for a judge that was not tried or may be tried again; return those to exclude, or None to give up."""
         now = asyncio.get_running_loop().time
-        until = (now() if failing_since is None else failing_since) + RETRY_WINDOW_S
+        lost = self._failure is not DEADLINE_EXCEEDED  # a judge had calls of this request and went away
+        until = (now() if failing_since is None else failing_since) + (MAX_HOLD_S if lost else RETRY_WINDOW_S)
         while not any(member.available and member.name not in tried for member in self._pool.members):
             if self._overloaded is not None:
                 return None
             if now() >= until:
-                if self._failure is DEADLINE_EXCEEDED:
+                if not lost:
                     names = ", ".join(member.name for member in self._pool.members)
                     why = f"no judge is available ({names}); see the api's log for the reason"
                     self._failure, self._not_ready = CallFailure("engine", why), NotReady(why, retry_after_s=2)
