@@ -1,6 +1,6 @@
 """Plan 1, 100 and 10,000 training runs on one deployment, and simulate its queue for each.
 
-The plan is that of `adjudge plan` (`judge_server.capacity.estimate`). The simulation runs the code of the fair queue
+The plan is that of `adjudge plan` (`judge_server.capacity`). The simulation runs the code of the fair queue
 (`judge_server.scheduling.admission.Admission`) on simulated time: each run trains for a while, asks for the judgements
 of all responses of its step, waits until all are there, and begins again. One batch of calls for each response, of
 varying length, occupies one replica for the time that the rates give. The runs begin at random times.
@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from tests.fixtures.virtual_time import run_in_virtual_time
 
 from benchmarks.report import publish
-from judge_server.capacity.estimate import Demand, Estimate, estimate
-from judge_server.capacity.rates import PUBLISHED, Rates, published_rates
+from judge_server.capacity import PUBLISHED, Demand, Estimate, Rates, estimate, published_rates
 from judge_server.judging.questions import YES_NO
 from judge_server.judging.results import Caller
 from judge_server.ports import Batch, Call, TokenChoice

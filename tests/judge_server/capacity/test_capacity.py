@@ -6,10 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.capacity.estimate import MOST_BUSY, Demand, estimate
-from judge_server.capacity.rates import PUBLISHED, measure_rates, published_rates
-from judge_server.capacity.sample import plan_sample
-from judge_server.capacity.workload import UncountableCall, count_workload
+from judge_server.capacity import (
+    MOST_BUSY,
+    PUBLISHED,
+    Demand,
+    UncountableCall,
+    count_workload,
+    estimate,
+    measure_rates,
+    plan_sample,
+    published_rates,
+)
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import InvalidRequest
 from judge_server.ports import Batch, Call, CallFailure

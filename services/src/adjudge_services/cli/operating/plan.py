@@ -17,10 +17,19 @@ from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, read_gro
 from adjudge_services.judges import build_engine, build_judge, load_judge
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, build_fence, prepare_store
-from judge_server.capacity.estimate import Demand, Estimate, estimate
-from judge_server.capacity.rates import Rates, measure_rates, published_rates
-from judge_server.capacity.sample import plan_sample
-from judge_server.capacity.workload import PrefixCache, PromptTokenizer, Workload, count_workload
+from judge_server.capacity import (
+    Demand,
+    Estimate,
+    PrefixCache,
+    PromptTokenizer,
+    Rates,
+    Workload,
+    count_workload,
+    estimate,
+    measure_rates,
+    plan_sample,
+    published_rates,
+)
 from judge_server.errors import EngineStartError, EngineUnavailable, ServiceError
 from judge_server.judging.plan import ResponsePlan
 from judge_server.ports import Engine
