@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.judging.shortening import fit_grounding
+from judge_server.judging.presentation import fit_grounding
 
 pieces = st.one_of(
     st.sampled_from(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.judging.shortening import material_characters, shorten_messages, without_middle
+from judge_server.judging.presentation import material_characters, shorten_messages, without_middle
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Message
 

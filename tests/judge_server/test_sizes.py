@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.judging.shortening import fit_grounding
+from judge_server.judging.presentation import fit_grounding
 from judge_server.judging.tolerant_json import find_values
 from judge_server.prompts.fencing import neutralise
 from judge_server.verifiers.matching import read_quantity, stated_value, texts_equal

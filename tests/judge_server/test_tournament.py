@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.judging.tournament import Tournament, most_pairs, swiss_rounds
+from judge_server.judging.pairs import Tournament, most_pairs, swiss_rounds
 
 COUNT = st.integers(2, 24)
 SCHEDULES = ["all_pairs", "swiss", "pivot"]

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from judge_server.judging.presentation import show_response, steps_of
-from judge_server.judging.shortening import LEAST_RESULT_CHARACTERS, shorten_messages
+from judge_server.judging.presentation import LEAST_RESULT_CHARACTERS, shorten_messages, show_response, steps_of
 from judge_server.ports import Batch, Call, LabelChoice, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer

@@ -1,19 +1,167 @@
-"""How a response is shown to the judge: its steps numbered, its characters normalised, and too long a one shortened.
+"""How a response is shown to the judge: steps numbered, characters normalised, and what is too long shortened.
 
 A step is one of the response's own `### Step N` headings, which stand in its text. Turns, paragraphs and given steps
 are numbered in headings outside the fences, which no text in a response can forge.
+
+Responses and messages that are too long lose their middle, with a note of how much was left out. A grounding is cut at
+its end, where a sentence, paragraph or word ends.
 """
 
+import json
+import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from judge_server.judging.defences import normalise
-from judge_server.judging.shortening import shorten_messages, without_middle
-from judge_server.prompts.fencing import render_response
+from judge_server.prompts.fencing import RESULT_ROLES, render_response
 from trainer_client.steps import Step, split_paragraphs, split_steps
 from trainer_client.text.thinking import JudgedContent, assistant_pieces
-from trainer_client.wire import Message, Prompt
+from trainer_client.wire import Message, Prompt, ToolCall
 from trainer_client.wire.judging import StepRule
+
+
+def material_characters(material: JudgedContent) -> int:
+    """Count the characters of a response when it is shown in full."""
+    return len(material.text) if material.messages is None else sum(map(len, _texts(material.messages)))
+
+
+def prompt_characters(text: Prompt) -> int:
+    """Count the characters of a text, or of all messages together."""
+    return len(text) if isinstance(text, str) else sum(map(len, _texts(text)))
+
+
+def without_middle(text: str, keep: int | None) -> tuple[str, int]:
+    """Keep the first and last half of `keep` characters, with a note of how many were left out between them.
+
+    Returns the text and the number of characters left out; a `keep` of None keeps all.
+    """
+    if keep is None or len(text) <= keep:
+        return text, 0
+    omitted = len(text) - keep
+    head = keep - keep // 2
+    return f"{text[:head]}\n[{omitted} characters left out]\n{text[len(text) - keep // 2 :]}", omitted
+
+
+LEAST_RESULT_CHARACTERS = 200
+"""The length to which results of tools are shortened before anything else is."""
+
+
+def shorten_messages(messages: Sequence[Message], keep: int | None) -> tuple[tuple[Message, ...], int]:
+    """Shorten messages until their texts together have at most `keep` characters; the longest lose their middle first.
+
+    Texts are contents, thinking and the arguments of tool calls. Results of tools are shortened first, down to
+    `LEAST_RESULT_CHARACTERS`, then the other texts, and results further only if there is no room for more than that.
+    Each shortened text notes how much was left out.
+    """
+    results = [len(text) for text in _texts([m for m in messages if m.role in RESULT_ROLES])]
+    others = [len(text) for text in _texts([m for m in messages if m.role not in RESULT_ROLES])]
+    if keep is None or sum(results) + sum(others) <= keep:
+        return tuple(messages), 0
+    least = sum(min(length, LEAST_RESULT_CHARACTERS) for length in results)
+    if keep - sum(others) >= least:
+        result_cap, cap = _even_cap(results, keep - sum(others)), max(others, default=0)
+    elif keep >= 2 * least:
+        result_cap, cap = LEAST_RESULT_CHARACTERS, _even_cap(others, keep - least)
+    else:
+        result_cap = cap = _even_cap([*results, *others], keep)
+    omitted = sum(max(0, length - result_cap) for length in results) + sum(max(0, length - cap) for length in others)
+    return tuple([_shortened(m, result_cap if m.role in RESULT_ROLES else cap) for m in messages]), omitted
+
+
+def _texts(messages: Sequence[Message]) -> list[str]:
+    texts = []
+    for message in messages:
+        texts += [message.content or "", message.reasoning_content or ""]
+        texts += [_arguments(call) for call in message.tool_calls]
+    return texts
+
+
+def _shortened(message: Message, cap: int) -> Message:
+    changes: dict[str, object] = {}
+    for field in ("content", "reasoning_content"):
+        text = getattr(message, field)
+        if text is not None and len(text) > cap:
+            changes[field] = without_middle(text, cap)[0]
+    if any(len(_arguments(call)) > cap for call in message.tool_calls):
+        changes["tool_calls"] = tuple([_shortened_call(call, cap) for call in message.tool_calls])
+    return message.model_copy(update=changes) if changes else message
+
+
+def _shortened_call(call: ToolCall, cap: int) -> ToolCall:
+    if len(_arguments(call)) <= cap:
+        return call
+    arguments = without_middle(_arguments(call), cap)[0]
+    return call.model_copy(update={"function": call.function.model_copy(update={"arguments": arguments})})
+
+
+def _arguments(call: ToolCall) -> str:
+    given = call.function.arguments
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+
+
+def _even_cap(lengths: Sequence[int], total: int) -> int:
+    """Return the largest cap at which the lengths, each cut to it, sum to at most `total`."""
+    remaining = total
+    ordered = sorted(lengths)
+    for index, length in enumerate(ordered):
+        share = remaining // (len(ordered) - index)
+        if length > share:
+            return share
+        remaining -= length
+    return max(ordered, default=0)
+
+
+_SENTENCE_END = re.compile(
+    r"""(?<![.!?…؟।۔])(?<!^\w)(?<!^\d\d)[.!?…؟।۔]++["'”’»)\]}]*+(?=\s|\Z)"""  # but not "3.5" or the "4." of a list
+    r"""|[。！？｡]++["'”’」』】》〉）]*+"""  # these need no space after them
+    r"""|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)""",  # the end of a paragraph, with or without a full stop
+    re.MULTILINE,
+)
+_WORD_END = re.compile(r"(?<=\S)(?=\s)")
+
+
+def fit_grounding(text: str, budget: int | None) -> tuple[str, int]:
+    """Cut a grounding to at most `budget` characters (code points; None shows all).
+
+    Returns the text shown and the number of characters left out. The cut is after the last sentence or paragraph that
+    fits. If that would use less than half of the budget, as in tables, the cut is after the last word; in a text
+    without words, it is after the last character that no combining mark continues. The full stop of an abbreviation
+    counts as the end of a sentence.
+    """
+    if budget is None or len(text) <= budget:
+        return text, 0
+    end = _last_end(_SENTENCE_END, text, budget)
+    if 2 * end < budget:
+        end = max(end, _last_end(_WORD_END, text, budget)) or _character_end(text, budget)
+    return text[:end], len(text) - end
+
+
+def _last_end(pattern: re.Pattern[str], text: str, budget: int) -> int:
+    last = 0
+    for match in pattern.finditer(text):
+        if match.end() > budget:
+            break
+        last = match.end()
+    return last
+
+
+def _character_end(text: str, budget: int) -> int:
+    for end in range(budget, 0, -1):
+        if not _continues(text[end - 1], text[end]):
+            return end
+    return budget
+
+
+def _continues(before: str, after: str) -> bool:
+    """Whether a character belongs to the one before it: marks, joined emoji, skin tones, surrogate halves."""
+    return (
+        unicodedata.category(after) in ("Mn", "Mc", "Me")
+        or "\N{ZERO WIDTH JOINER}" in (before, after)
+        or "\U0001f3fb" <= after <= "\U0001f3ff"
+        or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
+    )
+
 
 STEP_WORDS: dict[StepRule, tuple[str, str]] = {
     "headings": ("step", '"### Step N"'),

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from judge_server.judging.pairs import DEFAULT_QUESTION, PairPlanner
 from judge_server.judging.plan import GroupContext, ResponsePlan, VerdictSlot, check_required
+from judge_server.judging.presentation import fit_grounding, prompt_characters
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import Caller, JudgementResults
-from judge_server.judging.shortening import fit_grounding, prompt_characters
 from judge_server.ports import CallFailure, RubricSource
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.scoring.combined import AnyJudge

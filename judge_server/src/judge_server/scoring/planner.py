@@ -23,10 +23,9 @@ from judge_server.judging.plan import (
     plan_outcome,
     verification_of,
 )
-from judge_server.judging.presentation import images_of
+from judge_server.judging.presentation import fit_grounding, images_of, material_characters, prompt_characters
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, JudgementResults, VerdictRules
-from judge_server.judging.shortening import fit_grounding, material_characters, prompt_characters
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, Call, JsonOutput, TextOutput
 from judge_server.rubrics import ResolvedRubric

@@ -12,12 +12,11 @@ from dataclasses import replace
 from functools import partial
 
 from judge_server.errors import TooLarge
-from judge_server.judging.pairs import PairPlanner, ShownResponse
+from judge_server.judging.pairs import PairPlanner, ShownResponse, Tournament, most_pairs
 from judge_server.judging.plan import GroupContext, ResponsePlan, check_required
+from judge_server.judging.presentation import fit_grounding, prompt_characters
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import Caller, JudgementResults
-from judge_server.judging.shortening import fit_grounding, prompt_characters
-from judge_server.judging.tournament import Tournament, most_pairs
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, JudgeResult
 from judge_server.rubrics import ResolvedRubric
