@@ -1,7 +1,7 @@
 """Train a small policy that finds a judge's weakness, and see when the monitors do.
 
 `python -m benchmarks.monitors.gamed_training` trains with TRL's GRPO against a real service on loopback, over several
-seeds. The policy is a Llama of about 150,000 parameters with a word for each token. It first learns from made-up
+seeds. The policy is a Llama of about 110,000 parameters with a word for each token. It first learns from made-up
 texts to add numbers in three styles: with a check of the result, without one, and, in 3 of 100 texts, with the bare
 claim to have verified it, right less often. Then it is trained on the rubric's rewards, and nobody tells it when to
 game them:
