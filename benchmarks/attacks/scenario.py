@@ -1,13 +1,14 @@
 """The attack scenario: PostgreSQL, Redis, one `adjudge serve` with keys, two honest runs, and the attackers.
 
 Each cycle has a calm window, an attacked one, and one as long as the calm one beside burners, which use as much of the
-processors as everything but the service did under attack. A probe requests `/healthz` throughout, from a thread of an
-otherwise idle process.
+processors as everything but the service did under attack, from second to second. A probe requests `/healthz`
+throughout, from a thread of an otherwise idle process.
 """
 
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -49,6 +50,7 @@ _CALM_DATABASE = "calm"
 _PROBE_INTERVAL_S = 0.1
 _PROBE_TIMEOUT_S = 30.0
 _OTHERS_INTERVAL_S = 2.0
+_LOAD_INTERVAL_S = 1.0
 _WRITTEN_WITHIN_S = 300.0
 
 
@@ -86,7 +88,7 @@ class Probed(NamedTuple):
 class Attacked:
     """Results of an attack: the logs of trainers and attackers, the windows, and the service's state at the end.
 
-    `burned` holds the number of processors that the burners of each window used.
+    `burned` holds the mean number of processors that the burners of each window used.
     """
 
     calm: list[Window]
@@ -304,12 +306,17 @@ def _sleep_until(at: float) -> None:
     time.sleep(max(0.0, at - time.time()))
 
 
-def _processors_beside(service_pid: int | None, window: Window) -> float:
-    """Wait until a window is over; return how many processors all but the service used in it."""
+def _processors_beside(service_pid: int | None, window: Window) -> list[float]:
+    """Wait until a window is over; return how many processors all but the service used in each second of it."""
     _sleep_until(window[0])
-    before, began = seconds_beside(service_pid), time.time()
-    _sleep_until(window[1])
-    return (seconds_beside(service_pid) - before) / max(1e-3, time.time() - began)
+    measured: list[float] = []
+    before, at = seconds_beside(service_pid), time.time()
+    while at < window[1]:
+        _sleep_until(min(window[1], at + _LOAD_INTERVAL_S))
+        now, now_at = seconds_beside(service_pid), time.time()
+        measured.append(max(0.0, now - before) / max(1e-3, now_at - at))
+        before, at = now, now_at
+    return measured
 
 
 def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[Attacked], None]) -> None:
@@ -336,12 +343,13 @@ def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable
         attackers.begin(attacked)
         with runs as logs:
             for of_calm, of_attack, of_load in zip(calm, attacked, loaded, strict=True):
-                calm_rate = _processors_beside(service.host.pid, of_calm)
+                calm_rate = statistics.mean(_processors_beside(service.host.pid, of_calm))
                 say("attackers begin")
-                burned.append(max(0.0, _processors_beside(service.host.pid, of_attack) - calm_rate))
-                say(f"attackers end; burners will use {burned[-1]:.2f} processors")
+                busy = [max(0.0, rate - calm_rate) for rate in _processors_beside(service.host.pid, of_attack)]
+                burned.append(statistics.mean(busy))
+                say(f"attackers end; burners will use {burned[-1]:.2f} processors, at most {max(busy):.2f}")
                 _sleep_until(of_load[0])
-                with burning(burned[-1]):
+                with burning(busy, of_load[1] - of_load[0]):
                     _sleep_until(of_load[1])
             attackers.wait()
         probe.stop()
