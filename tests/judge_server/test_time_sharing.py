@@ -10,7 +10,7 @@ import pytest
 
 from judge_server.auth.identity import ANONYMOUS, identity_context
 from judge_server.errors import NotReady
-from judge_server.time_sharing import TimeSlicer, next_slice, run_in_thread
+from judge_server.time_sharing import FIRST_SLICES, MAX_BUSY_ITERATIONS, TimeSlicer, next_slice, run_in_thread
 
 
 def acts_for(project: str) -> AbstractContextManager[None]:
@@ -50,6 +50,32 @@ async def test_work_of_less_than_a_slice_does_not_wait_for_that_of_others(
     assert short.done()
     for task in others:
         task.cancel()
+
+
+async def test_the_first_slices_of_a_request_do_not_wait_behind_long_work_which_goes_on_nevertheless(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
+    monkeypatch.setattr("judge_server.time_sharing.IDLE_ITERATION_S", 0.0)  # as if other work filled each iteration
+    order: list[str] = []
+
+    async def work(name: str, slices: int) -> None:
+        slicer = TimeSlicer()
+        for _ in range(slices):
+            await slicer.yield_if_due()
+            order.append(name)
+
+    long = asyncio.create_task(work("long", 1000))
+    while order.count("long") < FIRST_SLICES:  # noqa: ASYNC110 - the test counts iterations of the event loop
+        await asyncio.sleep(0)
+    order.clear()
+    await work("short", FIRST_SLICES)
+    assert order.count("long") <= 1
+    order.clear()
+    crowd = [asyncio.create_task(work("short", FIRST_SLICES)) for _ in range(20)]
+    await asyncio.gather(*crowd)
+    assert order.count("long") >= 20 * FIRST_SLICES // (MAX_BUSY_ITERATIONS + 1)
+    long.cancel()
 
 
 async def test_projects_take_turns_so_that_many_requests_of_one_do_not_delay_those_of_another() -> None:

@@ -1,8 +1,9 @@
 """What a serving process asks of Python."""
 
+import gc
 import sys
 
-from adjudge_services.process import switch_threads_often
+from adjudge_services.process import switch_threads_often, tune_garbage_collector
 
 
 def test_threads_that_compute_give_way_sooner_than_pythons_own() -> None:
@@ -13,3 +14,27 @@ def test_threads_that_compute_give_way_sooner_than_pythons_own() -> None:
         assert sys.getswitchinterval() < 0.005
     finally:
         sys.setswitchinterval(usual)
+
+
+def test_a_large_request_makes_no_collection_that_looks_at_more_than_some_thousand_objects() -> None:
+    looked_at: list[int] = []
+
+    def count(phase: str, told: dict[str, int]) -> None:
+        if phase == "start":
+            looked_at.append(sum(len(gc.get_objects(younger)) for younger in range(told["generation"] + 1)))
+
+    usual, was_enabled = gc.get_threshold(), gc.isenabled()
+    gc.callbacks.append(count)
+    try:
+        gc.enable()
+        tune_garbage_collector()
+        looked_at.clear()  # the collection that tuning begins with
+        kept = [[n] for n in range(300_000)]
+    finally:
+        gc.callbacks.remove(count)
+        gc.set_threshold(*usual)
+        if not was_enabled:
+            gc.disable()
+    assert len(kept) == 300_000
+    assert looked_at
+    assert max(looked_at) < 25_000

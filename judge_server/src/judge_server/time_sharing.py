@@ -4,7 +4,8 @@ Slices of several requests would add up if all of them ran in one iteration of t
 dozens of iterations. So one slice runs at a time, after an iteration without other work or, if the loop is never idle,
 after a few. Threads that compute share the interpreter lock with the event loop, which would wait for each of them in
 turn. So one computes at a time. Projects take turns at both, so that the long requests of one project do not delay
-those of another.
+those of another. The first slices of any work come before those of work that is longer, so that a request of ordinary
+size does not wait behind one of thousands of responses.
 """
 
 import asyncio
@@ -34,6 +35,9 @@ IDLE_ITERATION_S = 0.0001
 MAX_BUSY_ITERATIONS = 8
 """After so many iterations with other work, a slice runs nevertheless."""
 
+FIRST_SLICES = 8
+"""So many slices of each piece of work wait only for each other, and not for iterations without other work."""
+
 
 class TimeSlicer:
     """Yields to other tasks during long work on the event loop. `deadline` is in loop time.
@@ -45,12 +49,14 @@ class TimeSlicer:
         self._loop = asyncio.get_running_loop()
         self._deadline = deadline
         self._began = time.perf_counter()
+        self._first_left = FIRST_SLICES
 
     async def yield_if_due(self) -> None:
         """Yield if the current slice has lasted long enough; raises `NotReady` if the deadline has passed."""
         if time.perf_counter() - self._began < SLICE_S:
             return
-        await next_slice()
+        await _of_loop().slices.wait(first=self._first_left > 0)
+        self._first_left -= 1
         if self._loop.time() >= self._deadline:
             raise NotReady(
                 "The request's deadline passed before it was planned, so nothing was judged; send fewer responses at "
@@ -108,31 +114,39 @@ class _Waiting:
 
 
 class _Slices:
-    """Gives way to other work between two slices, for a few iterations of the event loop at most."""
+    """Runs one slice per iteration of the event loop: first slices at once, later ones after other work.
+
+    A later slice waits for an iteration without other work, for `MAX_BUSY_ITERATIONS` at most, whatever first slices
+    wait meanwhile.
+    """
 
     def __init__(self) -> None:
-        self._waiting = _Waiting()
+        self._first = _Waiting()
+        self._later = _Waiting()
         self._scheduled = False
         self._iteration_began = 0.0
         self._busy_iterations = 0
 
-    async def wait(self) -> None:
-        future = self._waiting.add()
+    async def wait(self, *, first: bool = False) -> None:
+        future = (self._first if first else self._later).add()
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._release)
         await future
 
     def _release(self) -> None:
-        """Release the next task if the last iteration had no other work. A slice counts as work, too."""
+        """Release the next task, if it need not wait for other work. A slice counts as work, too."""
         now = time.perf_counter()
         is_idle = now - self._iteration_began < IDLE_ITERATION_S
         self._iteration_began = now
         self._busy_iterations += 1
-        if is_idle or self._busy_iterations > MAX_BUSY_ITERATIONS:
+        is_later_due = self._busy_iterations > MAX_BUSY_ITERATIONS
+        released = not is_later_due and self._first.release_next()
+        if not released and (is_idle or is_later_due):
             self._busy_iterations = 0
-            self._waiting.release_next()
-        self._scheduled = bool(self._waiting)
+            if not self._later.release_next():
+                self._first.release_next()
+        self._scheduled = bool(self._first) or bool(self._later)
         if self._scheduled:
             asyncio.get_running_loop().call_soon(self._release)
 

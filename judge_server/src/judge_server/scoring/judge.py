@@ -46,8 +46,8 @@ _PROTOCOL = "judging.protocol"
 _VOTES = "judging.votes"
 _MAX_PREPARED_CONFIGS = 256
 
-_VERDICTS_PER_LOOKUP = 1024
-"""How many verdicts are looked up or stored in one call of the cache, a fraction of a millisecond in memory."""
+_VERDICTS_PER_LOOKUP = 64
+"""How many verdicts are looked up or stored in one call of the cache; Redis's client takes 2 ms to store them."""
 
 _CHECKS_PER_TURN = 64
 """How many checks run on the event loop before it yields to other tasks."""
