@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from judge_server.ports import Ledger, LedgerReader
-from rubric_store import SQLLedger
+from rubric_store import SQLLedger, migrations
+from rubric_store.ledger import purging
 from tests.rubric_store.ledger_rows import AT, CRITERIA, PROJECT, RUBRIC, digest, request, request_key, verdict
 from tests.rubric_store.schema_dump import sync_url
 from trainer_client.wire.ledger_rows import JudgedResponse, LedgerRows, PurgeCounts, RunRange, RunReportQuery, UseFilter
@@ -258,6 +259,34 @@ async def test_purging_by_age_takes_the_older_requests_of_every_run(ledger: SQLL
     assert ledger.purge(PROJECT, before=AT + timedelta(days=1)).requests == 2
     assert [each.request_id for each in await judged(ledger, RUN)] == ["req_3"]
     assert len(await judged(ledger, RunRange("p2", "run"))) == 1
+
+
+async def test_purging_in_many_transactions_keeps_what_is_used_until_the_last(
+    ledger: SQLLedger, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purging, "_REQUESTS_PER_BATCH", 1)
+    for number, names in enumerate((["a", "shared"], ["a", "b"], ["b", "shared", "c"]), 1):
+        ledger.write(request(number, [names], run="gone"))
+    ledger.write(request(4, [["shared", "c"]], run="kept"))
+    ledger.write(request(5, [["a", "b"]], project="p2"))
+    assert ledger.purge(PROJECT, run="gone") == PurgeCounts(requests=3, uses=7, verdicts=2, texts=3)
+    (kept,) = await judged(ledger, RunRange(PROJECT, "kept"))
+    (other,) = await judged(ledger, RunRange("p2", "run"))
+    assert [vote.score for vote in [*kept.votes, *other.votes]] == [1.0] * 4
+    assert ledger.purge(PROJECT, run="kept") == PurgeCounts(requests=1, uses=2, verdicts=2, texts=3)
+    assert rows_in(migrated_url, "ledger_texts") == 3
+
+
+async def test_a_ledger_from_before_migration_0019_is_purged_after_it(database_url: str) -> None:
+    migrations.upgrade(database_url, "0018")
+    ledger = SQLLedger(database_url)
+    ledger.write(request(1, [["a", "shared"]], run="gone"))
+    ledger.write(request(2, [["shared"]], run="kept"))
+    migrations.upgrade(database_url)
+    assert ledger.purge(PROJECT, run="gone") == PurgeCounts(requests=1, uses=2, verdicts=1, texts=1)
+    migrations.downgrade(database_url, "0018")
+    assert ledger.purge(PROJECT, run="kept") == PurgeCounts(requests=1, uses=1, verdicts=1, texts=3)
+    await ledger.close()
 
 
 async def test_purging_without_saying_what_is_refused(ledger: SQLLedger) -> None:

@@ -1,7 +1,7 @@
 """`SQLLedger`: append rows, read pages and runs, purge runs, on SQLite or PostgreSQL.
 
 No method blocks the event loop: coroutines work in threads of their own, and `write`, `salvage` and `purge` must be
-called from a thread. Purging deletes some thousand uses per transaction, so that no other transaction waits long.
+called from a thread.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Delete, Engine, Select, create_engine, delete, event, select, union
+from sqlalchemy import Connection, Engine, create_engine, event, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -24,12 +24,9 @@ from rubric_store.database import (
     read_url,
     statement_timeout,
 )
-from rubric_store.ledger import charts, labels, measures, monitoring, reading, writing
+from rubric_store.ledger import charts, labels, measures, monitoring, purging, reading, writing
 from rubric_store.ledger import runs as runs_reading
-from rubric_store.ledger.runs import delete_empty_runs
-from rubric_store.ledger.tables import labels as labelled
-from rubric_store.ledger.tables import rejudgements, requests, responses, texts, uses, verdicts
-from rubric_store.ledger.writing import lock_out_writers
+from rubric_store.ledger.tables import requests
 from trainer_client.wire.ledger import RunPage, RunReport
 from trainer_client.wire.ledger_rows import (
     JudgedResponse,
@@ -55,10 +52,6 @@ from trainer_client.wire.ledger_rows import (
     UseRecord,
     VerdictKey,
 )
-
-_USES_PER_BATCH = 50_000
-_REQUESTS_PER_BATCH = 500
-
 
 _READY_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0
@@ -254,7 +247,7 @@ class SQLLedger:
         """
         if run is None and before is None:
             raise ValueError("say what to delete: a run, a time before which to delete, or both")
-        return _purge(self._writer, project_id, run, before, advance)
+        return purging.purge(self._writer, project_id, run, before, advance)
 
     async def ready(self) -> bool:
         """Whether the ledger can be read: the database answers within five seconds and has the tables."""
@@ -329,66 +322,3 @@ def _set_sqlite_pragmas(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA cache_size = -32000")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint = 8000")
-
-
-def _purge(
-    engine: Engine, project_id: str, run: str | None, before: datetime | None, advance: Callable[[int], None]
-) -> PurgeCounts:
-    """Delete the requests of a run, older than a time, or both; `advance` gets the number of uses deleted per batch."""
-    wanted = select(requests.c.run, requests.c.request, requests.c.uses).where(requests.c.project_id == project_id)
-    if run is not None:
-        wanted = wanted.where(requests.c.run == run)
-    if before is not None:
-        wanted = wanted.where(requests.c.created_at < before)
-    purged = PurgeCounts()
-    while True:
-        with engine.begin() as connection:
-            batch = _delete_batch(connection, project_id, wanted)
-        if not batch.requests:
-            break
-        purged = PurgeCounts(*[one + other for one, other in zip(purged, batch, strict=True)])
-        advance(batch.uses)
-    with engine.begin() as connection:
-        deleted_counts = _delete_unreferenced(connection, project_id)
-    return purged._replace(verdicts=deleted_counts[0], texts=deleted_counts[1])
-
-
-def _delete_batch(connection: Connection, project_id: str, wanted: Select[Any]) -> PurgeCounts:
-    """Delete a batch of the wanted requests with their labels."""
-    by_run: dict[str, list[bytes]] = {}
-    batch_uses = batch_requests = 0
-    deleted = dict.fromkeys((uses, labelled, responses, requests), 0)
-    for run, request, count in connection.execute(wanted.limit(_REQUESTS_PER_BATCH)):
-        by_run.setdefault(run, []).append(request)
-        batch_requests += 1
-        batch_uses += count
-        if batch_uses >= _USES_PER_BATCH:
-            break
-    for run, chosen in by_run.items():
-        for table in deleted:
-            result = connection.execute(
-                delete(table).where(table.c.project_id == project_id, table.c.run == run, table.c.request.in_(chosen))
-            )
-            deleted[table] += result.rowcount
-    return PurgeCounts(batch_requests, deleted[uses], labels=deleted[labelled])
-
-
-def _delete_unreferenced(connection: Connection, project_id: str) -> tuple[int, int]:
-    """Delete unreferenced verdicts and texts, and figures of deleted runs; return how many verdicts and texts."""
-    lock_out_writers(connection)
-    delete_empty_runs(connection, project_id)
-    used = select(uses.c.digest).where(uses.c.project_id == project_id)
-    used_texts = union(
-        *(
-            select(responses.c[name]).where(responses.c.project_id == project_id, responses.c[name].is_not(None))
-            for name in ("rubric", "prompt", "response", "grounding")
-        )
-    )
-    deleted_counts = [
-        connection.execute(_unreferenced(table, project_id, used)).rowcount for table in (verdicts, rejudgements)
-    ]
-    return deleted_counts[0], connection.execute(_unreferenced(texts, project_id, used_texts)).rowcount
-
-
-def _unreferenced(table: Any, project_id: str, used: Any) -> Delete:
-    return delete(table).where(table.c.project_id == project_id, table.c.digest.not_in(used))

@@ -1,6 +1,6 @@
 """The ledger's tables, and those of run figures, as their statements see them.
 
-Migrations 0003, 0007, 0010, 0012 to 0016, 0018 create them; a test compares the two. The columns of its
+Migrations 0003, 0007, 0010, 0012 to 0016, 0018, 0019 create them; a test compares the two. The columns of its
 tables are in the order of the rows of `trainer_client.wire.ledger_rows`. There are no foreign keys: rows come by the
 thousand, and are deleted by run.
 
@@ -93,6 +93,12 @@ requests = Table(
     Index("ix_ledger_requests_created_at", "project_id", "created_at"),
 )
 
+
+def _digest_index(table: str, column: str) -> Index:
+    """An index that finds the uses of a digest; on PostgreSQL only, where purging looks for them by it."""
+    return Index(f"ix_{table}_{column}", "project_id", column).ddl_if(dialect="postgresql")
+
+
 responses = Table(
     "ledger_responses",
     metadata,
@@ -113,6 +119,7 @@ responses = Table(
     Column("reward", Double),
     Column("status", Text),
     PrimaryKeyConstraint("project_id", "run", "request", "place", name="pk_ledger_responses"),
+    *[_digest_index("ledger_responses", name) for name in ("rubric", "prompt", "response", "grounding")],
     sqlite_with_rowid=False,
 )
 
@@ -134,6 +141,7 @@ uses = Table(
     Column("step", Integer),
     Column("cached", Boolean, nullable=False),
     PrimaryKeyConstraint("project_id", "run", "request", "place", "slot", "vote", name="pk_ledger_uses"),
+    _digest_index("ledger_uses", "digest"),
     sqlite_with_rowid=False,
     postgresql_partition_by="HASH (project_id, run)",
 )
