@@ -96,7 +96,7 @@ requests = Table(
 
 def _digest_index(table: str, column: str) -> Index:
     """An index that finds the uses of a digest; on PostgreSQL only, where purging looks for them by it."""
-    return Index(f"ix_{table}_{column}", "project_id", column).ddl_if(dialect="postgresql")
+    return Index(f"ix_{table}_{column}", column, "project_id").ddl_if(dialect="postgresql")
 
 
 responses = Table(

@@ -22,7 +22,7 @@ def upgrade() -> None:
     """Create the indexes."""
     if op.get_bind().dialect.name == "postgresql":
         for table, column in _INDEXES:
-            op.create_index(f"ix_{table}_{column}", table, ["project_id", column])
+            op.create_index(f"ix_{table}_{column}", table, [column, "project_id"])
 
 
 def downgrade() -> None:
