@@ -25,7 +25,8 @@ from tests.deploy.tools import HELM, run
 POSTGRES_IMAGE = "localhost/adjudge-test-postgres:17.0.0"
 VALKEY_IMAGE = "localhost/adjudge-test-valkey:8.0.0"
 REGISTRY = os.environ.get("ADJUDGE_TEST_REGISTRY", "localhost")
-IMAGES = [f"{REGISTRY}/adjudge-{name}:0.1.0" for name in ("api", "worker", "judge-cpu")]
+VERSION = str(yaml.safe_load((FOLDER / "Chart.yaml").read_text())["appVersion"])
+IMAGES = [f"{REGISTRY}/adjudge-{name}:{VERSION}" for name in ("api", "worker", "judge-cpu")]
 
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 _CONFIGURATION = """\
