@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.agreement.__main__ import judge_tasks
-from benchmarks.agreement.items import Half, Item, load_items, tasks_of
+from benchmarks.agreement.items import Item, load_items, tasks_of
 from benchmarks.agreement.verdicts import Verdicts, load_verdicts
 from benchmarks.report import publish
 from judge_server.errors import EngineStartError
+from judge_server.evaluation.labelled import Half
 from judge_server.evaluation.metrics import Estimate
 from judge_server.evaluation.report import Measured
 from judge_server.fitting.cascades import (

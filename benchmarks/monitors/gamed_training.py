@@ -43,7 +43,7 @@ from benchmarks.server import unused_port
 from judge_server.engines.scripted import Script, ScriptedEngine, always
 from judge_server.ports import Batch, Call
 from judge_server.scheduling.executor import LocalExecutor
-from judge_server.scoring.judge import Judge
+from judge_server.scoring.combined import AnyJudge
 from trainer_client import Client
 from trainer_client.trl import ControlSet, MonitorCallback, RubricReward
 
@@ -184,7 +184,7 @@ def service(script: Script, folder: Path) -> Iterator[str]:
     """Run the service with this judge and the gold judge in a thread of this process; yield its URL."""
     import asyncio
 
-    def judges(settings: Settings, fence: FenceFunction) -> dict[str, Judge]:
+    def judges(settings: Settings, fence: FenceFunction) -> dict[str, AnyJudge]:
         scripts = {"default": ScriptedEngine(script), "gold": ScriptedEngine(follows, weights_digest="gold")}
         return {
             name: build_judge(LocalExecutor(engine, rules=settings.queue_rules), settings, fence)
