@@ -117,8 +117,13 @@ def _delete_unused(connection: Connection, table: Table, project_id: str, digest
 
 
 def _used(column: Any, table: Table) -> ColumnElement[bool]:
-    """Whether a use or response of the same project names the digest of a row."""
-    return select(column).where(column.table.c.project_id == table.c.project_id, column == table.c.digest).exists()
+    """Whether a use or response of the same project names the digest of a row.
+
+    The project is compared as an expression, so that the planner finds rows by their digest: by the primary key, which
+    begins with the project, it would read the whole project for each digest.
+    """
+    project = column.table.c.project_id + ""
+    return select(column).where(project == table.c.project_id, column == table.c.digest).exists()
 
 
 def _sweep(connection: Connection, project_id: str) -> PurgeCounts:
