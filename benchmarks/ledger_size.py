@@ -22,6 +22,7 @@ import psycopg
 from sqlalchemy import make_url
 
 from benchmarks.console import RUBRIC, START, new_database, requests
+from benchmarks.report import commit, machine
 from judge_server.api import Service, create_app
 from rubric_store import RubricStore, RubricTexts, SQLLedger, migrations
 from trainer_client.wire.ledger_rows import LedgerRows
@@ -190,6 +191,7 @@ def main() -> None:
                 ))  # fmt: skip
                 print(f"{1000 * waited:9.0f} {1000 * used:9.0f} ms  x {ratios}  {name}", flush=True)
         meter.connection.close()
+    print(f"{machine()}; commit {commit()}")
 
 
 if __name__ == "__main__":

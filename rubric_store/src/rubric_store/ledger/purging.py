@@ -19,10 +19,14 @@ from sqlalchemy import (
     LargeBinary,
     Select,
     Table,
+    and_,
     any_,
     delete,
+    false,
+    func,
     literal,
     select,
+    tuple_,
     union,
 )
 
@@ -119,11 +123,20 @@ def _delete_unused(connection: Connection, table: Table, project_id: str, digest
 def _used(column: Any, table: Table) -> ColumnElement[bool]:
     """Whether a use or response of the same project names the digest of a row.
 
-    The project is compared as an expression, so that the planner finds rows by their digest: by the primary key, which
-    begins with the project, it would read the whole project for each digest.
+    It compares the first entry of the index on digest and project that is not before the row's own. With an equality,
+    the planner chooses how to look: for a column of few values, such as a rubric's digest, it expects any row to match,
+    and reads the whole table for each digest that is not there.
     """
-    project = column.table.c.project_id + ""
-    return select(column).where(project == table.c.project_id, column == table.c.digest).exists()
+    project = column.table.c.project_id
+    wanted = tuple_(table.c.digest, table.c.project_id)
+    first = (
+        select(and_(column == table.c.digest, project == table.c.project_id))
+        .where(tuple_(column, project) >= wanted)
+        .order_by(column, project)
+        .limit(1)
+        .correlate(table)
+    )
+    return func.coalesce(first.scalar_subquery(), false())
 
 
 def _sweep(connection: Connection, project_id: str) -> PurgeCounts:
