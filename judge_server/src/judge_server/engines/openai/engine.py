@@ -174,17 +174,22 @@ class OpenAIEngine:
             async with self._semaphore:
                 if (endpoint := self._endpoint) is None:
                     return CallFailure("engine", "the engine is not running")
-                return await Conversation(self._http, endpoint).reply(batch, call)
+                session = self._http.session_of(batch.system, batch.shared, *batch.images)
+                return await Conversation(self._http, endpoint, session).reply(batch, call)
         except EndpointError as error:
             return error.failure
 
 
 class Conversation:
-    """Sends a call to an endpoint turn by turn: rationale, answer, and a label choice that follows it."""
+    """Sends a call to an endpoint turn by turn: rationale, answer, and a label choice that follows it.
 
-    def __init__(self, http: OpenAIHttp, endpoint: Endpoint) -> None:
+    All turns carry `session`, so that a router sends them to the engine that has computed their prefix.
+    """
+
+    def __init__(self, http: OpenAIHttp, endpoint: Endpoint, session: str) -> None:
         self._http = http
         self._endpoint = endpoint
+        self._session = session
 
     async def reply(self, batch: Batch, call: Call) -> Reply | CallFailure:
         """Return the reply to one call; raises `EndpointError` if a request fails."""
@@ -235,7 +240,7 @@ class Conversation:
             return await self._chat(body)
 
     async def _chat(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
-        completion = await self._http.chat(body)
+        completion = await self._http.chat(body, session=self._session)
         if completion.model != self._endpoint.answered_as:
             raise EndpointError(
                 CallFailure(

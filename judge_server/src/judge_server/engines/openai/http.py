@@ -3,8 +3,10 @@
 The API key goes into one header and into no message.
 """
 
+import hmac
 import json
 import re
+import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +33,9 @@ MAX_RETRY_AFTER_S = 3600.0
 CONNECT_TIMEOUT_S = 10.0
 _IDLE_S = 2.0
 """How long an idle connection is kept. Servers drop theirs after five seconds, so the client must be first."""
+
+SESSION_HEADERS = ("X-Session-ID", "X-SMG-Routing-Key")
+"""What routers hash to choose an engine: Ray Serve and vllm-router read the first, SGLang's router the second."""
 
 _KEY_OPTIONS = frozenset({"key", "api_key", "apikey", "token"})
 _KEY_IN_URL = "an engine URL must not hold a key, because URLs are shown and logged; set ADJUDGE_ENGINE_API_KEY instead"
@@ -78,13 +83,23 @@ class OpenAIHttp:
         self.base_url = base_url.rstrip("/")
         self.root_url = self.base_url.removesuffix("/v1")
         self._key = api_key
+        self._session_key = api_key.encode() if api_key else secrets.token_bytes(32)
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
-    async def chat(self, body: dict[str, Any]) -> ChatCompletion:
-        """Request one chat completion. Raises `EndpointError`."""
-        answer = await self.post(f"{self.base_url}/chat/completions", body)
+    def session_of(self, *prefix: str) -> str:
+        """Return the session of requests that begin with this text: a digest with a secret key.
+
+        The key is the API key, so that all processes with the same one agree; without one, it is random.
+        """
+        text = "\0".join(prefix).encode("utf-8", "surrogatepass")
+        return hmac.new(self._session_key, text, "sha256").hexdigest()[:32]
+
+    async def chat(self, body: dict[str, Any], *, session: str | None = None) -> ChatCompletion:
+        """Request one chat completion, with the session in `SESSION_HEADERS`. Raises `EndpointError`."""
+        headers = {} if session is None else dict.fromkeys(SESSION_HEADERS, session)
+        answer = await self._exchange("POST", f"{self.base_url}/chat/completions", body, headers)
         if answer.status != HTTPStatus.OK:
             self.raise_for_status(answer)
         try:
@@ -140,9 +155,11 @@ class OpenAIHttp:
         if self._session is not None:
             await self._session.close()
 
-    async def _exchange(self, method: str, url: str, body: dict[str, Any] | None) -> HttpAnswer:
+    async def _exchange(
+        self, method: str, url: str, body: dict[str, Any] | None, more_headers: Mapping[str, str] | None = None
+    ) -> HttpAnswer:
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        headers = {} if content is None else {"Content-Type": "application/json"}
+        headers = ({} if content is None else {"Content-Type": "application/json"}) | dict(more_headers or {})
         try:
             async with self._get_session().request(
                 method, url, data=content, headers=headers, allow_redirects=False

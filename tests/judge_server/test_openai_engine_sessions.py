@@ -1,0 +1,64 @@
+"""The session that requests of the OpenAI engine carry, by which routers choose one of several engines."""
+
+from typing import Any
+
+import pytest
+
+from judge_server.engines.openai.http import SESSION_HEADERS
+from judge_server.ports import Batch, Call, Reasoning
+from tests.judge_server import openai_fixtures
+from tests.judge_server.openai_fixtures import YES_NO, Endpoint, outcomes
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+misbehaving = openai_fixtures.misbehaving
+endpoint = openai_fixtures.endpoint
+
+KEY = "sk-of-this-test"
+
+
+def about(response: str, *questions: str, images: tuple[str, ...] = ()) -> Batch:
+    """Questions about one response."""
+    return Batch("Answer yes or no.", f"The response: {response}\n", tuple(Call(q, YES_NO) for q in questions), images)
+
+
+async def sessions(endpoint: Endpoint, of: str) -> set[str]:
+    """The sessions of the chats whose text holds `of`; both headers of each must hold the same one."""
+    found: set[str] = set()
+    for asked in (await endpoint.server.seen(endpoint.tag))["asked"]:
+        if of in str(asked["body"]):
+            headers: dict[str, Any] = {name.lower(): value for name, value in asked["headers"].items()}
+            values = {headers[name.lower()] for name in SESSION_HEADERS}
+            assert len(values) == 1
+            found |= values
+    return found
+
+
+async def test_the_calls_of_a_response_share_a_session_and_other_responses_have_others(endpoint: Endpoint) -> None:
+    engine, _ = await endpoint.started("good")
+    await outcomes(engine, about("seven", "Is it prime?", "Is it odd?"))
+    await outcomes(engine, about("seven", "Is it brief?"))
+    await outcomes(engine, about("eight", "Is it prime?"))
+    await outcomes(engine, about("seven", "Is it blue?", images=("data:image/png;base64,AA==",)))
+    (seven,) = await sessions(endpoint, "response: seven\\nIs it")
+    (eight,) = await sessions(endpoint, "response: eight")
+    (picture,) = await sessions(endpoint, "Is it blue?")
+    assert len({seven, eight, picture}) == 3
+
+
+async def test_every_turn_of_a_call_carries_its_session(endpoint: Endpoint) -> None:
+    engine, _ = await endpoint.started("good")
+    call = Call("Is it odd?", YES_NO, reasoning=Reasoning(20, "So, yes or no?"))
+    await outcomes(engine, Batch("Answer yes or no.", "The response: nine\n", (call,)))
+    assert len(await endpoint.chats(of="nine")) == 2
+    assert len(await sessions(endpoint, "nine")) == 1
+
+
+async def test_processes_with_the_same_key_agree_on_a_session_which_others_cannot_compute(endpoint: Endpoint) -> None:
+    prefix = ("system", "shared")
+    one, two, other, none, none_either = (
+        endpoint.engine("good", api_key=key)._http.session_of(*prefix) for key in (KEY, KEY, "sk-other", None, None)
+    )
+    assert one == two
+    assert len({one, other, none, none_either}) == 4
+    assert not {KEY, *prefix} & {one, none}
