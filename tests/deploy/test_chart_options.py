@@ -37,10 +37,18 @@ POD: Manifest = {
     "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}],
     "priorityClassName": "high",
     "runtimeClassName": "nvidia",
+    "schedulerName": "volcano",
+    "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
+    "hostAliases": [{"ip": "10.0.0.5", "hostnames": ["hub.example.org"]}],
     "initContainers": [{"name": "first", "image": "busybox:1.37"}],
     "sidecars": [{"name": "beside", "image": "busybox:1.37"}],
     "lifecycle": {"preStop": {"sleep": {"seconds": 9}}},
 }
+PLACED = [
+    "nodeSelector", "affinity", "topologySpreadConstraints", "priorityClassName", "runtimeClassName", "schedulerName",
+    "dnsConfig", "hostAliases",
+]  # fmt: skip
+"""Values that go into the pod as they are."""
 EVERYTHING: Manifest = {
     **dict.fromkeys(COMPONENTS, POD),
     "global": {"imageRegistry": "mirror.example.org/all", "imagePullSecrets": [{"name": "mirror"}], "anything": 1},
@@ -88,7 +96,7 @@ def test_every_component_takes_every_option_of_a_pod(helm: Path, tmp_path: Path)
     for name, template in templates.items():
         spec = template["spec"]
         container = next(one for one in spec["containers"] if one["name"] == name)
-        for key in ("nodeSelector", "affinity", "topologySpreadConstraints", "priorityClassName", "runtimeClassName"):
+        for key in PLACED:
             own = {"nvidia.com/gpu.present": "true"} if (name, key) == ("vllm", "nodeSelector") else {}
             assert spec[key] == (POD[key] | own if own else POD[key]), f"{name}: {key}"
         assert spec["tolerations"] == POD["tolerations"], name
@@ -194,6 +202,25 @@ def test_ingress_and_http_route_lead_to_the_api(tmp_path: Path) -> None:
     (http_route,) = [o for o in found if o["kind"] == "HTTPRoute"]
     (backend,) = http_route["spec"]["rules"][0]["backendRefs"]
     assert backend == {"name": "adjudge-api", "port": service["spec"]["ports"][0]["port"]}
+
+
+def test_services_accounts_claims_and_objects_of_ones_own_are_as_the_values_have_them(tmp_path: Path) -> None:
+    listening = ["api", "judge", "vllm", "worker"]
+    values = EVERYTHING | {name: POD | {"service": {"annotations": {"for": name}}} for name in listening}
+    values["vllm"] |= {"cache": {"accessModes": ["ReadWriteOncePod"], "storageClass": "fast", "size": "9Gi"}}
+    found = {(o["kind"], o["metadata"]["name"]): o for o in rendered(tmp_path, "gpu-pool", values)}
+    for name in listening:
+        annotations = found["Service", f"adjudge-{name}"]["metadata"]["annotations"]
+        assert annotations == {"for": name, "owner": "rl"}
+    account = found["ServiceAccount", "adjudge"]
+    assert account["metadata"]["annotations"] == EVERYTHING["serviceAccount"]["annotations"] | {"owner": "rl"}
+    (claim,) = found["StatefulSet", "adjudge-vllm"]["spec"]["volumeClaimTemplates"]
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteOncePod"],
+        "storageClassName": "fast",
+        "resources": {"requests": {"storage": "9Gi"}},
+    }
+    assert found["ConfigMap", "adjudge-mine"]["data"] == {"a": "b"}
 
 
 @pytest.mark.parametrize(
