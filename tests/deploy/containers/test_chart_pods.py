@@ -18,7 +18,7 @@ import pytest
 
 from judge_server.models.catalogue import CATALOGUE
 from judge_server.models.files import model_path, models_dir
-from tests.deploy.kube_pods import POSTGRES_IMAGE, REGISTRY, VALKEY_IMAGE, Cluster, missing
+from tests.deploy.containers.kube_pods import POSTGRES_IMAGE, REGISTRY, VALKEY_IMAGE, Cluster, missing
 from trainer_client import Client
 from trainer_client.wire.operations import ScoreOperation
 
