@@ -1,4 +1,4 @@
-"""`RubricScorer`: rewards as columns of a table. With Ray itself: `tests/adapters/test_ray_data.py`."""
+"""`RubricScorer`: rewards as columns of a table. `python -m benchmarks.ray_data` runs it on Ray itself."""
 
 import json
 import time
