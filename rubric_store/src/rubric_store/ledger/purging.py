@@ -123,15 +123,17 @@ def _delete_unused(connection: Connection, table: Table, project_id: str, digest
 def _used(column: Any, table: Table) -> ColumnElement[bool]:
     """Whether a use or response of the same project names the digest of a row.
 
-    It compares the first entry of the index on digest and project that is not before the row's own. With an equality,
-    the planner chooses how to look: for a column of few values, such as a rubric's digest, it expects any row to match,
-    and reads the whole table for each digest that is not there.
+    For a use, the project is compared as an expression, so that the planner finds uses by their digest: by the primary
+    key, which begins with the project, it would read the whole project for each digest. For a column of texts, this
+    compares the first entry of the index that is not before the row's own. A rubric's digest is that of most rows, so
+    with an equality the planner would expect any row to match, and read all of them for each digest that is not there.
     """
     project = column.table.c.project_id
-    wanted = tuple_(table.c.digest, table.c.project_id)
+    if column is uses.c.digest:
+        return select(column).where(project + "" == table.c.project_id, column == table.c.digest).exists()
     first = (
         select(and_(column == table.c.digest, project == table.c.project_id))
-        .where(tuple_(column, project) >= wanted)
+        .where(tuple_(column, project) >= tuple_(table.c.digest, table.c.project_id))
         .order_by(column, project)
         .limit(1)
         .correlate(table)
