@@ -4,7 +4,7 @@ import base64
 import importlib.util
 import json
 import re
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +246,16 @@ def test_an_account_that_exists_is_used_by_every_pod(tmp_path: Path) -> None:
     found = rendered(tmp_path, "gpu-pool", {"serviceAccount": {"create": False, "name": "mine"}})
     assert not [o for o in found if o["kind"] == "ServiceAccount"]
     assert {template["spec"]["serviceAccountName"] for template in pods(found).values()} == {"mine"}
+
+
+def test_a_list_or_mapping_that_is_left_empty_counts_as_none(tmp_path: Path) -> None:
+    """`commonLabels:` with nothing behind it is null in YAML, and Helm takes away the default then."""
+    empty: Manifest = {}
+    for path, default, _ in readme_module().described_values():
+        if isinstance(default, dict | list) and not path.endswith(".autoscaling"):
+            *outer, last = path.split(".")
+            reduce(lambda values, key: values.setdefault(key, {}), outer, empty)[last] = None
+    assert len(pods(rendered(tmp_path, "gpu-pool", empty))) == len(COMPONENTS)
 
 
 @cache

@@ -24,7 +24,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- $_ := set $own "app.kubernetes.io/version" $root.Chart.AppVersion }}
 {{- $_ := set $own "app.kubernetes.io/managed-by" $root.Release.Service }}
 {{- $_ := set $own "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version) }}
-{{- toYaml (merge $own $root.Values.commonLabels) }}
+{{- toYaml (merge $own ($root.Values.commonLabels | default dict)) }}
 {{- end }}
 
 {{/* The metadata of an object. Takes (list root component name), and optionally annotations and labels of its own. */}}
@@ -36,7 +36,7 @@ name: {{ index . 2 }}
 namespace: {{ $root.Release.Namespace }}
 labels: {{- include "adjudge.labels" (list $root (index . 1)) | nindent 2 }}
   {{- if gt (len .) 4 }}{{ with index . 4 }}{{ toYaml . | nindent 2 }}{{ end }}{{ end }}
-{{- with merge $annotations $root.Values.commonAnnotations }}
+{{- with merge $annotations ($root.Values.commonAnnotations | default dict) }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
@@ -45,14 +45,14 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- define "adjudge.image" -}}
 {{- $root := index . 0 }}
 {{- $images := $root.Values.images }}
-{{- $registry := $root.Values.global.imageRegistry | default $images.registry }}
+{{- $registry := ($root.Values.global | default dict).imageRegistry | default $images.registry }}
 {{- $image := printf "%s/adjudge-%s" (required "images.registry must be set: where the images of docker/Dockerfile were pushed" $registry) (index . 1) }}
-{{- with index $images.digests (index . 1) }}{{ $image }}@{{ . }}{{ else }}{{ $image }}:{{ $images.tag | default $root.Chart.AppVersion }}{{ end }}
+{{- with index ($images.digests | default dict) (index . 1) }}{{ $image }}@{{ . }}{{ else }}{{ $image }}:{{ $images.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
 {{/* Somebody else's image. Takes (list root image). */}}
 {{- define "adjudge.foreignImage" -}}
-{{- with (index . 0).Values.global.imageRegistry }}{{ . }}/{{ end }}{{ index . 1 }}
+{{- with ((index . 0).Values.global | default dict).imageRegistry }}{{ . }}/{{ end }}{{ index . 1 }}
 {{- end }}
 
 {{- define "adjudge.secret" -}}

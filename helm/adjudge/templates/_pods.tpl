@@ -21,7 +21,7 @@ initContainers, restartPolicy and terminationGracePeriodSeconds as YAML. */}}
 {{- end }}
 metadata:
   labels: {{- include "adjudge.labels" (list $root $component) | fromYaml | merge (deepCopy ($values.podLabels | default dict)) | toYaml | nindent 4 }}
-  {{- with merge (deepCopy ($values.podAnnotations | default dict)) $root.Values.commonAnnotations }}
+  {{- with merge (deepCopy ($values.podAnnotations | default dict)) ($root.Values.commonAnnotations | default dict) }}
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
@@ -99,7 +99,7 @@ the later one is taken. Takes (list root env values component). */}}
 {{/* Names of secrets, of the chart and of a parent chart, which may write {name: …}. */}}
 {{- define "adjudge.pullSecrets" -}}
 {{- $named := list }}
-{{- range concat .Values.images.pullSecrets (.Values.global.imagePullSecrets | default list) }}
+{{- range concat (.Values.images.pullSecrets | default list) ((.Values.global | default dict).imagePullSecrets | default list) }}
 {{- $named = append $named (kindIs "map" . | ternary . (dict "name" .)) }}
 {{- end }}
 {{- toYaml ($named | uniq) }}
@@ -115,7 +115,7 @@ the later one is taken. Takes (list root env values component). */}}
 
 {{/* Resources with GPUs. Takes (list resources gpus). */}}
 {{- define "adjudge.resources" -}}
-{{- $resources := deepCopy (index . 0) }}
+{{- $resources := deepCopy (index . 0 | default dict) }}
 {{- if index . 1 }}
 {{- range list "limits" "requests" }}
 {{- $_ := set $resources . (merge (dict "nvidia.com/gpu" (index $ 1)) (index $resources . | default dict)) }}

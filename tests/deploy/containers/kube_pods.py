@@ -2,7 +2,8 @@
 
 Podman runs Pods with their containers, volumes, secrets and security contexts. What it lacks is done here: a Job or a
 StatefulSet becomes its pods, a claim becomes a volume of the pod's group, a Service becomes a name in the pods'
-network, and the probes of a manifest are asked by its own commands, paths and ports.
+network, and the probes of a manifest are asked by its own commands, paths and ports. Nothing enforces a NetworkPolicy;
+what pods listen on and connect to is read from the kernel instead, and compared with the policies.
 """
 
 import base64
@@ -11,94 +12,86 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import yaml
 
-from tests.deploy.chart import FOLDER, NAMESPACE, Manifest
-from tests.deploy.tools import HELM, run
-
-POSTGRES_IMAGE = "localhost/adjudge-test-postgres:17.0.0"
-VALKEY_IMAGE = "localhost/adjudge-test-valkey:8.0.0"
-REGISTRY = os.environ.get("ADJUDGE_TEST_REGISTRY", "localhost")
-VERSION = str(yaml.safe_load((FOLDER / "Chart.yaml").read_text())["appVersion"])
-IMAGES = [f"{REGISTRY}/adjudge-{name}:{VERSION}" for name in ("api", "worker", "judge-cpu")]
+from tests.deploy.chart import FOLDER, Manifest, fits, template
+from tests.deploy.containers.base_images import POSTGRES_IMAGE, VALKEY_IMAGE
+from tests.deploy.containers.podman import podman, run
 
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
-_CONFIGURATION = """\
-[containers]
-default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
-log_driver = "k8s-file"
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-[network]
-network_backend = "netavark"
-"""
-
-
-def run_podman(folder: Path, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Run podman."""
-    configuration = folder / "containers.conf"
-    if not configuration.exists():
-        configuration.write_text(_CONFIGURATION, encoding="utf-8")
-    return subprocess.run(
-        ["podman", *map(str, arguments)],
-        env={**os.environ, "CONTAINERS_CONF": str(configuration)},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-
-
-def podman(folder: Path, *arguments: str | Path, check: bool = True) -> str:
-    """What a command of podman prints."""
-    done = run_podman(folder, *arguments)
-    assert done.returncode == 0 or not check, f"podman {arguments}: {done.stderr or done.stdout}"
-    return done.stdout.strip()
-
-
-def missing(folder: Path) -> str:
-    """What these tests lack here; empty if nothing."""
-    if not HELM.exists():
-        return "helm, which make deploy-tools fetches"
-    if os.geteuid() != 0 or any(shutil.which(program) is None for program in ("podman", "runc", "catatonit")):
-        return "podman, runc and catatonit, and root"
-    there = podman(folder, "images", "--format", "{{.Repository}}:{{.Tag}}", check=False).split()
-    return ", ".join(sorted({*IMAGES, POSTGRES_IMAGE, VALKEY_IMAGE} - set(there)))
+_ESTABLISHED, _LISTENING = "01", "0A"  # states in the kernel's table of connections
 
 
 class Cluster:
-    """A release of the chart in a network of its own. `close` removes all of it."""
+    """A release of the chart in a network of its own, with small stores beside. `close` removes all of it."""
 
-    def __init__(self, folder: Path, values: str, *more: str) -> None:
+    def __init__(self, folder: Path, values: str, **chosen: str) -> None:
         self.folder = folder
         self.name = f"adjudge-pods-{secrets.token_hex(3)}"
         self.running: set[str] = set()
         self.secrets: set[str] = set()
-        rendered = run(
-            HELM, "template", "adjudge", FOLDER, "--namespace", NAMESPACE, "--values",
-            FOLDER / f"ci/{values}-values.yaml", *more,
-        )  # fmt: skip
+        self.played: dict[str, Manifest] = {}
+        chosen = {
+            "existingSecret": self.name,
+            "images.registry": "localhost",
+            "images.digests": "null",
+            "devStores.enabled": "true",
+            "devStores.postgresImage": POSTGRES_IMAGE,
+            "devStores.valkeyImage": VALKEY_IMAGE,
+        } | chosen
+        given = (word for key, value in chosen.items() for word in ("--set", f"{key}={value}"))
+        rendered = template("--values", str(FOLDER / f"ci/{values}-values.yaml"), *given)
         assert rendered.returncode == 0, rendered.stderr
         self.objects: list[Manifest] = [found for found in yaml.safe_load_all(rendered.stdout) if found]
-        podman(folder, "network", "create", self.name)
+        podman("network", "create", self.name)
 
-    def add_secret(self, name: str, values: dict[str, str]) -> None:
-        """Create a Secret."""
-        data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
-        self._add_secret(name, data)
+    def create_secrets(self) -> str:
+        """Create the release's Secret as docs/deploy.md has it, and the chart's own; return the bootstrap key."""
+        password = secrets.token_hex(8)
+        redis = f"redis://:{password}@adjudge-redis:6379"
+        key = f"adj_{base64.b32encode(secrets.token_bytes(10)).decode().lower()}_{secrets.token_urlsafe(32)}"
+        given = {
+            "bootstrap-key": key,
+            "database-url": f"postgresql://adjudge:{password}@adjudge-postgres:5432/adjudge",
+            "cache-url": f"{redis}/0",
+            "queue-url": f"{redis}/1",
+            "fence-secret": secrets.token_hex(32),
+            "judge-token": secrets.token_hex(32),
+            "postgres-password": password,
+            "redis-password": password,
+        }
+        generated = [found for found in self.objects if found["kind"] == "Secret"]
+        if generated:
+            del given["bootstrap-key"]
+        self._add_secret(self.name, {name: base64.b64encode(value.encode()).decode() for name, value in given.items()})
+        for found in generated:
+            self._add_secret(found["metadata"]["name"], found["data"])
+            key = base64.b64decode(found["data"]["bootstrap-key"]).decode()
+        return key
 
-    def create_secrets_of_the_chart(self) -> dict[str, str]:
-        """Create the Secrets that the chart renders, and return the data of the last one."""
-        data: dict[str, str] = {}
-        for found in (found for found in self.objects if found["kind"] == "Secret"):
-            data = found["data"]
-            self._add_secret(found["metadata"]["name"], data)
-        return data
+    def start_stores(self) -> None:
+        """Start PostgreSQL and Valkey, and wait until they are ready."""
+        for store in ("adjudge-postgres", "adjudge-redis"):
+            self.start("StatefulSet", store, f"{store}-0", store)
+        for store in ("adjudge-postgres", "adjudge-redis"):
+            self.wait_until_ready(f"{store}-0")
+
+    def migrate(self, within_s: float = 240.0) -> None:
+        """Run the migrate Job to its end."""
+        (job,) = [found["metadata"]["name"] for found in self.objects if found["kind"] == "Job"]
+        self.start("Job", job, "migrate")
+        until = time.monotonic() + within_s
+        form = "{{.State.Status}} {{.State.ExitCode}}"
+        while (ended := podman("inspect", "--format", form, f"{self.name}-migrate-migrate").split())[0] != "exited":
+            assert time.monotonic() < until, f"migrate has not ended\n{self.logs('migrate')}"
+            time.sleep(0.5)
+        assert ended[1] == "0", self.logs("migrate")
 
     def start(self, kind: str, name: str, pod: str, *aliases: str) -> str:
         """Start one pod of a workload under a name of its own; return its address in the network."""
@@ -121,6 +114,7 @@ class Cluster:
         full = f"{self.name}-{pod}"
         metadata = {"name": full, "labels": found["spec"]["template"]["metadata"]["labels"]}
         self.running.add(full)
+        self.played[pod] = found
         options = ",".join(f"alias={alias}" for alias in (pod, *aliases))
         self._play(pod, {"kind": "Pod", "metadata": metadata, "spec": spec}, f"--network={self.name}:{options}")
         return self.address(pod)
@@ -134,14 +128,13 @@ class Cluster:
 
     def address(self, pod: str) -> str:
         """The address of a pod."""
-        infra = podman(self.folder, "pod", "inspect", "--format", "{{.InfraContainerID}}", f"{self.name}-{pod}")
+        infra = podman("pod", "inspect", "--format", "{{.InfraContainerID}}", f"{self.name}-{pod}").strip()
         form = f'{{{{(index .NetworkSettings.Networks "{self.name}").IPAddress}}}}'
-        return podman(self.folder, "inspect", "--format", form, infra)
+        return podman("inspect", "--format", form, infra).strip()
 
-    def wait_until_ready(self, pod: str, kind: str, name: str, within_s: float = 240.0) -> None:
+    def wait_until_ready(self, pod: str, within_s: float = 300.0) -> None:
         """Wait until all three probes of a pod pass, as its manifest has them."""
-        (found,) = [o for o in self.objects if o["kind"] == kind and o["metadata"]["name"] == name]
-        container = found["spec"]["template"]["spec"]["containers"][0]
+        container = self.played[pod]["spec"]["template"]["spec"]["containers"][0]
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         until = time.monotonic() + within_s
         for probe in _PROBES:
@@ -149,11 +142,43 @@ class Cluster:
                 assert time.monotonic() < until, f"{pod} does not pass its {probe}\n{self.logs(pod)}"
                 time.sleep(0.5)
 
+    def listening(self, pod: str) -> set[int]:
+        """The ports that a pod's processes listen on, but for those that only itself can reach."""
+        return {port for state, port, _, loopback in self._connections(pod) if state == _LISTENING and not loopback}
+
+    def connected(self, pod: str) -> set[int]:
+        """The ports of other pods that this one is connected to just now."""
+        own = self.listening(pod)
+        return {
+            far
+            for state, near, far, loopback in self._connections(pod)
+            if state == _ESTABLISHED and near not in own and not loopback
+        }
+
+    def allowed_ports(self, pod: str, direction: Literal["ingress", "egress"]) -> set[int]:
+        """The ports that the network policies open to or from a pod, but for names (53)."""
+        labels = self.played[pod]["spec"]["template"]["metadata"]["labels"]
+        policies = [found["spec"] for found in self.objects if found["kind"] == "NetworkPolicy"]
+        mine = [policy for policy in policies if fits(policy["podSelector"]["matchLabels"], labels)]
+        assert mine, f"no policy selects {pod}"
+        return {p["port"] for policy in mine for rule in policy.get(direction, []) for p in rule["ports"]} - {53}
+
+    def _connections(self, pod: str) -> Iterator[tuple[str, int, int, bool]]:
+        """State, own port, other port and whether it is on the loopback, of each connection in the kernel's table."""
+        container = f"{self.name}-{pod}-{self.played[pod]['spec']['template']['spec']['containers'][0]['name']}"
+        table = podman("exec", container, "cat", "/proc/net/tcp", "/proc/net/tcp6")
+        for line in (line.split() for line in table.splitlines() if ":" in line):
+            if line[0] == "sl":
+                continue
+            (address, near), (_, far) = line[1].split(":"), line[2].split(":")
+            loopback = address[-8:] == "0100007F" or address == "0" * 24 + "01000000"
+            yield line[3], int(near, 16), int(far, 16), loopback
+
     def _passes(self, pod: str, container: str, probe: Manifest, ports: dict[str, int]) -> bool:
         """Whether one probe passes: a command in the container, a connection, or an answer with status 200."""
         if "exec" in probe:
             in_container = ("exec", f"{self.name}-{pod}-{container}", *probe["exec"]["command"])
-            return run_podman(self.folder, *in_container).returncode == 0
+            return run("podman", *in_container, check=False).returncode == 0
         if "tcpSocket" in probe:
             try:
                 socket.create_connection((self.address(pod), ports[probe["tcpSocket"]["port"]]), timeout=3).close()
@@ -166,47 +191,35 @@ class Cluster:
         except httpx2.HTTPError:
             return False
 
-    def wait_until_ended(self, pod: str, within_s: float = 120.0) -> None:
-        """Wait until a pod's container has ended well."""
-        container = f"{self.name}-{pod}-migrate"
-        until = time.monotonic() + within_s
-        while time.monotonic() < until:
-            state, code = podman(
-                self.folder, "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", container
-            ).split()
-            if state == "exited":
-                assert code == "0", self.logs(pod)
-                return
-            time.sleep(0.5)
-        raise AssertionError(f"{pod} has not ended\n{self.logs(pod)}")
-
     def logs(self, pod: str) -> str:
         """What a pod's containers have said."""
-        return podman(self.folder, "pod", "logs", f"{self.name}-{pod}", check=False)
+        said = run("podman", "pod", "logs", f"{self.name}-{pod}", check=False)
+        return (said.stdout + said.stderr)[-8000:]
 
-    def stop(self, pod: str, grace_s: int = 90) -> None:
-        """Stop a pod as Kubernetes does, and remove it."""
-        podman(self.folder, "pod", "stop", "--time", str(grace_s), f"{self.name}-{pod}")
-        podman(self.folder, "pod", "rm", "--force", f"{self.name}-{pod}")
+    def stop(self, pod: str) -> None:
+        """Stop a pod as Kubernetes does, with as much time as its manifest gives it, and remove it."""
+        grace_s = self.played[pod]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        podman("pod", "stop", "--time", str(grace_s), f"{self.name}-{pod}")
+        podman("pod", "rm", "--force", f"{self.name}-{pod}")
         self.running.discard(f"{self.name}-{pod}")
 
     def close(self) -> None:
         """Remove pods, volumes, secrets and the network."""
         for pod in self.running:
-            podman(self.folder, "pod", "rm", "--force", "--time", "1", pod, check=False)
+            podman("pod", "rm", "--force", "--time", "1", pod, check=False)
         shutil.rmtree(self.folder / self.name, ignore_errors=True)
         for secret in self.secrets:
-            podman(self.folder, "secret", "rm", secret, check=False)
-        podman(self.folder, "network", "rm", "--force", self.name, check=False)
+            podman("secret", "rm", secret, check=False)
+        podman("network", "rm", "--force", self.name, check=False)
 
     def _add_secret(self, name: str, data: dict[str, str]) -> None:
-        podman(self.folder, "secret", "rm", name, check=False)
+        podman("secret", "rm", name, check=False)
         self.secrets.add(name)
         file = self.folder / f"{self.name}-{name}.json"
         file.write_text(json.dumps(data), encoding="utf-8")  # podman 4.3 reads this form, and writes another itself
-        podman(self.folder, "secret", "create", name, file)
+        podman("secret", "create", name, file)
 
     def _play(self, name: str, manifest: dict[str, Any], *options: str) -> None:
         file = self.folder / f"{self.name}-{name}.yaml"
         file.write_text(yaml.safe_dump({"apiVersion": "v1", **manifest}), encoding="utf-8")
-        podman(self.folder, "kube", "play", *options, file)
+        podman("kube", "play", *options, file)

@@ -17,13 +17,14 @@ import pytest
 
 from tests.deploy.tools import ROOT, TOOLS, VENV
 
-PROGRAMS = ["podman", "buildah", "runc", "mmdebstrap", "iptables"]
+PROGRAMS = ["podman", "buildah", "runc", "catatonit", "mmdebstrap", "iptables"]
 NETAVARK = Path("/usr/lib/podman/netavark")
 COMPOSE = VENV / "bin/podman-compose"
-INSTALL = "apt-get install buildah podman runc netavark aardvark-dns iptables mmdebstrap"
+INSTALL = "apt-get install buildah podman runc catatonit netavark aardvark-dns iptables mmdebstrap"
 _CONFIGURATION = """\
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+log_driver = "k8s-file"
 [engine]
 runtime = "runc"
 cgroup_manager = "cgroupfs"

@@ -1,32 +1,33 @@
 """The chart's pods run: migrated first, ready by their own probes, judging a response, replaced under load.
 
-A release of the value set `cpu-dev`, with its stores and a small judge, played by podman. It is skipped, with a reason,
-where podman, the images or the model's file are missing.
+The value set `cpu-dev` runs whole, with a small judge. Of the others, whose judges or engines need a GPU, the pods of
+the image `api` and the worker run, beside stores of the test's own.
 """
 
-import base64
 import os
-import secrets
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from judge_server.models.catalogue import CATALOGUE
 from judge_server.models.files import model_path, models_dir
-from tests.deploy.containers.kube_pods import POSTGRES_IMAGE, REGISTRY, VALKEY_IMAGE, Cluster, missing
+from tests.deploy.containers.kube_pods import Cluster
+from tests.deploy.containers.podman import needs_containers
 from trainer_client import Client
 from trainer_client.wire.operations import ScoreOperation
 
-pytestmark = [pytest.mark.containers]
+pytestmark = [needs_containers, pytest.mark.containers, pytest.mark.slow]
 
 (MODEL,) = [model for model in CATALOGUE if model.name == "qwen2.5-coder-0.5b"]
 RUBRIC = {"criteria": [{"id": "a", "description": "The response says that two and two are four."}]}
 USER = 10001
+PODS = ["adjudge-api-a", "adjudge-worker-a", "adjudge-judge-0", "adjudge-postgres-0", "adjudge-redis-0"]
 
 
 def group(name: str) -> dict[str, object]:
@@ -34,63 +35,47 @@ def group(name: str) -> dict[str, object]:
     return {"id": name, "prompt": "What are two and two?", "responses": [f"{name}: two and two are four."]}
 
 
-@pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    """Where podman's configuration, manifests and volumes lie; the pods' user must be able to enter it."""
-    made = Path(tempfile.mkdtemp(prefix="adjudge-pods-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+@contextmanager
+def migrated(values: str, **chosen: str) -> Iterator[tuple[Cluster, str]]:
+    """A release whose migrate Job has ended, before any server was started, and its bootstrap key."""
+    folder = Path(tempfile.mkdtemp(prefix="adjudge-pods-"))
+    folder.chmod(0o755)  # the pods' user must be able to enter it
+    cluster = Cluster(folder, values, **chosen)
+    try:
+        key = cluster.create_secrets()
+        cluster.start_stores()
+        cluster.migrate()
+        yield cluster, key
+    finally:
+        cluster.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_servers(cluster: Cluster) -> None:
+    """Start an api and a worker, and wait until both are ready."""
+    cluster.start("Deployment", "adjudge-api", "adjudge-api-a", "adjudge-api")
+    cluster.start("Deployment", "adjudge-worker", "adjudge-worker-a")
+    for pod in ("adjudge-api-a", "adjudge-worker-a"):
+        cluster.wait_until_ready(pod)
 
 
 @pytest.fixture(scope="module")
-def release(folder: Path) -> Iterator[tuple[Cluster, str]]:
-    """A release that became healthy with nothing but its Secret, and the bootstrap key that the chart generated."""
-    if lacking := missing(folder):
-        pytest.skip(f"NO PODS WERE RUN: missing here: {lacking}")
+def release(images: dict[str, str]) -> Iterator[tuple[Cluster, str]]:
+    """A release that became healthy by itself, and the bootstrap key that the chart generated."""
+    assert images
     weights = model_path(MODEL, models_dir())
     if not weights.exists():
-        pytest.skip(f"NO PODS WERE RUN: missing here: {weights.name}; run: adjudge models pull {MODEL.name}")
-    chosen = {
-        "images.registry": REGISTRY,
-        "devStores.postgresImage": POSTGRES_IMAGE,
-        "devStores.valkeyImage": VALKEY_IMAGE,
-        "judge.model": MODEL.name,
-    }
-    cluster = Cluster(folder, "cpu-dev", *(word for key in chosen for word in ("--set", f"{key}={chosen[key]}")))
-    try:
-        password = secrets.token_hex(8)
-        redis = f"redis://:{password}@adjudge-redis:6379"
-        given = {
-            "database-url": f"postgresql://adjudge:{password}@adjudge-postgres:5432/adjudge",
-            "cache-url": f"{redis}/0",
-            "queue-url": f"{redis}/1",
-            "fence-secret": secrets.token_hex(32),
-            "judge-token": secrets.token_hex(32),
-            "postgres-password": password,
-            "redis-password": password,
-        }
-        cluster.add_secret("adjudge", given)
-        key = base64.b64decode(cluster.create_secrets_of_the_chart()["bootstrap-key"]).decode()
-        for store in ("postgres", "redis"):
-            cluster.start("StatefulSet", f"adjudge-{store}", f"adjudge-{store}-0", f"adjudge-{store}")
-            cluster.wait_until_ready(f"adjudge-{store}-0", "StatefulSet", f"adjudge-{store}")
-        cluster.start("Job", "adjudge-migrate-1", "migrate")
-        cluster.wait_until_ended("migrate")
+        pytest.skip(f"NO PODS WERE RUN: there is no {weights.name}; run: adjudge models pull {MODEL.name}")
+    with migrated("cpu-dev", **{"judge.model": MODEL.name}) as (cluster, key):
         models = cluster.make_volume("adjudge-judge-models", USER) / "adjudge/models"
         models.mkdir(parents=True)
         shutil.copy(weights, models)
         for path in (models.parent, models, models / weights.name):
             os.chown(path, USER, USER)
         cluster.start("StatefulSet", "adjudge-judge", "adjudge-judge-0", "adjudge-judge-0.adjudge-judge")
-        cluster.start("Deployment", "adjudge-api", "adjudge-api-a", "adjudge-api")
-        cluster.start("Deployment", "adjudge-worker", "adjudge-worker-a")
-        cluster.wait_until_ready("adjudge-judge-0", "StatefulSet", "adjudge-judge")
-        cluster.wait_until_ready("adjudge-api-a", "Deployment", "adjudge-api")
-        cluster.wait_until_ready("adjudge-worker-a", "Deployment", "adjudge-worker")
+        start_servers(cluster)
+        cluster.wait_until_ready("adjudge-judge-0")
         yield cluster, key
-    finally:
-        cluster.close()
 
 
 def test_a_release_judges_a_response_and_runs_an_operation(release: tuple[Cluster, str]) -> None:
@@ -105,6 +90,18 @@ def test_a_release_judges_a_response_and_runs_an_operation(release: tuple[Cluste
             time.sleep(1)
         assert found.state == "done"
         assert len(list(client.operation_results(operation.id))) == 1
+
+
+def test_network_policies_open_the_ports_that_pods_listen_on_and_connect_to(release: tuple[Cluster, str]) -> None:
+    cluster, key = release
+    with Client(f"http://{cluster.address('adjudge-api-a')}:8000", api_key=key, run="pods") as client:
+        client.rewards([group("connected")], RUBRIC)
+        connected = {pod: cluster.connected(pod) for pod in PODS}
+    for pod in PODS:
+        assert cluster.listening(pod) == cluster.allowed_ports(pod, "ingress"), pod
+        assert connected[pod] <= cluster.allowed_ports(pod, "egress"), pod
+    assert connected["adjudge-api-a"] >= {5432, 6379, 8001}
+    assert connected["adjudge-worker-a"] >= {6379}
 
 
 def test_an_api_pod_is_replaced_without_a_failed_request(release: tuple[Cluster, str]) -> None:
@@ -126,7 +123,7 @@ def test_an_api_pod_is_replaced_without_a_failed_request(release: tuple[Cluster,
     scoring.start()
     try:
         address = cluster.start("Deployment", "adjudge-api", "adjudge-api-b", "adjudge-api")
-        cluster.wait_until_ready("adjudge-api-b", "Deployment", "adjudge-api")
+        cluster.wait_until_ready("adjudge-api-b")
         serving.append(address)
         before = done[0]
         cluster.stop("adjudge-api-a")
@@ -137,3 +134,17 @@ def test_an_api_pod_is_replaced_without_a_failed_request(release: tuple[Cluster,
         scoring.join()
     assert failed == []
     assert done[0] >= 3
+
+
+@pytest.mark.parametrize("values", ["gpu-single", "gpu-pool", "production"])
+def test_servers_of_the_other_value_sets_become_ready_with_a_key_that_was_given(
+    images: dict[str, str], values: str
+) -> None:
+    assert images
+    with migrated(values) as (cluster, key):
+        start_servers(cluster)
+        with Client(f"http://{cluster.address('adjudge-api-a')}:8000", api_key=key, run="pods") as client:
+            published = client.publish_rubric("four", RUBRIC["criteria"])
+            assert client.rubric("four").version == published.version
+        for pod in ("adjudge-api-a", "adjudge-worker-a"):
+            assert cluster.listening(pod) == cluster.allowed_ports(pod, "ingress"), pod
