@@ -137,7 +137,7 @@ check-deploy: deploy-tools ## images, compose file, chart, alerts: linted, rende
 images: ## build the images api, worker, client and judge-cpu, with docker or buildah; IMAGES chooses, also judge
 	@docker/build.sh $(IMAGES)
 
-stack-test: deploy-tools ## build the images, and bring up the compose file with podman; needs root on Debian
+stack-test: deploy-tools ## build the images, bring up the compose file and the chart's pods with podman; needs root on Debian
 	@if missing=$$($(BIN)/python -m tests.deploy.containers.podman); then \
 		$(BIN)/pytest tests/deploy/containers -m containers; \
 	else echo "SKIPPED: no image was built and no container run: $$missing"; fi

@@ -198,8 +198,10 @@ class Cluster:
 
     def stop(self, pod: str) -> None:
         """Stop a pod as Kubernetes does, with as much time as its manifest gives it, and remove it."""
-        grace_s = self.played[pod]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        podman("pod", "stop", "--time", str(grace_s), f"{self.name}-{pod}")
+        spec = self.played[pod]["spec"]["template"]["spec"]
+        containers = [f"{self.name}-{pod}-{container['name']}" for container in spec["containers"]]
+        # Stopping the pod would take its network away while its containers still answer.
+        podman("stop", "--time", str(spec["terminationGracePeriodSeconds"]), *containers)
         podman("pod", "rm", "--force", f"{self.name}-{pod}")
         self.running.discard(f"{self.name}-{pod}")
 
