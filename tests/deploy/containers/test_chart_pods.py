@@ -1,7 +1,7 @@
 """The chart's pods run: migrated first, ready by their own probes, judging a response, replaced under load.
 
-The value set `cpu-dev` runs whole, with a small judge. Of the others, whose judges or engines need a GPU, the pods of
-the image `api` and the worker run, beside stores of the test's own.
+The value set `cpu-dev` runs as it is, but for a smaller judge. The others need a GPU and stores of a team's own: they
+run with llama.cpp or, behind the pool, a scripted engine, and with the chart's small stores.
 """
 
 import os
@@ -22,12 +22,22 @@ from tests.deploy.containers.podman import needs_containers
 from trainer_client import Client
 from trainer_client.wire.operations import ScoreOperation
 
-pytestmark = [needs_containers, pytest.mark.containers, pytest.mark.slow]
-
 (MODEL,) = [model for model in CATALOGUE if model.name == "qwen2.5-coder-0.5b"]
+WEIGHTS = model_path(MODEL, models_dir())
+pytestmark = [
+    needs_containers,
+    pytest.mark.containers,
+    pytest.mark.slow,
+    pytest.mark.skipif(not WEIGHTS.exists(), reason=f"no {WEIGHTS.name}; run: adjudge models pull {MODEL.name}"),
+]
+
+ON_CPU = {"judge.kind": "cpu", "judge.model": MODEL.name, "judge.options": ""}
+SCRIPTED = {"judge.extraEnv[0].name": "ADJUDGE_ENGINE_URL", "judge.extraEnv[0].value": "scripted://yes"}
+WITHOUT_A_GPU = {"gpu-single": ON_CPU, "gpu-pool": SCRIPTED, "production": ON_CPU}
 RUBRIC = {"criteria": [{"id": "a", "description": "The response says that two and two are four."}]}
 USER = 10001
-PODS = ["adjudge-api-a", "adjudge-worker-a", "adjudge-judge-0", "adjudge-postgres-0", "adjudge-redis-0"]
+SERVERS = ["adjudge-judge-0", "adjudge-api-a", "adjudge-worker-a"]
+STORES = ["adjudge-postgres-0", "adjudge-redis-0"]
 
 
 def group(name: str) -> dict[str, object]:
@@ -52,10 +62,16 @@ def migrated(values: str, **chosen: str) -> Iterator[tuple[Cluster, str]]:
 
 
 def start_servers(cluster: Cluster) -> None:
-    """Start an api and a worker, and wait until both are ready."""
+    """Start a judge, with a model that is there already, an api and a worker, and wait until all are ready."""
+    folder = cluster.make_volume("adjudge-judge-models", USER) / "adjudge/models"
+    folder.mkdir(parents=True)
+    shutil.copy(WEIGHTS, folder)
+    for path in (folder.parent, folder, folder / WEIGHTS.name):
+        os.chown(path, USER, USER)
+    cluster.start("StatefulSet", "adjudge-judge", "adjudge-judge-0", "adjudge-judge-0.adjudge-judge")
     cluster.start("Deployment", "adjudge-api", "adjudge-api-a", "adjudge-api")
     cluster.start("Deployment", "adjudge-worker", "adjudge-worker-a")
-    for pod in ("adjudge-api-a", "adjudge-worker-a"):
+    for pod in SERVERS:
         cluster.wait_until_ready(pod)
 
 
@@ -63,18 +79,8 @@ def start_servers(cluster: Cluster) -> None:
 def release(images: dict[str, str]) -> Iterator[tuple[Cluster, str]]:
     """A release that became healthy by itself, and the bootstrap key that the chart generated."""
     assert images
-    weights = model_path(MODEL, models_dir())
-    if not weights.exists():
-        pytest.skip(f"NO PODS WERE RUN: there is no {weights.name}; run: adjudge models pull {MODEL.name}")
     with migrated("cpu-dev", **{"judge.model": MODEL.name}) as (cluster, key):
-        models = cluster.make_volume("adjudge-judge-models", USER) / "adjudge/models"
-        models.mkdir(parents=True)
-        shutil.copy(weights, models)
-        for path in (models.parent, models, models / weights.name):
-            os.chown(path, USER, USER)
-        cluster.start("StatefulSet", "adjudge-judge", "adjudge-judge-0", "adjudge-judge-0.adjudge-judge")
         start_servers(cluster)
-        cluster.wait_until_ready("adjudge-judge-0")
         yield cluster, key
 
 
@@ -96,8 +102,8 @@ def test_network_policies_open_the_ports_that_pods_listen_on_and_connect_to(rele
     cluster, key = release
     with Client(f"http://{cluster.address('adjudge-api-a')}:8000", api_key=key, run="pods") as client:
         client.rewards([group("connected")], RUBRIC)
-        connected = {pod: cluster.connected(pod) for pod in PODS}
-    for pod in PODS:
+        connected = {pod: cluster.connected(pod) for pod in SERVERS + STORES}
+    for pod in SERVERS + STORES:
         assert cluster.listening(pod) == cluster.allowed_ports(pod, "ingress"), pod
         assert connected[pod] <= cluster.allowed_ports(pod, "egress"), pod
     assert connected["adjudge-api-a"] >= {5432, 6379, 8001}
@@ -136,15 +142,15 @@ def test_an_api_pod_is_replaced_without_a_failed_request(release: tuple[Cluster,
     assert done[0] >= 3
 
 
-@pytest.mark.parametrize("values", ["gpu-single", "gpu-pool", "production"])
-def test_servers_of_the_other_value_sets_become_ready_with_a_key_that_was_given(
+@pytest.mark.parametrize("values", WITHOUT_A_GPU)
+def test_the_other_value_sets_become_ready_by_themselves_and_judge_for_the_key_that_was_given(
     images: dict[str, str], values: str
 ) -> None:
     assert images
-    with migrated(values) as (cluster, key):
+    with migrated(values, **WITHOUT_A_GPU[values]) as (cluster, key):
         start_servers(cluster)
         with Client(f"http://{cluster.address('adjudge-api-a')}:8000", api_key=key, run="pods") as client:
-            published = client.publish_rubric("four", RUBRIC["criteria"])
-            assert client.rubric("four").version == published.version
-        for pod in ("adjudge-api-a", "adjudge-worker-a"):
+            (response,) = client.rewards([group(values)], RUBRIC).groups[0].responses
+        assert response.reward is not None
+        for pod in SERVERS:
             assert cluster.listening(pod) == cluster.allowed_ports(pod, "ingress"), pod
