@@ -41,6 +41,7 @@ class Cluster:
             "existingSecret": self.name,
             "images.registry": "localhost",
             "images.digests": "null",
+            "images.pullPolicy": "IfNotPresent",  # no registry has what was built here
             "devStores.enabled": "true",
             "devStores.postgresImage": POSTGRES_IMAGE,
             "devStores.valkeyImage": VALKEY_IMAGE,
