@@ -2,8 +2,7 @@
 
 import ast
 import json
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -48,20 +47,24 @@ def test_the_scripts_differ_by_what_the_page_shows_and_by_the_function_that_is_n
 
 
 @pytest.mark.parametrize("name", ["plain.py", "rubric.py"])
-def test_a_script_trains_a_model_of_a_local_folder(name: str, tmp_path: Path, url: str) -> None:
+def test_a_script_trains_a_model_of_a_local_folder(
+    name: str, tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     policy(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
     script = (FOLDER / name).read_text(encoding="utf-8")
     for there, here in (("max_steps=100", "max_steps=1, use_cpu=True"), (ADDRESS, url)):
         assert there in script or (there, name) == (ADDRESS, "plain.py")
         script = script.replace(there, here)
-    run = train(tmp_path, name, script)
+    run = train(capsys, tmp_path, name, script)
     assert "'train_loss'" in run
     assert ("'rubric/pass/arithmetic'" in run) == (name == "rubric.py")
     assert "'rubric/failed_verdicts': '0'" in run or name == "plain.py"
 
 
-def test_the_checkpoint_of_the_best_held_out_reward_is_kept_and_loaded(tmp_path: Path, url: str) -> None:
+def test_the_checkpoint_of_the_best_held_out_reward_is_kept_and_loaded(
+    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = "select_checkpoint.py"
     policy(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
@@ -70,7 +73,7 @@ def test_the_checkpoint_of_the_best_held_out_reward_is_kept_and_loaded(tmp_path:
     for there, here in (("max_steps=100", quick), (ADDRESS, url), ("_steps=10,", "_steps=1,")):
         assert there in script
         script = script.replace(there, here)
-    said = train(tmp_path, name, script)
+    said = train(capsys, tmp_path, name, script)
     states = [json.loads(file.read_text()) for file in (tmp_path / "out").glob("checkpoint-*/trainer_state.json")]
     last = max(states, key=lambda state: state["global_step"])
     evaluated = [one for one in last["log_history"] if "eval_reward" in one]
@@ -88,12 +91,17 @@ def test_the_checkpoint_of_the_best_held_out_reward_is_kept_and_loaded(tmp_path:
     assert loaded != other
 
 
-def train(tmp_path: Path, name: str, script: str) -> str:
-    """Run a script beside the problems, with the model of the folder `model`; what it prints."""
+def train(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, script: str) -> str:
+    """Run a script beside the problems, with the model of the folder `model`; return what it prints.
+
+    It runs in this process, which has imported torch and TRL already.
+    """
     (tmp_path / name).write_text(script, encoding="utf-8")
     (tmp_path / "problems.jsonl").write_bytes((FOLDER / "problems.jsonl").read_bytes())
-    here = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    command, settings = [sys.executable, name, "model"], {"cwd": tmp_path, "env": os.environ | here}
-    run = subprocess.run(command, **settings, capture_output=True, text=True, check=False, timeout=300)
-    assert run.returncode == 0, run.stderr[-3000:]
-    return run.stdout
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setattr(sys, "argv", [name, "model"])
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+        runpy.run_path(name, run_name="__main__")
+    return capsys.readouterr().out
