@@ -12,6 +12,8 @@ from tests.services import decision_clients
 from tests.services.processes import serving
 from trainer_client import Client
 
+pytestmark = [pytest.mark.install, pytest.mark.slow]
+
 SCRIPT = Path(decision_clients.__file__)
 
 PACKAGES = {
@@ -42,7 +44,6 @@ def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return python
 
 
-@pytest.mark.install
 def test_each_client_reads_probabilities_from_the_answers(python: Path, url: str) -> None:
     packages = subprocess.run([str(python), "-m", "pip", "list"], capture_output=True, text=True, check=True).stdout
     clients = ("autorubric", "litellm") if "autorubric" in packages else ("typesafe", "verifiers", "deepeval")
