@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 
+from tests.services.preforked import ForkedProcess
 from trainer_client import Client
 
 _RUNNING = re.compile(r"Adjudge (?:judge )?with .* on (http://127\.0\.0\.1:\d+)")
@@ -20,7 +21,7 @@ _RUNNING = re.compile(r"Adjudge (?:judge )?with .* on (http://127\.0\.0\.1:\d+)"
 class Service:
     """A running service: its address, its process, and what it said so far."""
 
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[str] | ForkedProcess"
     said: list[str] = field(default_factory=list)
     url: str = ""
     listening: threading.Event = field(default_factory=threading.Event)
@@ -61,10 +62,14 @@ def serving(engine: str, *options: str) -> Iterator[Service]:
 @contextmanager
 def listening(*arguments: str, first: str = "", **settings: str) -> Iterator[Service]:
     """A process of `adjudge` that listens, with these settings; it runs the code `first` before anything else."""
-    command = [sys.executable, "-c", f"{first}\nfrom adjudge_services.cli.main import app\napp()", *arguments]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | settings
-    )
+    process: subprocess.Popen[str] | ForkedProcess
+    if first or not hasattr(os, "pidfd_open"):  # macOS has none
+        command = [sys.executable, "-c", f"{first}\nfrom adjudge_services.cli.main import app\napp()", *arguments]
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | settings
+        )
+    else:
+        process = ForkedProcess(arguments, os.environ | settings)
     service = Service(process)
     listener = threading.Thread(target=service.listen)
     listener.start()

@@ -1,0 +1,167 @@
+"""Processes of `adjudge` forked from one that has imported the service: to import it takes 1.8 s of processor time.
+
+`ForkedProcess` is the side of the tests. This module run as a program is the process they are forked from, which reads
+requests from a socket, and ends when its standard input does.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TextIO
+
+PRELOADED = (
+    "adjudge_services.cli.main", "adjudge_services.wiring", "adjudge_services.judge_process", "adjudge_services.worker",
+    "judge_server.engines.scripted", "judge_server.remote", "uvicorn",
+)  # fmt: skip
+LONGEST_REQUEST = 2**20
+
+
+class ForkedProcess:
+    """`adjudge` with these arguments and environment; used like a `subprocess.Popen` whose stderr is a pipe of text."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        reading, writing = os.pipe()
+        request = {"arguments": list(arguments), "environment": dict(environment), "folder": os.getcwd()}
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST_REQUEST)
+        self._connection.connect(str(_start_parent()))
+        socket.send_fds(self._connection, [json.dumps(request).encode()], [writing])
+        os.close(writing)
+        self.stderr: TextIO | None = os.fdopen(reading, encoding="utf-8")
+        self.pid = int(self._connection.recv(100))
+        self._status: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status once the process has ended, negative if a signal ended it."""
+        if self._status is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            self._status = int(self._connection.recv(100))
+            self._connection.close()
+        return self._status
+
+    def poll(self) -> int | None:
+        """Return the exit status, or None while the process runs."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask the process to stop."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.send_signal(signal.SIGKILL)
+
+
+@cache
+def _start_parent() -> Path:
+    """Start the process that the others are forked from, once; return its socket."""
+    folder = tempfile.TemporaryDirectory(prefix="adjudge-preforked-")
+    path = Path(folder.name) / "socket"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    listener.listen(100)
+    command = [sys.executable, "-m", __name__, str(listener.fileno())]
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], cwd=root)
+    listener.close()
+
+    def stop() -> None:
+        assert parent.stdin is not None
+        parent.stdin.close()
+        parent.wait()
+        folder.cleanup()
+
+    atexit.register(stop)
+    return path
+
+
+def _fork_on_request(listener: socket.socket) -> list[str]:
+    """Fork a process for each request and report how it ended; return, in such a process, its arguments."""
+    running: dict[int, tuple[int, socket.socket]] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+        selector.register(listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj == sys.stdin.fileno():
+                    os._exit(0)
+                if key.fileobj is not listener:
+                    pid, connection = running.pop(key.fd)
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    with suppress(OSError), connection:
+                        connection.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+                    continue
+                connection = listener.accept()[0]
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LONGEST_REQUEST)
+                message, (stderr,), _, _ = socket.recv_fds(connection, LONGEST_REQUEST, 1)
+                pid = os.fork()
+                if pid == 0:
+                    connection.close()
+                    for descriptor, (_, other) in running.items():
+                        os.close(descriptor)
+                        other.close()
+                    return _prepare(json.loads(message), stderr)
+                os.close(stderr)
+                connection.send(str(pid).encode())
+                descriptor = os.pidfd_open(pid)
+                running[descriptor] = pid, connection
+                selector.register(descriptor, selectors.EVENT_READ)
+
+
+def _prepare(request: dict[str, object], stderr: int) -> list[str]:
+    """Make this forked process one that might have been started by itself; return its arguments."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for target, source in ((0, nothing), (1, nothing), (2, stderr)):
+        os.dup2(source, target)
+    os.close(stderr)
+    os.close(nothing)
+    arguments, environment, folder = request["arguments"], request["environment"], request["folder"]
+    assert isinstance(arguments, list)
+    assert isinstance(environment, dict)
+    os.chdir(str(folder))
+    os.environ.clear()
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return arguments
+
+
+def main() -> None:
+    """Import, fork as asked, and run `adjudge` in what was forked."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    from adjudge_services.cli.main import app
+
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        arguments = _fork_on_request(listener)
+    sys.argv[1:] = arguments
+    app()
+
+
+if __name__ == "__main__":
+    main()
