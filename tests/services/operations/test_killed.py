@@ -33,7 +33,7 @@ def part_done(client: Client, id_: str) -> set[str]:
 
 
 def held_in_the_middle(running: Cluster, workers: int = 1) -> tuple[Client, str, set[str]]:
-    """An operation of which a part is done, and more is begun and held at the door: client, id, and what is done."""
+    """An operation of which a part is done, and more is begun and held at the proxy: client, id, and what is done."""
     running.proxy.shut_after(PART)
     client = running.start_api()
     for _ in range(workers):
