@@ -1,12 +1,14 @@
 """A publisher that is killed in the middle of its transaction leaves nothing half-written, and no lock behind."""
 
 import asyncio
-import sys
+import os
+import signal
 
 import pytest
 
 from rubric_store import RubricStore
 from tests.rubric_store.examples import rubric
+from tests.services.preforked import start
 
 pytestmark = pytest.mark.faults
 
@@ -19,7 +21,7 @@ from tests.rubric_store.examples import rubric
 url, name, statement = sys.argv[1:]
 
 def stop(*given):
-    print("in the middle", flush=True)
+    print("in the middle", file=sys.stderr, flush=True)
     time.sleep(600)
 
 setattr(queries, statement, stop)
@@ -33,12 +35,12 @@ async def test_a_killed_publisher_leaves_nothing_half_written(migrated_url: str,
     store = RubricStore(migrated_url)
     await store.publish("p1", "old", rubric("Kept."), tags=["kept"])
     before = await store.list("p1")
-    given = ["-c", PUBLISHER, migrated_url, name, statement]
-    publisher = await asyncio.create_subprocess_exec(sys.executable, *given, stdout=asyncio.subprocess.PIPE)
-    assert publisher.stdout is not None
-    assert await publisher.stdout.readline() == b"in the middle\n"
-    publisher.kill()
-    await publisher.communicate()
+    publisher = start([migrated_url, name, statement], os.environ, first=PUBLISHER)
+    assert publisher.stderr is not None
+    with publisher.stderr:
+        assert await asyncio.to_thread(publisher.stderr.readline) == "in the middle\n"
+        publisher.kill()
+        assert publisher.wait(30) == -signal.SIGKILL
     assert await store.list("p1") == before
     assert await store.find("p1", rubric("Never seen.").digest) is None
     assert (await store.list("p1", text="never")).rubrics == ()
