@@ -1,6 +1,7 @@
 """Defences: what deceives is taken away, and nothing is taken from honest text."""
 
 import unicodedata
+from functools import cache
 from typing import Any
 
 import pytest
@@ -70,12 +71,18 @@ def test_honest_text_is_never_changed(text: str) -> None:
     assert normalise(text) == text
 
 
+@cache
+def words_of(script: str) -> st.SearchStrategy[list[str]]:
+    """Words of a script's assigned characters, thousands in some, so that the strategy is made once."""
+    low, high = SCRIPTS[script]
+    letters = [chr(code) for code in range(low, high + 1) if unicodedata.category(chr(code)) != "Cn"]
+    return st.lists(st.text(st.sampled_from(letters), max_size=8), max_size=5)
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 @given(data=st.data())
 def test_words_of_other_scripts_and_symbols_are_never_changed(script: str, data: st.DataObject) -> None:
-    low, high = SCRIPTS[script]
-    letters = [chr(code) for code in range(low, high + 1) if unicodedata.category(chr(code)) != "Cn"]
-    words = data.draw(st.lists(st.text(st.sampled_from(letters), max_size=8), max_size=5))
+    words = data.draw(words_of(script))
     text = data.draw(st.sampled_from([" ", ", ", "\n", " = 2 "])).join(words)
     assert normalise(text) == text
 
