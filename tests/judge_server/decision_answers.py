@@ -86,7 +86,7 @@ def openai(body: dict[str, Any]) -> dict[str, Any]:
     return {"model": MODEL, "answers": answers, "usage": usage}
 
 
-class DecisionLiar:
+class LyingDecisionServer:
     """Answers questions as `answer` does, or with its lie, and remembers the bodies of the requests."""
 
     def __init__(self, answer: Answer = llamacpp) -> None:

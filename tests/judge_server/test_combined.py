@@ -195,7 +195,7 @@ async def test_a_hanging_large_judge_costs_only_what_needs_it() -> None:
     assert [one.kind if isinstance(one, CallFailure) else one.score for one in said] == ["timeout", 0.0, 1.0, 0.0]
 
 
-class Away(LocalExecutor):
+class UnavailableExecutor(LocalExecutor):
     """An executor whose judge is lost: whatever is asked, it is not there."""
 
     error: Exception = NotReady("no judge is available")
@@ -205,9 +205,9 @@ class Away(LocalExecutor):
         raise self.error
 
 
-async def lost(name: str, error: Exception = Away.error) -> Judge:
+async def lost(name: str, error: Exception = UnavailableExecutor.error) -> Judge:
     """A judge that was there when the service started, and is lost now."""
-    executor = Away(named(name, RecordingScript()))
+    executor = UnavailableExecutor(named(name, RecordingScript()))
     executor.error = error
     made = Judge(executor, MemoryCache(), FENCE)
     await made.start()

@@ -13,7 +13,17 @@ from judge_server.errors import EngineNotReady, EngineStartError, InvalidRequest
 from judge_server.judging.questions import JudgingConfig
 from judge_server.ports import Batch, Call, CallFailure, LabelChoice, Option, Reply, TokenChoice
 from tests.judge_server import support
-from tests.judge_server.decision_answers import MASS, MODEL, YES, DecisionLiar, llamacpp, openai, sglang, shares, vllm
+from tests.judge_server.decision_answers import (
+    MASS,
+    MODEL,
+    YES,
+    LyingDecisionServer,
+    llamacpp,
+    openai,
+    sglang,
+    shares,
+    vllm,
+)
 from tests.judge_server.engines import YES_NO, answers, asked, failures, replies
 
 GRADES = TokenChoice(tuple([Option(str(grade), (str(grade),), f"level {grade}") for grade in range(5)]))
@@ -23,9 +33,11 @@ DIALECTS = {"llamacpp": llamacpp, "vllm": vllm, "sglang": sglang, "openai": open
 
 
 @asynccontextmanager
-async def served(dialect: str = "llamacpp", **options: Any) -> AsyncIterator[tuple[DecisionLiar, SystemOneEngine]]:
+async def served(
+    dialect: str = "llamacpp", **options: Any
+) -> AsyncIterator[tuple[LyingDecisionServer, SystemOneEngine]]:
     """A server of the dialect, and a started engine over it."""
-    server = DecisionLiar(DIALECTS[dialect])
+    server = LyingDecisionServer(DIALECTS[dialect])
     route = "decisions" if dialect == "openai" else "systemone"
     query = "&".join(f"{name}={value}" for name, value in options.items())
     engine = engine_from_url(f"systemone+{await server.start()}/v1/{route}?{query}", api_key="k")
@@ -162,7 +174,7 @@ async def test_an_answer_that_cannot_be_is_a_failure_and_never_a_zero(name: str)
 
 
 async def test_a_server_without_decisions_is_refused_at_the_start() -> None:
-    server = DecisionLiar()
+    server = LyingDecisionServer()
     root = await server.start()
     server.lie = 501, b'{"error": {"message": "This model is not a decision model"}}', {}
     engine = SystemOneEngine(f"{root}/v1/systemone")

@@ -20,7 +20,7 @@ from trainer_client.wire import RewardRequest
 TWELVE = criteria(*[f"Part {n} holds." for n in range(12)])
 
 
-class Mortal(ScriptedEngine):
+class EngineDyingMidBatch(ScriptedEngine):
     """Answers each batch up to its half, then keeps it in flight until it dies; from then on every call fails."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ async def test_an_engine_that_dies_with_500_calls_in_flight_costs_those_and_no_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
-    engine = Mortal()
+    engine = EngineDyingMidBatch()
     made = await judge(engine, queue_calls=10_000)
     asked = plans(made, *[f"response {n}" for n in range(84)], of=TWELVE)
     working = asyncio.create_task(made.outcomes(asked, await deadline_after()))
@@ -81,7 +81,7 @@ async def test_an_engine_that_dies_with_500_calls_in_flight_costs_those_and_no_o
 
 async def test_no_reward_is_made_of_what_an_engine_failed_when_it_died(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
-    engine = Mortal()
+    engine = EngineDyingMidBatch()
     engine.dead.set()
     scorer = Scorer(await judge(engine), None)  # type: ignore[arg-type]
     group = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No."]}

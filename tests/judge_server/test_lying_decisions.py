@@ -24,7 +24,7 @@ from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
 from tests.hypothesis_examples import examples
 from tests.judge_server import support
-from tests.judge_server.decision_answers import MODEL, YES, DecisionLiar, Raw, openai, systemone
+from tests.judge_server.decision_answers import MODEL, YES, LyingDecisionServer, Raw, openai, systemone
 from tests.judge_server.test_lying_engine import CRITERIA, check, encoded, junk, sent, set_at, strange
 
 ASKED = {
@@ -109,10 +109,10 @@ def lies(draw: st.DrawFn) -> tuple[str, str, Raw]:
     return dialect, protocol, sent(body)
 
 
-class LiarService:
+class LyingDecisionService:
     """A service with two judges, one for each dialect of its server."""
 
-    def __init__(self, http: httpx2.AsyncClient, servers: dict[str, DecisionLiar]) -> None:
+    def __init__(self, http: httpx2.AsyncClient, servers: dict[str, LyingDecisionServer]) -> None:
         self.http = http
         self.servers = servers
         self.asked = 0
@@ -132,10 +132,10 @@ class LiarService:
         return await self.http.post("/v1/rewards", json=body, timeout=30)
 
 
-async def serving(url: str) -> AsyncGenerator[LiarService]:
+async def serving(url: str) -> AsyncGenerator[LyingDecisionService]:
     """A service in front of two servers of decisions."""
     async with AsyncExitStack() as stack:
-        servers = {"systemone": DecisionLiar(), "decisions": DecisionLiar(openai)}
+        servers = {"systemone": LyingDecisionServer(), "decisions": LyingDecisionServer(openai)}
         judges = {}
         for dialect, server in servers.items():
             engine = SystemOneEngine(f"{await server.start()}/v1/{dialect}", timeout_s=5.0)
@@ -147,7 +147,7 @@ async def serving(url: str) -> AsyncGenerator[LiarService]:
         service = Service(rubrics=store, judges=judges, names=tuple(judges))
         transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
         http = await stack.enter_async_context(httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test"))
-        yield LiarService(http, servers)
+        yield LyingDecisionService(http, servers)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def loop() -> Iterator[asyncio.Runner]:
 @pytest.fixture(scope="module")
 def service(
     loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory, new_sqlite: NewSQLite
-) -> Iterator[LiarService]:
+) -> Iterator[LyingDecisionService]:
     """A service that asks liars."""
     made = serving(new_sqlite(tmp_path_factory.mktemp("decisions") / "adjudge.db"))
     with pytest.MonkeyPatch.context() as patched:
@@ -184,7 +184,7 @@ def impossible(dialect: str, protocol: str, body: bytes) -> bool:
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(lies())
 def test_no_lie_makes_a_reward_of_a_failed_verdict_or_costs_another_request(
-    loop: asyncio.Runner, service: LiarService, told: tuple[str, str, Raw]
+    loop: asyncio.Runner, service: LyingDecisionService, told: tuple[str, str, Raw]
 ) -> None:
     dialect, protocol, lie = told
     answered = loop.run(service.score(dialect, protocol, lie))

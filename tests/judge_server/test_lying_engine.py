@@ -159,7 +159,7 @@ judging = st.sampled_from(
 )
 
 
-class Liar:
+class LyingChatServer:
     """Answers chats with its lie, and honestly where it has none."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class ServiceUnderTest:
     """A service in front of a liar, and how many verdicts it was asked for."""
 
     http: httpx2.AsyncClient
-    liar: Liar
+    liar: LyingChatServer
     asked: list[str] = field(default_factory=list, repr=False)
     verdicts: int = 0
 
@@ -229,7 +229,7 @@ class ServiceUnderTest:
 async def serving(folder: Path, url: str) -> AsyncGenerator[ServiceUnderTest]:
     """A service with a database and a spool of its own."""
     async with AsyncExitStack() as stack:
-        liar = Liar()
+        liar = LyingChatServer()
         engine = OpenAIEngine(await liar.start(), timeout_s=5.0)
         stack.push_async_callback(liar.close)
         judge = await support.judge(engine)  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ UNITS = {
 }
 
 
-class Lag:
+class EventLoopLag:
     """For how long the event loop comes to nothing else: the worst since it was asked for last.
 
     In seconds of the processor that the process uses meanwhile, in whatever thread: of wall-clock time, other processes
@@ -124,7 +124,7 @@ TAKING = [
 
 @pytest.mark.parametrize(("method", "path"), TAKING, ids=str)
 async def test_whatever_its_size_a_body_is_answered_and_in_few_words(serve: Serve, method: str, path: str) -> None:
-    http, lag = await serve(queue_calls=50_000), Lag()
+    http, lag = await serve(queue_calls=50_000), EventLoopLag()
     watching = asyncio.create_task(lag.watch())
     worst: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
     at = path.replace("{name}", "team/a").replace("{alias}", "production").replace("{reference}", "team/a")

@@ -56,7 +56,7 @@ async def test_a_caller_who_sends_a_byte_now_and_then_is_given_up_too() -> None:
 
 async def test_a_body_that_is_large_has_as_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "MIN_BYTES_PER_SECOND", 1)
-    pieces = [(0.02, b"a" * 100)] * 20  # twice as long as the patience, and fast enough
+    pieces = [(0.02, b"a" * 100)] * 20  # twice as long as the timeout, and fast enough
     assert len(await body_of(Sender(*pieces), max_bytes=10_000)) == 2000
 
 

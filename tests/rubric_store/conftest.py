@@ -7,7 +7,7 @@ import pytest
 
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
-from tests.rubric_store.operation_rows import KeptOperations
+from tests.rubric_store.operation_rows import FixedClockOperations
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -41,8 +41,8 @@ async def store(migrated_url: str) -> AsyncIterator[RubricStore]:
 
 
 @pytest.fixture
-async def kept(migrated_url: str) -> AsyncIterator[KeptOperations]:
+async def kept(migrated_url: str) -> AsyncIterator[FixedClockOperations]:
     """No operations yet, in a store whose clock stands still."""
-    opened = KeptOperations(migrated_url)
+    opened = FixedClockOperations(migrated_url)
     yield opened
     await opened.close()

@@ -37,19 +37,19 @@ def recorded() -> Iterator[list[str]]:
         event.remove(Engine, "before_cursor_execute", note)
 
 
-def not_borne(statements: list[str]) -> list[str]:
+def find_breaking_statements(statements: list[str]) -> list[str]:
     """Those of a migration's statements that code of before might not bear."""
     own: set[str] = set(_BOOKKEEPING)
     found = []
     for statement in statements:
         if created := _CREATED.match(statement):
             own.add(created["table"])
-        elif not (_HARMLESS.match(statement) or _borne(statement, own)):
+        elif not (_HARMLESS.match(statement) or _is_compatible(statement, own)):
             found.append(statement)
     return found
 
 
-def _borne(statement: str, own: set[str]) -> bool:
+def _is_compatible(statement: str, own: set[str]) -> bool:
     if index := _INDEX.match(statement):
         return index["table"] in own or not index["unique"]
     if added := _COLUMN.match(statement):
@@ -72,6 +72,6 @@ def undeclared(url: str, after: str) -> dict[str, list[str]]:
     for before, step in zip(known[places[after] :], known[places[after] + 1 :], strict=False):
         with recorded() as sent:
             migrations.upgrade(url, step.revision)
-        if step.works_from == before.works_from and (wrong := not_borne(sent)):
+        if step.works_from == before.works_from and (wrong := find_breaking_statements(sent)):
             found[step.revision] = wrong
     return found

@@ -20,7 +20,7 @@ LEASE_S = 60.0
 SUBMISSION = Submission("key", b"what was asked for")
 
 
-class KeptOperations(SQLOperations):
+class FixedClockOperations(SQLOperations):
     """Operations in a database whose clock stands at `at`, whatever the clocks of those who ask say."""
 
     def __init__(self, url: str) -> None:
@@ -45,7 +45,7 @@ def outcome(*results: Any, calls: int = 5) -> ChunkOutcome:
     return ChunkOutcome([{"result": one} for one in results], Usage(judge_calls=calls, seconds_judging=0.5))
 
 
-async def claimed(store: KeptOperations, chunk: int, owner: str = "w", at: float | None = None) -> LeasedChunk:
+async def claimed(store: FixedClockOperations, chunk: int, owner: str = "w", at: float | None = None) -> LeasedChunk:
     """A chunk of `op-1`, claimed, so many seconds after `NOW` where that is given."""
     if at is not None:
         store.at = later(at)

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from rubric_store import RubricStore, SQLLedger, SQLOperations, migrations
-from rubric_store import database as patience
+from rubric_store import database as store_database
 from rubric_store.database import libpq_timeouts
 from rubric_store.ledger import store as ledger_module
 from rubric_store.rubrics import store
@@ -44,9 +44,9 @@ def postgres() -> Iterator[PostgresProcess]:
 
 @pytest.fixture
 def url(postgres: PostgresProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A migrated database whose clients have little patience."""
+    """A migrated database whose clients have short timeouts."""
     monkeypatch.setattr(store, "READ_TIMEOUT_S", LIMIT_S)
-    monkeypatch.setattr(patience, "STATEMENT_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr(store_database, "STATEMENT_TIMEOUT_S", LIMIT_S)
     monkeypatch.setattr(ledger_module, "_READ_TIMEOUT_S", LIMIT_S)
     monkeypatch.setattr(ledger_module, "_WRITE_TIMEOUT_S", LIMIT_S)
     with scratch_database(postgres.url) as database, ExitStack() as closing:
@@ -102,7 +102,7 @@ async def test_whoever_asks_a_database_that_hangs_is_told_that_it_is_away(
 async def test_a_read_whose_end_the_database_does_not_acknowledge_takes_no_longer_than_one_without_an_answer(
     postgres: PostgresProcess, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "STATEMENT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(store_database, "STATEMENT_TIMEOUT_S", 60.0)
     rubrics, _, _ = parts
 
     async def read() -> None:

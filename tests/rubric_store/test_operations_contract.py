@@ -12,7 +12,7 @@ from tests.rubric_store.operation_rows import (
     LEASE_S,
     NOW,
     SUBMISSION,
-    KeptOperations,
+    FixedClockOperations,
     claimed,
     later,
     new,
@@ -23,7 +23,7 @@ from trainer_client.wire.operations import ChunkOutcome, ChunkRef, Submission
 from trainer_client.wire.usage import Usage
 
 
-async def test_an_operation_is_kept_with_its_chunks_and_found_in_its_project_only(kept: KeptOperations) -> None:
+async def test_an_operation_is_kept_with_its_chunks_and_found_in_its_project_only(kept: FixedClockOperations) -> None:
     made = await kept.create(new())
     assert (made.state, made.revision, made.request, made.progress.total) == ("queued", 1, {"run": "r"}, 6)
     assert await kept.get("p", "op-1") == made
@@ -33,7 +33,7 @@ async def test_an_operation_is_kept_with_its_chunks_and_found_in_its_project_onl
     assert (work.body, work.inputs, work.attempt) == ({"numbers": [1], "text": "\0 and \U0001f600"}, 3, 1)
 
 
-async def test_lists_have_the_newest_first_and_only_the_projects_own(kept: KeptOperations) -> None:
+async def test_lists_have_the_newest_first_and_only_the_projects_own(kept: FixedClockOperations) -> None:
     for number in range(3):
         await kept.create(new(f"op-{number}", created=number))
     await kept.create(new("op-9", project_id="q"))
@@ -48,7 +48,7 @@ async def test_lists_have_the_newest_first_and_only_the_projects_own(kept: KeptO
             await kept.list("p", 2, wrong)
 
 
-async def test_lists_leave_out_requests_that_are_large_packed_or_not(kept: KeptOperations) -> None:
+async def test_lists_leave_out_requests_that_are_large_packed_or_not(kept: FixedClockOperations) -> None:
     noise = random.Random(1)
     requests: list[Any] = [
         {"run": "r" * (database.MAX_LISTED_BYTES - len('{"run":""}'))},
@@ -64,7 +64,7 @@ async def test_lists_leave_out_requests_that_are_large_packed_or_not(kept: KeptO
     assert [one.request for one in whole if one is not None] == requests
 
 
-async def test_the_same_submission_makes_one_operation_and_other_content_is_refused(kept: KeptOperations) -> None:
+async def test_the_same_submission_makes_one_operation_and_other_content_is_refused(kept: FixedClockOperations) -> None:
     first = await kept.create(new(submission=SUBMISSION))
     split_otherwise = new("op-2", chunks=3, submission=SUBMISSION, request={"rubric": "team/primes@2"})
     assert await kept.create(split_otherwise) == first
@@ -75,7 +75,7 @@ async def test_the_same_submission_makes_one_operation_and_other_content_is_refu
     assert len(await kept.take_due(100, lost_after_s=60)) == 2 + 2
 
 
-async def test_what_a_submission_made_is_found_as_it_stands(kept: KeptOperations) -> None:
+async def test_what_a_submission_made_is_found_as_it_stands(kept: FixedClockOperations) -> None:
     assert await kept.find_submission("p", SUBMISSION) is None
     await kept.create(new())
     await kept.create(new("op-2", submission=SUBMISSION))
@@ -86,13 +86,13 @@ async def test_what_a_submission_made_is_found_as_it_stands(kept: KeptOperations
         await kept.find_submission("p", Submission("key", b"something else"))
 
 
-async def test_of_submissions_at_the_same_time_one_is_made(kept: KeptOperations) -> None:
+async def test_of_submissions_at_the_same_time_one_is_made(kept: FixedClockOperations) -> None:
     made = await asyncio.gather(*(kept.create(new(f"op-{n}", submission=SUBMISSION)) for n in range(8)))
     assert len({one.id for one in made}) == 1
     assert len(await kept.take_due(100, lost_after_s=60)) == 2
 
 
-async def test_results_are_numbered_as_they_were_made_and_pages_lose_none(kept: KeptOperations) -> None:
+async def test_results_are_numbered_as_they_were_made_and_pages_lose_none(kept: FixedClockOperations) -> None:
     await kept.create(new(chunks=3))
     seen: list[Any] = []
     after = 0
@@ -110,7 +110,7 @@ async def test_results_are_numbered_as_they_were_made_and_pages_lose_none(kept: 
 
 
 async def test_pages_of_large_results_are_shorter_and_lose_none(
-    kept: KeptOperations, monkeypatch: pytest.MonkeyPatch
+    kept: FixedClockOperations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = random.Random(1)
     texts = ["".join(noise.choices("0123456789abcdef", k=size)) for size in (9000, 900, 900, 900, 900, 9000, 9, 9)]
@@ -129,7 +129,7 @@ async def test_pages_of_large_results_are_shorter_and_lose_none(
     assert [text for page in pages for text in page] == texts
 
 
-async def test_how_an_operation_stands_is_told_without_all_of_it(kept: KeptOperations) -> None:
+async def test_how_an_operation_stands_is_told_without_all_of_it(kept: FixedClockOperations) -> None:
     assert await kept.get_state("p", "op-1") is None
     await kept.create(new())
     assert await kept.get_state("p", "op-1") == (1, "queued")
@@ -138,7 +138,7 @@ async def test_how_an_operation_stands_is_told_without_all_of_it(kept: KeptOpera
     assert await kept.get_state("p", "op-1") == (2, "cancelled")
 
 
-async def test_an_operation_ends_with_its_last_chunk(kept: KeptOperations) -> None:
+async def test_an_operation_ends_with_its_last_chunk(kept: FixedClockOperations) -> None:
     await kept.create(new())
     assert (await state_of(kept)).started_at is None
     first = await claimed(kept, 0, at=1)
@@ -156,7 +156,7 @@ async def test_an_operation_ends_with_its_last_chunk(kept: KeptOperations) -> No
     assert done.revision > running.revision
 
 
-async def test_another_try_does_only_what_is_not_done(kept: KeptOperations) -> None:
+async def test_another_try_does_only_what_is_not_done(kept: FixedClockOperations) -> None:
     await kept.create(new())
     await kept.complete(await claimed(kept, 0), outcome("a"))
     await kept.fail(await claimed(kept, 1), "no such rubric")
@@ -174,7 +174,7 @@ async def test_another_try_does_only_what_is_not_done(kept: KeptOperations) -> N
     assert (done.state, done.tries) == ("done", 2)
 
 
-async def test_cancelling_takes_chunks_from_their_workers(kept: KeptOperations) -> None:
+async def test_cancelling_takes_chunks_from_their_workers(kept: FixedClockOperations) -> None:
     await kept.create(new(chunks=3))
     await kept.complete(await claimed(kept, 0), outcome("a"))
     work = await claimed(kept, 1)
@@ -195,7 +195,7 @@ async def test_cancelling_takes_chunks_from_their_workers(kept: KeptOperations) 
     assert (await claimed(kept, 1)).attempt == 1
 
 
-async def test_the_chunk_that_finishes_comes_after_all_others(kept: KeptOperations) -> None:
+async def test_the_chunk_that_finishes_comes_after_all_others(kept: FixedClockOperations) -> None:
     await kept.create(new(has_final_chunk=True))
     last = ChunkRef("p", "op-1", 2)
     await kept.complete(await claimed(kept, 0), outcome("a"))
@@ -209,7 +209,7 @@ async def test_the_chunk_that_finishes_comes_after_all_others(kept: KeptOperatio
     assert (done.state, done.summary) == ("done", {"kappa": 0.5})
 
 
-async def test_an_operation_with_a_failed_chunk_is_not_finished(kept: KeptOperations) -> None:
+async def test_an_operation_with_a_failed_chunk_is_not_finished(kept: FixedClockOperations) -> None:
     await kept.create(new(has_final_chunk=True))
     await kept.fail(await claimed(kept, 0), "no")
     await kept.complete(await claimed(kept, 1), outcome("b"))
@@ -221,7 +221,7 @@ async def test_an_operation_with_a_failed_chunk_is_not_finished(kept: KeptOperat
     assert (await state_of(kept)).state == "done"
 
 
-async def test_what_has_expired_is_deleted_whole(kept: KeptOperations) -> None:
+async def test_what_has_expired_is_deleted_whole(kept: FixedClockOperations) -> None:
     await kept.create(new(chunks=1))
     await kept.create(new("op-2", chunks=1))
     await kept.complete(await claimed(kept, 0), outcome("a"))

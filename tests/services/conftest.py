@@ -42,6 +42,6 @@ def service(data_dir: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def network() -> Iterator[NamespaceNetwork]:
-    """A router without islands."""
+    """A router without namespaces."""
     with open_network() as made:
         yield made

@@ -115,7 +115,7 @@ def shown(url: URL) -> str:
 
 
 def connections(pid: int, namespace: NetworkNamespace) -> int:
-    """How many connections to an island a process of this host takes for alive."""
+    """How many connections to a namespace a process of this host takes for alive."""
     found = psutil.Process(pid).net_connections("tcp4")
     return sum(one.status == psutil.CONN_ESTABLISHED and one.raddr.ip == namespace.address for one in found)
 

@@ -10,7 +10,7 @@ from trainer_client import Client, NotReady
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-IMPATIENT = "from judge_server.remote import executor\nexecutor.RETRY_WINDOW_S = 0.5"
+SHORT_RETRY_WINDOW = "from judge_server.remote import executor\nexecutor.RETRY_WINDOW_S = 0.5"
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 
 
@@ -27,7 +27,7 @@ def test_an_api_that_has_found_a_judge_stays_in_use_without_and_refuses_only_wha
     port = unused_port()
     url = ("--judge", f"http://127.0.0.1:{port}")
     with (
-        listening("api", "--port", "0", *url, first=IMPATIENT, ADJUDGE_DATA_DIR=str(tmp_path / "api")) as api,
+        listening("api", "--port", "0", *url, first=SHORT_RETRY_WINDOW, ADJUDGE_DATA_DIR=str(tmp_path / "api")) as api,
         Client(api.url, retries=0) as client,
     ):
         assert get(api, "/readyz?only=replica").status_code == 503

@@ -29,7 +29,7 @@ GROUPS = 48
 LESS = CRITERIA[:2]
 
 
-class Kept(Protocol):
+class BackedUpDatabase(Protocol):
     """A database that is backed up, and its settings; `restore` gives those of a new one with what the file holds."""
 
     settings: dict[str, str]
@@ -39,7 +39,7 @@ class Kept(Protocol):
     def restore(self, file: Path) -> dict[str, str]: ...
 
 
-class KeptInSQLite:
+class BackedUpSQLite:
     """A file in the data folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -57,7 +57,7 @@ class KeptInSQLite:
         return {"ADJUDGE_DATA_DIR": str(self._new)}
 
 
-class KeptInPostgreSQL:
+class BackedUpPostgreSQL:
     """A database of a server that has another one, which is empty."""
 
     def __init__(self, folder: Path, lost: URL, fresh: URL) -> None:
@@ -88,16 +88,16 @@ def shown(url: URL, driver: str = "postgresql+psycopg") -> str:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BackedUpDatabase]:
     """A database of each kind, with the newest schema."""
     (tmp_path / "lost").mkdir()
     if request.param == "sqlite":
-        yield KeptInSQLite(tmp_path)
+        yield BackedUpSQLite(tmp_path)
         return
     server: URL = request.getfixturevalue("postgres_server")
     with scratch_database(server) as lost, scratch_database(server) as fresh:
         migrations.upgrade(shown(lost))
-        yield KeptInPostgreSQL(tmp_path, lost, fresh)
+        yield BackedUpPostgreSQL(tmp_path, lost, fresh)
 
 
 def said(settings: dict[str, str], *arguments: str) -> str:
@@ -136,7 +136,9 @@ def wait_until_written(url: str, uses: int, key: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_service_on_a_restored_backup_goes_on_from_the_moment_it_was_made(kept: Kept, tmp_path: Path) -> None:
+def test_a_service_on_a_restored_backup_goes_on_from_the_moment_it_was_made(
+    kept: BackedUpDatabase, tmp_path: Path
+) -> None:
     rules = {"ADJUDGE_KEYS": "required", "ADJUDGE_CHUNK_LEASE_S": "1.5"}
     lost = RestartableService(tmp_path / "lost", ENGINE, **kept.settings | rules)
     key = new_key(kept.settings)

@@ -117,7 +117,7 @@ INEQUALITIES = {
     "a judge that hangs is found in time to ask another": (HANG_FOUND_S + executor.RETRY_WINDOW_S, DEADLINE_S),
     "a host that is gone is found before a deadline": (connection.DEAD_PEER_TIMEOUT_S, DEADLINE_S),
     "calls are held for less than a deadline": (call_runner.MAX_HOLD_S, DEADLINE_S),
-    "a judge that is back is asked before patience ends": (
+    "a judge that is back is asked before the retry window ends": (
         default(Pool, "pause_s") + default(Pool, "interval_s"),
         executor.RETRY_WINDOW_S,
     ),
@@ -128,7 +128,7 @@ INEQUALITIES = {
         service.DISPATCH_INTERVAL_S + 2 * queues.BROKER_CONNECT_TIMEOUT_S + queues.BROKER_SOCKET_TIMEOUT_S,
         queues.RESPONDING_WINDOW_S,
     ),
-    "a worker is deaf only after TCP had its chance": (
+    "a worker is stalled only after TCP had its chance": (
         HOST_GONE_S + queues.BROKER_CONNECT_TIMEOUT_S + queues.BROKER_SOCKET_TIMEOUT_S,
         queues.STALLED_AFTER_S,
     ),

@@ -17,7 +17,7 @@ from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
 from rubric_store.operations import SQLOperations
 from tests.fixtures.ports import unused_port
-from tests.judge_server.decision_answers import Answer, DecisionLiar, llamacpp, vllm
+from tests.judge_server.decision_answers import Answer, LyingDecisionServer, llamacpp, vllm
 from tests.services.operations.cluster import Broker
 from tests.services.processes import listening
 from trainer_client import Client
@@ -104,7 +104,7 @@ def test_off_loopback_a_key_must_be_there(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_decision_model_is_asked_and_its_choice_mass_may_be_unknown() -> None:
     async def asked(answer: Answer) -> str:
-        server = DecisionLiar(answer)
+        server = LyingDecisionServer(answer)
         url = f"systemone+{await server.start()}"
         try:
             return await doctor._judge(Settings(engine_url=url))

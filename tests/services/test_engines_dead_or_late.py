@@ -15,7 +15,7 @@ from trainer_client import Client
 
 pytestmark = pytest.mark.faults
 
-MORTAL = """
+DYING_ENGINE = """
 import os
 from judge_server.engines.scripted import ScriptedEngine
 dead = lambda: os.path.exists(os.environ["DEATH"])
@@ -60,7 +60,7 @@ def test_a_process_whose_engine_has_died_for_good_ends_and_says_why(command: str
     death = tmp_path / "death"
     mortal = ("--port", "0", "--engine", "scripted://yes")
     with (
-        listening(command, *mortal, first=MORTAL, DEATH=str(death)) as process,
+        listening(command, *mortal, first=DYING_ENGINE, DEATH=str(death)) as process,
         Client(process.url) as client,
     ):
         process.wait_until_ready(client)

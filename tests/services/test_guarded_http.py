@@ -1,6 +1,6 @@
 """Callers who send slowly, too much, or nothing, and callers who read nothing: they cost little and are hung up on.
 
-Raw sockets against a real `adjudge serve`, which is given little patience.
+Raw sockets against a real `adjudge serve`, whose timeouts are short.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from trainer_client import Client
 
 pytestmark = pytest.mark.processes
 
-PATIENCE_S = 1.0
+CLIENT_TIMEOUT_S = 1.0
 HEAD = b"POST /v1/rewards HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def short_timeout_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service that waits for a caller no longer than a second."""
     folder: Path = tmp_path_factory.mktemp("data")
     with listening(
@@ -38,7 +38,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         "--engine",
         "scripted://hash",
         ADJUDGE_DATA_DIR=str(folder),
-        ADJUDGE_CLIENT_TIMEOUT_S=str(PATIENCE_S),
+        ADJUDGE_CLIENT_TIMEOUT_S=str(CLIENT_TIMEOUT_S),
     ) as running:
         yield running
 
@@ -91,8 +91,8 @@ def problem_of(answer: bytes, status: int) -> dict[str, Any]:
     return problem
 
 
-def test_a_head_that_never_ends_is_given_up_with_a_problem(impatient: Service) -> None:
-    with connected(impatient) as connection:
+def test_a_head_that_never_ends_is_given_up_with_a_problem(short_timeout_service: Service) -> None:
+    with connected(short_timeout_service) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         problem = problem_of(answer_of(connection), 408)
     assert problem["type"] == "urn:adjudge:too-slow"
@@ -100,8 +100,8 @@ def test_a_head_that_never_ends_is_given_up_with_a_problem(impatient: Service) -
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"\r\n\r\n"])
-def test_a_connection_on_which_no_request_begins_is_closed(impatient: Service, sent: bytes) -> None:
-    with connected(impatient) as connection:
+def test_a_connection_on_which_no_request_begins_is_closed(short_timeout_service: Service, sent: bytes) -> None:
+    with connected(short_timeout_service) as connection:
         connection.sendall(sent)
         assert answer_of(connection) == b""
 
@@ -111,7 +111,7 @@ def drip(connection: socket.socket, piece: bytes) -> bytes:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         for _ in range(200):
             connection.sendall(piece)
-            time.sleep(PATIENCE_S / 10)
+            time.sleep(CLIENT_TIMEOUT_S / 10)
             connection.settimeout(0.01)
             with contextlib.suppress(TimeoutError, BlockingIOError):
                 if said := connection.recv(65536):
@@ -122,14 +122,14 @@ def drip(connection: socket.socket, piece: bytes) -> bytes:
     return b""
 
 
-def test_a_head_that_comes_byte_by_byte_is_given_up_all_the_same(impatient: Service) -> None:
-    with connected(impatient) as connection:
+def test_a_head_that_comes_byte_by_byte_is_given_up_all_the_same(short_timeout_service: Service) -> None:
+    with connected(short_timeout_service) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         problem_of(drip(connection, b"a"), 408)
 
 
-def test_line_ends_do_not_keep_a_connection_open(impatient: Service) -> None:
-    with connected(impatient) as connection:
+def test_line_ends_do_not_keep_a_connection_open(short_timeout_service: Service) -> None:
+    with connected(short_timeout_service) as connection:
         healthy(connection)
         assert drip(connection, b"\r\n") == b""
         assert answer_of(connection) == b""
@@ -138,22 +138,24 @@ def test_line_ends_do_not_keep_a_connection_open(impatient: Service) -> None:
 @pytest.mark.parametrize("framing", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n"])
 @pytest.mark.parametrize("piece", [b"", b" "])
 def test_a_body_that_comes_too_slowly_is_given_up_with_a_problem(
-    impatient: Service, framing: bytes, piece: bytes
+    short_timeout_service: Service, framing: bytes, piece: bytes
 ) -> None:
-    with connected(impatient) as connection:
+    with connected(short_timeout_service) as connection:
         connection.sendall(HEAD + framing + b"{")
         problem = problem_of(drip(connection, piece) if piece else answer_of(connection), 408)
     assert problem["type"] == "urn:adjudge:too-slow"
 
 
-def test_fifty_slow_callers_keep_nobody_from_being_served_and_are_all_hung_up_on(impatient: Service) -> None:
+def test_fifty_slow_callers_keep_nobody_from_being_served_and_are_all_hung_up_on(
+    short_timeout_service: Service,
+) -> None:
     with contextlib.ExitStack() as closing:
-        slow = [closing.enter_context(connected(impatient)) for _ in range(50)]
+        slow = [closing.enter_context(connected(short_timeout_service)) for _ in range(50)]
         for connection in slow:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         with httpx2.Client() as client:
             for _ in range(5):
-                assert client.get(impatient.url + "/healthz", timeout=30).status_code == 200
+                assert client.get(short_timeout_service.url + "/healthz", timeout=30).status_code == 200
         for connection in slow:
             problem_of(answer_of(connection), 408)
 
@@ -175,9 +177,9 @@ def test_fifty_slow_callers_keep_nobody_from_being_served_and_are_all_hung_up_on
     ids=["path", "query", "headers", "header", "endless header", "endless name", "nonsense", "space", "both", "two"],
 )
 def test_a_head_that_is_too_large_or_no_http_is_refused_with_a_problem(
-    impatient: Service, head: bytes, status: int
+    short_timeout_service: Service, head: bytes, status: int
 ) -> None:
-    with connected(impatient) as connection:
+    with connected(short_timeout_service) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(head)
         said = answer_of(connection)
@@ -189,46 +191,46 @@ CHUNKED = b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer
 JSON = b"Content-Type: application/json\r\n"
 
 
-def test_a_trailer_counts_as_no_header(impatient: Service) -> None:
+def test_a_trailer_counts_as_no_header(short_timeout_service: Service) -> None:
     trailer = b"1\r\n{\r\n1\r\n}\r\n0\r\n%s\r\n" % (JSON + b"X-Request-Id: from-the-trailer\r\n")
-    with connected(impatient) as connection:
+    with connected(short_timeout_service) as connection:
         connection.sendall(CHUNKED % b"/v1/rewards" + b"Trailer: Content-Type\r\n\r\n" + trailer)
         said = answer_of(connection)
     assert b"from-the-trailer" not in said
     head, _, body = said.partition(b"\r\n\r\n")
-    without = httpx2.post(impatient.url + "/v1/rewards", content=b"{}")
+    without = httpx2.post(short_timeout_service.url + "/v1/rewards", content=b"{}")
     assert head.startswith(b"HTTP/1.1 %d " % without.status_code)
     assert json.loads(body)["detail"] == without.json()["detail"]
 
 
 @pytest.mark.parametrize("lines", [MAX_HEADERS + 1, 10 * MAX_HEADERS])
-def test_a_trailer_without_end_is_refused(impatient: Service, lines: int) -> None:
-    with connected(impatient) as connection:
+def test_a_trailer_without_end_is_refused(short_timeout_service: Service, lines: int) -> None:
+    with connected(short_timeout_service) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(CHUNKED % b"/v1/rewards" + JSON + b"\r\n1\r\n{\r\n0\r\n" + b"A: b\r\n" * lines)
         problem_of(answer_of(connection), 431)
 
 
-def test_a_head_and_a_query_within_the_limits_are_served(impatient: Service) -> None:
+def test_a_head_and_a_query_within_the_limits_are_served(short_timeout_service: Service) -> None:
     with httpx2.Client() as client:
         headers = {f"X-{number}": "a" * 500 for number in range(MAX_HEADERS - 10)}
-        answer = client.get(impatient.url + "/healthz?" + "a" * (MAX_TARGET_BYTES - 100), headers=headers)
+        answer = client.get(short_timeout_service.url + "/healthz?" + "a" * (MAX_TARGET_BYTES - 100), headers=headers)
     assert answer.status_code == 200
 
 
-def test_a_caller_who_does_not_read_is_hung_up_on(impatient: Service) -> None:
+def test_a_caller_who_does_not_read_is_hung_up_on(short_timeout_service: Service) -> None:
     request = b"GET /static-offline-docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with connected(impatient, SO_RCVBUF=4096) as connection:
+    with connected(short_timeout_service, SO_RCVBUF=4096) as connection:
         connection.sendall(request * 20)
-        time.sleep(PATIENCE_S * 3)
+        time.sleep(CLIENT_TIMEOUT_S * 3)
         read = answer_of(connection)
-    whole = len(httpx2.get(impatient.url + "/static-offline-docs/swagger-ui-bundle.js").content)
+    whole = len(httpx2.get(short_timeout_service.url + "/static-offline-docs/swagger-ui-bundle.js").content)
     assert 0 < len(read) < 20 * whole
 
 
 @contextlib.contextmanager
 def answering(body: bytes) -> Iterator[int]:
-    """The port of a server that answers everything with this body, and has as little patience."""
+    """The port of a server that answers everything with this body, with the same short timeouts."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
@@ -240,8 +242,10 @@ def answering(body: bytes) -> Iterator[int]:
 
 @contextlib.contextmanager
 def served(app: Any) -> Iterator[int]:
-    """The port of a server of this app, with as little patience."""
-    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", **uvicorn_options(PATIENCE_S, 1.0, 1024))
+    """The port of a server of this app, with the same short timeouts."""
+    config = uvicorn.Config(
+        app, port=0, lifespan="off", log_level="error", **uvicorn_options(CLIENT_TIMEOUT_S, 1.0, 1024)
+    )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -262,40 +266,40 @@ def test_a_caller_who_reads_a_long_answer_steadily_gets_it_to_its_end_however_lo
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         while piece := connection.recv(65536):
             read += len(piece)
-            time.sleep(PATIENCE_S * 3 * len(piece) / len(body))
+            time.sleep(CLIENT_TIMEOUT_S * 3 * len(piece) / len(body))
     assert read > len(body)
 
 
-def test_who_is_answered_before_all_was_sent_may_not_go_on_for_ever(impatient: Service) -> None:
-    with connected(impatient) as connection:
+def test_who_is_answered_before_all_was_sent_may_not_go_on_for_ever(short_timeout_service: Service) -> None:
+    with connected(short_timeout_service) as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
         said = drip(connection, b"a")
         assert said.startswith(b"HTTP/1.1 404 ")
         assert answer_of(connection) == b""
 
 
-def test_a_later_head_on_a_connection_that_is_kept_is_given_up_like_the_first(impatient: Service) -> None:
-    with connected(impatient) as connection:
+def test_a_later_head_on_a_connection_that_is_kept_is_given_up_like_the_first(short_timeout_service: Service) -> None:
+    with connected(short_timeout_service) as connection:
         healthy(connection)
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         problem_of(answer_of(connection), 408)
 
 
-def test_a_connection_is_kept_between_requests_and_nothing_says_what_serves(impatient: Service) -> None:
-    with connected(impatient) as connection:
+def test_a_connection_is_kept_between_requests_and_nothing_says_what_serves(short_timeout_service: Service) -> None:
+    with connected(short_timeout_service) as connection:
         for _ in range(3):
             read = healthy(connection)
             assert not re.search(rb"(?im)^server:", read)
-            time.sleep(PATIENCE_S * 1.5)
+            time.sleep(CLIENT_TIMEOUT_S * 1.5)
 
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
-def test_a_connection_is_upgraded_to_nothing(impatient: Service, upgrade: bytes) -> None:
+def test_a_connection_is_upgraded_to_nothing(short_timeout_service: Service, upgrade: bytes) -> None:
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: %s\r\n\r\n" % upgrade
-    with connected(impatient) as connection:
+    with connected(short_timeout_service) as connection:
         connection.sendall(head)
         assert not answer_of(connection).startswith(b"HTTP/1.1 101 ")
-    assert httpx2.get(impatient.url + "/healthz").status_code == 200
+    assert httpx2.get(short_timeout_service.url + "/healthz").status_code == 200
 
 
 def limited(folder: Path, descriptors: int) -> contextlib.AbstractContextManager[Service]:

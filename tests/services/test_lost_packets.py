@@ -171,10 +171,10 @@ async def test_a_cache_whose_host_vanishes_costs_no_reward_and_is_used_again_whe
 async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(
     network: NamespaceNetwork, tmp_path: Path
 ) -> None:
-    islands, engine = [network.namespace(), network.namespace()], "scripted://hash?delay_s=0.05&concurrency=4"
+    namespaces, engine = [network.namespace(), network.namespace()], "scripted://hash?delay_s=0.05&concurrency=4"
     with ExitStack() as closing:
         urls = []
-        for n, namespace in enumerate(islands):
+        for n, namespace in enumerate(namespaces):
             own = {"ADJUDGE_DATA_DIR": str(tmp_path / f"judge-{n}"), **TOKEN}
             urls.append(
                 closing.enter_context(adjudge_on(namespace, tmp_path / f"{n}", "judge", "--engine", engine, **own))
@@ -190,7 +190,7 @@ async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(
             bearer = {"Authorization": f"Bearer {TOKEN['ADJUDGE_JUDGE_TOKEN']}"}
             pages = [partial(httpx2.get, f"{url}/metrics", headers=bearer) for url in urls]
             await until(lambda: all(counted(page().text, "adjudge_calls_at_engine") for page in pages))
-            islands[0].drop_packets()
+            namespaces[0].drop_packets()
             began = monotonic()
             async with asyncio.timeout(GONE_WITHIN_S):
                 answer = await asked

@@ -19,7 +19,7 @@ from tests.trainer_client.verl_recorded import (
     REGISTER_PARAMETERS,
     TRAINER_METHOD,
     Registry,
-    stand_in,
+    fake_module,
 )
 from trainer_client.advantages import stepwise_advantages
 from trainer_client.steps import split_steps
@@ -102,8 +102,8 @@ def carried(monkeypatch, ids):
     fields[2] = {"max_global_steps": 1}
     fields[3] = SimpleNamespace(data=fields[3])  # as tensordict holds what is no tensor
     queue, trainer = Queue(ids, fields), trainer_class()
-    stand_in(monkeypatch, TRAINERS, PPOTrainer=trainer)
-    stand_in(monkeypatch, "transfer_queue", kv_batch_get=queue.kv_batch_get)
+    fake_module(monkeypatch, TRAINERS, PPOTrainer=trainer)
+    fake_module(monkeypatch, "transfer_queue", kv_batch_get=queue.kv_batch_get)
     runpy.run_module("trainer_client.verl.stepwise")
     return trainer, queue
 
@@ -115,7 +115,7 @@ def test_an_estimator_takes_what_verl_passes(estimator):
 
 def test_importing_the_plugin_registers_the_estimators_once(monkeypatch):
     registry = Registry()
-    stand_in(monkeypatch, CORE, register_adv_est=registry.register_adv_est)
+    fake_module(monkeypatch, CORE, register_adv_est=registry.register_adv_est)
     assert tuple(inspect.signature(registry.register_adv_est).parameters) == REGISTER_PARAMETERS
     for _ in range(2):
         runpy.run_module("trainer_client.verl.plugin")
@@ -165,8 +165,10 @@ def test_a_trainer_is_wrapped_once_and_keeps_the_look_of_its_method(carried):
 
 @pytest.mark.parametrize("method", [None, lambda self, batch: None, lambda self, batch, metrics, timing: None])
 def test_a_trainer_that_looks_different_is_refused(monkeypatch, method):
-    stand_in(monkeypatch, TRAINERS, PPOTrainer=type("PPOTrainer", (), {"_compute_advantage": method} if method else {}))
-    stand_in(monkeypatch, "transfer_queue")
+    fake_module(
+        monkeypatch, TRAINERS, PPOTrainer=type("PPOTrainer", (), {"_compute_advantage": method} if method else {})
+    )
+    fake_module(monkeypatch, "transfer_queue")
     with pytest.raises(RuntimeError, match=r"PPOTrainer\._compute_advantage takes .*step_deltas=fold"):
         runpy.run_module("trainer_client.verl.stepwise")
 
@@ -186,8 +188,8 @@ def test_carrying_ends_with_an_error_too():
     ],
 )
 def test_steps_of_messages_reach_the_sampled_tokens(monkeypatch, rule, steps, expected):
-    stand_in(monkeypatch, TRAINERS, PPOTrainer=trainer_class())
-    stand_in(monkeypatch, "transfer_queue")
+    fake_module(monkeypatch, TRAINERS, PPOTrainer=trainer_class())
+    fake_module(monkeypatch, "transfer_queue")
     read_steps = runpy.run_module("trainer_client.verl.stepwise")["read_steps"]
     tokenizer, said = byte_level(), ["Look up.", "It is 80."]
     first, result, last = (tokenizer.encode(text) for text in (said[0], "Look up. It is 80.", said[1]))

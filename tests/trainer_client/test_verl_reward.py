@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.trainer_client.fake_service import REWARDS, Reply
-from tests.trainer_client.verl_recorded import BATCH_KEYWORDS, REWARD_KEYWORDS, REWARD_MODEL_KEYWORDS, stand_in
+from tests.trainer_client.verl_recorded import BATCH_KEYWORDS, REWARD_KEYWORDS, REWARD_MODEL_KEYWORDS, fake_module
 from tests.trainer_client.verl_services import FORTY_TWO, JUDGED, SHORT, TOO_LONG, running
 from trainer_client import AsyncClient, Client, ConnectionFailed, InvalidRequest, JudgingFailed, UnknownRubric
 from trainer_client.steps import split_steps
@@ -263,7 +263,7 @@ class RateLimitedRewardManager:
 def rate_limited(monkeypatch):
     """A process in which verl's reward manager `rate_limited` is at work."""
     name = "verl.experimental.reward_loop.reward_manager.limited"
-    stand_in(monkeypatch, name, RateLimitedRewardManager=RateLimitedRewardManager)
+    fake_module(monkeypatch, name, RateLimitedRewardManager=RateLimitedRewardManager)
     return RateLimitedRewardManager
 
 

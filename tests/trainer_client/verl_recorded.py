@@ -52,7 +52,7 @@ class Registry:
         return register
 
 
-def stand_in(patch: pytest.MonkeyPatch, name: str, **members: Any) -> None:
+def fake_module(patch: pytest.MonkeyPatch, name: str, **members: Any) -> None:
     """Have `import_module(name)` give a module with these members."""
     parts = name.split(".")
     for end in range(1, len(parts)):

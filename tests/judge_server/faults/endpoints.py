@@ -25,7 +25,7 @@ Score = tuple[float | None, float | None]
 
 
 class EndpointProcess:
-    """A `tests.judge_server.faults.endpoint` on a port of its own, here or on an island, and its log."""
+    """A `tests.judge_server.faults.endpoint` on a port of its own, here or on a namespace, and its log."""
 
     def __init__(self, name: str, folder: Path, namespace: NetworkNamespace | None = None) -> None:
         self.name = name

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test machine may be so busy that a healthy server does not answer for a while: the pool's patience counts."""
+    """A test machine may be so busy that a healthy server does not answer for a while: the pool's timeout counts."""
     monkeypatch.setattr("judge_server.engines.openai.engine.READY_TIMEOUT_S", 60.0)
 
 

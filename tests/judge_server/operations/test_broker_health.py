@@ -34,7 +34,7 @@ async def look(watch: BrokerHealth, clock: Clock, interval_s: float = 2.0) -> No
 
 
 def watching(clock: Clock, *waiting: int | Exception) -> BrokerHealth:
-    """A watch of a worker with two slots, deaf after five seconds."""
+    """A watch of a worker with two slots, stalled after five seconds."""
     return BrokerHealth(ScriptedQueue(*waiting), 2, stalled_after_s=5.0, clock=clock)
 
 

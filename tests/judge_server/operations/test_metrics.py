@@ -194,11 +194,11 @@ def test_a_worker_is_alive_while_it_hears_whatever_it_lacks_and_ready_only_with_
     for name, app in {
         "well": worker_app(),
         "no store": worker_app(store=False),
-        "deaf": worker_app(stalled=True),
+        "stalled": worker_app(stalled=True),
     }.items():
         client = TestClient(app)
         found[name] = (client.get("/healthz").status_code, client.get("/readyz").status_code)
-    assert found == {"well": (200, 200), "no store": (200, 503), "deaf": (503, 200)}
+    assert found == {"well": (200, 200), "no store": (200, 503), "stalled": (503, 200)}
     assert TestClient(worker_app(store=False)).get("/readyz").json()["detail"] == "not ready: store"
 
 

@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parents[1] / "golden/remote.json"
 COMMAND = "python -m tests.judge_server.remote.golden_messages"
 
 
-def spoken() -> dict[str, Any]:
+def protocol_schema() -> dict[str, Any]:
     """The protocol, and the schema of each message without its descriptions."""
     messages = (Handshake, ShardRequest, ResultEvent, TokenCount, Batch)
     return {
@@ -39,4 +39,4 @@ def as_text(document: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(as_text(spoken()), encoding="utf-8")
+    GOLDEN.write_text(as_text(protocol_schema()), encoding="utf-8")

@@ -12,7 +12,7 @@ from judge_server.judging.results import Caller, JudgementResults
 from judge_server.ports import CallFailure, JudgeResult, Reply
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, UsageDelta
 from tests.judge_server.calibrations import fitted
-from tests.judge_server.remote.golden_messages import COMMAND, GOLDEN, as_text, spoken
+from tests.judge_server.remote.golden_messages import COMMAND, GOLDEN, as_text, protocol_schema
 from tests.judge_server.support import CRITERIA, group, judge, plan
 from trainer_client.wire import Criterion
 
@@ -138,7 +138,7 @@ def test_what_an_older_end_leaves_out_has_a_default_and_what_is_needed_is_refuse
 
 
 def test_what_the_messages_hold_changes_with_the_protocol_or_by_fields_that_may_be_passed_over() -> None:
-    assert as_text(spoken()) == GOLDEN.read_text(), (
+    assert as_text(protocol_schema()) == GOLDEN.read_text(), (
         "what an api and a judge say to each other has changed. A new field that has a default, and that an older end "
         "does right to pass over, may stand under the same PROTOCOL, unless it is one of an identity; anything else "
         f"makes PROTOCOL grow. Then run `{COMMAND}`"

@@ -38,7 +38,7 @@ TWELVE = criteria(*[f"Part {n} holds." for n in range(12)])
 RESPONSES = [f"Response {n}." for n in range(24)]
 
 
-class Noting(ScriptedEngine):
+class CountingEngine(ScriptedEngine):
     """Answers by hash, and counts what it was asked."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ async def test_outcomes_are_those_of_a_judge_of_its_own(config: JudgingConfig) -
 
 
 async def test_each_responses_calls_are_all_at_one_judge_and_both_have_some() -> None:
-    engines = [Noting(), Noting()]
+    engines = [CountingEngine(), CountingEngine()]
     async with judges(*engines) as served, api_of(*served) as api:
         await api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after())
         metrics = [one.judge.metrics for one in served]
@@ -136,7 +136,7 @@ async def test_two_apis_that_ask_the_same_at_once_have_it_judged_once() -> None:
 
 
 async def test_what_a_judge_knows_is_not_asked_again_and_shown_as_cached() -> None:
-    engine = Noting()
+    engine = CountingEngine()
     async with judges(engine) as served, api_of(*served) as api:
         asked = plans(api, "Yes.", of=AB)
         await api.outcomes(asked, await deadline_after())
@@ -197,7 +197,7 @@ async def test_a_full_queue_refuses_the_request_and_says_when_to_come_back() -> 
 
 
 async def test_a_judge_that_dies_in_the_middle_costs_what_was_in_flight_and_nothing_else() -> None:
-    dying, other = Dying(), Noting()
+    dying, other = Dying(), CountingEngine()
     async with judges(dying, other) as served, api_of(*served) as api:
         asked = plans(api, *RESPONSES, of=TWELVE)
         result = JudgementResults()
@@ -217,7 +217,7 @@ async def test_a_judge_that_dies_in_the_middle_costs_what_was_in_flight_and_noth
 
 
 async def test_a_judge_that_hangs_is_found_out_and_its_calls_go_to_the_other() -> None:
-    hanging, other = Dying(), Noting()
+    hanging, other = Dying(), CountingEngine()
     async with judges(hanging, other) as served, api_of(*served) as api:
         waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after()))
         await hanging.busy.wait()
@@ -316,7 +316,7 @@ async def test_before_a_judge_was_found_other_replicas_may_do_better() -> None:
 
 
 async def test_a_judge_of_another_model_is_left_out() -> None:
-    engine = Noting()
+    engine = CountingEngine()
     async with judges(engine, other_model()) as served, api_of(*served) as api:
         async with asyncio.timeout(20):
             while "gone" not in [member.state for member in api.executor.members()]:  # noqa: ASYNC110 - nobody tells
@@ -364,7 +364,7 @@ async def test_an_api_whose_judges_are_all_of_another_protocol_says_so_and_waits
 async def test_judges_of_another_protocol_are_left_alone_and_what_is_asked_goes_to_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine = Noting()
+    engine = CountingEngine()
     async with judges(engine, None) as served, api_of(*served) as api:
         monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
         link = JudgeClient(served[0].url, TOKEN)
