@@ -47,6 +47,16 @@ $pip install $fetched -r "docker/locks/$image.txt"
 # shellcheck disable=SC2086
 $pip install $ours --no-compile "$scratch"/wheels/*.whl
 
+# What no process reads is left out: packages' own tests, what other code would be compiled with, stubs, and debug symbols.
+# The libraries that wheels bring along (*.libs) stay as they are: their layout was changed after linking, and strip may
+# break them. Base images have no strip; the Dockerfile installs it where it builds.
+packages_folder=$("$venv/bin/python" -c "import sysconfig; print(sysconfig.get_path('platlib'))")
+find "$packages_folder" -type d -name tests -prune -exec rm -rf {} +
+find "$packages_folder" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.[ach]' \) -delete
+if command -v strip >/dev/null; then
+    find "$packages_folder" -type f -name '*.so' -not -path '*.libs/*' -exec strip --strip-unneeded {} +
+fi
+
 # Bytecode of what processes import when they start, and not of the rest, which would weigh 100 MB more.
 PYTHONDONTWRITEBYTECODE='' "$venv/bin/python" -c "import $imported"
 

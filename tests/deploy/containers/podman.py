@@ -17,10 +17,10 @@ import pytest
 
 from tests.deploy.tools import ROOT, TOOLS, VENV
 
-PROGRAMS = ["podman", "buildah", "runc", "catatonit", "mmdebstrap", "iptables"]
+PROGRAMS = ["podman", "buildah", "runc", "catatonit", "mmdebstrap", "iptables", "strip"]
 NETAVARK = Path("/usr/lib/podman/netavark")
 COMPOSE = VENV / "bin/podman-compose"
-INSTALL = "apt-get install buildah podman runc catatonit netavark aardvark-dns iptables mmdebstrap"
+INSTALL = "apt-get install buildah podman runc catatonit netavark aardvark-dns iptables mmdebstrap binutils"
 _CONFIGURATION = """\
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
