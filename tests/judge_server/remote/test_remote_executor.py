@@ -282,6 +282,33 @@ async def test_what_a_judge_was_given_that_went_away_is_held_until_a_judge_is_ba
     assert len(outcomes.by_digest) == 2
 
 
+async def test_a_judge_that_is_back_gets_all_of_a_request_and_not_only_what_its_breaker_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
+    engine = GatedEngine()
+    async with judges(engine) as served:
+        executor = RemoteExecutor([JudgeClient(served[0].url, TOKEN)], interval_s=3600.0)
+        api = Judge(executor, MemoryCache(), FENCE)
+        await api.start()
+        await served[0].stop()
+        while executor.members()[0].state == "closed":
+            with pytest.raises(NotReady):
+                await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after())
+        while executor.members()[0].state != "half_open":  # noqa: ASYNC110 - a breaker tells nobody
+            await asyncio.sleep(0.01)
+        await served[0].start()
+        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=AB), await deadline_after()))
+        await engine.busy()
+        await asyncio.sleep(0.6)  # longer than calls wait that no judge has taken
+        assert not waiting.done()
+        engine.release(1000)
+        outcomes = await waiting
+        await api.close()
+    assert not failures(outcomes)
+    assert len(outcomes.by_digest) == len(RESPONSES) * len(AB)
+
+
 async def test_what_a_judge_was_given_that_went_away_for_good_before_it_said_anything_has_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -186,6 +186,7 @@ class RemotePendingJudgement:
         self._overloaded: Overloaded | None = None
         self._not_ready: NotReady | None = None
         self._judged = False
+        self._at_judges = 0
 
     async def wait(self) -> None:
         """Wait until every outcome is known or the deadline passes.
@@ -220,16 +221,21 @@ class RemotePendingJudgement:
             return
         shares: defaultdict[str, Shard] = defaultdict(list)
         members: dict[str, Member[JudgeClient]] = {}
+        held: Shard = []  # a judge that was down gets one response to try; what has no other judge waits for the result
         for plan, planned_calls in shard:
             member = self._pool.choose(key_of(plan.batch.shared), len(planned_calls), exclude=exclude)
-            if member is not None:
-                member.load += len(planned_calls)
-                members[member.name] = member
-                shares[member.name].append((plan, planned_calls))
+            if member is None:
+                held.append((plan, planned_calls))
+                continue
+            member.load += len(planned_calls)
+            members[member.name] = member
+            shares[member.name].append((plan, planned_calls))
         async with asyncio.TaskGroup() as tasks:
             for name, share in shares.items():
                 for part in _split_shard(share):
                     tasks.create_task(self._ask(members[name], part, exclude, failing_since))
+            if held:
+                tasks.create_task(self._dispatch(held, exclude, failing_since))
 
     async def _wait_for_judge(self, tried: Collection[str], failing_since: float | None) -> Collection[str] | None:
         """Wait for a judge that was not tried or may be tried again; return those to exclude, or None to give up."""
@@ -239,7 +245,7 @@ class RemotePendingJudgement:
         while not any(member.available and member.name not in tried for member in self._pool.members):
             if self._overloaded is not None:
                 return None
-            if now() >= until:
+            if now() >= until and not self._at_judges:
                 if not lost:
                     names = ", ".join(member.name for member in self._pool.members)
                     why = f"no judge is available ({names}); see the api's log for the reason"
@@ -254,11 +260,14 @@ class RemotePendingJudgement:
     ) -> None:
         now = asyncio.get_running_loop().time
         shard_request = ShardRequest.of(part, self._caller, self._identity, max(0.0, self._deadline - now()))
+        self._at_judges += 1
         try:
             with span("judge_request", SpanKind.CLIENT, judge=member.name, responses=len(part)):
                 async with member.cancel_when_gone(), aclosing(member.target.ask(shard_request)) as events:
                     async for event in events:
                         member.answers += 1
+                        if member.state == "half_open":
+                            member.succeeded()
                         self._apply_event(event)
                         failing_since = None
             member.succeeded()
@@ -273,6 +282,7 @@ class RemotePendingJudgement:
             self._overloaded = error
             self._failure = CallFailure("overloaded", error.detail, error.retry_after_s)
         finally:
+            self._at_judges -= 1
             member.load -= sum(len(planned_calls) for _, planned_calls in part)
         left = self._missing(part)
         if left:
