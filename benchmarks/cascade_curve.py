@@ -26,12 +26,14 @@ from judge_server.evaluation.report import Measured
 from judge_server.fitting.cascades import (
     CascadePoint,
     JudgementCost,
+    PanelItem,
     TooFewVerdictsError,
     VerdictPair,
     cascade_curve,
     fit_band,
+    fit_dawid_skene,
+    measure_panel,
 )
-from judge_server.fitting.dawid_skene import PanelItem, fit_dawid_skene, measure_panel
 from judge_server.judging.combining import Band
 
 COST = 0.49 / 1.54

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import httpx2
 
 from benchmarks.bare_engine.workload import Prompts
-from judge_server.engines.llamacpp.tokens import LlamaCppTokenizer as LlamaCppTokens
-from judge_server.engines.vllm.tokens import VllmTokenizer as VllmTokens
+from judge_server.engines.llamacpp.engine import LlamaCppTokenizer as LlamaCppTokens
+from judge_server.engines.vllm.engine import VllmTokenizer as VllmTokens
 from judge_server.ports import Batch
 
 TOP_TOKENS = 20

@@ -10,8 +10,7 @@ import argparse
 import random
 from collections import Counter
 
-from judge_server.monitoring.monitors import FIRST_STEPS, HISTORY_STEPS, MONITORS, report
-from judge_server.monitoring.statistics import wilson
+from judge_server.monitoring.monitors import FIRST_STEPS, HISTORY_STEPS, MONITORS, report, wilson
 from trainer_client.wire.ledger_rows import MonitoredRun, SignalSums, StepSums
 from trainer_client.wire.monitors import MonitorThresholds
 

@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.evaluation.metrics import RESAMPLES, VerdictArrays
 from judge_server.ports import Batch, Call, CallFailure, JsonOutput, Option, Reasoning, Reply, TokenChoice
-from judge_server.prompts.sources import builtin_templates
+from judge_server.prompts.library import builtin_templates
 
 MODEL = "tiny"
 RIGHT, WRONG = "3*2 = <<3*2=6>>6 eggs\nA: 6", "3+2 = <<3+2=5>>5 eggs\nA: 5"

@@ -3,7 +3,7 @@
 import inspect
 
 from adjudge_services.cli.rubrics.commands import generate
-from judge_server.generation import results, run_folder
+from judge_server.generation import results
 from judge_server.generation.writer import DISCARD_REASONS
 from tests.docs.pages import ROOT, blocks, code_spans
 
@@ -16,11 +16,11 @@ def test_every_reason_for_a_discard_is_explained() -> None:
 
 def test_every_file_of_a_run_is_explained() -> None:
     files = {
-        run_folder.DATABASE_FILE,
-        run_folder.RUBRICS_FILE,
-        run_folder.PUBLISHED_FILE,
-        run_folder.DISCARDED_FILE,
-        run_folder.FAILED_FILE,
+        results.DATABASE_FILE,
+        results.RUBRICS_FILE,
+        results.PUBLISHED_FILE,
+        results.DISCARDED_FILE,
+        results.FAILED_FILE,
         results.STATISTICS,
         results.PLOT,
     }

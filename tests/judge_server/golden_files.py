@@ -14,7 +14,7 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.ports import Batch, Call, LabelChoice, Reply, RubricSource, TokenChoice
 from judge_server.prompts.library import TemplateLibrary, builtin_sets
-from judge_server.scoring.comparisons import compare
+from judge_server.scoring.ranking import compare
 from tests.judge_server.support import STEPPED, group, judge, plan, prepared
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import ComparisonRequest, Criterion, CriterionKind, Group, JudgingProtocol, as_response

@@ -19,11 +19,10 @@ from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import read_yes_no
-from judge_server.ledger.reading import recorded_page
+from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.remote.executor import RemoteExecutor
-from judge_server.remote.link import JudgeClient
+from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.api.console.charts import Flag, Mark, Point, axis_labels, curve, nice_range, sparkline
-from judge_server.api.console.responses.explanation import RecordedReward, explain
-from judge_server.api.console.responses.shown import read_text
+from judge_server.api.console.explanation import RecordedReward, explain, read_text
 from judge_server.api.console.sessions import SESSION_LIFETIME_S, SessionSigner, local_page
 from judge_server.scoring.scorer import reward_of
 from trainer_client.rewards import UnsuitableRubric

@@ -11,8 +11,7 @@ import httpx2
 import pytest
 
 from judge_server.api import Service, create_app
-from judge_server.api.console.playground.playground_form import PlaygroundForm, snippets
-from judge_server.api.console.playground.playground_view import judged_responses
+from judge_server.api.console.playground import PlaygroundForm, judged_responses, snippets
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ports import Batch
 from rubric_store import RubricStore, RubricTexts

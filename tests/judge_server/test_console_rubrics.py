@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.api.console.rubrics.rubric_view import compare, version_tree
+from judge_server.api.console.rubrics import compare, version_tree
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, criteria, request
 from tests.judge_server.test_console import HOSTILE, checked, keyed, links, page, recorded, sign_in

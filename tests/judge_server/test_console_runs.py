@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.api.console.charts import signed
-from judge_server.api.console.groups.advantages import HeatStep, segments
-from judge_server.api.console.responses.shown import TextPart
-from judge_server.api.console.runs.changes import read_changes
-from judge_server.api.console.runs.run_view import StepAxis
+from judge_server.api.console.explanation import TextPart
+from judge_server.api.console.groups import HeatStep, segments
+from judge_server.api.console.run_view import StepAxis
+from judge_server.api.console.runs import read_changes
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from tests.judge_server.test_console import checked, judged, links, page
 from tests.judge_server.test_http_ledger import post, recorded

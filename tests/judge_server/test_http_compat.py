@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.api.compat.parameters import JudgeInputs, read_label
+from judge_server.api.compat.scoring import JudgeInputs, read_label
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import InvalidRequest
 from judge_server.ports import Batch, Call, CallFailure, Reply

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.api import Service, create_app
+from judge_server.api.decisions import choice_answer, level_answer
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ledger import Recorder
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, Reply
-from judge_server.scoring.decisions import choice_answer, level_answer
 from rubric_store import RubricStore, SQLLedger
 from tests.judge_server import support
 from tests.judge_server.test_http_bad_input import checked_problem

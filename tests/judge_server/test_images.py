@@ -21,7 +21,7 @@ from judge_server.ledger.rows import rows_of
 from judge_server.ports import IMAGE_TOKENS, Batch
 from judge_server.remote.messages import ShardRequest
 from judge_server.scheduling.admission import estimated_tokens
-from judge_server.scoring.comparisons import compare
+from judge_server.scoring.ranking import compare
 from judge_server.scoring.scorer import Scorer
 from tests.judge_server import support
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer

@@ -15,8 +15,7 @@ import pytest
 import pytest_asyncio
 
 from judge_server.engines import engine_from_url
-from judge_server.engines.llamacpp.engine import LlamaCppEngine
-from judge_server.engines.llamacpp.tokens import LlamaCppTokenizer
+from judge_server.engines.llamacpp.engine import LlamaCppEngine, LlamaCppTokenizer
 from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.judging.plan import ResponsePlan
 from judge_server.models import fetch

@@ -15,8 +15,15 @@ from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import builtin_calibrations
 from judge_server.judging.questions import JudgingConfig
 from judge_server.ports import Batch, Call, Reply, TokenChoice
-from judge_server.prompts.library import Declaration, TemplateLibrary, builtin_sets, load_set, read_declaration
-from judge_server.prompts.sources import InvalidTemplate, builtin_templates
+from judge_server.prompts.library import (
+    Declaration,
+    InvalidTemplate,
+    TemplateLibrary,
+    builtin_sets,
+    builtin_templates,
+    load_set,
+    read_declaration,
+)
 from rubric_store import RubricStore
 from tests.judge_server import support
 from tests.judge_server.support import STEPPED

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from judge_server.errors import InvalidRequest
-from judge_server.ledger.reading import recorded_page
+from judge_server.ledger.rows import recorded_page
 from judge_server.scoring.recompute import recompute
 from rubric_store import SQLLedger, migrations
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail

@@ -21,16 +21,15 @@ import pytest
 from judge_server.judging.presentation import fit_grounding
 from judge_server.judging.tolerant_json import find_values
 from judge_server.prompts.fencing import neutralise
-from judge_server.verifiers.matching import read_quantity, stated_value, texts_equal
-from judge_server.verifiers.schemas import last_block
+from judge_server.verifiers.check import read_quantity, stated_value, texts_equal
+from judge_server.verifiers.worker import last_block
 from tests.judge_server.conftest import Serve
 from tests.judge_server.golden_files import written_api
 from tests.judge_server.support import request
 from trainer_client.steps import has_format, split_steps
 from trainer_client.text.final_answer import extract_final_answer, final_answer_line
 from trainer_client.text.thinking import split_thinking
-from trainer_client.wire.base import MAX_ERRORS
-from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
+from trainer_client.wire.base import MAX_ERRORS, NotStrictJsonError, strict_json
 
 LARGEST = int(os.environ.get("ADJUDGE_SIZES", 2**13))
 SIZES = [size for size in (2**10, 2**13, 2**16, 2**20, 2**23, 2**26) if size <= LARGEST]

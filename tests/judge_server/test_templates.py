@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from judge_server.prompts import CriterionView, PromptForm, PromptTemplates
 from judge_server.prompts.grammar import CRITERION
-from judge_server.prompts.sources import (
+from judge_server.prompts.library import (
     ALLOWED_VARIABLES,
     MAX_TEMPLATE_BYTES,
     InvalidTemplate,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from judge_server.auth.identity import ANONYMOUS, identity_context
+from judge_server.auth.keys import ANONYMOUS, identity_context
 from judge_server.errors import NotReady
 from judge_server.time_sharing import FIRST_SLICES, MAX_BUSY_ITERATIONS, TimeSlicer, next_slice, run_in_thread
 

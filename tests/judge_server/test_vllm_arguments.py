@@ -7,9 +7,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from judge_server.engines.vllm.arguments import check_names
 from judge_server.engines.vllm.engine import VllmEngine
-from judge_server.engines.vllm.loading import VllmOptions, VllmSettings, digest, locate, lora_rank
+from judge_server.engines.vllm.loading import VllmOptions, VllmSettings, check_names, digest, locate, lora_rank
 from judge_server.errors import EngineStartError
 
 

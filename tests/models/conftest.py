@@ -21,7 +21,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
         monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setattr("judge_server.models.hub.DOWNLOAD_RETRY_DELAY_S", 0.01)
+        monkeypatch.setattr("judge_server.models.downloads.DOWNLOAD_RETRY_DELAY_S", 0.01)
         yield site
 
 

@@ -147,7 +147,7 @@ def test_what_is_no_gguf_file_is_refused_and_leaves_nothing(site: Site, cache: P
 def test_a_hub_that_accepts_connections_but_never_answers_is_left_within_its_patience(
     site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("judge_server.models.hub.LOOKUP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("judge_server.models.downloads.LOOKUP_TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{mute.getsockname()[1]}")
         with pytest.raises(ModelUnavailable, match=r"no answer within 0\.3 s"):

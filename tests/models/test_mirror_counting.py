@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import mirror
+from judge_server.models import downloads
 
 
 def test_folders_that_pip_removes_while_they_are_counted_are_no_error(
@@ -16,7 +16,7 @@ def test_folders_that_pip_removes_while_they_are_counted_are_no_error(
     (unpacked / "inner").mkdir(parents=True)
     (unpacked / "inner" / "part").write_bytes(b"01234")
     (unpacked / "wheel").write_bytes(b"012")
-    size = mirror.file_size
+    size = downloads.file_size
 
     def removes(path: Path) -> int | None:
         found = size(path)
@@ -24,6 +24,6 @@ def test_folders_that_pip_removes_while_they_are_counted_are_no_error(
             shutil.rmtree(unpacked)
         return found
 
-    monkeypatch.setattr(mirror, "file_size", removes)
-    assert mirror._bytes_under(tmp_path) == 13
-    assert mirror._bytes_under(tmp_path) == 10
+    monkeypatch.setattr(downloads, "file_size", removes)
+    assert downloads._bytes_under(tmp_path) == 13
+    assert downloads._bytes_under(tmp_path) == 10

@@ -4,7 +4,7 @@ import asyncio
 
 from sqlalchemy import select
 
-from rubric_store.operations.tables import chunks
+from rubric_store.operations.database import chunks
 from tests.rubric_store.operation_rows import LEASE_S, FixedClockOperations, claimed, later, new, outcome, state_of
 from trainer_client.wire.operations import MAX_ATTEMPTS, ChunkOutcome, ChunkRef
 

@@ -8,8 +8,8 @@ import pytest
 
 from rubric_store import RubricStore
 from rubric_store.repository import READ_TIMEOUT_S
+from rubric_store.rubrics import queries
 from rubric_store.rubrics import store as module
-from rubric_store.rubrics import version_cache
 from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.examples import rubric
 
@@ -51,7 +51,7 @@ async def test_a_recent_version_is_found_without_the_database_and_read_again_beh
     tmp_path: Path, new_sqlite: NewSQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    for each in (module, version_cache):
+    for each in (module, queries):
         monkeypatch.setattr(each, "monotonic", lambda: now)
     url = new_sqlite(tmp_path / "rubrics.db")
     store, other = RubricStore(url), RubricStore(url)

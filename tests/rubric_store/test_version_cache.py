@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from rubric_store.rubrics.version_cache import VersionCache
+from rubric_store.rubrics.queries import VersionCache
 from trainer_client.wire import Criterion, RubricVersion, content_digest, parse_reference
 
 CRITERIA = (Criterion(id="a", description="Is right."),)

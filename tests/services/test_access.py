@@ -7,7 +7,7 @@ import pytest
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_fence, build_rate_limiter, keys_required
 from judge_server.auth import Identity, identity_context
-from judge_server.auth.rates import LocalRateLimiter, RedisRateLimiter
+from judge_server.auth.keys import LocalRateLimiter, RedisRateLimiter
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from adjudge_services.calibrations import references_by_judge
 from adjudge_services.cli.main import app
+from adjudge_services.judges import references_by_judge
 from judge_server.evaluation.labelled import half_of
 
 pytestmark = pytest.mark.usefixtures("migrated")

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from adjudge_services.cli import options
 from adjudge_services.cli.judges import commands as judges
-from adjudge_services.cli.lazy import load
 from adjudge_services.cli.main import app
 from adjudge_services.cli.operating import commands as operating
+from adjudge_services.cli.options import load
 from judge_server import models
 from judge_server.measuring.trajectories import LoopLimits
 from judge_server.rubrics import PROJECT_ID

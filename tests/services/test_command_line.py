@@ -82,7 +82,8 @@ def test_groups_may_come_from_standard_input_and_errors_name_it(monkeypatch: pyt
     assert "standard input:2:" in result.stderr
 
 
-def test_a_reason_that_lines_share_is_shown_once(tmp_path: Path) -> None:
+def test_a_reason_that_lines_share_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     file = tmp_path / "groups.jsonl"
     file.write_text(
         json.dumps({"prompt": "2 + 2?", "responses": ["4"]}) * 1 + "\n" + '{"prompt": "?", "responses": ["4"]}\n' * 20

@@ -25,7 +25,7 @@ from judge_server.monitoring import gold
 from judge_server.observability import metrics as operation_metrics
 from judge_server.operations import queues, runner, service, worker_tokens
 from judge_server.pools import Pool
-from judge_server.remote import executor, link, serving
+from judge_server.remote import executor, serving
 from judge_server.scheduling import call_runner
 from judge_server.scoring import judge
 from rubric_store import database, repository
@@ -92,9 +92,9 @@ def test_the_page_lists_every_number_of_seconds_that_has_a_name() -> None:
 DEADLINE_S = default(RewardRequest, "deadline_s")
 LONGEST_DEADLINE_S = next(one.le for one in ScoreOperation.model_fields["deadline_s"].metadata if hasattr(one, "le"))
 KEPT_BETWEEN_S = 2.0
-"""How long links to judges keep an idle connection, in `judge_server.remote.link`."""
+"""How long links to judges keep an idle connection, in `judge_server.remote.executor`."""
 WORKERS_BUDGET_S = 10.0
-"""How long a worker's client tries, in `adjudge_services.operations.client_factory`."""
+"""How long a worker's client tries, in `adjudge_services.wiring.client_factory`."""
 DRAIN_S = Settings.model_fields["drain_s"].default
 CLOSE_S = DRAIN_S + gold.GOLD_DRAIN_S + recorder._CLOSE_TIMEOUT_S
 HANG_FOUND_S = default(Pool, "misses") * (default(Pool, "interval_s") + default(Pool, "health_timeout_s"))
@@ -139,7 +139,10 @@ INEQUALITIES = {
     "the api drains in compose": (CLOSE_S, actual("compose.yaml: api.stop_grace_period")),
     "a judge drains in the chart": (DRAIN_S, VALUES["judge"]["drainSeconds"]),
     "a judge drains in compose": (DRAIN_S, actual("compose.yaml: judge-cpu.stop_grace_period")),
-    "a pass outlives its worker's tries": (WORKERS_BUDGET_S + link.CONNECT_TIMEOUT_S, worker_tokens.TOKEN_LIFETIME_S),
+    "a pass outlives its worker's tries": (
+        WORKERS_BUDGET_S + executor.CONNECT_TIMEOUT_S,
+        worker_tokens.TOKEN_LIFETIME_S,
+    ),
     "an api may send what it let in": (Settings.model_fields["max_body_bytes"].default, serving.MAX_BODY_BYTES),
     "the alert waits for a chunk and a pause": (CHUNK_DEADLINE_S + runner.MAX_CHUNK_RETRY_DELAY_S, STUCK_S),
     "what was lost is announced again before anybody is called": (

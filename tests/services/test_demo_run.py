@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from adjudge_services.demo_run import DEMO_RUNS, GAMED_CRITERION, GAMED_FROM, STEPS, DemoRun
+from adjudge_services.cli.scoring.demo_run import DEMO_RUNS, GAMED_CRITERION, GAMED_FROM, STEPS, DemoRun
 from judge_server.monitoring.monitors import monitor_run
 from rubric_store import SQLLedger
 from trainer_client.wire.ledger_rows import RunReportQuery

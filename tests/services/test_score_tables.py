@@ -14,8 +14,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from adjudge_services.cli.scoring.row_files import RowFile
-from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, ScoredLine, read_groups, stream_groups
+from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, RowFile, ScoredLine, read_groups, stream_groups
 from tests.services.test_score import GROUP, RUBRIC
 from trainer_client.wire import Group, RewardAnswer
 

@@ -6,8 +6,14 @@ import pytest
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from judge_server.prompts.library import builtin_sets, load_set
-from judge_server.prompts.sources import ALLOWED_VARIABLES, REQUIRED_VARIABLES, builtin_templates, read_set
+from judge_server.prompts.library import (
+    ALLOWED_VARIABLES,
+    REQUIRED_VARIABLES,
+    builtin_sets,
+    builtin_templates,
+    load_set,
+    read_set,
+)
 from tests.docs.pages import ROOT, blocks
 
 RUN = CliRunner()

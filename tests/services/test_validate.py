@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adjudge_services.cli.main import app
-from adjudge_services.cli.rubrics import validate
+from adjudge_services.cli.rubrics import generate
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.generation.writer import Writer
 from judge_server.ports import Batch, Call, CallFailure, Reply
@@ -43,8 +43,8 @@ class Judge:
 def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     """The model behind every engine URL."""
     judge = Judge()
-    monkeypatch.setattr(validate, "build_engine", lambda _: ScriptedEngine(judge))
-    monkeypatch.setattr(validate, "Writer", partial(Writer, retry_delay_s=0.0))
+    monkeypatch.setattr(generate, "build_engine", lambda _: ScriptedEngine(judge))
+    monkeypatch.setattr(generate, "Writer", partial(Writer, retry_delay_s=0.0))
     return judge
 
 

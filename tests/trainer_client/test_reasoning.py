@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.text.reasoning import ReasoningSplit, find_answer, split_reasoning
+from trainer_client.text.thinking import ReasoningSplit, find_answer, split_reasoning
 
 PIECES = ["<think>", "</think>", "Final answer: 3", "### Final Answer\n", "\\boxed{3}", "\\boxed{}", "\n", " so ", "x"]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=10).map("".join) | st.text()

@@ -20,7 +20,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from judge_server.auth.identity import current_identity
+from judge_server.auth.keys import current_identity
 from judge_server.errors import NotReady
 
 P = ParamSpec("P")

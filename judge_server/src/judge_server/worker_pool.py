@@ -26,10 +26,10 @@ JOIN_TIMEOUT_S = 5.0
 
 PRELOADED_MODULES = (
     "__main__",
-    "judge_server.verifiers.formulas",
-    "judge_server.verifiers.schemas",
     "judge_server.verifiers.worker",
-    "judge_server.bodies",
+    "judge_server.verifiers.worker",
+    "judge_server.verifiers.worker",
+    "judge_server.api.http.requests",
 )
 """Modules that the fork server imports, so that the replacement of a killed worker is ready at once."""
 

@@ -10,8 +10,7 @@ import httpx2
 
 from judge_server.api import Service, create_app
 from judge_server.auth import Authenticator, current_identity
-from judge_server.auth.identity import ProjectFence
-from judge_server.auth.keys import NewKey, make_key
+from judge_server.auth.keys import NewKey, ProjectFence, make_key
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.auth import ANONYMOUS, Identity, identity_context
-from judge_server.auth.identity import ProjectFence
+from judge_server.auth.keys import ProjectFence
 from judge_server.judging.results import Caller
 from judge_server.prompts.fencing import Fence
 from judge_server.queueing import FairQueue, FairQueueItem, label_of_run

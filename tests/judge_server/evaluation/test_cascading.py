@@ -11,14 +11,18 @@ from scipy.stats import binom
 
 from judge_server.evaluation.report import Measured
 from judge_server.fitting.cascades import (
+    FittedPanel,
     JudgementCost,
+    PanelItem,
     TooFewVerdictsError,
     VerdictPair,
+    Votes,
     cascade_curve,
     digest_of_verdicts,
     fit_band,
+    fit_dawid_skene,
+    measure_panel,
 )
-from judge_server.fitting.dawid_skene import FittedPanel, PanelItem, Votes, fit_dawid_skene, measure_panel
 from judge_server.judging.combining import Band, DawidSkene
 
 FREE = JudgementCost(1.0, 100.0, 1.0)

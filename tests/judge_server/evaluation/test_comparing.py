@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from judge_server.evaluation.comparing import compare_judges
+from judge_server.evaluation.comparing import ResponseForm, RunGroup, compare_judges
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import LabelledResponse, criterion
-from judge_server.evaluation.runs import ResponseForm, RunGroup
 from trainer_client.wire import Failure, RewardOptions, Verdict
 
 CRITERIA = (criterion("a", "Is right."), criterion("b", "Is brief."))

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds import GateGenerator
 from judge_server.generation.kinds.dro import GateParameters, GateRow
-from judge_server.generation.writer import RubricDiscarded
+from judge_server.generation.writer import GeneratedRubric, RubricDiscarded
 from tests.judge_server.generation.scripted_writer import ANSWER, ModelScript, criteria, writer
 
 ROW = GateRow(question="How many meters does James run?", reference_answer=ANSWER)

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.generator import GeneratedRubric, RubricLookup
 from judge_server.generation.kinds import EvolvingGenerator, GradedGenerator
 from judge_server.generation.kinds.dro import GradedParameters, GradedRow
 from judge_server.generation.kinds.evolving import EVOLVED_TAG, EvolvingParameters, EvolvingRow
-from judge_server.generation.writer import RubricDiscarded
+from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, RubricLookup
 from judge_server.ports import LabelChoice
 from rubric_store import RubricStore
 from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, writer

@@ -6,8 +6,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.generation.generator import source_digest
-from judge_server.generation.run_folder import SHARES, split_of
+from judge_server.generation.results import SHARES, split_of
+from judge_server.generation.writer import source_digest
 from tests.hypothesis_examples import examples
 from tests.judge_server.generation.toy import ToyGenerator, ToyParameters, ToyRow
 

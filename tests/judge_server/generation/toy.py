@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, StringConstraints
 
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.generation.generator import GeneratedRubric, Generator, InputRow, Parameters
-from judge_server.generation.writer import RubricDiscarded, Writer
+from judge_server.generation.writer import GeneratedRubric, Generator, InputRow, Parameters, RubricDiscarded, Writer
 from judge_server.ports import Batch, Call, CallFailure, Reply, TextOutput
 from trainer_client.wire import Criterion, RubricContent
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.monitoring.monitors import MONITORS, report
-from judge_server.monitoring.statistics import Point, correlation_interval, mean_interval, trend, wilson
+from judge_server.monitoring.monitors import MONITORS, Point, correlation_interval, mean_interval, report, trend, wilson
 from tests.judge_server.monitoring.histories import control_round, history, level, ramp
 from trainer_client.wire.ledger_rows import MonitoredRun
 from trainer_client.wire.monitors import MonitorFinding, MonitorThresholds

@@ -18,8 +18,7 @@ from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ledger import Recorder, recorder
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply
-from judge_server.remote.executor import RemoteExecutor
-from judge_server.remote.link import JudgeClient
+from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.remote.serving import create_judge_app
 from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore

@@ -8,8 +8,7 @@ import uvicorn
 
 from judge_server.cache import MemoryCache
 from judge_server.ports import Engine
-from judge_server.remote.executor import RemoteExecutor
-from judge_server.remote.link import JudgeClient
+from judge_server.remote.executor import JudgeClient, RemoteExecutor
 from judge_server.remote.serving import JudgeProcess, create_judge_app
 from judge_server.scoring.judge import Judge
 from tests.fixtures.ports import unused_port

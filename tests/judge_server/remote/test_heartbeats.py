@@ -9,7 +9,7 @@ import pytest
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.results import Caller
 from judge_server.remote import serving
-from judge_server.remote.link import HEARTBEATS_MISSED, JudgeClient, JudgeUnavailable
+from judge_server.remote.executor import HEARTBEATS_MISSED, JudgeClient, JudgeUnavailable
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest
 from tests.judge_server.remote.judges import api_of, judges
 from tests.judge_server.support import criteria, deadline_after, plans

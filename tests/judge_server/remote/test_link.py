@@ -7,7 +7,7 @@ import pytest
 
 from judge_server.judging.results import Caller
 from judge_server.ports import Batch
-from judge_server.remote.link import JudgeClient, JudgeUnavailable
+from judge_server.remote.executor import JudgeClient, JudgeUnavailable
 from judge_server.remote.messages import ShardRequest
 
 BROKEN = (

@@ -13,8 +13,13 @@ from judge_server.errors import EngineStartError, EngineUnavailable, NotReady, O
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Caller, JudgementResults
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, JudgeResult, Reply
-from judge_server.remote.executor import RemoteExecutor
-from judge_server.remote.link import JudgeClient, JudgeUnavailable, ProtocolMismatch, identity_digest
+from judge_server.remote.executor import (
+    JudgeClient,
+    JudgeUnavailable,
+    ProtocolMismatch,
+    RemoteExecutor,
+    identity_digest,
+)
 from judge_server.remote.messages import PROTOCOL_VERSION, ShardRequest
 from judge_server.scoring.judge import Judge
 from tests.judge_server.remote.judges import TOKEN, api_of, judges

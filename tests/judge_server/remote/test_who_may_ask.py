@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from judge_server.judging.questions import ask_alone
-from judge_server.remote.link import ROOT, identity_digest
+from judge_server.remote.executor import ROOT, identity_digest
 from judge_server.remote.messages import QuestionMessage
 from judge_server.remote.serving import JudgeProcess, create_judge_app
 from tests.judge_server import support

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from adjudge_services import operations
+from adjudge_services import wiring
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ports import Batch, Call, LabelChoice, Reply
 from tests.services.operations.in_process import Start
@@ -37,7 +37,7 @@ class Writing:
 @pytest.fixture
 def writing(monkeypatch: pytest.MonkeyPatch) -> Writing:
     model = Writing(("positive", "Names the result in words."), ("positive", "Shows the sum."))
-    monkeypatch.setattr(operations, "build_engine", lambda *_: ScriptedEngine(model))
+    monkeypatch.setattr(wiring, "build_engine", lambda *_: ScriptedEngine(model))
     return model
 
 
@@ -188,7 +188,7 @@ async def test_what_the_service_fails_at_leaves_the_rubric_as_it_is(
 async def test_a_model_that_does_not_answer_is_waited_for_no_longer_than_the_deadline(
     start: Start, monkeypatch: pytest.MonkeyPatch, writing: Writing
 ) -> None:
-    monkeypatch.setattr(operations, "build_engine", lambda *_: ScriptedEngine(writing, delay_s=3600.0))
+    monkeypatch.setattr(wiring, "build_engine", lambda *_: ScriptedEngine(writing, delay_s=3600.0))
     client = await served(start)
     evolution = await evolved(client, seen("team/a"), deadline_s=0.8)
     assert evolution.failures["team/a"].reason == "timeout"

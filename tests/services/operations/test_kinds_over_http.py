@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from adjudge_services import operations
+from adjudge_services import wiring
 from adjudge_services.settings import Settings
 from judge_server.engines import engine_from_url
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds import GENERATORS
-from judge_server.generation.writer import Writer
+from judge_server.generation.writer import GeneratedRubric, Writer
 from judge_server.operations.handlers import GenerateHandler
 from judge_server.operations.handlers.generate import WriterProvider
 from judge_server.ports import Batch, Call, Reply
@@ -168,7 +167,7 @@ async def test_published_rubrics_are_validated_and_what_is_found_is_kept(
     def valid(batch: Batch, call: Call) -> Reply:
         return Reply(text=json.dumps({"valid": True, "reason": "So."}))
 
-    monkeypatch.setattr(operations, "build_engine", lambda *_: ScriptedEngine(valid))
+    monkeypatch.setattr(wiring, "build_engine", lambda *_: ScriptedEngine(valid))
     client = await start(writer_url="openai+http://writer")
     for name in ("team/a", "team/b"):
         await client.publish_rubric(name, CRITERIA, metadata={"question": "Is 7 prime?"})

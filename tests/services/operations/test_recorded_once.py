@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from adjudge_services import judges, operations
+from adjudge_services import judges, wiring
 from adjudge_services.settings import Settings
 from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.operations.handlers.base import OperationHandler, RetryableChunkError
@@ -61,8 +61,8 @@ async def http(transport: httpx2.ASGITransport) -> AsyncIterator[httpx2.AsyncCli
 @pytest.fixture
 def kind(transport: httpx2.ASGITransport, name: Any) -> OperationHandler:
     """What a worker does with chunks."""
-    client_factory = operations.client_factory("http://localhost", Settings(), transport=transport)
-    return operations.build_handlers(client_factory, None, None, None)[name]  # type: ignore[arg-type]
+    client_factory = wiring.client_factory("http://localhost", Settings(), transport=transport)
+    return wiring.build_handlers(client_factory, None, None, None)[name]  # type: ignore[arg-type]
 
 
 def work(name: Any, attempt: int, **request: Any) -> LeasedChunk:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client._criteria import Score, as_number, read_scores
+from trainer_client._inputs import Score, as_number, read_scores
 from trainer_client.measures import rouge_l_f1
 
 __all__ = [

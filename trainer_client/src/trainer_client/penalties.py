@@ -7,7 +7,7 @@ a penalised reward may leave [0, 1].
 import math
 from typing import Any
 
-from trainer_client._criteria import as_number
+from trainer_client._inputs import as_number
 from trainer_client.wire.rewards import RewardOptions
 
 Reward = Any

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer_client.rewards import RewardOutcome, UnscoredCriteria
-from trainer_client.wire.ranking import RankingReport, RankingSchedule
+from trainer_client.wire.judging import RankingReport, RankingSchedule
 from trainer_client.wire.rewards import FailureKind, FailurePolicy
 
 __all__ = ["PairVerdict", "bradley_terry", "compared_with", "comparison_id", "rank", "report"]

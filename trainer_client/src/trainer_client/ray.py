@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from trainer_client._columns import parse_rubric
+from trainer_client._inputs import parse_rubric
 from trainer_client.client.clients import Client
 from trainer_client.errors import InvalidRequest, JudgingFailed, RubricRefused, RubricRetired, UnknownRubric
 from trainer_client.tables import group_fields, result_fields

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from trainer_client._criteria import CriterionLike, Score, Term, as_number, read_criteria, read_scores
+from trainer_client._inputs import CriterionLike, Score, Term, as_number, read_criteria, read_scores
 from trainer_client.scaffold import (
     Chat,
     PromptCriterion,

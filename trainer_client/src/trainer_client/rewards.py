@@ -37,15 +37,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, SupportsIndex, get_args
 
-from trainer_client._criteria import (
-    CriterionLike,
-    Score,
-    Term,
-    read_criteria,
-    read_failures,
-    read_scores,
-    read_uncertain,
-)
+from trainer_client._inputs import CriterionLike, Score, Term, read_criteria, read_failures, read_scores, read_uncertain
 from trainer_client.dropout import CriteriaSample
 from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.rewards import (

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer_client._columns import as_text, to_plain_data
+from trainer_client._inputs import as_text, to_plain_data
 from trainer_client.wire import Group, GroupRewards, ResponseReward
 
 RESULT_COLUMNS = ("reward", "status", "failure", "verdicts")

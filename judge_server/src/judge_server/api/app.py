@@ -1,26 +1,40 @@
-"""The FastAPI application: routers, middleware, problem handlers and the OpenAPI document."""
+"""Build the application: its routes, middleware, OpenAPI document and documentation pages."""
 
+import asyncio
+import gzip
+import json
+import mimetypes
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import cache, partial
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
-from judge_server.api import decisions, keys, labels, ledger, operations, probes, projects, rubrics, scoring
+from judge_server.api import decisions, keys, ledger, operations, probes, projects, rubrics, scoring
 from judge_server.api.auth import CONSOLE, AccessMiddleware
 from judge_server.api.compat import routers as compat_routers
 from judge_server.api.compat.roll import RollTasks
 from judge_server.api.console import create_console
 from judge_server.api.http import problems
-from judge_server.api.http.documents import serve_documents
 from judge_server.api.http.middleware import BoundaryMiddleware
-from judge_server.api.http.openapi import install_openapi
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import MAX_BODIES, BodyReader
+from judge_server.api.http.responses import STATIC_FOLDER
 from judge_server.api.service import Service
-from judge_server.observability.requests import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
+from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from trainer_client import __version__
+from trainer_client.wire import Problem, RewardEvent
+from trainer_client.wire.ledger import RecomputeEvent
 
 _AUTHENTICATED_ROUTERS = (
     scoring.rewards_router,
@@ -32,7 +46,7 @@ _AUTHENTICATED_ROUTERS = (
     ledger.ledger_router,
     ledger.run_parts_router,
     ledger.runs_router,
-    labels.router,
+    ledger.router,
     scoring.comparisons_router,
     rubrics.rubrics_router,
     probes.metrics_router,
@@ -99,3 +113,197 @@ def create_app(
 
 def _operation_id(route: APIRoute) -> str:
     return route.name
+
+
+TAGS = (
+    ("rewards", "Judge groups of responses by a rubric and reward them."),
+    ("verdicts", "Judge by a rubric, without rewards."),
+    ("comparisons", "Judge which of two responses is better."),
+    ("scores", "Rewards in the formats of vLLM and Cohere."),
+    ("decisions", "Any judge as a decision model, in the form of System One."),
+    ("compat", "Rewards in the formats of other trainers: OpenRLHF, slime and ROLL."),
+    ("ledger", "What was judged: verdicts, training runs, monitors and labels."),
+    ("rubrics", "Versions of rubrics, their aliases, tags and retirement."),
+    ("operations", "Long work: submit, follow, read, cancel and retry it."),
+    ("project", "The project of a key: its limits, usage, keys and audit log."),
+    ("service", "Health, capabilities and metrics."),
+)
+"""The tags of the routes, in the order of the document, and what each is about."""
+
+SERVERS = ({"url": "/", "description": "The service that serves this document."},)
+
+_REQUEST_ID = "req_5d41402abc4b2a76"
+
+_PROBLEM_EXAMPLES: dict[str, tuple[str, str, str]] = {
+    "401": ("unauthorized", "Unauthorized", "An API key is needed. Send it as Authorization: Bearer adj_…"),
+    "403": ("forbidden", "Forbidden", "This key lacks the scope 'score'. Its scopes are: read."),
+    "404": ("not-found", "Not found", "There is nothing under that name in this project."),
+    "408": ("too-slow", "Request too slow", "the body arrived too slowly: 4096 bytes so far; send it within 30 s"),
+    "409": ("in-progress", "In progress", "The same request is still being processed; send it again when it is done."),
+    "412": ("alias-moved", "Alias moved", "math/primes@production points to version 3, not 2."),
+    "413": ("too-large", "Request too large", "the body is larger than the 67108864 bytes allowed"),
+    "414": ("too-large", "Request too large", "The path and query are too long; send long texts in a body."),
+    "415": (
+        "unsupported-media-type",
+        "Unsupported media type",
+        "This route takes JSON, not 'text/plain'; send Content-Type: application/json.",
+    ),
+    "422": ("invalid-request", "Invalid request", "groups: needs at least 1, has 0"),
+    "428": ("precondition-required", "Precondition required", "A precondition is required: send If-Match."),
+    "429": ("overloaded", "Overloaded", "the queue of the judge is full; try again later"),
+    "431": ("too-large", "Request too large", "The headers are too many or too large."),
+    "502": ("judging-failed", "Judging failed", "1 of 4 verdicts failed, and on_failure is 'error'"),
+    "503": ("not-ready", "Not ready", "The judge is still loading; try again in a moment."),
+}
+"""By status: the type, the title and the detail of a problem."""
+
+_RETRYABLE = frozenset({"408", "409", "429", "502", "503"})
+
+
+def install_openapi(app: FastAPI, *, keys_are_optional: bool) -> None:
+    """Complete the OpenAPI document of an application when it is first asked for."""
+    app.openapi_tags = [{"name": name, "description": description} for name, description in TAGS]
+    app.servers = [dict(server) for server in SERVERS]
+    generate, lock = app.openapi, Lock()
+
+    def openapi() -> dict[str, Any]:
+        with lock:
+            is_cached = app.openapi_schema is not None
+            document = generate()
+            if not is_cached:
+                document["components"]["schemas"].update(_undeclared_schemas())
+                _add_examples(document)
+                if keys_are_optional:
+                    _make_keys_optional(document)
+            return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def problem_example(status: str) -> dict[str, Any]:
+    """An example of a problem with this status."""
+    kind, title, detail = _PROBLEM_EXAMPLES[status]
+    problem: dict[str, Any] = {
+        "type": f"urn:adjudge:{kind}",
+        "title": title,
+        "status": int(status),
+        "detail": detail,
+        "request_id": _REQUEST_ID,
+        "retryable": status in _RETRYABLE,
+        "errors": [],
+    }
+    if status == "422":
+        problem["errors"] = [{"field": "groups", "message": "needs at least 1, has 0"}]
+    return problem | ({"current_version": 3} if status == "412" else {})
+
+
+@cache
+def recorded_examples() -> dict[str, dict[str, Any]]:
+    """By operation id and media type, what a service answered."""
+    text = files("judge_server.api.http").joinpath("examples.json").read_text(encoding="utf-8")
+    examples: dict[str, dict[str, Any]] = json.loads(text)
+    return examples
+
+
+def _add_examples(document: dict[str, Any]) -> None:
+    recorded = recorded_examples()
+    for path in document["paths"].values():
+        for operation in path.values():
+            for status, response in operation["responses"].items():
+                for media_type, content in response.get("content", {}).items():
+                    if media_type == "application/problem+json":
+                        content["example"] = problem_example(status)
+                    elif media_type in recorded.get(operation["operationId"], {}):
+                        content["example"] = recorded[operation["operationId"]][media_type]
+
+
+def _make_keys_optional(document: dict[str, Any]) -> None:
+    """Mark the API key as optional in every operation."""
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    for operation in operations:
+        if {} not in operation.get("security", [{}]):
+            operation["security"].append({})
+
+
+def _undeclared_schemas() -> dict[str, Any]:
+    """The schemas that routes refer to without declaring them as a model: problems and the lines of a stream."""
+    schemas: dict[str, Any] = {}
+    for model in (RewardEvent, RecomputeEvent, Problem):
+        schema = model.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
+        schemas |= schema.pop("$defs", {}) | {model.__name__: schema}
+    return schemas
+
+
+class Document(NamedTuple):
+    """The content of a document, its gzip encoding, and an entity tag that changes with it."""
+
+    content: bytes
+    compressed: bytes
+    media_type: str
+    etag: str
+
+    @classmethod
+    def of(cls, content: bytes, media_type: str) -> "Document":
+        """Compress a document; megabytes take tenths of a second."""
+        return cls(content, gzip.compress(content, mtime=0), media_type, f'"{sha256(content).hexdigest()[:32]}"')
+
+    def response(self, request: Request) -> Response:
+        """Answer with the encoding that the caller accepts; 304 if the caller has the document."""
+        headers = {"ETag": self.etag, "Vary": "Accept-Encoding"}
+        if request.headers.get("if-none-match") == self.etag:
+            return Response(status_code=304, headers=headers)
+        accepted = {part.strip().partition(";") for part in request.headers.get("accept-encoding", "").split(",")}
+        if any(name == "gzip" and quality.strip() not in {"q=0", "q=0.0"} for name, _, quality in accepted):
+            headers["Content-Encoding"] = "gzip"
+            return Response(self.compressed, media_type=self.media_type, headers=headers)
+        return Response(self.content, media_type=self.media_type, headers=headers)
+
+
+class DocumentCache:
+    """Documents by name, each made at most once, in a thread."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, Document] = {}
+        self._making = asyncio.Lock()
+
+    async def get(self, name: str, make: Callable[[], Document]) -> Document:
+        """Return a document, which `make` creates the first time."""
+        if name not in self._documents:
+            async with self._making:
+                if name not in self._documents:
+                    self._documents[name] = await asyncio.to_thread(make)
+        return self._documents[name]
+
+
+def serve_documents(app: FastAPI) -> None:
+    """Serve the OpenAPI document and the scripts of `/docs` and `/redoc` from memory, in place of FastAPI's routes."""
+    routes = app.router.routes
+    (built_per_request,) = [route for route in routes if isinstance(route, Route) and route.path == app.openapi_url]
+    ((mount, static),) = [
+        (route, route.app) for route in routes if isinstance(route, Mount) and isinstance(route.app, StaticFiles)
+    ]
+    routes.remove(built_per_request)
+    routes.remove(mount)
+    files = {path.name: path for path in Path(str(static.directory)).iterdir() if path.is_file()}
+    cache = DocumentCache()
+
+    def openapi() -> Document:
+        text = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":"))
+        return Document.of(text.encode(), "application/json")
+
+    async def openapi_document(request: Request) -> Response:
+        return (await cache.get("", openapi)).response(request)
+
+    async def static_file(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in files:
+            raise HTTPException(404)
+        return (await cache.get(name, partial(_file, files[name]))).response(request)
+
+    app.add_route(str(app.openapi_url), openapi_document, include_in_schema=False)
+    app.add_route(STATIC_FOLDER + "{name}", static_file, include_in_schema=False)
+
+
+def _file(path: Path) -> Document:
+    media_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return Document.of(path.read_bytes(), media_type)

@@ -5,9 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 
 from judge_server.api.auth import RequiredScope, identity_of
-from judge_server.api.http.paging import After, Limit, reject_unknown_cursor
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute
+from judge_server.api.http.requests import After, Limit, StrictRoute, reject_unknown_cursor
 from judge_server.api.projects import OtherProject, unknown_project
 from judge_server.api.service import service_of
 from judge_server.auth.administration import administered_project, create_key

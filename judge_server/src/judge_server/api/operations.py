@@ -14,9 +14,15 @@ from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Resp
 from fastapi.responses import StreamingResponse
 
 from judge_server.api.auth import RequiredScope, identity_of, project_of
-from judge_server.api.http.paging import LIMIT_DESCRIPTION, After, Limit, reject_unknown_cursor
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
+from judge_server.api.http.requests import (
+    LIMIT_DESCRIPTION,
+    After,
+    Limit,
+    StrictRoute,
+    refuse_unusable_patterns,
+    reject_unknown_cursor,
+)
 from judge_server.api.idempotency import IdempotencyKey, run_idempotent
 from judge_server.api.service import service_of
 from judge_server.auth.authenticator import require_scope

@@ -21,7 +21,7 @@ from judge_server.api.http.problems import problem_responses
 from judge_server.api.service import service_of
 from judge_server.errors import NotReady
 from judge_server.observability.metrics import LedgerMetrics, OperationMetrics, PoolMetrics
-from judge_server.observability.requests import FASTAPI_TELEMETRY_OFF
+from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF
 from judge_server.scheduling.metrics import JudgeMetrics
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from trainer_client import __version__

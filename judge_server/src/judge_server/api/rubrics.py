@@ -12,9 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from judge_server import rubrics as changes
 from judge_server.api.auth import RequiredScope, project_of
-from judge_server.api.http.paging import After, Limit, reject_unknown_cursor
 from judge_server.api.http.problems import problem_responses
-from judge_server.api.http.requests import StrictRoute, refuse_unusable_criteria
+from judge_server.api.http.requests import After, Limit, StrictRoute, refuse_unusable_criteria, reject_unknown_cursor
 from judge_server.api.idempotency import IdempotencyKey, run_idempotent
 from judge_server.api.service import service_of
 from judge_server.errors import PreconditionRequired, invalid_request

@@ -23,7 +23,7 @@ from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorder_
 from judge_server.api.service import service_of
 from judge_server.errors import JudgingFailed, NotReady, ServiceError
 from judge_server.observability.logs import bind_log_context
-from judge_server.scoring.comparisons import compare
+from judge_server.scoring.ranking import compare
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.verdicts import judge_responses
 from trainer_client.wire import (

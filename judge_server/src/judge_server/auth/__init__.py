@@ -4,6 +4,6 @@ The web layer uses `Authenticator`. The package depends on no web framework and 
 """
 
 from judge_server.auth.authenticator import Authenticator
-from judge_server.auth.identity import ANONYMOUS, Identity, current_identity, identity_context
+from judge_server.auth.keys import ANONYMOUS, Identity, current_identity, identity_context
 
 __all__ = ["ANONYMOUS", "Authenticator", "Identity", "current_identity", "identity_context"]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from judge_server.auth.authenticator import require_scope
-from judge_server.auth.identity import ANONYMOUS, SCOPE_PERMISSIONS, Identity
-from judge_server.auth.keys import make_key
+from judge_server.auth.keys import ANONYMOUS, SCOPE_PERMISSIONS, Identity, make_key
 from judge_server.errors import Forbidden, InvalidRequest
 from judge_server.ports import KeyAdministration
 from trainer_client.wire.tenants import SCOPES, CreatedApiKey, Scope

@@ -2,19 +2,215 @@
 
 Both judges are asked about the same responses. A reward is recomputed from the verdicts by the run's options, and an
 advantage is the reward's distance from its group's mean in standard deviations (GRPO).
+
+The responses are read back from the ledger.
 """
 
+import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from judge_server.evaluation.corrected_rates import PassCount, observed_rate
 from judge_server.evaluation.judging import Judgement
-from judge_server.evaluation.labelled import MET_FROM
+from judge_server.evaluation.labelled import MET_FROM, DatasetError, LabelledResponse, json_lines
 from judge_server.evaluation.metrics import Estimate, RowBootstrap, as_json, weighted_spearman
-from judge_server.evaluation.runs import RunGroup
+from judge_server.ports import LedgerReader
+from judge_server.scoring.recompute import recorded_score
 from judge_server.scoring.scorer import reward_of
+from judge_server.time_sharing import run_in_thread
 from trainer_client.advantages import group_advantages
+from trainer_client.wire import Criterion, RewardOptions
+from trainer_client.wire.ledger import CorrectedRate, RewardRules
+from trainer_client.wire.ledger_rows import JudgedResponse, RequestRow, ResponseRow, RunRange, UseFilter
+
+_PAGE = 1000
+_USES_AT_A_TIME = 10_000
+_BY_JUDGE = frozenset({"judge", "no_content"})
+"""The methods of a criterion that the judge decides; a response that says nothing needs no call."""
+
+
+class ResponseForm(NamedTuple):
+    """What a reward depends on besides verdicts: SRaR's format, the length in tokens, whether it was not cut off."""
+
+    format_ok: bool
+    tokens: int | None = None
+    stopped: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """A group of a run with the responses whose texts the ledger has.
+
+    Attributes:
+        id: the request's id and the group's id.
+        options, protocol: how its rewards were computed and its verdicts asked for.
+        responses: the responses by position, without labels; only criteria that the judge decided.
+        forms: what the rewards of the responses depend on besides verdicts.
+    """
+
+    id: str
+    options: RewardOptions
+    protocol: str
+    responses: tuple[LabelledResponse, ...]
+    forms: tuple[ResponseForm, ...]
+
+
+async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[RunGroup]:
+    """Read the groups of a run, oldest first.
+
+    Groups without texts, without a rubric, or with criteria that programs decide are left out.
+
+    Args:
+        ledger: the ledger.
+        project_id: the project.
+        run: the run's name.
+        most: read no more groups once there are this many; None for all.
+
+    Raises:
+        DatasetError: the run does not exist, or none of its groups can be judged again.
+    """
+    found: dict[tuple[bytes, str], _Recorded] = {}
+    after: tuple[bytes, int, int] | None = None
+    while True:
+        page = await ledger.uses(UseFilter(project_id, run, after=after, limit=_PAGE))
+        for use in page:
+            key = (use.request.request, use.response.group_id)
+            if key not in found:
+                name = f"{use.request.request_id}/{use.response.group_id}"
+                found[key] = _Recorded(name, _options(use.request), use.request.protocol, {}, True)
+            found[key].responses[use.response.place] = use.response
+            found[key].by_judge &= use.votes[0][0].method in _BY_JUDGE
+        enough = most is not None and len(found) > most
+        if len(page) < _PAGE or enough:
+            break
+        last = page[-1].votes[0][0]
+        after = (last.request, last.place, last.slot)
+    if not found:
+        raise DatasetError(f"the ledger has nothing of run {run!r}; `adjudge runs` lists the runs")
+    usable = [one for one in found.values() if one.by_judge and one.protocol in ("binary", "stepwise", "graded")]
+    if enough:
+        usable = usable[:most]
+    digests = {digest for one in usable for row in one.responses.values() for digest in _digests(row)}
+    texts: dict[bytes, str] = {}
+    listed = list(digests)
+    for start in range(0, len(listed), 500):
+        texts |= await ledger.texts(project_id, listed[start : start + 500])
+    groups = [group for one in usable if (group := _group(one, texts)) is not None]
+    if not groups:
+        raise DatasetError(
+            f"no group of run {run!r} can be judged again: the ledger has no texts of it (ADJUDGE_LEDGER=all keeps "
+            "them), or programs decide its criteria"
+        )
+    return groups
+
+
+async def observed_rates(ledger: LedgerReader, part: RunRange) -> list[CorrectedRate]:
+    """Count the judge's verdicts of a part of a run that did not fail, and those that passed, by criterion.
+
+    A group is one request's. Criteria that programs decide are left out.
+    """
+    counts: _Counts = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    after = None
+    while True:
+        responses, after = await ledger.judged_responses(part, after, _USES_AT_A_TIME)
+        await run_in_thread(_count, counts, responses)
+        if after is None:
+            break
+    return [
+        observed_rate(name, [PassCount(*count) for count in groups.values()])
+        for name, groups in counts.items()
+        if groups
+    ]
+
+
+_Counts = dict[str, dict[tuple[str, str], list[int]]]
+"""The verdicts that passed and all verdicts, by criterion and group."""
+
+
+def _count(counts: _Counts, responses: Sequence[JudgedResponse]) -> None:
+    for response in responses:
+        group = (response.request_id, response.group_id)
+        for _, slot in groupby(response.votes, key=lambda vote: vote.slot):
+            votes = list(slot)
+            score = recorded_score(votes) if votes[0].method in _BY_JUDGE else None
+            if score is not None:
+                count = counts[votes[0].criterion][group]
+                count[0] += score >= MET_FROM
+                count[1] += 1
+
+
+@dataclass(slots=True)
+class _Recorded:
+    name: str
+    options: RewardOptions
+    protocol: str
+    responses: dict[int, ResponseRow]
+    by_judge: bool
+
+
+def _options(request: RequestRow) -> RewardOptions:
+    """How a request's rewards were computed; by its mode alone if an older version recorded it."""
+    rules = RewardRules.read(request.reward_rules)
+    mode: Any = request.mode or "weighted_mean"
+    return RewardOptions(mode=mode) if rules is None else rules.reward
+
+
+def _digests(row: ResponseRow) -> list[bytes]:
+    return [digest for digest in (row.prompt, row.response, row.grounding, row.rubric) if digest is not None]
+
+
+def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
+    rows = [row for _, row in sorted(recorded.responses.items())]
+    if any(digest not in texts for row in rows for digest in _digests(row)) or rows[0].rubric is None:
+        return None
+    criteria = tuple([Criterion.model_validate(one) for one in json.loads(texts[rows[0].rubric])])
+    responses = []
+    for row in rows:
+        response: Any = json.loads(texts[row.response])
+        if not isinstance(response, str):
+            return None
+        grounding = None if row.grounding is None else json.loads(texts[row.grounding])
+        prompt = json.loads(texts[row.prompt])
+        responses.append(LabelledResponse(recorded.name, prompt, response, criteria, {}, grounding=grounding))
+    forms = [ResponseForm(row.format_ok, row.tokens, row.stopped) for row in rows]
+    return RunGroup(recorded.name, recorded.options, recorded.protocol, tuple(responses), tuple(forms))
+
+
+def with_labels(groups: Sequence[RunGroup], file: Path) -> list[LabelledResponse]:
+    """Return the responses of a run that a JSONL file labels.
+
+    A line has `group` (the group's id), `response` (its position, from 0), `labels` (by criterion id, true, false or a
+    number in [0, 1]) and, where group ids repeat, `request` (the request's id).
+
+    Raises:
+        DatasetError: a line cannot be read, or names a response that the run does not have.
+    """
+    by_name: dict[str, RunGroup] = {}
+    for group in groups:
+        by_name[group.id] = group
+        by_name.setdefault(group.id.partition("/")[2], group)
+    found = []
+    for number, row in json_lines(file):
+        name, place, labels = row.get("group"), row.get("response"), row.get("labels")
+        name = f"{row['request']}/{name}" if "request" in row else name
+        group_of = by_name.get(str(name))
+        if group_of is None or type(place) is not int or not 0 <= place < len(group_of.responses):
+            raise DatasetError(f"{file}:{number}: the run has no response {place!r} of group {name!r}")
+        known = {one.id for one in group_of.responses[place].criteria}
+        if not isinstance(labels, dict) or not labels or not known.issuperset(labels):
+            raise DatasetError(f"{file}:{number}: labels: write an object with some of {', '.join(sorted(known))}")
+        if not all(isinstance(label, bool | int | float) and 0 <= label <= 1 for label in labels.values()):
+            raise DatasetError(f"{file}:{number}: labels: write true, false or a number from 0 to 1")
+        found.append(replace(group_of.responses[place], labels={n: float(label) for n, label in labels.items()}))
+    if not found:
+        raise DatasetError(f"{file} has no labels")
+    return found
 
 
 class JudgeComparison(NamedTuple):

@@ -14,9 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from judge_server.generation.generator import Generator, InputRow, source_digest
-from judge_server.generation.run_folder import Split, split_of
-from judge_server.generation.writer import RubricDiscarded, Writer
+from judge_server.generation.results import Split, split_of
+from judge_server.generation.writer import Generator, InputRow, RubricDiscarded, Writer, source_digest
 from judge_server.ports import EngineIdentity
 from trainer_client.wire.problems import field_errors
 

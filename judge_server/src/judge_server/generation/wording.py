@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from judge_server.prompts import InvalidTemplate
 from judge_server.prompts.fencing import Fence, neutralise
-from judge_server.prompts.sources import read_source
+from judge_server.prompts.library import read_source
 
 TEMPLATE_VERSION = "1"
 

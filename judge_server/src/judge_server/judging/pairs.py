@@ -19,17 +19,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from judge_server.judging.combining import CombinedConfig, combine_plans
-from judge_server.judging.defences import has_content
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.judging.plan import GroupContext, PlannedCall, ResponsePlan, VerdictSlot
-from judge_server.judging.presentation import images_of, show_response
+from judge_server.judging.presentation import has_content, images_of, show_response
 from judge_server.judging.questions import PreparedConfig, ask, option
 from judge_server.ports import Batch, JudgeResult, TokenChoice
 from judge_server.prompts.fencing import render_conversation
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion
-from trainer_client.wire.judging import Defence
-from trainer_client.wire.ranking import RankingSchedule
+from trainer_client.wire.judging import Defence, RankingSchedule
 
 DEFAULT_QUESTION = "Which response is better?"
 A_OR_B = TokenChoice((option("A"), option("B")))

@@ -6,9 +6,16 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest
-from judge_server.judging.defences import decoy_for, has_content, normalise
 from judge_server.judging.fingerprint import CallDigests, ending_of
-from judge_server.judging.presentation import images_of, show_response, steps_of, without_middle
+from judge_server.judging.presentation import (
+    decoy_for,
+    has_content,
+    images_of,
+    normalise,
+    show_response,
+    steps_of,
+    without_middle,
+)
 from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_alone, ask_criteria
 from judge_server.judging.replies import combine_turns
 from judge_server.ports import Batch, CallFailure, JudgeResult, SamplingOptions

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
-from judge_server.auth.identity import current_identity
+from judge_server.auth.keys import current_identity
 from judge_server.judging.plan import PlannedCall, ResponsePlan
 from judge_server.judging.questions import PreparedConfig
 from judge_server.ports import CallFailure, JudgeResult

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from judge_server.engines.common import UrlOptions
+from judge_server.engines.openai.calls import shape_error
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp, base_url_of
-from judge_server.engines.openai.wire import shape_error
 from trainer_client.measures import semantic_distance
 
 TEXTS_PER_REQUEST = 16

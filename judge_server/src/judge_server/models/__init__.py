@@ -19,7 +19,7 @@ from judge_server.models.catalogue import (
     next_smaller,
     parse_model_reference,
 )
-from judge_server.models.fetch import fetch
+from judge_server.models.downloads import fetch
 from judge_server.models.files import (
     SILENT,
     DownloadProgress,

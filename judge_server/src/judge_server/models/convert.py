@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from judge_server.models.catalogue import Model, ModelError, parse_model_reference
-from judge_server.models.fetch import fetch
+from judge_server.models.downloads import fetch
 from judge_server.models.files import file_sha256, format_bytes, models_dir
 
 MANIFEST = "adjudge-made-from.json"

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from judge_server.auth.identity import Identity, current_identity, identity_context
+from judge_server.auth.keys import Identity, current_identity, identity_context
 from judge_server.errors import ServiceError
 from judge_server.monitoring.signals import scores_of
 from judge_server.ports import RubricSource

@@ -5,6 +5,8 @@ microsecond. The process configures the SDK, exporters and sampling: see `adjudg
 
 Requests to other processes carry ids and the current span in headers: `X-Request-Id` and `X-Operation-Id`, and
 `traceparent` and `tracestate` of W3C Trace Context.
+
+Each HTTP request gets one access line, a span, and a log context for its work.
 """
 
 import logging
@@ -13,15 +15,120 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
+from http import HTTPStatus
 from typing import Any, ParamSpec, TypeVar
 
 import httpx2
 from opentelemetry import propagate, trace
 from opentelemetry.trace import INVALID_SPAN, Link, ProxyTracerProvider, Span, SpanKind, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from judge_server.errors import ServiceError
-from judge_server.observability.logs import EXTRA_FIELDS, current_log_context
+from judge_server.observability.logs import EXTRA_FIELDS, bind_log_context, current_log_context, log_context, safe_id
+
+UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/internal/v1/judge"})
+"""The paths that monitoring requests every few seconds."""
+
+FASTAPI_TELEMETRY_OFF: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+"""Settings that disable FastAPI's own telemetry, which records the messages of exceptions and which the versions that
+vLLM supports do not have."""
+
+access_log = logging.getLogger("adjudge.access")
+error_log = logging.getLogger("adjudge")
+
+
+class RequestLoggingMiddleware:
+    """ASGI middleware that logs and traces requests; it is the outermost of the application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status, size = time.perf_counter(), 0, 0
+
+        async def send_counted(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _bind_path_context(scope)
+                _describe(request_span, scope, status)
+            size += len(message.get("body", b""))
+            await send(message)
+
+        with log_context(operation_id=safe_id(Headers(scope=scope).get(OPERATION_ID))), _span(scope) as request_span:
+            try:
+                await self._app(scope, receive, send_counted)
+            except Exception:
+                status = status or 500
+                error_log.exception("request %s failed", current_log_context().get("request_id", "without an id"))
+                _describe(request_span, scope, status)
+                raise
+            finally:
+                if scope["path"] not in UNLOGGED_PATHS:
+                    _log(scope, status, (time.perf_counter() - began) * 1000, size)
+
+
+@contextmanager
+def _span(scope: Scope) -> Iterator[Span]:
+    """A span over one request, a child of the caller's span; it gets its name when the route is known."""
+    active_tracer = None if scope["path"] in UNLOGGED_PATHS else tracer()
+    if active_tracer is None:
+        yield INVALID_SPAN
+        return
+    with active_tracer.start_as_current_span(
+        scope["method"],
+        context=propagate.extract(Headers(scope=scope)),
+        kind=SpanKind.SERVER,
+        attributes={"http.request.method": scope["method"], "url.scheme": scope["scheme"]},
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        yield span
+
+
+def _describe(span: Span, scope: Scope, status: int) -> None:
+    if not span.is_recording():
+        return
+    span.update_name(f"{scope['method']} {_route(scope)}")
+    span.set_attributes({"http.route": _route(scope), "http.response.status_code": status})
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        span.set_attribute("error.type", str(status))
+        span.set_status(StatusCode.ERROR)
+    set_span_attributes(span, **current_log_context())
+
+
+def _log(scope: Scope, status: int, milliseconds: float, size: int) -> None:
+    method, route = scope["method"], _route(scope)
+    fields = {"method": method, "route": route, "status": status, "ms": round(milliseconds, 1), "bytes": size}
+    access_log.info(
+        "%s %s: %s in %.1f ms, %d bytes",
+        method,
+        route,
+        status or "no answer",
+        milliseconds,
+        size,
+        extra={EXTRA_FIELDS: fields},
+    )
+
+
+def _route(scope: Scope) -> str:
+    framework: dict[str, Any] = scope.get("fastapi") or {}  # has the prefixes of nested routers
+    route: Any = framework.get("effective_route_context") or scope.get("route")
+    return getattr(route, "path_format", None) or getattr(route, "path", None) or "(no route)"
+
+
+def _bind_path_context(scope: Scope) -> None:
+    parameters = scope.get("path_params", {})
+    bind_log_context(run=parameters.get("run"))
+    if _route(scope).startswith("/v1/operations/{id}"):
+        bind_log_context(operation_id=safe_id(parameters.get("id")))
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,7 +136,7 @@ T = TypeVar("T")
 TRACER_NAME = "adjudge"
 REQUEST_ID, OPERATION_ID = "X-Request-Id", "X-Operation-Id"
 
-log = logging.getLogger("adjudge.client")
+client_log = logging.getLogger("adjudge.client")
 
 _NO_SPAN = nullcontext(INVALID_SPAN)
 
@@ -135,7 +242,7 @@ class TracingTransport(httpx2.AsyncBaseTransport):
                 if response.status_code >= 400:
                     mark_span_failed(client_span, str(response.status_code))
         except httpx2.HTTPError as error:
-            log.warning(
+            client_log.warning(
                 "sent %s: no response (%s), request id %s",
                 target,
                 type(error).__name__,
@@ -144,7 +251,7 @@ class TracingTransport(httpx2.AsyncBaseTransport):
             )
             raise
         fields |= {"status": response.status_code, "ms": round((time.perf_counter() - started_at) * 1000, 1)}
-        log.info(
+        client_log.info(
             "sent %s: %d in %.1f ms, request id %s",
             target,
             response.status_code,

@@ -1,19 +1,24 @@
 """The processing of one chunk, from its lease to its end, in this process or in a worker.
 
 The runner handles leases, attempts and retry delays; handlers do the work of each kind of operation.
+
+`dispatch_to` and `work_on` run operations in this process, for `adjudge serve` without a broker and for commands. A
+command works on one operation in a SQLite file of its own and tries each chunk once: calls of the model were retried
+already, and the next command does what is left undone.
 """
 
 import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from opentelemetry.trace import SpanKind
+from pydantic import BaseModel
 
-from judge_server.auth.identity import Identity, identity_context
+from judge_server.auth.keys import Identity, identity_context
 from judge_server.observability.logs import log_context
 from judge_server.observability.metrics import ChunkStatus, OperationMetrics
 from judge_server.observability.tracing import mark_span_failed, set_span_attributes, span, span_links
@@ -23,8 +28,16 @@ from judge_server.operations.handlers.base import (
     RetryableChunkError,
     ServiceUnavailableError,
 )
-from judge_server.ports.operations import OperationStore
-from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk, OperationKind
+from judge_server.operations.queues import LocalQueue
+from judge_server.operations.service import (
+    DISPATCH_INTERVAL_S,
+    POLL_INTERVAL_S,
+    Dispatcher,
+    OperationHandlers,
+    Operations,
+)
+from judge_server.ports import ChunkQueue, Operation, OperationStore
+from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, OperationKind
 
 log = logging.getLogger("adjudge")
 
@@ -178,3 +191,89 @@ class ChunkRunner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+MAX_CONSECUTIVE_FAILURES = 8
+"""How many chunks in a row, besides those in work, may fail before a command stops."""
+
+
+@asynccontextmanager
+async def dispatch_to(
+    queue: ChunkQueue, store: OperationStore, handlers: OperationHandlers, *, interval_s: float = DISPATCH_INTERVAL_S
+) -> AsyncIterator[Operations]:
+    """Dispatch the chunks of a store to a queue for the duration of the block."""
+    dispatcher = Dispatcher(store, queue)
+    dispatching = asyncio.create_task(dispatcher.run(interval_s))
+    try:
+        yield Operations(store, handlers, dispatcher)
+    finally:
+        dispatching.cancel()
+        await asyncio.gather(dispatching, return_exceptions=True)
+
+
+@asynccontextmanager
+async def work_on(
+    store: OperationStore,
+    handlers: OperationHandlers,
+    *,
+    concurrency: int = 2,
+    lease_s: float = LEASE_S,
+    metrics: OperationMetrics | None = None,
+    interval_s: float = DISPATCH_INTERVAL_S,
+) -> AsyncIterator[Operations]:
+    """Work on the chunks of a store, `concurrency` at a time, for the duration of the block."""
+    queue = LocalQueue(ChunkRunner(store, handlers, lease_s=lease_s, metrics=metrics).run, concurrency=concurrency)
+    queue.start()
+    try:
+        async with dispatch_to(queue, store, handlers, interval_s=interval_s) as operations:
+            yield operations
+    finally:
+        await queue.close()
+
+
+class SingleAttempts:
+    """An `OperationHandler` that tries each chunk once, and stops working when too many fail in a row.
+
+    `failures` has the body of each chunk that failed, and the error. `problem` says why it stopped.
+    """
+
+    def __init__(self, handler: OperationHandler, concurrency: int) -> None:
+        self.has_final_chunk = handler.has_final_chunk
+        self.failures: list[tuple[Any, Exception]] = []
+        self.problem: str | None = None
+        self._handler = handler
+        self._most = MAX_CONSECUTIVE_FAILURES + concurrency
+        self._in_a_row = 0
+
+    async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
+        """Split a request as the handler does."""
+        return await self._handler.split(project_id, request)
+
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
+        """Work on a chunk; after too many failures, wait to be cancelled, so that the chunk is given back."""
+        if self.problem is not None:
+            await asyncio.Event().wait()
+        try:
+            outcome = await self._handler.run(work)
+        except Exception as error:
+            if not isinstance(error, FatalChunkError | RetryableChunkError):
+                log.exception("operation %s: chunk %d failed", work.ref.operation_id, work.ref.chunk)
+            self.failures.append((work.body, error))
+            self._in_a_row += 1
+            if self._in_a_row >= self._most:
+                self.problem = f"{self._in_a_row} inputs failed in a row; the last error: {error}"
+            raise FatalChunkError(str(error)) from error
+        self._in_a_row = 0
+        return outcome
+
+    async def follow(
+        self, operations: Operations, operation: Operation, *, interval_s: float = POLL_INTERVAL_S
+    ) -> AsyncIterator[Operation]:
+        """Yield the operation every `interval_s` seconds until it has ended, or until this has stopped."""
+        while True:
+            has_stopped = self.problem is not None
+            operation = await operations.get(operation.project_id, operation.id)
+            yield operation
+            if operation.ended or has_stopped:
+                return
+            await asyncio.sleep(interval_s)

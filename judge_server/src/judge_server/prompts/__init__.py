@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Template
 
 from judge_server.prompts.fencing import neutralise
-from judge_server.prompts.sources import (
+from judge_server.prompts.library import (
     ALLOWED_VARIABLES,
     ENVIRONMENT,
     InvalidTemplate,

@@ -24,10 +24,10 @@ from judge_server.errors import EngineUnavailable, InvalidRequest, NotReady, Ser
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.results import Caller, JudgementResults
 from judge_server.observability.logs import bind_log_context
-from judge_server.observability.requests import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
+from judge_server.observability.tracing import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from judge_server.ports import Batch
 from judge_server.queueing import label_of_run
-from judge_server.remote.link import ROOT, identity_digest
+from judge_server.remote.executor import ROOT, identity_digest
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, TokenCount, UsageDelta
 from judge_server.scoring.judge import Judge
 from trainer_client import __version__

@@ -8,13 +8,16 @@ from rubric_store.formats.documents import FormatError, FormatProblem, RubricDoc
 from rubric_store.formats.native import json_schema
 from rubric_store.formats.reading import (
     FILE_EXTENSIONS,
+    SUFFIXES,
+    LostField,
     NamedRubric,
     RubricFormat,
+    SerializedRubric,
     read_document,
     read_file,
     read_rubric,
+    write_rubric,
 )
-from rubric_store.formats.writing import SUFFIXES, LostField, SerializedRubric, write_rubric
 
 __all__ = [
     "FILE_EXTENSIONS",

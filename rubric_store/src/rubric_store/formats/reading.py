@@ -2,29 +2,33 @@
 
 The format of parsed JSON is detected by the names of its fields and the words that its descriptions begin with. A file
 holds one rubric, or one per line if it is JSONL, and is read as a whole: if one of its rubrics cannot be read, none is.
+
+Rubrics are also written here, with a report of what a format cannot hold.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final, Literal, cast, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from rubric_store.formats import dro, grounded, healthbench, native, rar, requirement, rgr, srar
+from rubric_store.formats import dro, grounded, healthbench, native, rar, requirement, rgr, srar, yaml_format
 from rubric_store.formats.documents import (
     FormatError,
     FormatProblem,
     InvalidValueError,
     ParsedText,
     RubricDocument,
+    as_document,
     parse_json,
     validation_problems,
     with_lines,
 )
 from rubric_store.formats.yaml_format import parse_yaml
-from trainer_client.wire import NewRubricName, RubricContent
+from trainer_client.wire import Criterion, NewRubricName, RubricContent
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 RubricFormat = Literal["native", "yaml", "healthbench", "rar", "srar", "rgr", "grounded", "dro", "requirement"]
@@ -275,3 +279,87 @@ def _check_name(name: str, line: int) -> str:
         raise FormatError(
             [FormatProblem("name", f"{name[:80]!r} is not a valid rubric name: {reason}", line)]
         ) from None
+
+
+_WRITERS: dict[RubricFormat, Callable[[RubricDocument], str]] = {
+    "native": native.write,
+    "yaml": yaml_format.write,
+    "healthbench": healthbench.write,
+    "rar": rar.write,
+    "srar": srar.write,
+    "rgr": rgr.write,
+    "grounded": grounded.write,
+    "dro": dro.write,
+    "requirement": requirement.write,
+}
+SUFFIXES: dict[RubricFormat, str] = {
+    **dict.fromkeys(_WRITERS, ".json"),
+    "yaml": ".yaml",
+    "srar": ".txt",
+}
+"""The file extension of each format."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostField:
+    """A field that the text cannot reproduce, of a criterion, or of the rubric if `criterion` is None."""
+
+    criterion: str | None
+    field: str
+    original: object
+    result: object
+
+    def __str__(self) -> str:
+        criterion = "the rubric" if self.criterion is None else f"criterion {self.criterion}"
+        result = _display(self.result)
+        return f"{criterion}: {self.field} {_display(self.original)} {f'becomes {result}' if result else 'is left out'}"
+
+
+@dataclass(frozen=True, slots=True)
+class SerializedRubric:
+    """A rubric as text, and the fields that the text loses."""
+
+    text: str
+    losses: tuple[LostField, ...]
+
+
+def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> SerializedRubric:
+    """Write a rubric in a format.
+
+    Wording, order and each criterion's effect on the reward always survive: a pitfall stays a penalty. Everything else
+    that the format cannot hold is left out and listed in `losses`.
+
+    Raises:
+        FormatError: the format is unknown, or cannot express a criterion; names every such criterion.
+    """
+    document, known = as_document(rubric), check_format(format)
+    text = _WRITERS[known](document)
+    try:
+        reread = read_document(text, known)
+    except FormatError as error:
+        raise FormatError(
+            [FormatProblem("", f"{known} cannot hold this rubric: {problem.message}") for problem in error.problems]
+        ) from None
+    pairs = list(zip(document.content.criteria, reread.content.criteria, strict=True))
+    changed = [one.id for one, read in pairs if one.description != read.description]
+    if changed:
+        message = f"{known} would read its description differently: it begins or ends like the format's own syntax"
+        raise FormatError([FormatProblem(f"criterion {id_}", f"{message}; reword it") for id_ in changed])
+    losses = [loss for one, read in pairs for loss in _find_lost_fields(one.id, one, read)]
+    return SerializedRubric(text, (*_find_lost_fields(None, document, reread), *losses))
+
+
+def _find_lost_fields(
+    criterion: str | None, original: Criterion | RubricDocument, read: Criterion | RubricDocument
+) -> list[LostField]:
+    fields = [field for field in type(original).model_fields if field != "content"]
+    compared = [LostField(criterion, field, getattr(original, field), getattr(read, field)) for field in fields]
+    return [loss for loss in compared if loss.original != loss.result]
+
+
+def _display(value: object) -> str:
+    if value is None or value == () or value == {}:
+        return ""
+    plain = value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, BaseModel) else value
+    shown = f"{plain:g}" if isinstance(plain, float) else json.dumps(plain, ensure_ascii=False)
+    return shown if len(shown) <= 60 else f"{shown[:59]}…"

@@ -24,7 +24,7 @@ from rubric_store.database import (
     read_url,
     statement_timeout,
 )
-from rubric_store.ledger import charts, labels, measures, monitoring, purging, reading, writing
+from rubric_store.ledger import charts, labels, monitoring, purging, reading, writing
 from rubric_store.ledger import runs as runs_reading
 from rubric_store.ledger.tables import requests
 from trainer_client.wire.ledger import RunPage, RunReport
@@ -191,7 +191,7 @@ class SQLLedger:
             ConnectionError: the database cannot be written.
         """
         await self._in_thread(
-            self._writer, lambda connection: measures.set_measures(connection, project_id, run, step, values)
+            self._writer, lambda connection: charts.set_measures(connection, project_id, run, step, values)
         )
 
     async def set_label(self, project_id: str, verdict: VerdictKey, labeller: str, met: bool | None) -> LabelRow | None:

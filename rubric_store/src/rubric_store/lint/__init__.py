@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from rubric_store.lint.papers import System, apparent_system, check_structure
 from rubric_store.lint.rules import (
     SIMILARITY,
     Finding,
     Severity,
+    System,
+    apparent_system,
+    check_structure,
     check_weights,
     check_wording,
     find_leaked_answers,

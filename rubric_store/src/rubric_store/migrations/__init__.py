@@ -15,14 +15,15 @@ from sqlalchemy import Connection, func, select
 from rubric_store.database import blocking_connection
 from rubric_store.migrations import schema_status
 from rubric_store.migrations.schema_status import (
+    LockRetry,
     Revision,
     SchemaState,
     SchemaStatus,
+    TablesInUseError,
     revision_number,
     revisions,
     script_config,
 )
-from rubric_store.migrations.waiting import LockRetry, TablesInUseError
 
 __all__ = [
     "LockRetry",

@@ -2,6 +2,8 @@
 
 Hosts' clocks differ, so leases and delays, which one process writes and another compares, use the database's clock.
 SQLite has none. There, processes share a host, and the time is monotonic: it does not jump if the host's clock is set.
+
+Migration 0006 creates the tables declared here; a test compares the two.
 """
 
 import hashlib
@@ -14,14 +16,109 @@ from itertools import accumulate
 from time import monotonic
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Table, and_, func, select, update
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    ColumnElement,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Row,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    and_,
+    func,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rubric_store.database import WRITES, open_engine, translate_connection_errors
-from rubric_store.operations.tables import chunks, operations
-from rubric_store.rubrics.tables import UTCDateTime
+from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
 from trainer_client.wire.operations import ChunkOutcome, Operation, OperationProgress, ResultPage
 from trainer_client.wire.usage import Usage
+
+operations = Table(
+    "operations",
+    metadata,
+    key_column("project_id"),
+    key_column("operation_id", 64),
+    Column("kind", String(32), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("submission", LargeBinary(32)),
+    Column("asked", LargeBinary(32), nullable=False),
+    Column("request", LargeBinary, nullable=False),
+    Column("progress", JSON, nullable=False),
+    Column("usage", JSON, nullable=False),
+    Column("summary", LargeBinary),
+    Column("problem", Text),
+    Column("tries", Integer, nullable=False),
+    Column("results", BigInteger, nullable=False),
+    Column("unfinished", Integer, nullable=False),
+    Column("created_at", UTCDateTime, nullable=False),
+    Column("started_at", UTCDateTime),
+    Column("ended_at", UTCDateTime),
+    Column("expires_at", UTCDateTime),
+    PrimaryKeyConstraint("project_id", "operation_id", name="pk_operations"),
+    UniqueConstraint("project_id", "submission", name="uq_operations_submission"),
+    Index("ix_operations_created_at", "project_id", "created_at"),
+    Index("ix_operations_expires_at", "expires_at"),
+)
+"""One row per operation; changes to an operation take the lock of its row. `submission` is the digest of the
+idempotency key, `asked` that of the whole request. `unfinished` counts chunks that are neither done nor failed,
+`results` the results so far."""
+
+chunks = Table(
+    "operation_chunks",
+    metadata,
+    key_column("project_id"),
+    key_column("operation_id", 64),
+    Column("chunk", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("inputs", Integer, nullable=False),
+    Column("body", LargeBinary),
+    Column("attempts", Integer, nullable=False),
+    Column("owner", String(64)),
+    Column("lease_until", UTCDateTime),
+    Column("due_at", UTCDateTime, nullable=False),
+    Column("announced_at", UTCDateTime),
+    Column("problem", Text),
+    PrimaryKeyConstraint("project_id", "operation_id", "chunk", name="pk_operation_chunks"),
+    ForeignKeyConstraint(
+        ["project_id", "operation_id"],
+        ["operations.project_id", "operations.operation_id"],
+        name="fk_operation_chunks_operations",
+    ),
+    Index("ix_operation_chunks_state", "state", "chunk"),
+)
+"""One row per chunk: `queued`, `running` under a lease, `done` or `failed`. The final chunk, which has no body, is
+`waiting` until all others have ended, and finishes the operation. Other bodies are deleted when their chunk is done."""
+
+results = Table(
+    "operation_results",
+    metadata,
+    key_column("project_id"),
+    key_column("operation_id", 64),
+    Column("chunk", Integer, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("project_id", "operation_id", "chunk", "place", name="pk_operation_results"),
+    UniqueConstraint("project_id", "operation_id", "number", name="uq_operation_results_number"),
+    ForeignKeyConstraint(
+        ["project_id", "operation_id", "chunk"],
+        ["operation_chunks.project_id", "operation_chunks.operation_id", "operation_chunks.chunk"],
+        name="fk_operation_results_operation_chunks",
+    ),
+)
+"""One row per result; `number` counts an operation's results in the order of their creation, from 0."""
+
 
 _SERVER_CLOCK = select(func.clock_timestamp(type_=UTCDateTime))
 """Not `now()`, which is the start of the transaction, and the transaction may have waited for a lock since."""

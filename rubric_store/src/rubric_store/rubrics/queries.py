@@ -3,15 +3,19 @@
 Search words are the same on both databases: PostgreSQL keeps them as an indexed text search vector, SQLite as text that
 it scans. Python decides what a word is: letters, digits and underscores, after NFKC and case folding. In scripts
 without spaces between words a word is the text between two other characters, found by its beginning.
+
+`VersionCache` holds versions in memory, so that scoring does not wait for the database each time.
 """
 
 import base64
 import binascii
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
@@ -39,7 +43,49 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from rubric_store.rubrics.tables import rubric_aliases, rubric_tags, rubric_words, rubrics
 from rubric_store.rubrics.tables import rubric_versions as versions
+from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import Reference, RubricName, RubricVersion, VersionSummary
+
+_MAX_CACHE_BYTES = 32 * 2**20
+
+
+REFRESH_AFTER_S = 1.0
+"""A version that was read longer ago is read again in the background when it is used from the cache."""
+
+
+class CachedVersion(NamedTuple):
+    """A version, and when it was read, by the monotonic clock."""
+
+    version: RubricVersion
+    read_at: float
+
+
+class VersionCache:
+    """The most recently used versions, up to 32 MiB."""
+
+    def __init__(self) -> None:
+        self._versions: ByteCache[tuple[str, Reference], CachedVersion] = ByteCache(_MAX_CACHE_BYTES)
+        self._changed_at = -math.inf
+
+    def put(self, project_id: str, reference: Reference, version: RubricVersion, read_at: float) -> None:
+        """Cache the version of a reference, unless the reference may change its meaning."""
+        if reference.version is not None or reference.digest is not None:
+            self._versions.put((project_id, reference), CachedVersion(version, read_at))
+
+    def get(self, project_id: str, reference: Reference) -> RubricVersion | None:
+        """The cached version of a reference; None if there is none."""
+        found = self._versions.get((project_id, reference))
+        return found.version if found else None
+
+    def age_s(self, project_id: str, reference: Reference) -> float:
+        """How long ago the version of a reference was read; infinite if it is not cached or may have changed since."""
+        found = self._versions.get((project_id, reference))
+        return math.inf if found is None or found.read_at <= self._changed_at else monotonic() - found.read_at
+
+    def expire(self) -> None:
+        """Treat all versions as changed, after a retirement."""
+        self._changed_at = monotonic()
+
 
 MAX_WORD_LENGTH = 100
 MAX_WORDS_BYTES = 262_144

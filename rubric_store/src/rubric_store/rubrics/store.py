@@ -25,10 +25,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rubric_store.repository import READ_TIMEOUT_S, BaseRepository, unknown_actor
 from rubric_store.rubrics import queries
-from rubric_store.rubrics.publishing import build_publication, check_name, publish, replace_tags, store_words, tags_of
+from rubric_store.rubrics.publishing import (
+    ValidationMixin,
+    build_publication,
+    check_name,
+    publish,
+    replace_tags,
+    store_words,
+    tags_of,
+)
 from rubric_store.rubrics.queries import (
+    REFRESH_AFTER_S,
     UNKNOWN_CURSOR,
     CursorError,
+    VersionCache,
     check_limit,
     name_from_cursor,
     number_from_cursor,
@@ -37,8 +47,6 @@ from rubric_store.rubrics.queries import (
     version_of,
     words_of,
 )
-from rubric_store.rubrics.validations import ValidationMixin
-from rubric_store.rubrics.version_cache import REFRESH_AFTER_S, VersionCache
 from trainer_client.wire import (
     AliasName,
     Lineage,

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar, Unpack
 
 from trainer_client import AsyncClient, Client
-from trainer_client._columns import parse_rubric
+from trainer_client._inputs import parse_rubric
 from trainer_client.client.calls import RewardKeywords, RubricLike, service_url
 from trainer_client.errors import AdjudgeError, InvalidRequest
 from trainer_client.trl._dataset import check_column_names, ignored_lookalikes, read_rows, rename_columns

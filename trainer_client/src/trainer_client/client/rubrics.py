@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from trainer_client._criteria import CriterionLike
+from trainer_client._inputs import CriterionLike
 from trainer_client.client.answers import AnswerT
 from trainer_client.client.calls import PreparedRequest, invalid_request_error, new_idempotency_header, to_json_bytes
 from trainer_client.client.connection import AsyncConnection, Connection

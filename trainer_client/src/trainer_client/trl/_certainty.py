@@ -14,11 +14,11 @@ import torch
 from trl.trainer.grpo_trainer import add_fused_lm_head
 from trl.trainer.utils import create_model_from_path, get_config_model_id
 
-from trainer_client._columns import as_text
+from trainer_client._inputs import as_text
 from trainer_client.errors import InvalidRequest
 from trainer_client.measures import rouge_l_f1
 from trainer_client.text.offsets import TokenOffsets
-from trainer_client.text.reasoning import SplitRule, find_answer, split_reasoning
+from trainer_client.text.thinking import SplitRule, find_answer, split_reasoning
 from trainer_client.trl.methods import Rollout
 
 
@@ -148,7 +148,7 @@ class Reflection:
 
     Args:
         tokenizer: the model's tokenizer.
-        rule: finds where the answer begins in a response; see `trainer_client.text.reasoning`.
+        rule: finds where the answer begins in a response; see `trainer_client.text.thinking`.
     """
 
     def __init__(self, tokenizer: Any, rule: SplitRule = find_answer) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from trainer_client._columns import RubricOrReference, as_text, is_empty_rubric, parse_rubric
+from trainer_client._inputs import RubricOrReference, as_text, is_empty_rubric, parse_rubric
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import Group, Response, RubricContent
 from trainer_client.wire.problems import field_errors

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_client import AsyncClient, Client
-from trainer_client._columns import RubricOrReference
+from trainer_client._inputs import RubricOrReference
 from trainer_client.client.calls import RewardKeywords
 from trainer_client.errors import (
     AdjudgeError,

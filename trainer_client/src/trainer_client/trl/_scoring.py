@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_client import AsyncClient
-from trainer_client._columns import RubricOrReference, is_empty_rubric, parse_rubric
-from trainer_client._criteria import as_number
+from trainer_client._inputs import RubricOrReference, as_number, is_empty_rubric, parse_rubric
 from trainer_client.errors import AdjudgeError
 from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.trl._dataset import RowBatch

@@ -24,7 +24,7 @@ from transformers import AutoTokenizer, GenerationConfig, set_seed
 from trl.trainer.utils import create_model_from_path
 
 from trainer_client.dro import select_groups, variance_score
-from trainer_client.text.reasoning import SplitRule, find_answer
+from trainer_client.text.thinking import SplitRule, find_answer
 from trainer_client.trl._certainty import Reflection
 
 MIN_RESPONSES = 2
@@ -242,7 +242,7 @@ def score_rows(
         group_size: G, the number of responses to sample for a row without responses.
         max_tokens: the longest sampled response, in tokens.
         temperature, top_p: sampling settings.
-        rule: finds where the answer begins in a response; see `trainer_client.text.reasoning`.
+        rule: finds where the answer begins in a response; see `trainer_client.text.thinking`.
         batch: the number of rows sampled at once.
         clip: arguments of `variance_score`.
     """

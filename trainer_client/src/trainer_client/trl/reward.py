@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack, cast
 
 from trainer_client import AsyncClient, Client
-from trainer_client._columns import RubricOrReference, parse_rubric
+from trainer_client._inputs import RubricOrReference, parse_rubric
 from trainer_client.client.calls import RewardKeywords, RubricLike, rewards_request, service_url
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl._dataset import (

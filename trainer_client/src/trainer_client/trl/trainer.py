@@ -28,11 +28,10 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
-from trainer_client.trl._batch import AdvantageBatch, readers_for
+from trainer_client.trl._batch import AdvantageBatch, MeasureReporter, readers_for
 from trainer_client.trl._certainty import FrozenPolicy
 from trainer_client.trl._generation import RolloutGenerator, SampledBatch, reset_environments, select_environments
 from trainer_client.trl._refilling import Refiller
-from trainer_client.trl._reporting import MeasureReporter
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.methods import Method, Rollout

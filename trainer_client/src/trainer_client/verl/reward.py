@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
 
-from trainer_client import AsyncClient, _columns
-from trainer_client._columns import RubricOrReference, as_text, to_plain_data
+from trainer_client import AsyncClient, _inputs
+from trainer_client._inputs import RubricOrReference, as_text, to_plain_data
 from trainer_client.client.calls import URL_VARIABLE, RewardKeywords, RubricLike
 from trainer_client.errors import (
     AdjudgeError,
@@ -304,7 +304,7 @@ def read_rubric(given: object) -> RubricOrReference | None:
         InvalidRequest: the value is not a rubric.
     """
     try:
-        return _columns.parse_rubric(given, drop_nulls=True)
+        return _inputs.parse_rubric(given, drop_nulls=True)
     except ValueError as error:
         raise InvalidRequest(f"rubric: {error}") from error
 

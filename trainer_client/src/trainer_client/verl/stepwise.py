@@ -12,7 +12,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from trainer_client._columns import to_plain_data
+from trainer_client._inputs import to_plain_data
 from trainer_client.text.thinking import judged_content
 from trainer_client.text.turns import place_trajectory, step_spans, turn_spans
 from trainer_client.verl.estimators import StepTokens, steps_context

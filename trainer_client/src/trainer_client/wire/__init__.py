@@ -17,14 +17,16 @@ from trainer_client.wire.judging import (
     JudgeName,
     JudgingOptions,
     JudgingProtocol,
+    LengthPenalty,
+    OverlongPenalty,
     Priority,
+    RankingReport,
+    RankingSchedule,
     ReasoningPart,
     UsedProtocol,
 )
 from trainer_client.wire.ledger import CriterionFigures, JudgingFigures, RunPage, RunReport, RunStep, RunSummary
-from trainer_client.wire.penalties import LengthPenalty, OverlongPenalty
 from trainer_client.wire.problems import FieldError, Problem, ProblemType
-from trainer_client.wire.ranking import RankingReport, RankingSchedule
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
     NOT_LINEAR,

@@ -5,9 +5,17 @@ fields of an answer, so that client and service may have different versions.
 
 The types of this module bound what a request can cost: the number of validation errors, the magnitude of numbers, and
 the size of free-form JSON objects.
+
+Text is parsed strictly as the JSON of RFC 8259: no duplicate names, no NaN, exactly one value. Descriptions of fields
+in JSON Schema and OpenAPI are read from the docstrings of their models.
 """
 
+import inspect
 import json
+import re
+from collections import Counter
+from functools import cache, partial
+from math import isfinite
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -24,6 +32,186 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
+
+
+class NotStrictJsonError(ValueError):
+    """The text is not strict JSON. `field` is the dotted path of the invalid value, empty for the whole document."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def strict_json(text: str) -> Any:
+    """Parse a text, in time linear in its length.
+
+    Raises:
+        NotStrictJsonError: the text is not strict JSON; the message says where, and `field` names a non-finite number.
+    """
+    if text.startswith("\ufeff"):
+        raise NotStrictJsonError("this begins with a byte order mark; leave it out")
+    try:
+        non_finite: list[float] = []
+        value = json.loads(
+            text,
+            object_pairs_hook=_object_without_duplicates,
+            parse_constant=partial(_parse_number, non_finite),
+            parse_float=partial(_parse_number, non_finite),
+        )
+        path = _non_finite_path(value) if non_finite else ""
+    except json.JSONDecodeError as error:
+        raise NotStrictJsonError(f"not JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise NotStrictJsonError("this is nested too deeply; flatten it") from None
+    except NotStrictJsonError:
+        raise
+    except ValueError:
+        raise NotStrictJsonError("this holds a number with too many digits; write fewer") from None
+    if non_finite:
+        raise NotStrictJsonError("JSON has no infinite numbers and no NaN; write a finite number, or null", path)
+    return value
+
+
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        ((repeated, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise NotStrictJsonError(f"this has {repeated[:100]!r} twice in one object; remove one")
+    return result
+
+
+def _parse_number(non_finite: list[float], text: str) -> float:
+    """Parse a number, and append it to `non_finite` if JSON has no such number."""
+    number = float(text)
+    if not isfinite(number):
+        non_finite.append(number)
+    return number
+
+
+def _non_finite_path(value: Any) -> str:
+    """The dotted path of the first non-finite number in a value."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in children:
+        if isinstance(inner, float) and not isfinite(inner):
+            return str(key)
+        if isinstance(inner, dict | list) and (path := _non_finite_path(inner)):
+            return f"{key}.{path}"
+    return ""
+
+
+SHARED_FIELDS = {
+    "action": "What was done, such as `alias.move`.",
+    "actor": "Who did it: a key by its id, or the command line.",
+    "aliases": "By alias, the version that it points to.",
+    "allow_retired": "Accept a rubric version that is retired; otherwise the request is refused.",
+    "at": "When it happened.",
+    "cached": "Whether it needed no call of its own: it was in the cache, or another request made the call.",
+    "calibration": "The map from raw to calibrated probabilities; null if there is none.",
+    "characters_omitted": "How many characters of the response the judge did not see.",
+    "choice_mass": "The share of the judge's total probability that fell on the allowed answers.",
+    "created_at": "When it was created.",
+    "criteria_count": "The number of its criteria.",
+    "criterion": "The criterion's id.",
+    "deadline_s": "The time that the service has, in seconds; verdicts that are not ready by then fail.",
+    "digest": "`sha256:` and the hash of the criteria. Equal criteria have equal digests.",
+    "ended_at": "When it ended; null until then.",
+    "expires_at": "When it stops to be valid; null for never.",
+    "failure": "Why judging failed; null if it did not.",
+    "fingerprint": "`sha256:` and the hash of everything about the judge that can change its verdicts.",
+    "first_step": "The first step that is included; null for no limit.",
+    "grounding": "A text that the response must agree with, such as a source; only the judge sees it.",
+    "grounding_characters": "The maximum length of the grounding shown to the judge, in characters; all by default.",
+    "grounding_characters_omitted": "How many characters of the grounding the judge did not see.",
+    "group": "The group's id.",
+    "groups": "The groups of responses.",
+    "judge": "The name of the judge; each judge of the service has one.",
+    "judge_calls": "Calls that the judge processed, retries included.",
+    "judging": "How the judge is asked.",
+    "kind": "The kind, which says what the other fields mean.",
+    "label": "A name for people to recognise it by.",
+    "last_step": "The last step that is included; null for no limit.",
+    "last_used_at": "When it was last used, to the minute; null if never.",
+    "limits": "What the project may use.",
+    "lineage": "Who or what made the version; null if it is not known.",
+    "metadata": "The JSON object that the version was published with.",
+    "mode": "The formula of the reward.",
+    "model": "The name of the judge's model.",
+    "name": "The name.",
+    "next_cursor": "Send it as `after` to get the next page; null on the last page.",
+    "on_failure": "What reward a response gets if judging fails.",
+    "on_uncertain": "What reward a response gets whose reward needs a verdict that is uncertain.",
+    "parent": "The version of the same name that this one was made from.",
+    "partial": "Responses with a reward in spite of failed or uncertain verdicts.",
+    "policy_applied": "The policy that determined the reward; null if none did.",
+    "priority": "`online` if a training step waits; `bulk` work waits until online requests are served.",
+    "probability": "The calibrated probability of yes; null if there is none.",
+    "project_id": "The project that it belongs to.",
+    "prompt": "What the responses answer: a text, or the messages of a conversation.",
+    "prompt_tokens_computed": "Prompt tokens that the judge computed.",
+    "prompt_tokens_reused": "Prompt tokens that the judge took from its prefix cache.",
+    "protocol": "The judging protocol: how the judge is asked and answers.",
+    "rationale": "What the judge wrote before its verdict; null if it was not asked for reasons.",
+    "reason": "Why, in a sentence.",
+    "reasoning": "Which part of a response the judge sees: without its thinking block, all of it, or only that block.",
+    "reference_answer": "A right answer, to compare with; only the judge sees it.",
+    "request_id": "The id of the request, which logs and problems name too.",
+    "requests": "The number of requests.",
+    "responses": "The responses, in the order of the request.",
+    "retirement": "When and why the version was retired; null if it is in use.",
+    "revoked_at": "When it was revoked; null if it is not.",
+    "reward": "The reward; null if there is none.",
+    "rubric": "The rubric: a reference, its digest, or its criteria.",
+    "rubrics": "The rubrics that were used.",
+    "run": "The name of the training run; null if there is none.",
+    "score": "The score, in [0, 1]; null if there is none.",
+    "scopes": "What the key may do.",
+    "scored": "Responses whose criteria all have a verdict.",
+    "started_at": "When it started; null until then.",
+    "state": "The state that it is in.",
+    "status": "The outcome.",
+    "step": "The training step, from 0; null if there is none.",
+    "steps": "The steps of the response, each with what its verdicts add to it.",
+    "suspicious": "Whether the judge said that the response meets a decoy criterion; null if none was asked.",
+    "tags": "Keywords to find it by.",
+    "template": "The name of a set of prompt templates; the server's default set by default.",
+    "text": "The text.",
+    "think_tokens": "The maximum length of a thinking judge's thoughts, in its tokens.",
+    "tokens_written": "Tokens that the judge generated.",
+    "uncertain": "Verdicts whose probability lay in the uncertain band.",
+    "uncertain_band": "A verdict is uncertain if its calibrated probability is from the first up to the second.",
+    "unscored": "Responses whose verdicts give no reward.",
+    "usage": "What it cost.",
+    "verdicts": "The verdicts, one for each criterion.",
+    "version": "The version's number, from 1.",
+}
+"""The descriptions of fields that mean the same in every message that has them."""
+
+_SECTION = re.compile(r"^Attributes:\n((?:    .*\n|\n)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^    (\w[\w, ]*): ((?:.|\n(?=        ))*)", re.MULTILINE)
+
+
+def describe(model: type, schema: dict[str, Any]) -> None:
+    """Add the descriptions of its fields to the JSON Schema of a model, and remove them from that of the model."""
+    if model.__doc__ is not None:
+        schema["description"] = _SECTION.sub("", f"{inspect.cleandoc(model.__doc__)}\n").strip()
+    own = field_descriptions(model)
+    for name, field in schema.get("properties", {}).items():
+        description = own.get(name) or SHARED_FIELDS.get(name)
+        if description is not None:
+            field.setdefault("description", description)
+
+
+@cache
+def field_descriptions(model: type) -> dict[str, str]:
+    """The descriptions in the docstrings of a model and of its base classes, by field."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        section = _SECTION.search(f"{inspect.cleandoc(base.__dict__.get('__doc__') or '')}\n")
+        for names, text in _ENTRY.findall(section[1] if section else ""):
+            sentence = " ".join(text.split())
+            found |= dict.fromkeys(re.split(r",\s*", names), sentence[:1].upper() + sentence[1:])
+    return found
+
 
 MAX_ERRORS = 20
 """The maximum number of errors collected from one list or reported for one message; the first ones are kept."""
@@ -168,7 +356,6 @@ class DocumentedModel(BaseModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Make the JSON Schema of the model."""
-        from trainer_client.wire.field_descriptions import describe
 
         schema = handler(core_schema)
         describe(cls, handler.resolve_ref_schema(schema))

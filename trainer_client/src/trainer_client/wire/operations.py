@@ -11,13 +11,21 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
-from trainer_client.wire.base import AnswerModel, BoundedFloat, Flag, RequestDict, RequestList, RequestModel
+from trainer_client.wire.base import (
+    AnswerModel,
+    BoundedFloat,
+    Flag,
+    NotStrictJsonError,
+    RequestDict,
+    RequestList,
+    RequestModel,
+    strict_json,
+)
 from trainer_client.wire.groups import Group, GroupId, Prompt, Response, ResponseLike, RubricChoice
 from trainer_client.wire.judging import Priority
 from trainer_client.wire.rewards import (
     RewardRequest,
 )
-from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
 from trainer_client.wire.usage import (
     Usage,
 )

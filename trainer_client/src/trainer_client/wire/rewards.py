@@ -30,15 +30,19 @@ from trainer_client.wire.groups import (
 )
 from trainer_client.wire.judging import (
     DEFAULT_JUDGE,
+    MAX_RANKED,
     JudgeName,
     JudgingOptions,
     JudgingProtocol,
+    LengthPenalty,
+    OverlongPenalty,
     Priority,
+    RankingReport,
+    RankingSchedule,
     UsedProtocol,
+    ranking_problem,
 )
-from trainer_client.wire.penalties import LengthPenalty, OverlongPenalty
 from trainer_client.wire.problems import Problem
-from trainer_client.wire.ranking import MAX_RANKED, RankingReport, RankingSchedule, ranking_problem
 from trainer_client.wire.usage import JudgeInfo, Usage
 
 

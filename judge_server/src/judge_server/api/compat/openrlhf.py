@@ -11,8 +11,7 @@ from fastapi import APIRouter, Body, Depends, Query, Request
 from pydantic import Field, JsonValue, model_validator
 
 from judge_server.api.auth import RequiredScope
-from judge_server.api.compat.parameters import CompatParameters, group_of, read_label
-from judge_server.api.compat.scoring import score_responses
+from judge_server.api.compat.scoring import CompatParameters, group_of, read_label, score_responses
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected

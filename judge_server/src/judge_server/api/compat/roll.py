@@ -18,8 +18,7 @@ from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
 from pydantic import Field, JsonValue
 
 from judge_server.api.auth import RequiredScope, project_of
-from judge_server.api.compat.parameters import CompatParameters, group_of, read_label
-from judge_server.api.compat.scoring import score_responses
+from judge_server.api.compat.scoring import CompatParameters, group_of, read_label, score_responses
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL, problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.service import service_of

@@ -1,22 +1,175 @@
-"""Score a trainer's responses, trying again until the deadline, and fail if one has no reward then.
-
-The trainers of this folder give up sooner than a busy service has room again, or count what they did not get as 0. The
-attempts are therefore made here: an attempt repeats no judge call that succeeded.
-"""
+"""What the routes of all trainers share: query parameters, and scoring a translated request."""
 
 import asyncio
+import hashlib
+import json
 import secrets
+from typing import Annotated, Any, Literal
 
 from fastapi import Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from judge_server.api.auth import project_of
 from judge_server.api.http.requests import refuse_unusable_patterns
 from judge_server.api.service import Service, service_of
-from judge_server.errors import JudgingFailed, ServiceError
+from judge_server.errors import JudgingFailed, ServiceError, invalid_request
 from judge_server.ledger.recorder import TRANSIENT_FAILURES
 from judge_server.observability.logs import bind_log_context
 from judge_server.scoring.planner import JudgedRequest
-from trainer_client.wire import ResponseReward, RewardAnswer, RewardRequest, Verdict
+from trainer_client.wire import (
+    FieldError,
+    Group,
+    ResponseReward,
+    RewardAnswer,
+    RewardMode,
+    RewardOptions,
+    RewardRequest,
+    Verdict,
+)
+from trainer_client.wire.base import RequestModel
+from trainer_client.wire.groups import Prompt, RubricChoice, RubricRef, RunName
+from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName
+from trainer_client.wire.problems import field_errors
+
+_NEEDS_GROUPS = frozenset({"ranking"})
+
+
+def _judges_one_response(mode: Any) -> Any:
+    if mode in _NEEDS_GROUPS:
+        raise ValueError(
+            f"mode {mode!r} compares the responses of a group, and this trainer sends one response at a time; use "
+            "another mode, or call the client from a reward function that gets whole groups (docs/trainers.md)"
+        )
+    return mode
+
+
+class CompatParameters(BaseModel):
+    """The query of a trainer's reward URL. An unknown parameter is refused, so that a misspelt one cannot pass.
+
+    Attributes:
+        rubric: the reference of a published rubric, for rows that name none. With its version, such as `math/short@3`,
+            the rubric stays the same for the whole training run.
+        mode: how verdicts become a reward.
+        use: `probability` for soft rewards.
+        judge: the name of the judge.
+        run: the training run under which everything is recorded.
+        on_failure: what a response gets if judging fails: an error, or the number of a failure policy.
+        deadline_s: seconds within which the service judges a response, repeated attempts included.
+        end: the text with which the policy ends its responses, such as `<|im_end|>`. The judge does not see it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rubric: RubricRef | None = None
+    mode: Annotated[RewardMode, BeforeValidator(_judges_one_response)] = "weighted_mean"
+    use: Literal["verdict", "probability"] = "verdict"
+    judge: JudgeName = DEFAULT_JUDGE
+    run: RunName | None = None
+    on_failure: Literal["error", "zero", "zero_unparseable", "skip"] = "error"
+    deadline_s: float = Field(default=60.0, gt=0, le=3600)
+    end: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+
+    def judged_text(self, response: str) -> str:
+        """The response without the end of its turn."""
+        return response.removesuffix(self.end) if self.end is not None else response
+
+    def request(self, groups: tuple[Group, ...], *, step: int | None = None) -> RewardRequest:
+        """The request of `POST /v1/rewards`.
+
+        A response that fails gets no reward there: `judge_server.api.compat.scoring` tries again, and raises the error.
+
+        Raises:
+            InvalidRequest: the parameters and the rows do not make a request, for example because no rubric is named.
+        """
+        try:
+            return RewardRequest(
+                run=self.run,
+                step=step,
+                rubric=self.rubric,
+                judge=self.judge,
+                reward=RewardOptions(mode=self.mode, use=self.use),
+                on_failure="null" if self.on_failure == "error" else self.on_failure,
+                deadline_s=self.deadline_s,
+                groups=groups,
+            )
+        except ValidationError as error:
+            raise invalid_request(field_errors(error.errors(include_url=False))) from None
+
+
+class JudgeInputs(RequestModel):
+    """The judge's inputs in a row's label. `prompt` replaces the one that the trainer sends, with its chat template."""
+
+    prompt: Prompt | None = None
+    rubric: RubricChoice | None = None
+    grounding: str | None = None
+    reference_answer: str | None = None
+    ground_truth: str | None = None
+
+    @field_validator("rubric", mode="before")
+    @classmethod
+    def _criteria_are_a_rubric(cls, rubric: Any) -> Any:
+        return {"criteria": rubric} if isinstance(rubric, list) else rubric
+
+    @field_validator("reference_answer", "ground_truth", mode="before")
+    @classmethod
+    def _numbers_are_text(cls, value: Any) -> Any:
+        return _number_as_text(value)
+
+
+def _number_as_text(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+def read_label(label: JsonValue, field: str) -> JudgeInputs:
+    """Read a row's label: an object, or JSON text of one, has the judge's inputs; any other is the ground truth.
+
+    Args:
+        label: text, a number, an object, or null; empty text and null mean that the row has none.
+        field: the name of the label in the request, for errors.
+
+    Raises:
+        InvalidRequest: the label is of another type, or the object has a field that is unknown or invalid.
+    """
+    value: Any = label
+    if isinstance(label, str) and label.lstrip().startswith("{"):
+        try:
+            parsed = json.loads(label)
+        except (ValueError, RecursionError):
+            parsed = None  # such as a set in LaTeX: it is the ground truth
+        value = parsed if isinstance(parsed, dict) else label
+    if value is None or value == "":
+        return JudgeInputs()
+    if isinstance(value, bool | list):
+        message = f"a label of type {type(value).__name__} cannot be read; send text, a number or an object"
+        raise invalid_request((FieldError(field=field, message=message),))
+    try:
+        return JudgeInputs.model_validate(value if isinstance(value, dict) else {"ground_truth": value})
+    except ValidationError as error:
+        errors = field_errors(error.errors(include_url=False))
+        raise invalid_request(
+            tuple(each.model_copy(update={"field": f"{field}.{each.field}".rstrip(".")}) for each in errors)
+        ) from None
+
+
+def group_of(prompt: Any, response: str, inputs: JudgeInputs, field: str) -> Group:
+    """A group of one response. Equal prompts with equal inputs have equal ids, so that the console shows them together.
+
+    Raises:
+        InvalidRequest: the prompt cannot be judged; `field` is its name in the request.
+    """
+    fields = inputs.model_dump(exclude={"prompt", "rubric"}, exclude_none=True)
+    shared = {"prompt": prompt if inputs.prompt is None else inputs.prompt}
+    try:
+        group = Group.model_validate({"id": "g", "responses": [response], **shared, **fields})
+    except ValidationError as error:
+        causes = field_errors(error.errors(include_url=False))
+        raise invalid_request(tuple(each.model_copy(update={"field": field}) for each in causes)) from None
+    group = group.model_copy(update={"rubric": inputs.rubric})
+    text = json.dumps(group.model_dump(mode="json", exclude={"id", "responses"}), sort_keys=True)
+    return group.model_copy(update={"id": hashlib.sha256(text.encode()).hexdigest()[:32]})
+
 
 FIRST_RETRY_AFTER_S = 1.0
 """The seconds before the second attempt; each further one waits twice as long."""

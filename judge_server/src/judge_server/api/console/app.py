@@ -1,6 +1,7 @@
-"""The console's application: its pages, and errors as pages."""
+"""The console's application: its pages, sign-in and API keys, and errors as pages."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from starlette.applications import Starlette
@@ -10,42 +11,142 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from judge_server.api.auth import CONSOLE
-from judge_server.api.console.access import keys, sign_in
-from judge_server.api.console.groups import group
-from judge_server.api.console.groups.advantages import segments, strip
-from judge_server.api.console.judges import judge, judges
-from judge_server.api.console.labels import labels
-from judge_server.api.console.operations import operations
-from judge_server.api.console.playground import playground
-from judge_server.api.console.rendering import Console, static_file
-from judge_server.api.console.responses import ledger, responses
-from judge_server.api.console.responses.shown import group_address, is_close, outcome_of, read_text
-from judge_server.api.console.routing import NotFound
-from judge_server.api.console.rubrics import discriminate, rubric, rubric_changes, rubrics
-from judge_server.api.console.runs import run, runs
-from judge_server.api.console.sessions import ConsoleAccess
+from judge_server.api.auth import CONSOLE, identity_of
+from judge_server.api.console import (
+    groups,
+    judges,
+    labels,
+    operations,
+    playground,
+    responses,
+    rubric_changes,
+    rubrics,
+    runs,
+)
+from judge_server.api.console.explanation import group_address, is_close, outcome_of, read_text
+from judge_server.api.console.forms import Form, read_form, text_parameter
+from judge_server.api.console.groups import segments, strip
+from judge_server.api.console.rendering import Console, address, static_file
+from judge_server.api.console.routing import NotFound, PageRouter
+from judge_server.api.console.sessions import ConsoleAccess, begin_session, end_session, local_page
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
+from judge_server.api.keys import revoke_key
 from judge_server.api.service import Service
-from judge_server.errors import InvalidRequest, ServiceError
+from judge_server.auth import ANONYMOUS
+from judge_server.auth.administration import create_key, grantable_scopes
+from judge_server.errors import Forbidden, InvalidRequest, NotReady, RateLimited, ServiceError, TooLarge, Unauthorized
+from judge_server.ports import KeyAdministration
+from trainer_client.wire.tenants import SCOPES, AuditEntry, CreatedApiKey
+
+router = PageRouter()
+
+_MAX_FORM_BYTES = 16 * 1024
+
+
+@router.open("/sign-in", "GET")
+async def form(console: Console, request: Request) -> Response:
+    """The form that asks for a key."""
+    return _sign_in_page(console, request, request.query_params.get("next", ""))
+
+
+@router.open("/sign-in", "POST")
+async def sign_in(console: Console, request: Request) -> Response:
+    """Begin a session; a key that is refused gets the form again, with the reason."""
+    wanted = ""
+    try:
+        sent = await read_form(request, _MAX_FORM_BYTES)
+        wanted = sent.text("next")
+        return await begin_session(request, console.service, console.signer, sent)
+    except (Forbidden, Unauthorized, RateLimited, NotReady, TooLarge) as error:
+        return _sign_in_page(console, request, wanted, error.detail, error.status)
+
+
+@router.open("/sign-out", "POST")
+async def sign_out(console: Console, request: Request) -> Response:
+    """End the session of this browser."""
+    return end_session(request, console.signer, await read_form(request, _MAX_FORM_BYTES))
+
+
+def _sign_in_page(console: Console, request: Request, wanted: str, problem: str = "", status: int = 200) -> Response:
+    return console.page(request, "sign_in.html.jinja", status, problem=problem, next=local_page(wanted))
+
+
+_AUDIT_ENTRIES = 50
+_MAX_DAYS = 3650
+
+
+@router.get("/keys", scope="admin")
+async def keys(console: Console, request: Request) -> Response:
+    """The keys of the project, its limits, and its audit log."""
+    return await _keys_page(console, request, None)
+
+
+@router.post("/keys", scope="admin")
+async def create(console: Console, request: Request, form: Form) -> Response:
+    """Create a key and show its text, once."""
+    chosen = form.texts("scope")
+    scopes = [scope for scope in SCOPES if scope in chosen]
+    if not scopes or len(scopes) < len(chosen):
+        raise InvalidRequest("scope: choose what the key may do")
+    label = form.text("label").strip()[:200]
+    made = await create_key(_store(console), identity_of(request), scopes, label=label, expires_at=_end(form))
+    return await _keys_page(console, request, made)
+
+
+@router.post("/keys/revoke", scope="admin")
+async def revoke(console: Console, request: Request, form: Form) -> Response:
+    """Revoke a key."""
+    await revoke_key(_store(console), request, form.text("id"))
+    return RedirectResponse(address("keys"), 303)
+
+
+async def _keys_page(console: Console, request: Request, made: CreatedApiKey | None) -> Response:
+    identity, service = identity_of(request), console.service
+    subject = text_parameter(request, "subject") or None
+    listed = await _store(console).keys(identity.project_id)
+    entries: tuple[AuditEntry, ...] = ()
+    if service.audit is not None:
+        tail = await service.audit.audit(identity.project_id, subject=subject, limit=_AUDIT_ENTRIES)
+        entries = tail.entries
+    used = None if service.authenticator is None else await service.authenticator.usage.used(identity.project_id)
+    return console.page(
+        request, "keys.html.jinja", keys=listed[::-1], made=made, entries=entries, used=used, limits=identity.limits,
+        subject=subject, now=datetime.now(UTC), scopes=grantable_scopes(identity), may_change=identity is not ANONYMOUS,
+    )  # fmt: skip
+
+
+def _store(console: Console) -> KeyAdministration:
+    if console.service.keys is None:
+        raise NotReady("This process administers no keys. Open the console of one that was started with a database.")
+    return console.service.keys
+
+
+def _end(form: Form) -> datetime | None:
+    days = form.text("days").strip()
+    if not days:
+        return None
+    if not (days.isascii() and days.isdecimal()) or not 1 <= int(days[:9]) <= _MAX_DAYS:
+        raise InvalidRequest(f"days: write a whole number from 1 to {_MAX_DAYS:,}, or nothing for a key that stays")
+    return datetime.now(UTC) + timedelta(days=int(days))
+
 
 _ROUTERS = (
     runs.router,
-    run.router,
+    runs.router,
     responses.router,
-    group.router,
-    rubrics.router,
-    rubric.router,
+    groups.router,
     rubric_changes.router,
-    discriminate.router,
-    judge.router,
+    rubrics.router,
+    rubric_changes.router,
+    rubrics.router,
+    judges.router,
     judges.router,
     labels.router,
     playground.router,
-    ledger.router,
+    responses.router,
     operations.router,
-    keys.router,
-    sign_in.router,
+    router,
+    router,
 )
 
 _TEMPLATE_FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -1,4 +1,7 @@
-"""Pages from templates, with the headers that each has, and the files that they load."""
+"""Pages from templates, with the headers that each has, and the files that they load.
+
+Pages also share the addresses of other pages, and tables of numbers.
+"""
 
 import csv
 import hashlib
@@ -8,7 +11,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from starlette.exceptions import HTTPException
@@ -25,10 +29,32 @@ from judge_server.api.console.sessions import (
     new_form_cookie,
     set_cookie,
 )
-from judge_server.api.console.tables import Table, address
 from judge_server.api.service import Service
 from judge_server.errors import ServiceError
 from trainer_client import __version__
+
+Value = str | int | float | None
+
+
+class Row(NamedTuple):
+    """A row of a table, and the address that its first value links to, if any."""
+
+    values: tuple[Value, ...]
+    href: str = ""
+
+
+class Table(NamedTuple):
+    """The numbers of a chart."""
+
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def address(page: str, **parameters: Value) -> str:
+    """The address of a page of the console; parameters that are None or empty are left out, except the run."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "") or name == "run"}
+    return f"{CONSOLE}/{page}" + (f"?{urlencode(given)}" if given else "")
+
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; "

@@ -15,7 +15,10 @@ from pydantic import ValidationError
 
 from judge_server.engines.common import RunningCalls, UrlOptions
 from judge_server.engines.openai.calls import (
+    ChatCompletion,
     ChatMessage,
+    ModelList,
+    TokenCounts,
     answer_body,
     chosen_label,
     context_overflow,
@@ -30,7 +33,6 @@ from judge_server.engines.openai.calls import (
 )
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp, base_url_of
 from judge_server.engines.openai.probe import Endpoint, TokenCounter, min_tokens, probe
-from judge_server.engines.openai.wire import ChatCompletion, ModelList, TokenCounts
 from judge_server.errors import EngineUnavailable
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Reply, TokenChoice
 

@@ -22,7 +22,7 @@ import httpx2
 from aiohttp import AddrInfoType
 from pydantic import ValidationError
 
-from judge_server.engines.openai.wire import ChatCompletion, parse_error_body, shape_error
+from judge_server.engines.openai.calls import ChatCompletion, parse_error_body, shape_error
 from judge_server.ports import CallFailure
 from trainer_client.client.connection import keepalive_options
 

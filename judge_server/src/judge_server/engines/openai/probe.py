@@ -20,17 +20,20 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 
 from judge_server.engines.openai.calls import (
+    ChatCompletion,
     ChatMessage,
     Dialect,
+    ModelCard,
+    ModelList,
     count_images,
     json_schema,
     labels_schema,
     max_prompt_tokens,
+    shape_error,
     structured_choice,
     text_of,
 )
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp
-from judge_server.engines.openai.wire import ChatCompletion, ModelCard, ModelList, shape_error
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.ports import IMAGE_TOKENS, CallFailure, Capabilities
 from judge_server.prompts.fencing import control_token_pattern

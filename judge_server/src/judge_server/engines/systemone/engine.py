@@ -28,13 +28,16 @@ from judge_server.engines.openai.probe import (
 )
 from judge_server.engines.systemone.questions import (
     WRITES_NOTHING,
+    Dialect,
     Distribution,
     TypedQuestion,
     questions_of,
+    read_answers,
     reply_of,
+    request_body,
     state_of,
+    token_usage,
 )
-from judge_server.engines.systemone.wire import Dialect, read_answers, request_body, token_usage
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, EngineIdentity, Option, Reply, TokenChoice
 

@@ -17,7 +17,7 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
 
-from judge_server.engines.vllm.tokens import THOUGHT, VllmTokenizer
+from judge_server.engines.vllm.engine import THOUGHT, VllmTokenizer
 from judge_server.ports import AnswerForm, Call, CallFailure, JsonOutput, LabelChoice, Reply, TextOutput, TokenChoice
 
 

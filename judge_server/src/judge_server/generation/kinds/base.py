@@ -25,10 +25,9 @@ from pydantic import (
     create_model,
 )
 
-from judge_server.generation.generator import Generator, InputRow, Parameters, RubricLookup
 from judge_server.generation.validity import VALIDITY_PROMPTS, ItemValidity, judge_items, validity_metadata
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import Writer, WriterFailed
+from judge_server.generation.writer import Generator, InputRow, Parameters, RubricLookup, Writer, WriterFailed
 from judge_server.ports import CallFailure
 from judge_server.verifiers import Check, Checker
 from trainer_client.text.final_answer import extract_final_answer

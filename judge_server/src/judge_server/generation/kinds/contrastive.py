@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, JsonValue, create_model
 
-from judge_server.generation.generator import GeneratedRubric, RubricLookup
 from judge_server.generation.kinds.base import (
     AGREEMENT_PROMPTS,
     Agreement,
@@ -21,7 +20,7 @@ from judge_server.generation.kinds.base import (
 )
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, contains_result, criteria_from_drafts
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import RubricDiscarded, Writer
+from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, RubricLookup, Writer
 from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.criteria import MathVerification
 

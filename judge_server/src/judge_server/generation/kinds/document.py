@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
-from judge_server.generation.generator import GeneratedRubric, InputRow, source_digest
 from judge_server.generation.kinds.base import (
     Phrase,
     Sentence,
@@ -19,7 +18,7 @@ from judge_server.generation.kinds.base import (
 )
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, check_self_contained
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import RubricDiscarded, Writer
+from judge_server.generation.writer import GeneratedRubric, InputRow, RubricDiscarded, Writer, source_digest
 from trainer_client.wire import Criterion, RubricContent
 
 MAX_DOCUMENT_BYTES = 2**20

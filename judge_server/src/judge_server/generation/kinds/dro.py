@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, JsonValue, WithJsonSchema, create_model
 
-from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds.base import (
     REFERENCE_ANSWER_ALIASES,
     QuestionRow,
@@ -22,7 +21,7 @@ from judge_server.generation.kinds.base import (
 )
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, criteria_from_drafts
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import RubricDiscarded, Writer
+from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, Writer
 from trainer_client.wire import Criterion, RubricContent
 
 Reason = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 100})]

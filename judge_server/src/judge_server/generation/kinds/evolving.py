@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
-from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds.base import (
     QuestionRow,
     Responses,
@@ -18,7 +17,7 @@ from judge_server.generation.kinds.base import (
 )
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, words
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import RubricDiscarded, Writer
+from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, Writer
 from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.rubrics import parse_reference
 

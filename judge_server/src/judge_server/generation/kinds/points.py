@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field
 
-from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds.base import (
     ANSWER_PROMPTS,
     QuestionRow,
@@ -18,7 +17,7 @@ from judge_server.generation.kinds.base import (
 )
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, criteria_from_drafts
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import Writer
+from judge_server.generation.writer import GeneratedRubric, Writer
 from trainer_client.wire import Criterion, RubricContent
 
 MAX_POINTS = 10

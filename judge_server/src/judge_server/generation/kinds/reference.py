@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field
 
-from judge_server.generation.generator import GeneratedRubric, RubricLookup
 from judge_server.generation.kinds.base import (
     AGREEMENT_PROMPTS,
     ANSWER_PROMPTS,
@@ -23,7 +22,7 @@ from judge_server.generation.kinds.base import (
 )
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, contains_result, criteria_from_drafts
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import RubricDiscarded, Writer
+from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, RubricLookup, Writer
 from trainer_client.wire import Criterion, RubricContent
 
 

@@ -1,7 +1,6 @@
 """The handlers of the kinds of operations that run in chunks."""
 
-from judge_server.operations.handlers.generate import GenerateHandler
+from judge_server.operations.handlers.generate import GenerateHandler, ValidateHandler
 from judge_server.operations.handlers.judging import DiscriminateHandler, EvaluateHandler, ScoreHandler
-from judge_server.operations.handlers.validate import ValidateHandler
 
 __all__ = ["DiscriminateHandler", "EvaluateHandler", "GenerateHandler", "ScoreHandler", "ValidateHandler"]

@@ -1,21 +1,27 @@
-"""`adjudge calibrate` and `adjudge calibrations`: fit, store, list and select calibrations of a judge."""
+"""`adjudge calibrate` and `adjudge calibrations`: fit, store, list and select calibrations of a judge.
+
+`adjudge cascade` and `adjudge panel` fit how the verdicts of several judges are combined, and measure the result.
+"""
 
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
 from rich.table import Table
 
 from adjudge_services.cli.judges.evaluate import (
+    MEMBERS_OF_CASCADE,
     judge_dataset,
     judging_options,
     load_examples,
 )
-from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.output import err, exit_with_error, file_name, out
+from adjudge_services.judges import references_by_judge
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, build_app, command_line_user, prepare_store
 from judge_server.errors import ServiceError
@@ -23,8 +29,12 @@ from rubric_store import CalibrationStore
 from trainer_client import AdjudgeError
 from trainer_client.wire import UncertainBand
 
-if TYPE_CHECKING:  # numpy and FastAPI, which take long to import
+if TYPE_CHECKING:
     from judge_server.api.service import Service
+    from judge_server.evaluation.judging import Judgement
+    from judge_server.evaluation.labelled import LabelledResponse
+    from judge_server.evaluation.metrics import Estimate
+    from judge_server.fitting.cascades import CascadePoint
     from judge_server.judging.questions import JudgingConfig
 
 
@@ -221,3 +231,298 @@ def with_store(use: Callable[[CalibrationStore], Awaitable[Result]]) -> Result:
         return asyncio.run(run())
     except (StartError, ConnectionError, LookupError, ValueError) as error:
         exit_with_error(str(error))
+
+
+def cascade(
+    small: str,
+    large: str,
+    dataset: str,
+    error: float,
+    name: str | None,
+    limit: int | None,
+    longest: int | None,
+    protocol: Literal["binary", "stepwise"],
+    rationale: bool,
+    template: str | None,
+    html: Path | None,
+    as_json: bool,
+    fresh: bool,
+    url: str | None,
+    concurrency: int,
+    deadline_s: float,
+) -> None:
+    """Run `adjudge cascade`."""
+    from judge_server.evaluation.html import cascade_html
+    from judge_server.evaluation.labelled import DatasetError, half_of
+    from judge_server.fitting.calibrations import MissingExtraError
+    from judge_server.fitting.cascades import (
+        TooFewVerdictsError,
+        cascade_curve,
+        digest_of_verdicts,
+        fit_band,
+        mean_cost,
+        pair_verdicts,
+    )
+
+    options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
+    band, why = None, ""
+    try:
+        labelled_by, responses = _responses(dataset, limit, longest, fitting=name is not None)
+        of_small, of_large = (
+            _judge(judge, member, responses, options, url, fresh, concurrency, deadline_s)
+            for judge, member in zip((small, large), MEMBERS_OF_CASCADE, strict=True)
+        )
+        pairs = pair_verdicts(of_small, of_large)
+        fit, held = ([one for one in pairs if half_of(one.small.row) == half] for half in ("fit", "held"))
+        if not held:
+            raise ValueError(f"no verdict of both judges is left to measure on; {_first_problem([of_small, of_large])}")
+        try:
+            band = fit_band(fit, error)
+        except TooFewVerdictsError as too_few:
+            why = str(too_few)
+        *curve, last = cascade_curve(held, mean_cost(of_small), mean_cost(of_large), [band] if band else [])
+        points = curve if band else [*curve, last]
+        chosen = last if band else None
+    except (DatasetError, MissingExtraError, StartError, AdjudgeError, ValueError, OSError) as problem:
+        exit_with_error(str(problem))
+    heading = {
+        "data set": file_name(Path(dataset)),
+        "small judge": small,
+        "large judge": large,
+        "labels by": labelled_by,
+        "fitted on": f"{len(fit):,} verdicts, for at most {error:.1%} changed verdicts",
+        "measured on": f"{len(held):,} verdicts of {len({one.small.row for one in held}):,} other rows",
+    }
+    if html is not None:
+        html.write_text(cascade_html(points, chosen, heading), encoding="utf-8")
+        err.print(f"wrote {html}", highlight=False)
+    if as_json:
+        sys.stdout.write(json.dumps(heading | {"points": _json(points), "fitted": _json([chosen] if chosen else [])}))
+        sys.stdout.write("\n")
+    else:
+        _show_curve(points, chosen, heading)
+    if band is None or chosen is None:
+        exit_with_error(f"no band was fitted: {why}")
+    if name is None:
+        return
+    measured = {
+        figure: _stored(getattr(chosen, figure), len(held))
+        for figure in ("escalated", "agreement", "balanced_accuracy", "accuracy")
+    }
+    _store(
+        name,
+        {
+            "kind": "band",
+            **_judges([of_small, of_large]),
+            "config": _config(options, protocol),
+            "low": band.low,
+            "high": band.high,
+            "error": error,
+            "fitted_on": digest_of_verdicts([[one.small for one in fit], [one.large for one in fit]]),
+            "items": len(fit),
+            "measured": measured,
+        },
+        'a cascade\'s "band"',
+    )
+
+
+def panel(
+    dataset: str,
+    judge: list[str],
+    name: str | None,
+    without_labels: bool,
+    limit: int | None,
+    longest: int | None,
+    protocol: Literal["binary", "stepwise"],
+    rationale: bool,
+    template: str | None,
+    as_json: bool,
+    fresh: bool,
+    url: str | None,
+    concurrency: int,
+    deadline_s: float,
+) -> None:
+    """Run `adjudge panel`."""
+    from judge_server.evaluation.labelled import DatasetError, half_of
+    from judge_server.fitting.cascades import digest_of_verdicts, fit_dawid_skene, measure_panel, panel_items
+
+    options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
+    try:
+        if len(judge) < 2:
+            raise ValueError("a panel has at least two judges; repeat --judge")
+        labelled_by, responses = _responses(dataset, limit, longest, fitting=name is not None)
+        answered = [
+            _judge(one, f"judge-{n}", responses, options, url, fresh, concurrency, deadline_s)
+            for n, one in enumerate(judge, 1)
+        ]
+        items = panel_items(answered)
+        fit, held = ([one for one in items if half_of(one.row) == half] for half in ("fit", "held"))
+        if not held:
+            raise ValueError(f"no verdict of all judges is left to measure on; {_first_problem(answered)}")
+        fitted = fit_dawid_skene(*_arrays(fit, with_labels=not without_labels))
+        figures = measure_panel(held, judge, fitted.model)
+    except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as problem:
+        exit_with_error(str(problem))
+    rates = list(zip(judge, fitted.model.sensitivity, fitted.model.specificity, strict=True))
+    shown = {one: {"sensitivity": se, "specificity": sp} for one, se, sp in rates}
+    if as_json:
+        from judge_server.evaluation.metrics import as_json as figures_as_json
+
+        measured = {one: figures_as_json(of) for one, of in figures.items()}
+        sys.stdout.write(json.dumps({"prevalence": fitted.model.prevalence, "judges": shown, "measured": measured}))
+        sys.stdout.write("\n")
+    else:
+        _show_panel(file_name(Path(dataset)), labelled_by, len(fit), len(held), shown, figures)
+    if name is None:
+        return
+    _store(
+        name,
+        {
+            "kind": "dawid-skene",
+            **_judges(answered),
+            "config": _config(options, protocol),
+            **asdict(fitted.model),
+            "labels": 0 if without_labels else len(fit),
+            "fitted_on": digest_of_verdicts([[one.verdicts[place] for one in fit] for place in range(len(judge))]),
+            "items": len(fit),
+            "measured": {
+                figure: _stored(one, len(held))
+                for figure, one in figures["Dawid-Skene"].items()
+                if one.value == one.value
+            },
+        },
+        'a panel\'s "dawid_skene"',
+    )
+
+
+def _arrays(items: Sequence[Any], *, with_labels: bool) -> tuple[Any, Any]:
+    """Return the verdicts and labels of items as `fit_dawid_skene` takes them."""
+    import numpy as np
+
+    votes = np.array([[int(one.score >= 0.5) for one in item.verdicts] for item in items], dtype=np.int8)
+    return votes, np.array([int(item.met) for item in items], dtype=np.int8) if with_labels else None
+
+
+def _responses(
+    dataset: str, limit: int | None, longest: int | None, *, fitting: bool
+) -> "tuple[str, list[LabelledResponse]]":
+    from judge_server.evaluation.labelled import DatasetError, LabelledResponse
+
+    if fitting:
+        load_examples(dataset, "fit", None, None)  # refuses what must not be fitted on
+    labelled_by, examples = load_examples(dataset, "all", limit, longest)
+    responses = [one for one in examples if isinstance(one, LabelledResponse)]
+    if not responses:
+        raise DatasetError(f"{dataset} has pairs only; verdicts on criteria are needed")
+    return labelled_by, responses
+
+
+def _judge(
+    judge: str,
+    member: str,
+    responses: "Sequence[LabelledResponse]",
+    options: Mapping[str, Any],
+    url: str | None,
+    fresh: bool,
+    concurrency: int,
+    deadline_s: float,
+) -> "list[Judgement]":
+    """Judge with one member; an engine gets the calibrations that ADJUDGE_CALIBRATIONS has under the member's name."""
+    calibration = None
+    if "://" in judge:
+        calibration = " ".join(references_by_judge(Settings().calibrations).get(member, []))
+    return judge_dataset(
+        judge,
+        responses,
+        options,
+        url=url,
+        fresh=fresh,
+        concurrency=concurrency,
+        deadline_s=deadline_s,
+        calibration=calibration,
+    )
+
+
+def _first_problem(answered: "Sequence[Sequence[Judgement]]") -> str:
+    problems = [one.problem for judged in answered for one in judged if one.problem]
+    return problems[0] if problems else "label more rows, and see `adjudge evaluate` for each judge"
+
+
+def _judges(answered: "Sequence[Sequence[Judgement]]") -> dict[str, list[str]]:
+    known = [next(one for one in judged if one.fingerprint) for judged in answered]
+    return {"judges": [one.fingerprint for one in known], "models": [one.model for one in known]}
+
+
+def _config(options: Mapping[str, Any], protocol: Literal["binary", "stepwise"]) -> dict[str, Any]:
+    from judge_server.judging.questions import JudgingConfig
+    from trainer_client.wire import JudgingOptions
+
+    return JudgingConfig.of(JudgingOptions.model_validate(options), protocol).recorded()
+
+
+def _store(name: str, content: Mapping[str, Any], where: str) -> None:
+    version, added = with_store(lambda store: store.add(name, content))
+    out.print(
+        f"{'stored' if added else 'unchanged:'} {name}@{version.version}; to use it, write it as {where} in the "
+        "settings, or an alias (`adjudge calibrations alias`)",
+        highlight=False,
+    )
+
+
+def _stored(one: "Estimate", n: int) -> dict[str, float | None]:
+    from judge_server.evaluation.metrics import none_if_nan
+
+    return {**{key: none_if_nan(value) for key, value in one._asdict().items()}, "n": n}
+
+
+def _json(points: "Sequence[CascadePoint]") -> list[dict[str, Any]]:
+    from judge_server.evaluation.metrics import as_json, none_if_nan
+
+    figures = ("escalated", "agreement", "balanced_accuracy", "accuracy")
+    costs = ("seconds", "tokens_computed", "calls")
+    return [
+        {
+            "band": [one.band.low, one.band.high],
+            **as_json({name: getattr(one, name) for name in figures}),
+            **{name: none_if_nan(getattr(one, name)) for name in costs},
+        }
+        for one in points
+    ]
+
+
+def _show_curve(points: "Sequence[CascadePoint]", chosen: "CascadePoint | None", heading: Mapping[str, Any]) -> None:
+    from judge_server.evaluation.html import format_estimate
+
+    for key, text in heading.items():
+        out.print(f"[bold]{key}[/]: {text}", highlight=False)
+    table = Table("", "band", header_style="bold")
+    for column in ("escalated", "agreement", "balanced accuracy", "seconds", "tokens\ncomputed", "calls"):
+        table.add_column(column, justify="right")
+    for one in [*points, *([chosen] if chosen is not None else [])]:
+        table.add_row(
+            "●" if one is chosen else "",
+            f"{one.band.low:.3f} to {one.band.high:.3f}",
+            *[format_estimate(getattr(one, n)) for n in ("escalated", "agreement", "balanced_accuracy")],
+            f"{one.seconds:.2f}",
+            f"{one.tokens_computed:.0f}",
+            f"{one.calls:.2f}",
+        )
+    out.print(table)
+    out.print("● the fitted band; agreement is with the large judge, and costs are those of a judgement")
+
+
+def _show_panel(
+    dataset: str, labelled_by: str, fit: int, held: int, rates: Mapping[str, Any], figures: Mapping[str, Any]
+) -> None:
+    from judge_server.evaluation.html import HEADINGS, format_estimate
+
+    out.print(f"[bold]{dataset}[/]: fitted on {fit:,} verdicts, measured on {held:,} others; labels by {labelled_by}")
+    table = Table("judge", "sensitivity", "specificity", header_style="bold")
+    for name, of in rates.items():
+        table.add_row(name, f"{of['sensitivity']:.2f}", f"{of['specificity']:.2f}")
+    out.print(table)
+    shown = ("balanced_accuracy", "auroc", "brier")
+    table = Table("combined by", *[HEADINGS[name] for name in shown], header_style="bold")
+    for name, of in figures.items():
+        table.add_row(name, *[format_estimate(of[figure]) for figure in shown])
+    out.print(table)

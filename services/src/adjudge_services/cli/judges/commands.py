@@ -5,7 +5,6 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from adjudge_services.cli.lazy import implemented_by
 from adjudge_services.cli.options import (
     DEFAULT_PROJECT,
     JUDGING,
@@ -16,6 +15,7 @@ from adjudge_services.cli.options import (
     JsonOption,
     JudgingProtocol,
     copy_dataset,
+    implemented_by,
 )
 
 DEFAULT_MODEL = "qwen2.5-coder-1.5b"
@@ -106,7 +106,7 @@ def _known_protocols(given: list[str] | None) -> list[str] | None:
     return given
 
 
-@implemented_by("adjudge_services.cli.judges.bakeoff:bakeoff")
+@implemented_by("adjudge_services.cli.judges.compare:bakeoff")
 def bakeoff(
     dataset: DatasetArgument,
     judge: Annotated[
@@ -261,7 +261,7 @@ MemberArgument = Annotated[str, typer.Argument(help="An engine URL, or the name 
 NameOption = Annotated[str | None, typer.Option(help="Store what was fitted under this name.")]
 
 
-@implemented_by("adjudge_services.cli.judges.combined:cascade")
+@implemented_by("adjudge_services.cli.judges.calibrate:cascade")
 def cascade(
     small: MemberArgument,
     large: MemberArgument,
@@ -289,7 +289,7 @@ def cascade(
     """
 
 
-@implemented_by("adjudge_services.cli.judges.combined:panel")
+@implemented_by("adjudge_services.cli.judges.calibrate:panel")
 def panel(
     dataset: DatasetArgument,
     judge: Annotated[

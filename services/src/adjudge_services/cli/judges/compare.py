@@ -1,18 +1,184 @@
-"""`adjudge judges`: how a run's rewards would have moved under another judge, before anyone switches."""
+"""`adjudge bakeoff` and `adjudge judges compare`: judges on one labelled data set, or on the responses of one run."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.judges.evaluate import judge_dataset, judging_options, read_run, write_report
-from adjudge_services.cli.output import exit_with_error, out
+from adjudge_services.cli.judges.evaluate import (
+    judge_contenders,
+    judge_dataset,
+    judge_label,
+    judging_options,
+    load_examples,
+    measured_now,
+    read_run,
+    write_report,
+)
+from adjudge_services.cli.output import exit_with_error, file_name, out
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
 
 if TYPE_CHECKING:
+    from judge_server.evaluation.bakeoff import BakeOff, Contender
     from judge_server.evaluation.comparing import JudgeComparison
+
+
+_DEFAULT_TEMPLATE = "default"
+
+
+def bakeoff(
+    dataset: str,
+    judge: list[str],
+    protocol: list[str] | None,
+    criteria_per_call: list[str] | None,
+    rationale: list[bool] | None,
+    votes: list[int] | None,
+    template: list[str] | None,
+    cost: Literal["seconds", "tokens_computed", "tokens_written", "calls"],
+    labels: Path | None,
+    half: Literal["all", "fit", "held"],
+    limit: int | None,
+    longest: int | None,
+    html: Path | None,
+    as_json: bool,
+    fresh: bool,
+    url: str | None,
+    concurrency: int,
+    deadline_s: float,
+) -> None:
+    """Run `adjudge bakeoff`."""
+    from judge_server.evaluation.bakeoff import bake_off
+    from judge_server.evaluation.html import bakeoff_html
+    from judge_server.evaluation.labelled import DatasetError
+
+    try:
+        contenders = combinations(
+            judge=judge,
+            protocol=protocol,
+            criteria_per_call=criteria_per_call,
+            rationale=rationale,
+            votes=votes,
+            template=template,
+        )
+    except ValueError as error:
+        exit_with_error(str(error))
+    if len(contenders) < 2:
+        exit_with_error(
+            "there is one contender, and a bake-off needs two: repeat --judge, --protocol, --criteria-per-call, "
+            "--votes or --template, or give --rationale --no-rationale; to measure one judge, use adjudge evaluate"
+        )
+    try:
+        labelled_by, examples = load_examples(dataset, half, limit, longest, labels)
+    except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as error:
+        exit_with_error(str(error))
+    answered = asyncio.run(
+        judge_contenders(contenders, examples, url=url, fresh=fresh, concurrency=concurrency, deadline_s=deadline_s)
+    )
+    found = bake_off(list(zip(contenders, answered, strict=True)), cost)
+    heading = {
+        "data set": f"{file_name(Path(dataset))}{'' if half == 'all' else f', half {half}'}",
+        "labels by": labelled_by,
+        "examples": f"{len(examples):,} of {len({one.row for one in examples}):,} rows",
+        "measured": measured_now(),
+    }
+    write_report(
+        heading,
+        found.as_json(),
+        as_json=as_json,
+        show=lambda: _show(found, heading),
+        html=html,
+        page=lambda: bakeoff_html(found, heading),
+    )
+    if any(one.problem or one.failed or one.refused for one in found.results):
+        raise typer.Exit(1)
+
+
+def combinations(judge: Sequence[str], **given: Sequence[Any] | None) -> "list[Contender]":
+    """Return every combination of judges and options, each once; names tell apart what differs."""
+    from judge_server.evaluation.bakeoff import Contender
+
+    axes = {name: list(dict.fromkeys(values or [None])) for name, values in given.items()}
+    judges = list(dict.fromkeys(judge))
+    found = []
+    for chosen in product(judges, *axes.values()):
+        asked = dict(zip(axes, chosen[1:], strict=True))
+        parts = [judge_label(chosen[0])] if len(judges) > 1 else []
+        parts += [_describe(name, value) for name, value in asked.items() if len(axes[name]) > 1]
+        options = judging_options(
+            protocol=asked["protocol"],
+            criteria_per_call=asked["criteria_per_call"],
+            rationale=asked["rationale"] or None,
+            votes=asked["votes"] if asked["votes"] != 1 else None,
+            template=asked["template"] if asked["template"] != _DEFAULT_TEMPLATE else None,
+        )
+        found.append(Contender(", ".join(parts) or judge_label(chosen[0]), chosen[0], options))
+    return found
+
+
+def _describe(name: str, value: Any) -> str:
+    if name == "rationale":
+        return "reasons first" if value else "no reasons"
+    if name == "criteria_per_call":
+        return f"{value} a call"
+    if name == "votes":
+        return f"{value} vote{'s' if value > 1 else ''}"
+    return f"templates {value}" if name == "template" else str(value)
+
+
+def _show(found: "BakeOff", heading: Mapping[str, Any]) -> None:
+    from judge_server.evaluation.bakeoff import COSTS
+    from judge_server.evaluation.html import COST_DIGITS, QUALITY_HEADINGS, format_estimate, names_of
+    from judge_server.evaluation.metrics import UNDEFINED
+    from judge_server.evaluation.report import FEW_ROWS
+
+    def cells(quality: Mapping[str, Any], cost: Mapping[Any, Any]) -> list[str]:
+        figures = [format_estimate(quality.get(name, UNDEFINED)) for name in shown]
+        figures += [format_estimate(cost.get(name, UNDEFINED), COST_DIGITS[name]) for name in COSTS]
+        return [figure.replace(" [", "\n[") for figure in figures]
+
+    shown = names_of(found)
+    figures = [*(QUALITY_HEADINGS[name] for name in shown), *(name.replace("_", "\n") for name in COSTS)]
+    out.print(
+        f"[bold]{heading['data set']}[/]: {heading['examples']}; labels by {heading['labels by']}", highlight=False
+    )
+    table = Table("", header_style="bold")
+    table.add_column("contender", overflow="fold")
+    for name in ("n", "failed", *figures):
+        table.add_column(name, justify="right")
+    for one in found.results:
+        if one.problem:
+            table.add_row("", escape(one.contender.name), "–", f"{one.failed:,}")
+        else:
+            label = one.contender.name + (f"\n{one.refused:,} refused" if one.refused else "")
+            counts = (f"{one.n:,}", f"{one.failed:,}")
+            table.add_row("●" if one.on_front else "", escape(label), *counts, *cells(one.quality, one.cost))
+    out.print(table)
+    cost = found.cost.replace("_", " ")
+    out.print(
+        f"● no other contender has as much {QUALITY_HEADINGS[found.quality]} for fewer {cost}, or more for as many"
+    )
+    first = next((one.contender.name for one in found.results if not one.problem), "")
+    if any(one.differences for one in found.results):
+        table = Table(header_style="bold")
+        table.add_column(f"minus {escape(first)}", overflow="fold")
+        for name in ("n", *figures):
+            table.add_column(name, justify="right")
+        for one in found.results:
+            if one.differences is not None:
+                moved = cells(one.differences.quality, one.differences.cost)
+                table.add_row(escape(one.contender.name), f"{one.differences.n:,}", *moved)
+        out.print(table)
+    if any(0 < one.rows < FEW_ROWS for one in found.results):
+        out.print(f"With fewer than {FEW_ROWS} rows, the intervals are too narrow.", style="yellow")
+    for one in found.results:
+        if one.problem:
+            out.print(f"[red]{escape(one.contender.name)}:[/] {escape(one.problem)}", highlight=False, soft_wrap=True)
 
 
 def compare(
@@ -66,13 +232,13 @@ def compare(
         {"run": run, "a": names[0], "b": names[1]},
         found.as_json(),
         as_json=as_json,
-        show=lambda: _show(found, f"run {run or '(no run)'}: {names[0]} → {names[1]}"),
+        show=lambda: _show_comparison(found, f"run {run or '(no run)'}: {names[0]} → {names[1]}"),
     )
     if not found.advantage_flipped.high <= most_flipped:
         raise typer.Exit(1)
 
 
-def _show(found: "JudgeComparison", title: str) -> None:
+def _show_comparison(found: "JudgeComparison", title: str) -> None:
     from judge_server.evaluation.html import format_estimate
 
     out.print(f"[bold]{title}[/]", highlight=False)

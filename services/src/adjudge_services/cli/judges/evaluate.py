@@ -30,10 +30,10 @@ if TYPE_CHECKING:  # numpy, which takes long to import
     from collections.abc import AsyncIterator
 
     from judge_server.evaluation.bakeoff import Contender
+    from judge_server.evaluation.comparing import RunGroup
     from judge_server.evaluation.judging import JudgeChoice, Judgement, Variant
     from judge_server.evaluation.labelled import Example
     from judge_server.evaluation.report import Evaluation
-    from judge_server.evaluation.runs import RunGroup
     from trainer_client import AsyncClient
 
 
@@ -153,11 +153,10 @@ def load_examples(
     Raises:
         DatasetError: the data set cannot be read, must not be used for fitting, or no example is left.
     """
-    from judge_server.evaluation.labelled import DatasetError, Example, half_of, sample
-    from judge_server.evaluation.readers import read_dataset
+    from judge_server.evaluation.labelled import DatasetError, Example, half_of, read_dataset, sample
 
     if dataset.startswith("run:"):
-        from judge_server.evaluation.runs import with_labels
+        from judge_server.evaluation.comparing import with_labels
 
         run = dataset.removeprefix("run:")
         if labels is None:
@@ -201,7 +200,7 @@ async def _read_labels(run: str, project: str) -> "tuple[str, list[Example]]":
 
 async def read_run(run: str, project: str, most: int | None) -> "list[RunGroup]":
     """Read groups of a run from the database's ledger, of one protocol: that of the first group."""
-    from judge_server.evaluation.runs import run_groups
+    from judge_server.evaluation.comparing import run_groups
 
     settings = Settings()
     await prepare_store(settings)

@@ -1,6 +1,6 @@
 """`adjudge templates`: check, show and list prompt templates.
 
-The rules for templates are in `judge_server.prompts.sources`.
+The rules for templates are in `judge_server.prompts.library`.
 """
 
 from pathlib import Path
@@ -12,13 +12,17 @@ from rich.table import Table
 
 from adjudge_services.cli.output import exit_with_error, out, print_json
 from adjudge_services.settings import Settings
-from judge_server.prompts.library import SET_FILE, TemplateLibrary, builtin_sets, load_set, read_declaration
-from judge_server.prompts.sources import (
+from judge_server.prompts.library import (
     ALLOWED_VARIABLES,
     REQUIRED_VARIABLES,
+    SET_FILE,
     InvalidTemplate,
+    TemplateLibrary,
+    builtin_sets,
     builtin_templates,
     list_templates,
+    load_set,
+    read_declaration,
     read_template,
 )
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from adjudge_services.cli.lazy import implemented_by
 from adjudge_services.cli.options import (
     DEFAULT_PROJECT,
     OUTPUT,
@@ -18,6 +17,7 @@ from adjudge_services.cli.options import (
     ProjectOption,
     RewardMode,
     UrlOption,
+    implemented_by,
     input_argument,
 )
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import prepare_store
 from judge_server.judging.plan import OUTCOME
-from judge_server.ledger.reading import decode_cursor, recorded_page
-from judge_server.ledger.rows import storable_text
+from judge_server.ledger.rows import decode_cursor, recorded_page, storable_text
 from judge_server.measuring.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied
 from rubric_store import SQLLedger
 from trainer_client import AsyncClient

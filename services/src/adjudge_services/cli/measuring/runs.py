@@ -16,9 +16,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adjudge_services.calibrations import stored_measurements
 from adjudge_services.cli.measuring.commands import FailOn
 from adjudge_services.cli.output import exit_with_error, format_seconds, out, pluralize
+from adjudge_services.judges import stored_measurements
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
@@ -410,8 +410,8 @@ async def _report(url: str | None, view: RunReportQuery) -> RunReport | None:
 
 async def _corrected(url: str | None, part: RunRange, evaluation: Path | None) -> CorrectedRates:
     """Correct a run's pass rates by an evaluation's report, or by the stored calibration of its judge."""
+    from judge_server.evaluation.comparing import observed_rates
     from judge_server.evaluation.corrected_rates import correct_rates
-    from judge_server.evaluation.runs import observed_rates
 
     if url is not None:
         async with AsyncClient(url) as client:

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from adjudge_services.cli.lazy import implemented_by
 from adjudge_services.cli.options import (
     DEFAULT_PROJECT,
     EngineOption,
@@ -15,6 +14,7 @@ from adjudge_services.cli.options import (
     RankingSchedule,
     RubricOption,
     copy_input,
+    implemented_by,
     input_argument,
 )
 

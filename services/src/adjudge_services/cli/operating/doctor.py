@@ -19,16 +19,15 @@ from rich.table import Table
 
 from adjudge_services.cli.output import out, print_json
 from adjudge_services.judges import build_engine, judge_links
-from adjudge_services.operations import check_queue, operation_store
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import has_usable_key, keys_required, prepare_store
+from adjudge_services.wiring import check_queue, has_usable_key, keys_required, operation_store, prepare_store
 from judge_server.cache import cache_from_url
 from judge_server.errors import EngineStartError
 from judge_server.judging.questions import YES_NO
 from judge_server.judging.replies import read_yes_no
 from judge_server.operations.queues import QUEUE
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
-from judge_server.remote.link import JudgeClient, JudgeUnavailable, identity_digest
+from judge_server.remote.executor import JudgeClient, JudgeUnavailable, identity_digest
 from rubric_store import RubricStore
 
 REDIS_TIMEOUT_S = 3.0

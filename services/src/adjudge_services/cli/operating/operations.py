@@ -12,9 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
-from adjudge_services.operations import operation_store
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, prepare_store
+from adjudge_services.wiring import StartError, operation_store, prepare_store
 from trainer_client import AdjudgeError, Client
 from trainer_client.wire.operations import Operation
 

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from adjudge_services.cli.options import JudgingProtocol, RankingSchedule, RewardMode
 from adjudge_services.cli.output import exit_with_error, format_seconds, out, print_json, print_refused_lines
-from adjudge_services.cli.scoring.row_files import RowFile
-from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, read_groups, read_rubric_argument
+from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, RowFile, read_groups, read_rubric_argument
 from adjudge_services.judges import build_engine, build_judge, load_judge
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, build_fence, prepare_store

@@ -10,8 +10,8 @@ Each command imports what its process needs, so that the others do not load it.
 
 import typer
 
-from adjudge_services.cli.lazy import paused_garbage_collection
 from adjudge_services.cli.operating.commands import JUDGE_PORT
+from adjudge_services.cli.options import paused_garbage_collection
 from adjudge_services.cli.output import exit_with_error
 from adjudge_services.settings import Settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from adjudge_services.cli.output import exit_with_error, file_name, out
-from adjudge_services.cli.rubrics.store import with_store
+from adjudge_services.cli.rubrics.files import with_store
 from judge_server import rubrics as changes
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import FormatError, RubricStore

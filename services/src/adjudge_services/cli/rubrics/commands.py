@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from adjudge_services.cli.lazy import implemented_by
 from adjudge_services.cli.options import (
     OUTPUT,
     ConcurrencyOption,
@@ -17,6 +16,7 @@ from adjudge_services.cli.options import (
     RubricOption,
     UrlOption,
     copy_one_of,
+    implemented_by,
     input_argument,
 )
 
@@ -275,7 +275,7 @@ def export(
 
 
 @rubrics_app.command("lint")
-@implemented_by("adjudge_services.cli.rubrics.lint:lint_rubrics")
+@implemented_by("adjudge_services.cli.rubrics.files:lint_rubrics")
 def lint_rubrics(
     rubrics: Annotated[
         list[str],
@@ -302,7 +302,7 @@ def lint_rubrics(
 
 
 @rubrics_app.command("validate")
-@implemented_by("adjudge_services.cli.rubrics.validate:validate")
+@implemented_by("adjudge_services.cli.rubrics.generate:validate")
 def validate(
     references: Annotated[list[str] | None, typer.Argument(help="name, name@3, name@alias or sha256:…")] = None,
     prefix: Annotated[

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.output import out, print_json
-from adjudge_services.cli.rubrics.store import summaries, with_store
-from adjudge_services.cli.rubrics.validate import validity_line
+from adjudge_services.cli.rubrics.files import summaries, with_store
+from adjudge_services.cli.rubrics.generate import validity_line
 from judge_server.generation.validity import published_validity
 from judge_server.rubrics import PROJECT_ID, difference, find_rubric
 from judge_server.rubrics import history as history_of

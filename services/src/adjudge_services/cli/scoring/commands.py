@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from adjudge_services.cli.lazy import implemented_by
 from adjudge_services.cli.options import (
     JUDGING,
     OUTPUT,
@@ -28,6 +27,7 @@ from adjudge_services.cli.options import (
     UsedProtocol,
     VerdictUse,
     copy_input,
+    implemented_by,
     input_argument,
 )
 

@@ -26,18 +26,18 @@ from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_refused_lines
-from adjudge_services.cli.scoring.row_files import RowFile
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
     GroupLine,
+    RowFile,
     ScoredFile,
+    ScoredRows,
     open_client,
     read_groups,
     read_rubric_argument,
     score_groups,
     stream_groups,
 )
-from adjudge_services.cli.scoring.scored_rows import ScoredRows
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from rubric_store import FormatError

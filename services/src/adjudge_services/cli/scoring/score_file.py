@@ -2,30 +2,171 @@
 
 A line that cannot be read or scored affects only itself. However long the file is, only the lines in progress are in
 memory, unless the caller keeps them.
+
+Files are JSONL, CSV or Parquet, on disk or in an object store. Results are written as they come, as JSONL or Parquet.
 """
 
 import asyncio
+import csv
+import io
 import json
 import math
+import os
+import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 import httpx2
 from pydantic import ValidationError
 
-from adjudge_services.cli.scoring.row_files import RowFile
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
 from rubric_store import FormatError, read_rubric
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
-from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage
+from trainer_client.tables import group_fields, result_fields
+from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage, Verdict
 from trainer_client.wire.problems import field_errors
+
+_COMPRESSED = (".gz", ".bz2", ".xz")
+
+_CSV_LIMIT = 64 * 1024 * 1024
+"""Longest value of a CSV file, in characters; the library's own limit is 128 KiB, which a long response exceeds."""
+
+
+class RowFile:
+    """A file of groups, read row by row.
+
+    The ending of its name says what it is: `.parquet`, `.csv` or `.tsv`, and JSONL otherwise. A name such as
+    `s3://bucket/key` is opened by fsspec, which also unpacks `.gz`, `.bz2` and `.xz`.
+
+    Iterating gives the row's number and the row: in JSONL, the bytes of a line, and blank lines are skipped; otherwise
+    the fields of a group. Rows of a table have more columns than a group has fields: `ignored` names the others. In
+    CSV, `responses`, `rubric` and a `prompt` of messages are JSON. A column `response` is one response.
+
+    Args:
+        name: a path or a URL.
+        limit: read at most so many rows.
+
+    Raises:
+        ValueError: a library is missing, or the file is not what its ending says; raised when it is read.
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, name: str, limit: int | None = None) -> None:
+        self.name = name
+        self.share_read = 0.0
+        """The share of the file that was read, in [0, 1]; 0 where its size is not known."""
+        self.ignored: tuple[str, ...] = ()
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        rows = {".parquet": self._parquet, ".csv": self._csv, ".tsv": self._csv}.get(self._kind(), self._jsonl)()
+        for count, row in enumerate(rows, 1):
+            if self._limit is not None:
+                self.share_read = max(self.share_read, count / self._limit)
+            yield row
+            if count == self._limit:
+                break
+        self.share_read = 1.0
+
+    def _kind(self) -> str:
+        suffixes = [suffix for suffix in Path(self.name).suffixes if suffix not in _COMPRESSED]
+        return suffixes[-1].lower() if suffixes else ""
+
+    def _jsonl(self) -> Iterator[tuple[int, bytes]]:
+        with _open(self.name) as file:
+            size = _size(self.name, file)
+            read = 0
+            for number, line in enumerate(file, 1):
+                read += len(line)
+                self.share_read = min(read / size, 1.0) if size else 0.0
+                if line.strip():
+                    yield number, line
+
+    def _csv(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        csv.field_size_limit(max(csv.field_size_limit(), _CSV_LIMIT))
+        with _open(self.name) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            size = _size(self.name, file)
+            reader = csv.DictReader(text, delimiter="\t" if self._kind() == ".tsv" else ",")
+            try:
+                self._note_ignored(reader.fieldnames or ())
+                for number, row in enumerate(reader, 2):
+                    self.share_read = min(file.tell() / size, 1.0) if size else 0.0
+                    yield number, group_fields({key: _csv_value(key, value) for key, value in row.items()})
+            except csv.Error as error:
+                raise ValueError(f"{self.name} is not CSV: {error}") from error
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{self.name} is not UTF-8: {error}") from error
+
+    def _parquet(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        try:
+            from pyarrow import ArrowInvalid
+            from pyarrow.parquet import ParquetFile
+        except ImportError as error:
+            raise ValueError("reading Parquet needs pyarrow: pip install 'adjudge[tables]'") from error
+        with _open(self.name) as file:
+            try:
+                table = ParquetFile(file)
+                self._note_ignored(table.schema_arrow.names)
+                wanted = [name for name in table.schema_arrow.names if name not in self.ignored]
+                number = 0
+                for batch in table.iter_batches(batch_size=_READ_PARQUET_ROWS, columns=wanted):
+                    for row in batch.to_pylist():
+                        number += 1
+                        self.share_read = number / table.metadata.num_rows
+                        yield number, group_fields(row)
+            except ArrowInvalid as error:
+                raise ValueError(f"{self.name} is not Parquet: {error}") from error
+
+    def _note_ignored(self, columns: Any) -> None:
+        used = group_fields(dict.fromkeys(columns, ""), keep_empty=True)
+        renamed = {"response"} if "responses" in used else set()
+        self.ignored = tuple(name for name in columns if name not in used and name not in renamed)
+
+
+_READ_PARQUET_ROWS = 64
+"""Rows that are unpacked at a time: few, since a row may be a group of long responses."""
+
+
+def _csv_value(column: str, value: Any) -> Any:
+    """A CSV cell: JSON where a group has a list or an object; an empty cell is a missing value."""
+    if not value:
+        return None
+    if column == "responses" or (column in ("rubric", "prompt") and value.lstrip().startswith(("[{", "{"))):
+        try:
+            return json.loads(value)
+        except ValueError:
+            if column == "responses":
+                return value  # refused as no list, with this row's number
+    return value
+
+
+def _open(name: str) -> AbstractContextManager[IO[bytes]]:
+    if "://" not in name and not name.endswith(_COMPRESSED):
+        return Path(name).open("rb")
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ValueError(f"reading {name} needs fsspec: pip install 'adjudge[tables]'") from error
+    try:
+        opened: AbstractContextManager[IO[bytes]] = fsspec.open(name, "rb", compression="infer")
+    except ImportError as error:  # s3fs, gcsfs, adlfs
+        raise ValueError(f"{name}: {error}") from error
+    return opened
+
+
+def _size(name: str, file: Any) -> int | None:
+    """The size of an open file in bytes; None for a compressed one, which does not say what is in it."""
+    if name.endswith(_COMPRESSED):
+        return None
+    size = getattr(file, "size", None)
+    return size if isinstance(size, int) else os.fstat(file.fileno()).st_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,3 +447,121 @@ async def score_groups(
             totals.update(usage.model_dump())
     scored.usage = Usage(**totals)
     return scored
+
+
+class ScoredRows:
+    """The results of a file: each is written when it is there, and only figures are kept, unless a table is wanted."""
+
+    def __init__(self, output: Path | None, *, print_rows: bool, keep: bool) -> None:
+        self.lines = self.responses = self.refused_lines = 0
+        self.judge = ""
+        self.kept: list[GroupRewards] = []
+        self.unreachable: ConnectionFailed | None = None
+        self.refused: dict[int, str] = {}
+        """Refused lines and the reasons, the first ones; `refused_lines` counts all."""
+        self.unscored: Counter[str] = Counter()
+        self.usage: Counter[str] = Counter()
+        self._output = output
+        self._print_rows = print_rows
+        self._keep = keep
+        self._write: Callable[[GroupRewards], object] | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        if self._output is not None and self._output.suffix == ".parquet":
+            file = self._open.enter_context(closing(_ParquetFile(self._output)))
+            self._write = file.write
+        elif self._output is not None:
+            lines = self._open.enter_context(self._output.open("w", encoding="utf-8"))
+            self._write = lambda group: lines.write(_json_line(group))
+        elif self._print_rows:
+            self._write = lambda group: sys.stdout.write(_json_line(group))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def add(self, line: ScoredLine) -> None:
+        """Take what became of a line."""
+        self.lines += 1
+        if isinstance(line.error, ConnectionFailed):
+            self.unreachable = self.unreachable or line.error
+        if line.rewards is None:
+            self.refused_lines += 1
+            if len(self.refused) < _REASONS_KEPT:
+                self.refused[line.number] = str(line.refused)
+            return
+        self.judge = line.judge or self.judge
+        self.responses += len(line.rewards.responses)
+        self.unscored += unscored_reasons([line.rewards])
+        for usage in line.usage:
+            self.usage.update(usage.model_dump())
+        if self._keep:
+            self.kept.append(line.rewards)
+        if self._write is not None:
+            self._write(line.rewards)
+
+
+_REASONS_KEPT = 1_000
+"""Refused lines whose reasons are printed; a file of a million bad lines has one reason, mostly."""
+
+
+def _json_line(group: GroupRewards) -> str:
+    return json.dumps(group.model_dump(mode="json"), ensure_ascii=False) + "\n"
+
+
+def unscored_reasons(groups: Sequence[GroupRewards]) -> Counter[str]:
+    """Unscored responses by the kind of their first failure."""
+    return Counter(
+        next((_reason(v) for v in response.verdicts if v.failure or v.status == "uncertain"), "no reward")
+        for group in groups
+        for response in group.responses
+        if response.status == "unscored"
+    )
+
+
+def _reason(verdict: Verdict) -> str:
+    return "uncertain" if verdict.failure is None else verdict.failure.kind
+
+
+class _ParquetFile:
+    """A Parquet file of results, a row a group: its `id`, and the columns of `trainer_client.tables.result_fields`.
+
+    Raises:
+        ValueError: pyarrow is missing.
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow
+            from pyarrow.parquet import ParquetWriter
+        except ImportError as error:
+            raise ValueError("writing Parquet needs pyarrow: pip install 'adjudge[tables]'") from error
+        text = pyarrow.string()
+        types = {"rewards": pyarrow.list_(pyarrow.float64()), "statuses": pyarrow.list_(text)}
+        names = ("id", "rewards", "statuses", "failure", "verdicts")
+        self._schema = pyarrow.schema([(name, types.get(name, text)) for name in names])
+        self._batch = pyarrow.RecordBatch
+        self._writer = ParquetWriter(path, self._schema)
+        self._rows: list[dict[str, Any]] = []
+
+    def write(self, group: GroupRewards) -> None:
+        """Write a group, once enough are there."""
+        self._rows.append({"id": group.id} | result_fields(group, single=False))
+        if len(self._rows) == _WRITTEN_PARQUET_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what waits, and the end of the file."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_batch(self._batch.from_pylist(self._rows, schema=self._schema))
+            self._rows.clear()
+
+
+_WRITTEN_PARQUET_ROWS = 256
+"""Rows of a row group: some hundred kilobytes of verdicts."""

@@ -24,7 +24,7 @@ from trainer_client.dro import (
     reasoning_reflection_reward,
     variance_score,
 )
-from trainer_client.text.reasoning import SplitRule, find_answer
+from trainer_client.text.thinking import SplitRule, find_answer
 from trainer_client.trl._dataset import WithoutRubric
 from trainer_client.trl.methods.base import Array, Method, Rollout
 
@@ -48,7 +48,7 @@ class Dro(Method):
         variance_filter: whether to reject groups of low variance.
         top_fraction: the share of tokens in the variance score (ours: 0.1).
         every, percentile: K and q of the rolling threshold, in generation batches and percent (ours: 20, 50).
-        answer_rule: finds where the answer begins in a response; see `trainer_client.text.reasoning`.
+        answer_rule: finds where the answer begins in a response; see `trainer_client.text.thinking`.
     """
 
     settings: ClassVar[Mapping[str, Any]] = {

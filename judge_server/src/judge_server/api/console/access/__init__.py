@@ -1,1 +1,0 @@
-"""Signing in, and the keys of a project."""

@@ -1,0 +1,574 @@
+"""How a response's reward came about, as its page shows it."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, product
+from typing import NamedTuple, get_args
+
+from pydantic import ValidationError
+
+from judge_server.api.console.rendering import Value, address
+from judge_server.errors import ServiceError
+from judge_server.ledger.rows import recorded_verdict
+from judge_server.ports import LedgerReader
+from judge_server.scoring.scorer import RewardResult, reward_of
+from judge_server.scoring.verdicts import judge_failure_kind
+from trainer_client.dropout import CriteriaSample, read_sample
+from trainer_client.wire import Criterion, RewardMode, RewardOptions, UncertainPolicy, Verdict, VerdictUse
+from trainer_client.wire.ledger import RewardRules
+from trainer_client.wire.ledger_rows import ResponseFilter, ResponseRecord, VerdictOutcome
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, NOT_LINEAR
+
+_POLICIES: tuple[UncertainPolicy, ...] = ("null", "skip", "zero")
+"""The policies that can give a recorded reward; `zero_unparseable` gives what `zero` or `null` gives."""
+
+_UNKNOWN_OPTIONS = (
+    "kinds, format_weight, gate_fraction, a penalty on length, a penalty near the generation limit, or a truncation "
+    "factor"
+)
+
+
+class Explanation(NamedTuple):
+    """Why a response has its reward.
+
+    `formula` is `EXPRESSION = VALUE`, empty if there is nothing to compute. `matches` tells whether its value is the
+    recorded reward.
+    """
+
+    sentence: str
+    formula: str = ""
+    matches: bool = True
+
+
+class RecordedReward(NamedTuple):
+    """What the ledger keeps of a response's reward; `rules` is None if an older version recorded it."""
+
+    mode: RewardMode | None
+    reward: float | None
+    status: str | None
+    format_ok: bool
+    rules: RewardRules | None = None
+    tokens: int | None = None
+    stopped: bool | None = None
+
+
+def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verdicts: Sequence[Verdict]) -> Explanation:
+    """Explain a recorded reward by its verdicts.
+
+    Args:
+        recorded: the reward as answered.
+        criteria: the M criteria of the rubric; None if the ledger no longer has it. Empty without a rubric.
+        verdicts: the M verdicts, or the single one on the whole response.
+    """
+    mode = recorded.mode
+    if mode is None:
+        return Explanation("Only verdicts were asked for, so there is no reward.")
+    if mode == "ranking":
+        return _ranked(recorded, verdicts)
+    if mode in NEEDS_NO_RUBRIC:
+        criteria = ()
+    if criteria is None or (criteria and len(criteria) != len(verdicts)):
+        return Explanation("The rubric of this response is not in the ledger, so its reward cannot be explained.")
+    sample = _sample(criteria, verdicts)
+    found = _reproduced(recorded, criteria, verdicts, sample)
+    rules = RewardRules(reward=RewardOptions(mode=mode)) if recorded.rules is None else recorded.rules
+    counted = [verdict for i, verdict in enumerate(verdicts) if not criteria or _counts(criteria[i], rules)]
+    criteria = [criterion for criterion in criteria if _counts(criterion, rules)]
+    failed = _missing_sentence(counted, rules)
+    if recorded.status is None:
+        return Explanation(f"The request was answered with an error, so it has no rewards{failed and ': '}{failed}.")
+    if recorded.status == "unscored":
+        if recorded.reward is None:
+            return Explanation(
+                f"There is no reward, because {failed}, which could have changed it. Neither a failed nor an "
+                "uncertain verdict counts as a no."
+            )
+        return Explanation(f"The reward is {_n(recorded.reward)} by the request's failure policy, because {failed}.")
+    if sample is not None:
+        judged = sum(verdict.status != "left_out" for verdict in verdicts)
+        return Explanation(
+            f"The reward is an unbiased estimate of that of the whole rubric: {judged} of its {len(verdicts)} criteria "
+            "were judged, and the others were left out at random for the whole group.",
+            matches=found is not None,
+        )
+    if found is not None:
+        rules = found.rules
+    soft = rules.reward.use == "probability"
+    dropped = found is not None and found.result.outcome.policy_applied == "skip"
+    scores = [verdict.score if found is None else verdict.value(rules.reward.use) for verdict in counted]
+    formula = _formula(rules.reward, criteria, scores, format_ok=recorded.format_ok, drop_failed=dropped)
+    formula = _penalised(formula, rules.reward, tokens=recorded.tokens, stopped=recorded.stopped)
+    if found is None:
+        return Explanation(_mismatch(recorded), formula.text, matches=False)
+    sentence = formula.sentence + (" It is made of probabilities of yes, not of verdicts." if soft else "")
+    treated = "left out, as the failure policy says" if dropped else "written as 0, since it cannot change the reward"
+    return Explanation(f"{sentence} {failed[0].upper()}{failed[1:]}: {treated}." if failed else sentence, formula.text)
+
+
+def _ranked(recorded: RecordedReward, verdicts: Sequence[Verdict]) -> Explanation:
+    """Explain a reward that follows from the comparisons of a whole group, of which the verdicts are one part."""
+    preferred = sum(verdict.score == 1.0 for verdict in verdicts)
+    known = sum(verdict.status == "ok" for verdict in verdicts)
+    shown = f"Shown first, the response was preferred in {preferred} of the {known} comparisons that were answered"
+    if recorded.status is None:
+        return Explanation("The request was answered with an error, so it has no rewards.")
+    if recorded.status == "unscored":
+        given = "no reward" if recorded.reward is None else f"the reward {_n(recorded.reward)}, by the failure policy,"
+        return Explanation(f"The response has {given} because too few of its comparisons were answered. {shown}.")
+    return Explanation(
+        "The reward is a Bradley-Terry score: the probability of being preferred over an average response of the same "
+        f"group, by all comparisons of the group. {shown}; the others are at the responses that it was compared with."
+    )
+
+
+def _counts(criterion: Criterion, rules: RewardRules) -> bool:
+    """Whether a criterion enters the reward."""
+    return not criterion.shadow and (rules.reward.kinds is None or criterion.kind in rules.reward.kinds)
+
+
+def _mismatch(recorded: RecordedReward) -> str:
+    """Why the recorded reward is not that of the verdicts in the ledger."""
+    if recorded.rules is None:
+        return (
+            f"The answered reward is {_n(recorded.reward)}, and mode {recorded.mode} with default options gives "
+            f"another one. The request used an option that was not recorded: {_UNKNOWN_OPTIONS}."
+        )
+    return (
+        f"The answered reward is {_n(recorded.reward)}, and the request's options with the verdicts shown here give "
+        "another one. The ledger shows the first verdict on a question; this request was probably rewarded by a later "
+        "one that differs."
+    )
+
+
+class _Reproduced(NamedTuple):
+    result: RewardResult
+    rules: RewardRules
+
+
+def _reproduced(
+    recorded: RecordedReward,
+    criteria: Sequence[Criterion],
+    verdicts: Sequence[Verdict],
+    sample: CriteriaSample | None,
+) -> _Reproduced | None:
+    """The result by the recorded rules, or by the first guess, that is the recorded reward; None if there is none."""
+    for rules in _guesses(recorded.mode) if recorded.rules is None else (recorded.rules,):
+        try:
+            result = reward_of(
+                criteria,
+                [verdict.value(rules.reward.use) for verdict in verdicts],
+                rules.reward,
+                rules.on_failure,
+                failures=[judge_failure_kind(verdict) for verdict in verdicts],
+                on_uncertain=rules.on_uncertain,
+                uncertain=[verdict.status == "uncertain" for verdict in verdicts],
+                sample=sample,
+                format_ok=recorded.format_ok,
+                tokens=recorded.tokens,
+                stopped=recorded.stopped,
+            )
+        except (ValueError, ServiceError):
+            continue
+        if result.outcome.status == recorded.status and _equal(result.reward, recorded.reward):
+            return _Reproduced(result, rules)
+    return None
+
+
+def _guesses(mode: RewardMode | None) -> Iterator[RewardRules]:
+    """Rules by which a request of an older version may have been rewarded."""
+    assert mode is not None
+    uses: tuple[VerdictUse, ...] = ("verdict",) if mode in NOT_LINEAR else get_args(VerdictUse)
+    for use, on_failure, on_uncertain in product(uses, _POLICIES, _POLICIES):
+        options = RewardOptions(mode=mode, use=use)
+        yield RewardRules(reward=options, on_failure=on_failure, on_uncertain=on_uncertain)
+
+
+def _equal(one: float | None, other: float | None) -> bool:
+    return one is other if one is None or other is None else math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def _sample(criteria: Sequence[Criterion], verdicts: Sequence[Verdict]) -> CriteriaSample | None:
+    """The sample of criteria that were judged; None if all were."""
+    if len(criteria) != len(verdicts):
+        return None
+    return read_sample(
+        criteria,
+        by_program=[verdict.method != "judge" for verdict in verdicts],
+        left_out=[verdict.status == "left_out" for verdict in verdicts],
+    )
+
+
+def _missing_sentence(verdicts: Sequence[Verdict], rules: RewardRules) -> str:
+    """Which verdicts are missing, such as `the verdict on c1 failed (timeout)`; empty if none are."""
+    failed = [verdict for verdict in verdicts if verdict.failure is not None]
+    uncertain = [verdict for verdict in verdicts if verdict.status == "uncertain"]
+    kinds = ", ".join(sorted({verdict.failure.kind for verdict in failed if verdict.failure is not None}))
+    parts = [f"{_named(failed)} failed ({kinds})"] if failed else []
+    if uncertain:
+        band = rules.uncertain_band
+        between = "" if band is None else f" (its probability is from {_n(band[0])} to {_n(band[1])})"
+        parts.append(f"{_named(uncertain)} {'is' if len(uncertain) == 1 else 'are'} uncertain{between}")
+    return " and ".join(parts)
+
+
+def _named(verdicts: Sequence[Verdict]) -> str:
+    names = ", ".join(verdict.criterion for verdict in verdicts[:5]) + (" and others" if len(verdicts) > 5 else "")
+    return f"the verdict{'s' if len(verdicts) > 1 else ''} on {names}"
+
+
+_Term = tuple[Criterion, float]
+
+
+class _Formula(NamedTuple):
+    """A sentence, and an expression with its value."""
+
+    sentence: str
+    expression: str
+    value: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.expression} = {_n(self.value)}"
+
+
+def _formula(
+    options: RewardOptions,
+    criteria: Sequence[Criterion],
+    scores: Sequence[float | None],
+    *,
+    format_ok: bool,
+    drop_failed: bool,
+) -> _Formula:
+    """The formula of a mode with its numbers, before penalties.
+
+    A missing score is left out with `drop_failed`, and otherwise written as 0: it then cannot change the reward.
+    """
+    mode = options.mode
+    if mode in NEEDS_NO_RUBRIC:
+        score = scores[0] or 0.0
+        what = "rating of the whole response" if mode == "likert" else "comparison of the final answer"
+        return _Formula(f"The reward is the {what}, from 0 to 1.", _n(score), score)
+    terms = [(c, s or 0.0) for c, s in zip(criteria, scores, strict=True) if s is not None or not drop_failed]
+    weights = [c.weight for c, _ in terms]
+    match mode:
+        case "weighted_mean" | "partial_credit":
+            return _quotient("The reward is the mean of the scores, weighted by the criteria.", terms, weights)
+        case "factual_override":
+            factual = [s for c, s in terms if c.kind == "factual"]
+            if factual and min(factual) == 1.0:
+                return _Formula(
+                    f"The reward is 1, because every factual criterion ({len(factual)}) is satisfied.", "1", 1.0
+                )
+            return _quotient(
+                "Not every factual criterion is satisfied, so the reward is the mean of the scores, weighted by the "
+                "criteria.",
+                terms,
+                weights,
+            )
+        case "points":
+            return _quotient(
+                "The reward is the points earned, divided by the positive points of the rubric.",
+                terms,
+                [w for w in weights if w > 0],
+            )
+        case "absolute_points":
+            return _quotient(
+                "The reward is the points earned, divided by the size of all points.", terms, [abs(w) for w in weights]
+            )
+        case "clipped_points":
+            return _clipped(terms, only_mistakes=not any(c.weight > 0 for c in criteria))
+        case "stepwise":
+            answers = [s for c, s in terms if c.kind == "answer"]
+            share = options.format_weight
+            form = "has" if format_ok else "lacks"
+            return _Formula(
+                f"The reward is the mean score of the answer criteria, and a share for the form, which the response "
+                f"{form}. The other criteria act on its steps.",
+                f"{_n(1 - share)} × {_mean(answers)} + {_n(share)} × {int(format_ok)}",
+                (1 - share) * sum(answers) / max(len(answers), 1) + share * format_ok,
+            )
+        case "graded_mean":
+            counted = [1 - s if c.weight < 0 or c.kind == "pitfall" else s for c, s in terms]
+            return _Formula(
+                "The reward is the mean of the scores; a pitfall or a criterion of negative weight counts 1 minus its "
+                "score.",
+                _mean(counted),
+                sum(counted) / max(len(counted), 1),
+            )
+        case _:
+            assert mode == "gate", get_args(RewardMode)
+            met, needed = sum(s == 1.0 for _, s in terms), options.gate_fraction * len(terms)
+            passed = int(met >= needed - 1e-9)
+            return _Formula(
+                f"{met} of {len(terms)} criteria are satisfied, and the gate needs {_n(needed)}: the reward is "
+                f"{passed}.",
+                str(passed),
+                passed,
+            )
+
+
+def _clipped(terms: Sequence[_Term], *, only_mistakes: bool) -> _Formula:
+    weights = [c.weight for c, _ in terms]
+    points = sum(c.weight * s for c, s in terms)
+    if only_mistakes:
+        sizes = [abs(w) for w in weights]
+        return _Formula(
+            "The reward is 1 minus the share of the mistakes that were made.",
+            f"max(0, 1 + ({_sum(terms)}) / ({' + '.join(map(_n, sizes))}))",
+            max(0.0, 1 + points / (sum(sizes) or 1.0)),
+        )
+    positive = [w for w in weights if w > 0]
+    return _Formula(
+        "The reward is the points earned, divided by the positive points of the rubric, and kept between 0 and 1.",
+        f"min(1, max(0, ({_sum(terms)}) / ({' + '.join(map(_n, positive))})))",
+        min(1.0, max(0.0, points / (sum(positive) or 1.0))),
+    )
+
+
+def _penalised(formula: _Formula, options: RewardOptions, *, tokens: int | None, stopped: bool | None) -> _Formula:
+    """The formula with the penalties of a request, in the order of `trainer_client.penalties.penalise`."""
+    sentence, expression, value = formula
+    if options.truncation_factor is not None and stopped is False and value >= 0:
+        sentence += " The response was cut off, so its reward is multiplied by the truncation factor."
+        expression, value = f"({expression}) × {_n(options.truncation_factor)}", value * options.truncation_factor
+    if tokens is None:
+        return _Formula(sentence, expression, value)
+    if (length := options.length_penalty) is not None:
+        sentence += f" A penalty on its length of {tokens} tokens is subtracted."
+        excess = f"({tokens} − {length.target_tokens})"
+        expression += f" − {_n(length.coefficient)} × {f'max(0, {excess})' if length.excess_only else excess}"
+        over = tokens - length.target_tokens
+        value -= length.coefficient * (max(0, over) if length.excess_only else over)
+    if (near := options.overlong_penalty) is not None:
+        sentence += f" A penalty for coming near the limit of {near.limit_tokens} tokens is subtracted."
+        start = near.limit_tokens - near.buffer_tokens
+        expression += f" − min(1, max(0, ({tokens} − {start}) / {near.buffer_tokens}))"
+        value -= min(1.0, max(0.0, (tokens - start) / near.buffer_tokens))
+    return _Formula(sentence, expression, value)
+
+
+def _quotient(sentence: str, terms: Sequence[_Term], parts: Sequence[float]) -> _Formula:
+    value = sum(c.weight * s for c, s in terms) / (sum(parts) or 1.0)
+    return _Formula(sentence, f"({_sum(terms)}) / ({' + '.join(map(_n, parts))})", value)
+
+
+def _sum(terms: Sequence[_Term]) -> str:
+    written = ""
+    for criterion, score in terms:
+        sign = "−" if criterion.weight < 0 else "+" if written else ""
+        space = " " if written else ""
+        written += f"{space}{sign}{space}{_n(abs(criterion.weight))} × {_n(score)}"
+    return written
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"({' + '.join(map(_n, values))}) / {len(values)}"
+
+
+def _n(value: float | None) -> str:
+    """A number with at most four significant digits."""
+    return "none" if value is None else f"{value:.4g}"
+
+
+TEXT_LIMIT = 20_000
+"""Characters of a text that a page shows, unless the whole is asked for."""
+
+CLOSE_CALL = (0.4, 0.6)
+"""The probabilities of yes between which a verdict is close to a coin toss. It counts like any other: to leave such
+verdicts out of rewards, a request has an `uncertain_band`."""
+
+_EXCERPT = 280
+_MAX_BATCHES = 10
+"""A search for verdicts reads this many pages of responses, and then offers to go on."""
+
+
+class TextPart(NamedTuple):
+    """A part of a text: who said it, empty for a plain text, and the number of characters that are not shown."""
+
+    role: str
+    text: str
+    omitted: int = 0
+
+
+@dataclass(frozen=True)
+class ShownResponse:
+    """A response with its verdicts.
+
+    Attributes:
+        criteria: the criteria of its rubric; None if the ledger does not have the rubric.
+        text: its text as JSON; None if the ledger keeps no texts.
+    """
+
+    record: ResponseRecord
+    criteria: tuple[Criterion, ...] | None
+    text: str | None
+
+    @property
+    def number(self) -> int:
+        """Its number in the group, from 1."""
+        return self.record.response.position + 1
+
+    @property
+    def reward(self) -> float | None:
+        """The reward as answered."""
+        return self.record.response.reward
+
+    @cached_property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """A verdict on each criterion, in the order of the rubric."""
+        slots = groupby(self.record.votes, key=lambda vote: vote[0].slot)
+        return tuple([recorded_verdict(list(votes)) for _, votes in slots])
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slot of each verdict."""
+        return tuple(dict.fromkeys(vote.slot for vote, _ in self.record.votes))
+
+    @cached_property
+    def explanation(self) -> Explanation:
+        """Why it has its reward."""
+        request, response = self.record.request, self.record.response
+        recorded = RecordedReward(
+            request.mode,  # type: ignore[arg-type]
+            response.reward,
+            response.status,
+            response.format_ok,
+            RewardRules.read(request.reward_rules),
+            response.tokens,
+            response.stopped,
+        )
+        criteria = () if response.rubric is None else self.criteria
+        return explain(recorded, criteria, self.verdicts)
+
+    @property
+    def excerpt(self) -> str:
+        """The beginning of its text, in one line."""
+        parts = read_text(self.text, 4 * _EXCERPT)
+        whole = " ".join(" ".join(part.text for part in parts if part.role not in ("system", "tool")).split())
+        return whole if len(whole) <= _EXCERPT else f"{whole[: _EXCERPT - 1]}…"
+
+    def parts(self, limit: int | None) -> list[TextPart]:
+        """Its text, up to `limit` characters of each part."""
+        return read_text(self.text, limit)
+
+    @property
+    def group_href(self) -> str:
+        """The page of its group, at this response."""
+        return f"{group_address(self.record)}#{self.anchor}"
+
+    @property
+    def anchor(self) -> str:
+        """Its place on the page of its group."""
+        row = self.record.response
+        return f"response-{row.request.hex()}-{row.place}"
+
+    def outcome_of(self, criterion: str) -> VerdictOutcome | None:
+        """The verdict on a criterion; None if it was not judged by it."""
+        found = next((verdict for verdict in self.verdicts if verdict.criterion == criterion), None)
+        return None if found is None else outcome_of(found)
+
+
+_WITHOUT_SCORE: Mapping[str, VerdictOutcome] = {"left_out": "left out", "uncertain": "uncertain"}
+
+
+def outcome_of(verdict: Verdict) -> VerdictOutcome:
+    """What a verdict says, as charts count it: a score of 0.5 or more passes."""
+    if verdict.score is None:
+        return _WITHOUT_SCORE.get(verdict.status, "failed")
+    return "passed" if verdict.score >= 0.5 else "not passed"
+
+
+def is_close(verdict: Verdict) -> bool:
+    """Whether a judge's verdict is close to a coin toss, by its probability; pages show it as such."""
+    low, high = CLOSE_CALL
+    return verdict.score is not None and verdict.probability is not None and low <= verdict.probability <= high
+
+
+def group_address(record: ResponseRecord, **also: Value) -> str:
+    """The page of a response's group."""
+    row = record.response
+    return address("group", run=row.run, request=row.request.hex(), group=row.group_id, **also)
+
+
+async def read_responses(
+    ledger: LedgerReader, wanted: ResponseFilter
+) -> tuple[list[ShownResponse], tuple[bytes, int] | None]:
+    """A page of responses, and the place to continue after; None at the end.
+
+    With a criterion, only responses that were judged by it; with an outcome, only those with this verdict on it.
+    """
+    found: list[ResponseRecord] = []
+    if wanted.criterion is None:
+        found = await ledger.responses(wanted._replace(limit=wanted.limit + 1))
+        more = len(found) > wanted.limit
+        found = found[: wanted.limit]
+        return (await show_records(ledger, found))[0], _key(found[-1]) if more else None
+    after = wanted.after
+    for _ in range(_MAX_BATCHES):
+        batch = await ledger.responses(wanted._replace(after=after))
+        for record in batch:
+            after = _key(record)
+            told = ShownResponse(record, None, None).outcome_of(wanted.criterion)
+            if told is not None and wanted.outcome in (None, told):
+                found.append(record)
+                if len(found) == wanted.limit:
+                    return (await show_records(ledger, found))[0], after
+        if len(batch) < wanted.limit:
+            return (await show_records(ledger, found))[0], None
+    return (await show_records(ledger, found))[0], after
+
+
+def _key(record: ResponseRecord) -> tuple[bytes, int]:
+    return record.response.request, record.response.place
+
+
+async def show_records(
+    ledger: LedgerReader, records: Sequence[ResponseRecord], also: Sequence[bytes] = ()
+) -> tuple[list[ShownResponse], Mapping[bytes, str]]:
+    """The responses with their rubrics and texts, and all texts that were read."""
+    rubrics = {record.response.rubric for record in records if record.response.rubric is not None}
+    digests = {record.response.response for record in records} | rubrics | set(also)
+    project = records[0].request.project_id if records else ""
+    texts = await ledger.texts(project, list(digests)) if records else {}
+    criteria = {digest: read_criteria(texts.get(digest)) for digest in rubrics}
+    return [
+        ShownResponse(record, criteria.get(record.response.rubric or b""), texts.get(record.response.response))
+        for record in records
+    ], texts
+
+
+def read_criteria(stored: str | None) -> tuple[Criterion, ...] | None:
+    """The criteria of a rubric in the ledger; None if it is not there."""
+    if stored is None:
+        return None
+    try:
+        return tuple([Criterion.model_validate(criterion) for criterion in json.loads(stored)])
+    except ValidationError:  # of a release with other criteria
+        return None
+
+
+def read_text(stored: str | None, limit: int | None) -> list[TextPart]:
+    """The parts of a text or a conversation in the ledger, each up to `limit` characters; empty if it is not there."""
+    if stored is None:
+        return []
+    value = json.loads(stored)
+    if isinstance(value, str):
+        return [_part("", value, limit)]
+    parts = []
+    for message in value:
+        for field in ("reasoning_content", "content"):
+            if message.get(field):
+                role = f"{message['role']}, reasoning" if field == "reasoning_content" else message["role"]
+                parts.append(_part(role, message[field], limit))
+        if message.get("tool_calls"):
+            called = json.dumps(message["tool_calls"], indent=2, ensure_ascii=False)
+            parts.append(_part(f"{message['role']}, tool calls", called, limit))
+    return parts
+
+
+def _part(role: str, text: str, limit: int | None) -> TextPart:
+    text = text.encode("utf-8", "replace").decode()
+    return TextPart(role, text) if limit is None else TextPart(role, text[:limit], max(0, len(text) - limit))

@@ -1,0 +1,450 @@
+"""The page of a group: its responses side by side, their verdicts, and the advantages of each method."""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import Response
+
+from judge_server.api.auth import identity_of, project_of
+from judge_server.api.console.charts import signed
+from judge_server.api.console.explanation import (
+    TEXT_LIMIT,
+    ShownResponse,
+    TextPart,
+    group_address,
+    outcome_of,
+    show_records,
+)
+from judge_server.api.console.forms import int_parameter, run_parameter, text_parameter
+from judge_server.api.console.labels import GroupLabels
+from judge_server.api.console.rendering import Console, Row, Table, Value, csv_response
+from judge_server.api.console.routing import NotFound, PageRouter
+from judge_server.ledger.rows import storable_text
+from judge_server.ports import LedgerReader
+from judge_server.scoring.scorer import step_rewards
+from trainer_client.dropout import read_sample
+from trainer_client.steps import WHOLE_RESPONSE
+from trainer_client.wire import Criterion, Verdict
+from trainer_client.wire.ledger_rows import LabelFilter, ResponseFilter
+
+NUMBER, REWARD = "number", "reward"
+"""The orders of responses, beside that by the verdict on a criterion (`c3` for the fourth one)."""
+
+RUBRIC, DIFFERING, RATE = "rubric", "differing", "rate"
+"""The orders of criteria."""
+
+
+class Column(NamedTuple):
+    """A response in the matrix, with its number in the group, from 1."""
+
+    number: int
+    response: ShownResponse
+
+
+class MatrixRow(NamedTuple):
+    """A criterion in the matrix: its place in the rubric, its id, itself if the rubric is known, and its verdicts.
+
+    `differs` tells whether the verdicts on it differ between the responses, or between the two that are compared. A
+    verdict is None if a response was not judged by the criterion.
+    """
+
+    slot: int
+    name: str
+    criterion: Criterion | None
+    verdicts: tuple[Verdict | None, ...]
+    differs: bool
+
+
+class Group(NamedTuple):
+    """A group, with a page of its responses.
+
+    `next_href` is the page with further responses, empty if there are none. `whole` tells whether all of its responses
+    are here. `prompt` and `grounding` are texts as JSON, None if the ledger does not have them.
+    """
+
+    responses: tuple[ShownResponse, ...]
+    prompt: str | None
+    grounding: str | None
+    next_href: str = ""
+    whole: bool = True
+    gathered: bool = False
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The responses in the order of their numbers, which are those of the request unless it has only one."""
+        if self.gathered:
+            return tuple([Column(number, one) for number, one in enumerate(self.responses, 1)])
+        return tuple([Column(one.number, one) for one in self.responses])
+
+    @property
+    def slots(self) -> int:
+        """The number of verdicts of a response."""
+        return max(len(one.verdicts) for one in self.responses)
+
+    def criterion(self, slot: int) -> Criterion | None:
+        """The criterion of a verdict."""
+        criteria = self.responses[0].criteria or ()
+        return criteria[slot] if len(criteria) == self.slots else None
+
+    def name(self, slot: int) -> str:
+        """The id of the criterion of a verdict."""
+        return next(one.verdicts[slot].criterion for one in self.responses if slot < len(one.verdicts))
+
+    @property
+    def table(self) -> Table:
+        """The matrix as a table: a row per verdict."""
+        headings = (
+            "response", "reward", "criterion", "weight", "status", "score", "probability", "raw probability", "failure",
+        )  # fmt: skip
+        rows = []
+        for number, one in self.columns:
+            weights = {criterion.id: criterion.weight for criterion in one.criteria or ()}
+            for verdict in one.verdicts:
+                failure = None if verdict.failure is None else f"{verdict.failure.kind}: {verdict.failure.detail}"
+                judged = (verdict.status, verdict.score, verdict.probability, verdict.raw_probability, failure)
+                rows.append(Row((number, one.reward, verdict.criterion, weights.get(verdict.criterion), *judged)))
+        return Table(headings, tuple(rows))
+
+
+class GroupView:
+    """How a group is shown.
+
+    Args:
+        group: the group.
+        order: the order of responses; unknown ones are that by number.
+        rows: the order of criteria; unknown ones are that of the rubric.
+        pair: the numbers of two responses to read side by side; others are ignored.
+        whole: whether texts are shown whole.
+    """
+
+    def __init__(
+        self, group: Group, *, order: str = "", rows: str = "", pair: tuple[int | None, int | None] = (None, None),
+        whole: bool = False,
+    ) -> None:  # fmt: skip
+        self.group, self.whole = group, whole
+        self.order = order if order in (REWARD, *(f"c{slot}" for slot in range(group.slots))) else NUMBER
+        self.rows = rows if rows in (DIFFERING, RATE) else RUBRIC
+        numbered = {column.number: column for column in group.columns}
+        chosen = [numbered[number] for number in pair if number in numbered]
+        self.pair: tuple[Column, ...] = tuple(chosen) if len(chosen) == 2 and chosen[0] != chosen[1] else ()
+        """The two responses to read side by side; empty without them."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The responses of the matrix, in order."""
+        columns = self.group.columns
+        if self.order == NUMBER:
+            return columns
+        if self.order == REWARD:
+            return tuple(sorted(columns, key=lambda column: _descending(column.response.reward)))
+        slot = int(self.order.removeprefix("c"))
+        return tuple(sorted(columns, key=lambda column: _descending(_strength(_verdict(column, slot)))))
+
+    @property
+    def shown(self) -> tuple[Column, ...]:
+        """The responses whose texts are shown."""
+        return self.pair or self.columns
+
+    @property
+    def matrix(self) -> tuple[MatrixRow, ...]:
+        """A row for each criterion, in order."""
+        columns = self.columns
+        rows = []
+        for slot in range(self.group.slots):
+            verdicts = tuple([_verdict(column, slot) for column in columns])
+            compared = [_verdict(column, slot) for column in self.pair] if self.pair else verdicts
+            outcomes = {outcome_of(verdict) for verdict in compared if verdict is not None}
+            rows.append(MatrixRow(slot, self.group.name(slot), self.group.criterion(slot), verdicts, len(outcomes) > 1))
+        if self.rows == DIFFERING:
+            rows.sort(key=lambda row: not row.differs)
+        elif self.rows == RATE:
+            rows.sort(key=lambda row: _rate(row.verdicts))
+        return tuple(rows)
+
+    def href(self, **changed: Value) -> str:
+        """The address of this page with other settings."""
+        left, right = (column.number for column in self.pair) if self.pair else (None, None)
+        settings: dict[str, Value] = {
+            "order": None if self.order == NUMBER else self.order,
+            "rows": None if self.rows == RUBRIC else self.rows,
+            "left": left,
+            "right": right,
+            "whole": 1 if self.whole else None,
+        }
+        return group_address(self.group.responses[0].record, **(settings | changed))
+
+
+def _verdict(column: Column, slot: int) -> Verdict | None:
+    verdicts = column.response.verdicts
+    return verdicts[slot] if slot < len(verdicts) else None
+
+
+def _strength(verdict: Verdict | None) -> float | None:
+    """How far a verdict says yes: its score, and among equal scores its probability."""
+    if verdict is None or verdict.score is None:
+        return None
+    return verdict.score + (0.0 if verdict.probability is None else verdict.probability / 1000)
+
+
+def _descending(value: float | None) -> tuple[bool, float]:
+    return value is None, -(value or 0.0)
+
+
+def _rate(verdicts: Sequence[Verdict | None]) -> float:
+    """The share of passed verdicts; above 1 without any, so that such criteria come last."""
+    scores = [verdict.score for verdict in verdicts if verdict is not None and verdict.score is not None]
+    return sum(score >= 0.5 for score in scores) / len(scores) if scores else 2.0
+
+
+async def read_group(ledger: LedgerReader, wanted: ResponseFilter) -> Group | None:
+    """A page of a group's responses; None if the group does not exist."""
+    records = await ledger.responses(wanted._replace(limit=wanted.limit + 1))
+    if not records:
+        return None
+    gathered = False
+    if len(records) == 1 and wanted.after is None:
+        step, prompt = records[0].request.step, records[0].response.prompt
+        others = wanted._replace(request=None, first=step, last=step, limit=wanted.limit + 1)
+        same = [
+            one for one in await ledger.responses(others) if (one.request.step, one.response.prompt) == (step, prompt)
+        ]
+        gathered = len(same) > 1
+        records = same if gathered else records
+    shown, last = records[: wanted.limit], records[: wanted.limit][-1]
+    row = shown[0].response
+    also = [digest for digest in (row.prompt, row.grounding) if digest is not None]
+    responses, texts = await show_records(ledger, shown, also=also)
+    more = len(records) > len(shown)
+    return Group(
+        tuple(responses),
+        texts.get(row.prompt),
+        None if row.grounding is None else texts.get(row.grounding),
+        group_address(last, after=last.response.place) if more and not gathered else "",
+        whole=not more and wanted.after is None,
+        gathered=gathered,
+    )
+
+
+LEVELS = 5
+"""The shades of a colour; the largest advantage of a group has the darkest one."""
+
+
+class HeatStep(NamedTuple):
+    """A step: its number, its span in code points, its delta (None without one) and the advantage of its tokens.
+
+    `style` is the class of its colour: `p1` to `p5` for positive values, `n1` to `n5` for negative ones, or `z`. The
+    colour is that of the advantage, or of the delta where there is none.
+    """
+
+    number: int
+    start: int
+    end: int
+    delta: float | None
+    advantage: float | None
+    style: str
+
+    @property
+    def title(self) -> str:
+        """The step in words."""
+        told = f"step {self.number}: " + ("no delta" if self.delta is None else f"delta {signed(self.delta)}")
+        return told if self.advantage is None else f"{told}, advantage {signed(self.advantage)}"
+
+
+class Segment(NamedTuple):
+    """A piece of a text, and the step that it belongs to; None outside all steps."""
+
+    text: str
+    step: HeatStep | None
+
+
+class ResponseHeat(NamedTuple):
+    """The steps of a response, and the delta of the whole response; None without one."""
+
+    steps: tuple[HeatStep, ...]
+    whole: float | None
+
+
+def response_advantages(group: Group) -> dict[int, float]:
+    """The group-relative advantage of each response by its number; empty with fewer than two rewards, or on a part."""
+    from trainer_client.advantages import group_advantages  # numpy, which no other page needs
+
+    rewards = [column.response.reward for column in group.columns]
+    if not group.whole or sum(reward is not None for reward in rewards) < 2:
+        return {}
+    advantages = group_advantages(rewards, ddof=1)
+    return {
+        column.number: float(value)
+        for column, value, reward in zip(group.columns, advantages, rewards, strict=True)
+        if reward is not None
+    }
+
+
+def heat_of(group: Group) -> dict[int, ResponseHeat]:
+    """The steps of each response by the response's number; responses without steps are absent."""
+    spans = {column.number: _spans(column) for column in group.columns}
+    if not any(spans.values()):
+        return {}
+    deltas = {column.number: _deltas(column, spans[column.number]) for column in group.columns}
+    mode = group.responses[0].record.request.mode
+    advantages = _step_advantages(group, deltas, spans) if mode == "stepwise" and group.whole else {}
+    coloured = {
+        number: {step: value for step, *_ in own if (value := advantages.get(number, deltas[number]).get(step))}
+        for number, own in spans.items()
+    }
+    largest = max((abs(value) for values in coloured.values() for value in values.values()), default=0.0)
+    found = {}
+    for number, own in spans.items():
+        steps = [
+            HeatStep(
+                step, start, end, deltas[number].get(step), advantages.get(number, {}).get(step),
+                _style(coloured[number].get(step, 0.0), largest),
+            )
+            for step, start, end in own
+        ]  # fmt: skip
+        if steps:
+            found[number] = ResponseHeat(tuple(steps), deltas[number].get(WHOLE_RESPONSE))
+    return found
+
+
+def segments(part: TextPart, steps: Sequence[HeatStep]) -> list[Segment]:
+    """A text, cut at the borders of its steps, in order."""
+    cut, at = [], 0
+    for step in sorted(steps, key=lambda one: one.start):
+        cut += [Segment(part.text[at : step.start], None), Segment(part.text[step.start : step.end], step)]
+        at = max(at, step.end)
+    return [one for one in (*cut, Segment(part.text[at:], None)) if one.text]
+
+
+def strip(steps: Sequence[HeatStep], length: int) -> Markup:
+    """The steps of a text of a length as a strip of colours; the page lists the same values as text."""
+    drawn = [
+        f'<rect class="{step.style}" x="{1000 * step.start / length:.2f}" y="0" '
+        f'width="{1000 * (step.end - step.start) / length:.2f}" height="10"><title>{escape(step.title)}</title></rect>'
+        for step in steps
+    ]
+    return Markup(  # noqa: S704 # nosec B704
+        f'<svg class="strip" viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true">{"".join(drawn)}</svg>'
+    )
+
+
+def _spans(column: Column) -> list[tuple[int, int, int]]:
+    """The steps of a response, without the whole response, which comes first."""
+    stored = column.response.record.response.spans
+    return [] if stored is None else [tuple(span) for span in json.loads(stored) if span[0] != WHOLE_RESPONSE]
+
+
+def _deltas(column: Column, spans: Sequence[tuple[int, int, int]]) -> dict[int, float]:
+    """The deltas of a response, also that of the whole response (0); empty if they cannot be computed."""
+    one = column.response
+    criteria, verdicts = one.criteria or (), one.verdicts
+    if len(criteria) != len(verdicts):
+        return {}
+    sample = read_sample(
+        criteria,
+        by_program=[verdict.method != "judge" for verdict in verdicts],
+        left_out=[verdict.status == "left_out" for verdict in verdicts],
+    )
+    scores, named = [verdict.score for verdict in verdicts], [verdict.step for verdict in verdicts]
+    try:
+        rewarded = step_rewards(criteria, scores, named, [(WHOLE_RESPONSE, 0, 0), *spans], sample=sample)
+    except ValueError:  # of a release with other rules for steps
+        return {}
+    return {step.number: step.delta for step in rewarded if step.delta is not None}
+
+
+def _step_advantages(
+    group: Group, deltas: dict[int, dict[int, float]], spans: dict[int, list[tuple[int, int, int]]]
+) -> dict[int, dict[int, float]]:
+    """The advantage of each step of each response, computed with a step in the place of a token."""
+    from trainer_client.advantages import stepwise_advantages  # numpy, which no other page needs
+
+    columns = group.columns
+    advantages = stepwise_advantages(
+        [column.response.reward for column in columns],
+        [deltas[column.number] for column in columns],
+        [{step: (i, i + 1) for i, (step, _, _) in enumerate(spans[column.number])} for column in columns],
+        [len(spans[column.number]) for column in columns],
+        ddof=1,
+    )
+    return {
+        column.number: {step: float(own[i]) for i, (step, _, _) in enumerate(spans[column.number])}
+        for column, own in zip(columns, advantages, strict=True)
+    }
+
+
+def _style(value: float, largest: float) -> str:
+    if not value:
+        return "z"
+    level = max(1, round(LEVELS * abs(value) / largest))
+    return f"{'p' if value > 0 else 'n'}{level}"
+
+
+router = PageRouter()
+
+_RESPONSES_A_PAGE = 32
+
+
+@router.get("/group")
+async def group(console: Console, request: Request) -> Response:
+    """The page of a group."""
+    shown = await _read(console, request)
+    view = GroupView(
+        shown,
+        order=text_parameter(request, "order"),
+        rows=text_parameter(request, "rows"),
+        pair=(int_parameter(request, "left"), int_parameter(request, "right")),
+        whole=request.query_params.get("whole") == "1",
+    )
+    record = shown.responses[0].record
+    csv_href = group_address(record).replace("/group?", "/group.csv?")
+    rubric = record.response.rubric
+    known = None
+    if rubric is not None:
+        known = await console.service.rubrics.find(project_of(request), f"sha256:{rubric.hex()}")
+    return console.page(
+        request, "group.html.jinja", group=shown, view=view, request_row=record.request, run=record.request.run,
+        heat=heat_of(shown), advantages=response_advantages(shown), csv_href=csv_href,
+        limit=None if view.whole else TEXT_LIMIT, rubric=f"sha256:{rubric.hex()}" if rubric else None,
+        rubric_version=known,
+        labels=await _labels(console, request, shown),
+    )  # fmt: skip
+
+
+async def _labels(console: Console, request: Request, shown: Group) -> GroupLabels | None:
+    """The labels of a group for a key that may label; None for others, and if this process keeps no labels."""
+    identity, store = identity_of(request), console.service.labels
+    if store is None or "labels:write" not in identity.permissions:
+        return None
+    rows = [one.record.response for one in shown.responses]
+    wanted = LabelFilter(identity.project_id, rows[0].run, tuple(dict.fromkeys(row.request for row in rows)))
+    return GroupLabels(await store.labels(wanted), identity.actor)
+
+
+@router.get("/group.csv")
+async def group_csv(console: Console, request: Request) -> Response:
+    """The verdicts of a group."""
+    shown = await _read(console, request)
+    return csv_response(shown.table, "group.csv")
+
+
+async def _read(console: Console, request: Request) -> Group:
+    ledger, project, run = console.service.readable_ledger(), project_of(request), run_parameter(request)
+    name, key = text_parameter(request, "group"), b""
+    with suppress(ValueError):
+        key = bytes.fromhex(text_parameter(request, "request"))
+    after = int_parameter(request, "after")
+    wanted = ResponseFilter(
+        project, storable_text(run), request=key, group_id=storable_text(name), limit=_RESPONSES_A_PAGE,
+        after=None if after is None else (key, min(after, 2**31 - 1)),
+    )  # fmt: skip
+    found = await read_group(ledger, wanted) if len(key) == 16 else None
+    if found is None:
+        raise NotFound(
+            f"This project's ledger has no group {name!r} of this request in run {run!r}. The run's responses link to "
+            "its groups."
+        )
+    return found

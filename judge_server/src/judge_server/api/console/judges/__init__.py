@@ -1,1 +1,0 @@
-"""Judges: those that are loaded, and the one that a fingerprint names."""

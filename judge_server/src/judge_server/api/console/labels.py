@@ -1,0 +1,438 @@
+"""The labelling pages: the queue of verdicts worth a label, and the labels with the judge's agreement."""
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from judge_server.api.auth import identity_of, project_of
+from judge_server.api.console.explanation import TEXT_LIMIT, ShownResponse, read_criteria
+from judge_server.api.console.forms import (
+    Form,
+    choice_parameter,
+    int_parameter,
+    run_parameter,
+    step_parameters,
+    text_parameter,
+)
+from judge_server.api.console.operations import running
+from judge_server.api.console.rendering import Console, address
+from judge_server.api.console.routing import NotFound, PageRouter
+from judge_server.api.console.sessions import local_page
+from judge_server.errors import InvalidRequest
+from judge_server.evaluation.labelled import MET_FROM
+from judge_server.evaluation.labelling import REASONS as REASON_NAMES
+from judge_server.evaluation.labelling import (
+    Agreement,
+    Candidate,
+    Reason,
+    agreements,
+    consensus,
+    judge_says,
+    labelled_groups,
+    rank,
+)
+from judge_server.ledger.rows import recorded_verdict, storable_text
+from judge_server.monitoring.monitors import monitor_run
+from judge_server.ports import LabelStore
+from judge_server.time_sharing import run_in_thread
+from trainer_client.wire import DEFAULT_JUDGE, Criterion, Verdict
+from trainer_client.wire.ledger_rows import (
+    LabelFilter,
+    LabelledUse,
+    LabelRow,
+    RecentFilter,
+    ResponseRecord,
+    RunReportQuery,
+    UseRecord,
+    VerdictKey,
+)
+from trainer_client.wire.monitors import MonitorFinding
+
+REASONS: Mapping[Reason, str] = {
+    "close": "the probability is close to 0.5",
+    "disagreement": "judges or votes disagree",
+    "shadow": "a shadow criterion contradicts the reward",
+    "monitor": "a monitor warns about this criterion",
+}
+_DIFFERENCES = 25
+
+
+class LabelState(NamedTuple):
+    """The label of a verdict by the person who reads the page, and how many other people say yes and no.
+
+    `judge` is what the judge says; None if its verdict failed or is uncertain.
+    """
+
+    verdict: VerdictKey
+    mine: bool | None
+    yes: int
+    no: int
+    judge: bool | None
+
+    @property
+    def element(self) -> str:
+        """The id of its form on a page."""
+        return f"label-{self.verdict.request.hex()}-{self.verdict.place}-{self.verdict.slot}"
+
+
+class GroupLabels:
+    """The labels of the verdicts of some responses."""
+
+    def __init__(self, labels: Sequence[LabelRow], labeller: str) -> None:
+        self._labels: dict[VerdictKey, list[LabelRow]] = defaultdict(list)
+        for label in labels:
+            self._labels[label.verdict].append(label)
+        self._labeller = labeller
+
+    def of(self, response: ShownResponse, index: int) -> LabelState | None:
+        """The state of a response's verdict by its index; None if it cannot be labelled, as no judge was asked."""
+        verdict, row = response.verdicts[index], response.record.response
+        if verdict.method != "judge" or verdict.status == "left_out":
+            return None
+        key = VerdictKey(row.run, row.request, row.place, response.slots[index])
+        said = None if verdict.score is None else verdict.score >= MET_FROM
+        return label_state(key, self._labels[key], self._labeller, said)
+
+
+def label_state(verdict: VerdictKey, labels: Sequence[LabelRow], labeller: str, judge: bool | None) -> LabelState:
+    """The state of a verdict's label."""
+    mine = next((label.met for label in labels if label.labeller == labeller), None)
+    others = [label.met for label in labels if label.labeller != labeller]
+    return LabelState(verdict, mine, sum(others), len(others) - sum(others), judge)
+
+
+class QueueItem(NamedTuple):
+    """A verdict to label, with what one reads to do so.
+
+    `prompt` and `grounding` are texts as JSON, None if the ledger does not have them.
+    """
+
+    candidate: Candidate
+    response: ShownResponse
+    verdict: Verdict
+    criterion: Criterion | None
+    state: LabelState
+    prompt: str | None
+    grounding: str | None
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it is offered, the strongest reason first."""
+        by_doubt = sorted(self.candidate.reasons.items(), key=lambda one: -one[1])
+        return [REASONS[reason] for reason, _ in by_doubt]
+
+
+class Queue(NamedTuple):
+    """A place in the queue of a run: the verdict there, None past the end, and how many are offered."""
+
+    item: QueueItem | None
+    offered: int
+    looked_at: int
+
+
+async def read_queue(
+    labels: LabelStore,
+    wanted: RecentFilter,
+    labeller: str,
+    why: Reason | None,
+    at: int,
+    findings: Sequence[MonitorFinding] = (),
+) -> Queue:
+    """The verdict at a place of the queue of those that a person has not labelled."""
+    uses = await labels.recent_uses(wanted)
+    given = {
+        label.verdict for label in await labels.labels(LabelFilter(wanted.project_id, wanted.run, labeller=labeller))
+    }
+    done = {use.votes[0][0].digest for use in uses if key_of(use) in given}
+    digests = {use.response.rubric for use in uses if use.response.rubric is not None}
+    stored = await labels.texts(wanted.project_id, sorted(digests)) if digests else {}
+    rubrics = {digest: read_criteria(text) or () for digest, text in stored.items()}
+    left = [use for use in uses if use.votes[0][0].digest not in done and use.response.rubric in rubrics]
+    ranked = await run_in_thread(lambda: rank(left, rubrics, why=why, findings=findings))
+    if at >= len(ranked):
+        return Queue(None, len(ranked), len(uses))
+    chosen = ranked[at]
+    return Queue(await _item(labels, chosen, rubrics, labeller), len(ranked), len(uses))
+
+
+async def _item(
+    labels: LabelStore, chosen: Candidate, rubrics: Mapping[bytes, Sequence[Criterion]], labeller: str
+) -> QueueItem:
+    use, row = chosen.use, chosen.use.response
+    digests = [digest for digest in (row.prompt, row.response, row.grounding) if digest is not None]
+    texts = await labels.texts(row.project_id, digests)
+    criteria = rubrics.get(row.rubric or b"", ())
+    criterion = next((one for one in criteria if one.id == use.votes[0][0].criterion), None)
+    response = ShownResponse(ResponseRecord(use.request, row, use.votes), tuple(criteria), texts.get(row.response))
+    given = await labels.labels(LabelFilter(row.project_id, row.run, (row.request,)))
+    key = key_of(use)
+    state = label_state(key, [label for label in given if label.verdict == key], labeller, judge_says(use))
+    grounding = None if row.grounding is None else texts.get(row.grounding)
+    return QueueItem(chosen, response, recorded_verdict(use.votes), criterion, state, texts.get(row.prompt), grounding)
+
+
+def key_of(use: UseRecord) -> VerdictKey:
+    """The key of a recorded verdict."""
+    row = use.votes[0][0]
+    return VerdictKey(row.run, row.request, row.place, row.slot)
+
+
+class CriterionLabels(NamedTuple):
+    """The labelled verdicts on a criterion.
+
+    `met` is the number that people say are met, of those on which they are not split; `passed` that of the judge, and
+    `agreed` the number on which they agree, both of `compared`, on which neither is missing.
+    """
+
+    criterion: str
+    labelled: int
+    met: int
+    compared: int
+    passed: int
+    agreed: int
+
+
+class Difference(NamedTuple):
+    """A verdict on which people and the judge differ."""
+
+    criterion: str
+    met: bool
+    use: UseRecord
+
+    @property
+    def href(self) -> str:
+        """The page of its group, at the response."""
+        record = ResponseRecord(self.use.request, self.use.response, self.use.votes)
+        return ShownResponse(record, None, None).group_href
+
+    @property
+    def verdict(self) -> Verdict:
+        """The judge's verdict."""
+        return recorded_verdict(self.use.votes)
+
+
+class RunLabels(NamedTuple):
+    """The labels of a run: by criterion, who agrees with whom, and the latest verdicts on which the judge differs."""
+
+    run: str
+    labelled: int
+    people: tuple[str, ...]
+    criteria: tuple[CriterionLabels, ...]
+    agreements: tuple[Agreement, ...]
+    differences: tuple[Difference, ...]
+    differing: int
+
+    @property
+    def commands(self) -> str:
+        """Commands that measure and calibrate the default judge on the labels."""
+        name = shlex.quote(f"run:{self.run}")
+        return f"adjudge evaluate default {name}\nadjudge calibrate default {name} --name NAME"
+
+    @property
+    def download_href(self) -> str:
+        """The labels as a file."""
+        return address("labels.jsonl", run=self.run)
+
+
+async def read_run_labels(labels: LabelStore, project_id: str, run: str) -> RunLabels | None:
+    """The labels of a run; None if there are none."""
+    found = await labels.labelled_uses(LabelFilter(project_id, run))
+    return await run_in_thread(lambda: _run_labels(run, found)) if found else None
+
+
+def _run_labels(run: str, found: Sequence[LabelledUse]) -> RunLabels:
+    by_criterion: dict[str, list[LabelledUse]] = defaultdict(list)
+    differences = []
+    for one in found:
+        name = one.use.votes[0][0].criterion
+        by_criterion[name].append(one)
+        said, judged = consensus(one.labels), judge_says(one.use)
+        if said is not None and judged is not None and said != judged:
+            differences.append(Difference(name, said, one.use))
+    people = dict.fromkeys(label.labeller for one in found for label in one.labels)
+    criteria = [_criterion(name, labelled) for name, labelled in by_criterion.items()]
+    return RunLabels(
+        run, len(found), tuple(people), tuple(sorted(criteria, key=lambda one: -one.labelled)),
+        tuple(agreements(found)), tuple(differences[: -_DIFFERENCES - 1 : -1]), len(differences),
+    )  # fmt: skip
+
+
+def _criterion(name: str, found: Sequence[LabelledUse]) -> CriterionLabels:
+    said = [(consensus(one.labels), judge_says(one.use)) for one in found]
+    both = [(met, judged) for met, judged in said if met is not None and judged is not None]
+    return CriterionLabels(
+        name, len(found), sum(met is True for met, _ in said), len(both), sum(judged for _, judged in both),
+        sum(met == judged for met, judged in both),
+    )  # fmt: skip
+
+
+router = PageRouter()
+
+_MET = {"yes": True, "no": False, "": None}
+_RUNS = 10
+_CRITERIA = 200
+
+
+@router.get("/labels")
+async def labels(console: Console, request: Request) -> Response:
+    """The labelled runs, or what the labels of one run say."""
+    store, project = console.service.label_store(), project_of(request)
+    if "run" in request.query_params:
+        run = run_parameter(request)
+        shown = await read_run_labels(store, project, storable_text(run))
+        measurable = console.service.operations is not None
+        return console.page(
+            request,
+            "run_labels.html.jinja",
+            run=run,
+            shown=shown,
+            measurable=measurable,
+            judges=console.service.names,
+            names=await _names(console, project),
+        )
+    counts: dict[str, int] = {}
+    people: dict[str, list[str]] = {}
+    for one in await store.label_counts(project):
+        counts[one.run] = counts.get(one.run, 0) + one.labels
+        people.setdefault(one.run, []).append(one.labeller)
+    recent = await console.service.readable_ledger().runs(project, limit=_RUNS)
+    others = [one for one in recent.runs if (one.run or "") not in counts]
+    return console.page(request, "labels.html.jinja", counts=counts, people=people, others=others)
+
+
+@router.get("/labels.jsonl")
+async def labels_file(console: Console, request: Request) -> Response:
+    """The labels of a run as a labelled data set."""
+    wanted = LabelFilter(project_of(request), storable_text(run_parameter(request)))
+    found = await labelled_groups(console.service.label_store(), wanted)
+    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found.rows).encode("utf-8", "replace")
+    headers = {"Content-Disposition": 'attachment; filename="labels.jsonl"'}
+    return Response(body, 200, headers, "application/x-ndjson")
+
+
+@router.get("/labels/queue", scope="labels:write")
+async def queue(console: Console, request: Request) -> Response:
+    """The next verdict to label."""
+    store, project, run = console.service.label_store(), project_of(request), run_parameter(request)
+    first, last = step_parameters(request)
+    criterion = text_parameter(request, "criterion") or None
+    why, at = choice_parameter(request, "why", REASON_NAMES), int_parameter(request, "at") or 0
+    report = await console.service.readable_ledger().run(
+        RunReportQuery(project, storable_text(run), criteria=_CRITERIA, limit=1)
+    )
+    if report is None:
+        raise NotFound(f"This project's ledger has no record of run {run!r}. The page of labels lists runs to label.")
+    labeller = identity_of(request).actor
+    wanted = RecentFilter(project, storable_text(run), first, last, criterion and storable_text(criterion))
+    thresholds = console.service.monitor_thresholds
+    monitored = await monitor_run(
+        console.service.readable_ledger(), project, storable_text(run), thresholds, until_step=last
+    )
+    findings = monitored.findings if monitored else ()
+    shown = await read_queue(store, wanted, labeller, why, at, findings)  # type: ignore[arg-type]
+
+    def here(at: int, **also: str) -> str:
+        given = {"first": first, "last": last, "criterion": criterion, "why": why, "at": at or None}
+        return address("labels/queue", run=run, **given, **also)
+
+    undone = await _last_label(console, request, run)
+    item = shown.item
+    after = "" if item is None else here(at, done=_name(item.state.verdict))
+    return console.page(
+        request, "label_queue.html.jinja", run=run, report=report, queue=shown, item=item, at=at, after=after,
+        next_href=here(at + 1) if at + 1 < shown.offered else "", previous_href=here(at - 1) if at else "",
+        here_href=here(at), undone=undone, limit=TEXT_LIMIT, first=first, last=last, criterion=criterion, why=why,
+    )  # fmt: skip
+
+
+@router.post("/labels", scope="labels:write")
+async def label(console: Console, request: Request, form: Form) -> Response:
+    """Give, change or take back a label; the answer is its state if HTMX asks, and otherwise the page it came from."""
+    verdict, met = _verdict(form), form.text("met")
+    if met not in _MET:
+        raise InvalidRequest("met: write yes or no, or nothing to take the label back")
+    store, identity = console.service.label_store(), identity_of(request)
+    try:
+        await store.set_label(identity.project_id, verdict, identity.actor, _MET[met])
+    except LookupError as error:
+        raise NotFound(f"This label was not stored: {error.args[0]}.") from None
+    page = local_page(form.text("next"))
+    if "HX-Request" in request.headers and form.text("state") == "1":
+        state = await _state(console, request, verdict)
+        return console.page(request, "label.html.jinja", state=state, next=page)
+    return RedirectResponse(page, 303)
+
+
+@router.post("/labels/evaluate", scope="score")
+async def evaluate(console: Console, request: Request, form: Form) -> Response:
+    """Start an operation that measures a judge on the labels of a run, and go to its page."""
+    run, judge = form.text("run"), form.text("judge") or DEFAULT_JUDGE
+    wanted = LabelFilter(project_of(request), storable_text(run[:256]))
+    found = await labelled_groups(console.service.label_store(), wanted)
+    if not found.rows:
+        raise InvalidRequest(
+            "No label of this run can be used: people are split, the responses are conversations, or the ledger does "
+            "not have their texts."
+        )
+    asked: dict[str, Any] = {"groups": found.rows, "judge": judge, "run": f"labels of {run}"[:256]}
+    try:
+        made = await running(console).submit(wanted.project_id, "evaluate_judge", asked)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+    return RedirectResponse(address("operation", id=made.id), 303)
+
+
+async def _names(console: Console, project_id: str) -> dict[str, str]:
+    """What people are called: the label of their key, with the key's id where several have the same."""
+    if console.service.keys is None:
+        return {}
+    keys = [key for key in await console.service.keys.keys(project_id) if key.label]
+    labels = [key.label for key in keys]
+    return {
+        f"key {key.id}": key.label if labels.count(key.label) == 1 else f"{key.label} (key {key.id})" for key in keys
+    }
+
+
+async def _state(console: Console, request: Request, verdict: VerdictKey) -> LabelState:
+    """The state of the label of one verdict."""
+    identity, store = identity_of(request), console.service.label_store()
+    here = LabelFilter(identity.project_id, verdict.run, (verdict.request,))
+    judged = {key_of(one.use): one for one in await store.labelled_uses(here)}
+    if verdict in judged:
+        found = judged[verdict]
+        return label_state(verdict, found.labels, identity.actor, judge_says(found.use))
+    return label_state(verdict, (), identity.actor, None)
+
+
+async def _last_label(console: Console, request: Request, run: str) -> LabelState | None:
+    """The label that was given just before, which can be taken back; None if there is none."""
+    given = text_parameter(request, "done").split(".")
+    try:
+        key, place, slot = given
+        verdict = VerdictKey(storable_text(run), bytes.fromhex(key), int(place), int(slot))
+    except ValueError:
+        return None
+    if len(verdict.request) != 16:
+        return None
+    state = await _state(console, request, verdict)
+    return None if state.mine is None else state
+
+
+def _name(verdict: VerdictKey) -> str:
+    return f"{verdict.request.hex()}.{verdict.place}.{verdict.slot}"
+
+
+def _verdict(form: Form) -> VerdictKey:
+    try:
+        key, place, slot = bytes.fromhex(form.text("request")), int(form.text("place")), int(form.text("slot"))
+    except ValueError:
+        key, place, slot = b"", 0, 0
+    run = form.text("run")
+    if len(key) != 16 or not 0 <= place < 2**31 or not 0 <= slot < 2**31 or len(run) > 256:
+        raise InvalidRequest("This form names no verdict. Open the page again and repeat.")
+    return VerdictKey(storable_text(run), key, place, slot)

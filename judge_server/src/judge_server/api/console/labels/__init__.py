@@ -1,1 +1,0 @@
-"""Labels: given, queued, and what they say of the judge."""

@@ -1,0 +1,274 @@
+"""The pages of operations: the list, one operation, and what evaluations and separations found."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from judge_server.api.auth import project_of
+from judge_server.api.console.charts import Plot, reliability
+from judge_server.api.console.forms import Form, text_parameter
+from judge_server.api.console.rendering import Console, Row, Table, address, csv_response
+from judge_server.api.console.routing import NotFound, PageRouter
+from judge_server.errors import InvalidRequest, NotReady
+from judge_server.operations.service import Operations
+from judge_server.ports import UnknownOperation
+from trainer_client.wire import DEFAULT_JUDGE, parse_reference
+from trainer_client.wire.operations import Operation
+
+FIGURES: Mapping[str, str] = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "kappa": "kappa",
+    "auroc": "AUROC",
+    "ece": "ECE",
+    "brier": "Brier",
+}
+"""The figures that a page shows, and their headings."""
+
+
+class Part(NamedTuple):
+    """The figures of all verdicts or of a part of them; a figure that is undefined is None."""
+
+    name: str
+    n: int
+    rows: int
+    failed: int
+    figures: tuple[Mapping[str, float | None], ...]
+
+
+class EvaluationView(NamedTuple):
+    """An evaluation that is done.
+
+    `plot` is None if the judge gave no probabilities, and `table` has the numbers of the plot.
+    """
+
+    operation: Operation
+    parts: tuple[Part, ...]
+    plot: Plot | None
+    table: Table
+
+    @property
+    def judge(self) -> str:
+        """The name of the judge."""
+        return judge_of(self.operation)
+
+    @property
+    def href(self) -> str:
+        """Its page."""
+        return address("operation", id=self.operation.id)
+
+    @property
+    def csv_href(self) -> str:
+        """The numbers of the plot as CSV."""
+        return address("operation/reliability.csv", id=self.operation.id)
+
+
+def judge_of(operation: Operation) -> str:
+    """The judge that a request names, or the default one."""
+    return str(operation.request.get("judge", DEFAULT_JUDGE))
+
+
+def evaluation_of(operation: Operation) -> EvaluationView | None:
+    """The evaluation of an operation; None if it is of another kind or has no report."""
+    report: Any = (operation.summary or {}).get("report")
+    if operation.kind != "evaluate_judge" or not isinstance(report, Mapping):
+        return None
+    parts = tuple(
+        [
+            Part(
+                "all" if one["by"] == "all" else f"{one['by']} {one['name']}", one["n"], one["rows"], one["failed"],
+                tuple([one["figures"][name] for name in FIGURES]),
+            )
+            for one in report["agreement"]
+        ]
+    )  # fmt: skip
+    bins = [one for one in report.get("reliability", ()) if one["n"]]
+    raw = [one for one in report.get("raw_reliability", ()) if one["n"]]
+    return EvaluationView(operation, parts, _plot(bins, raw), _table(bins))
+
+
+def _plot(bins: Sequence[Mapping[str, Any]], raw: Sequence[Mapping[str, Any]]) -> Plot | None:
+    if not bins:
+        return None
+    points = [
+        (
+            one["mean_probability"], one["share_met"], one["share_low"], one["share_high"],
+            f"probability {one['mean_probability']:.2f}, met {one['share_met']:.2f}, {one['n']} verdicts",
+        )
+        for one in bins
+    ]  # fmt: skip
+    return reliability(points, [(one["mean_probability"], one["share_met"]) for one in raw])
+
+
+def _table(bins: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        Row((
+            f"{one['low']:.1f} to {one['high']:.1f}", one["n"], one["mean_probability"], one["share_met"],
+            one["share_low"], one["share_high"],
+        ))
+        for one in bins
+    ]  # fmt: skip
+    return Table(("probability", "verdicts", "mean probability", "share met", "from", "to"), tuple(rows))
+
+
+USEFUL_FROM = 0.1
+"""Below this difference a criterion is shown as saying the same of both; a visual aid, not a test."""
+
+
+class CriterionRow(NamedTuple):
+    """A criterion: the mean scores of good and bad responses, and the advantage of the good ones; None without one."""
+
+    rubric: str
+    criterion: str
+    good: float | None
+    bad: float | None
+    difference: float | None
+    verdicts: int
+    failed: int
+
+    @property
+    def reading(self) -> str:
+        """What the difference says."""
+        if self.difference is None:
+            return "not judged on both sides"
+        if abs(self.difference) < USEFUL_FROM:
+            return "says the same of both"
+        return "tells them apart" if self.difference > 0 else "points the wrong way"
+
+
+class SeparationView(NamedTuple):
+    """A comparison that is done; `summary` has the figures of `measuring.separation.Separation`."""
+
+    operation: Operation
+    summary: Mapping[str, Any]
+    criteria: tuple[CriterionRow, ...]
+
+    @property
+    def rubric(self) -> str:
+        """The reference of the rubric; empty if prompts have their own, or it was sent with the request."""
+        return reference_of(self.operation)
+
+    @property
+    def judge(self) -> str:
+        """The name of the judge."""
+        return judge_of(self.operation)
+
+    @property
+    def href(self) -> str:
+        """Its page."""
+        return address("operation", id=self.operation.id)
+
+    @property
+    def rubrics(self) -> str:
+        """How many rubrics do how well; empty for a single one."""
+        counts: Mapping[str, int] = self.summary["rubrics"]
+        if sum(counts.values()) < 2:
+            return ""
+        return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+
+    @property
+    def table(self) -> Table:
+        """The numbers."""
+        headings = ("rubric", "criterion", "good", "bad", "difference", "verdicts", "failed")
+        return Table(headings, tuple([Row(tuple(one)) for one in self.criteria]))
+
+
+def reference_of(operation: Operation) -> str:
+    """The reference of the rubric that a request names; empty without one."""
+    rubric = operation.request.get("rubric")
+    return rubric if isinstance(rubric, str) else ""
+
+
+def is_of_rubric(operation: Operation, name: str) -> bool:
+    """Whether an operation measures a version of a rubric."""
+    reference = reference_of(operation)
+    return operation.kind == "discriminate_rubrics" and bool(reference) and parse_reference(reference).name == name
+
+
+def separation_of(operation: Operation) -> SeparationView | None:
+    """What an operation measured; None if it is of another kind or is not done."""
+    summary = operation.summary
+    if operation.kind != "discriminate_rubrics" or not summary:
+        return None
+    found: Any = summary["criteria"]
+    return SeparationView(operation, summary, tuple([CriterionRow(**one) for one in found]))
+
+
+router = PageRouter()
+
+_LISTED = 100
+_MAX_ID = 64
+
+T = TypeVar("T")
+
+
+@router.get("/operations")
+async def operations(console: Console, request: Request) -> Response:
+    """The latest operations of the project."""
+    found = (await running(console).list(project_of(request))).operations
+    going_on = any(not one.ended for one in found)
+    return console.page(
+        request, "operations.html.jinja", operations=found[:_LISTED], more=max(0, len(found) - _LISTED),
+        going_on=going_on,
+    )  # fmt: skip
+
+
+@router.get("/operation")
+async def operation(console: Console, request: Request) -> Response:
+    """One operation, with its figures if it evaluated a judge or a rubric."""
+    found = await _read(console, request)
+    return console.page(
+        request, "operation.html.jinja", operation=found, evaluation=evaluation_of(found), figures=FIGURES,
+        separation=separation_of(found),
+    )  # fmt: skip
+
+
+@router.get("/operation/reliability.csv")
+async def reliability_csv(console: Console, request: Request) -> Response:
+    """The numbers of the plot of an evaluation."""
+    evaluation = evaluation_of(await _read(console, request))
+    if evaluation is None:
+        raise NotFound("This operation has no evaluation of a judge.")
+    return csv_response(evaluation.table, "reliability.csv")
+
+
+@router.get("/operation/separation.csv")
+async def separation_csv(console: Console, request: Request) -> Response:
+    """How well each criterion tells good responses from bad ones."""
+    found = separation_of(await _read(console, request))
+    if found is None:
+        raise NotFound("This operation did not compare good and bad responses.")
+    return csv_response(found.table, "separation.csv")
+
+
+@router.post("/operation", scope="score")
+async def change(console: Console, request: Request, form: Form) -> Response:
+    """Cancel an operation, or continue one that failed or was cancelled."""
+    service, project, id_ = running(console), project_of(request), form.text("id")[:_MAX_ID]
+    actions = {"cancel": service.cancel, "retry": service.retry}
+    if form.text("do") not in actions:
+        raise InvalidRequest("do: write cancel or retry")
+    await _known(actions[form.text("do")](project, id_))
+    return RedirectResponse(address("operation", id=id_), 303)
+
+
+def running(console: Console) -> Operations:
+    """The operations of this process; raises `NotReady` if it has none."""
+    if console.service.operations is None:
+        raise NotReady("This process has no operations. Open the console of one that was started with a database.")
+    return console.service.operations
+
+
+async def _read(console: Console, request: Request) -> Operation:
+    return await _known(running(console).get(project_of(request), text_parameter(request, "id")[:_MAX_ID]))
+
+
+async def _known(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except UnknownOperation as error:
+        raise NotFound(
+            f"{str(error).capitalize()} in this project. The list of operations shows those it has."
+        ) from None

@@ -1,1 +1,0 @@
-"""Operations, and the figures of those that evaluate a judge or a rubric."""

@@ -1,0 +1,441 @@
+"""The playground: judge pasted responses with a rubric, and see prompts, replies and rewards."""
+
+import asyncio
+import json
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from pprint import pformat
+from typing import Any, NamedTuple, get_args
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from judge_server.api.auth import project_of
+from judge_server.api.console.explanation import Explanation, RecordedReward, explain, outcome_of
+from judge_server.api.console.forms import Form, text_parameter
+from judge_server.api.console.rendering import Console, address
+from judge_server.api.console.routing import PageRouter
+from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
+from judge_server.api.http.requests import refuse_unusable_patterns
+from judge_server.errors import InvalidRequest, ServiceError, invalid_request
+from judge_server.observability.logs import bind_log_context
+from judge_server.ports import RubricTexts
+from judge_server.rubrics import find_rubric
+from judge_server.scoring.scorer import JudgedVerdict, StreamPart
+from trainer_client.steps import has_format
+from trainer_client.text.thinking import judged_content
+from trainer_client.wire import (
+    DEFAULT_JUDGE,
+    Criterion,
+    FailurePolicy,
+    FieldError,
+    GroupRewards,
+    JudgingProtocol,
+    ResponseReward,
+    RewardMode,
+    RewardRequest,
+    RewardSummary,
+    Verdict,
+    as_response,
+    groups,
+)
+from trainer_client.wire.problems import field_errors
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, PROTOCOLS_FOR
+
+RUN = "playground"
+"""The run under which the playground's requests are recorded."""
+
+_GROUP = "playground"
+_MAX_RUBRIC_CHARACTERS = 256 * 1024
+_DEADLINE_S = 60.0
+_MATERIAL = ("ground_truth", "reference_answer", "grounding")
+
+
+@dataclass(frozen=True, slots=True)
+class PlaygroundForm:
+    """What was filled in. A rubric that was written takes the place of one that was picked."""
+
+    prompt: str = ""
+    responses: Sequence[str] = ("", "")
+    rubric: str = ""
+    rubric_text: str = ""
+    mode: str = "weighted_mean"
+    protocol: str = ""
+    judge: str = DEFAULT_JUDGE
+    on_failure: str = "null"
+    rationale: bool = False
+    soft: bool = False
+    deadline_s: str = "60"
+    material: dict[str, str] = field(default_factory=lambda: dict.fromkeys(_MATERIAL, ""))
+
+    @classmethod
+    def read(cls, form: Form) -> "PlaygroundForm":
+        """The submitted form; responses that were left empty do not count."""
+        responses = [text for text in form.texts("response") if text.strip()]
+        chosen = {name: form.text(name).strip() for name in ("rubric", "mode", "protocol", "judge", "on_failure")}
+        return cls(
+            prompt=form.text("prompt"),
+            responses=responses or [""],
+            rubric_text=form.text("rubric_text") if form.text("rubric_text").strip() else "",
+            rationale=bool(form.text("rationale")),
+            soft=bool(form.text("soft")),
+            deadline_s=form.text("deadline_s").strip() or "60",
+            material={name: form.text(name) for name in _MATERIAL},
+            **{name: value for name, value in chosen.items() if value},
+        )
+
+    def request(self, texts: RubricTexts | None) -> RewardRequest:
+        """The scoring request. Reading a rubric may take a while: call it in a thread.
+
+        Raises:
+            InvalidRequest: a field is missing or cannot be used; the errors name it.
+        """
+        if not any(text.strip() for text in self.responses):
+            raise _invalid("response", "write at least one response")
+        prompt, responses = self._conversation()
+        group: dict[str, Any] = {"id": _GROUP, "prompt": prompt, "responses": responses}
+        group |= {name: text for name, text in self.material.items() if text.strip()}
+        judging = {"protocol": self.protocol or None, "rationale": self.rationale or None}
+        chosen: dict[str, Any] = {
+            "rubric": self._rubric(texts) or None,
+            "judging": {name: value for name, value in judging.items() if value} or None,
+            "judge": self.judge if self.judge != DEFAULT_JUDGE else None,
+            "on_failure": self.on_failure if self.on_failure != "null" else None,
+            "deadline_s": deadline if (deadline := _number("deadline_s", self.deadline_s)) != _DEADLINE_S else None,
+        }
+        reward = {"mode": self.mode} | ({"use": "probability"} if self.soft else {})
+        fields = {"run": RUN, "reward": reward, "groups": [group]}
+        fields |= {name: value for name, value in chosen.items() if value is not None}
+        try:
+            return RewardRequest.model_validate(fields)
+        except ValidationError as error:
+            raise invalid_request(field_errors(error.errors())) from None
+
+    def _conversation(self) -> tuple[Any, list[Any]]:
+        """The prompt and the responses, each as text or messages.
+
+        Without a prompt, a response that is a whole conversation is divided at the policy's last turn.
+        """
+        responses = [_text_or_messages(text) for text in self.responses if text.strip()]
+        if self.prompt.strip():
+            return _text_or_messages(self.prompt), responses
+        if len(responses) == 1 and isinstance(responses[0], list):
+            messages = responses[0]
+            ends = [n for n, one in enumerate(messages) if one.get("role") not in ("assistant", "tool")]
+            if ends and ends[-1] + 1 < len(messages):
+                return messages[: ends[-1] + 1], [messages[ends[-1] + 1 :]]
+        raise _invalid("prompt", "write the prompt, or paste a whole conversation as the only response")
+
+    def _rubric(self, texts: RubricTexts | None) -> str | dict[str, Any]:
+        if not self.rubric_text:
+            return self.rubric
+        if len(self.rubric_text) > _MAX_RUBRIC_CHARACTERS:
+            raise _invalid("rubric_text", f"at most {_MAX_RUBRIC_CHARACTERS:,} characters are allowed")
+        if texts is None:
+            raise _invalid("rubric_text", "this process reads no rubric files; name a published rubric instead")
+        try:
+            (read,) = texts.read(self.rubric_text.encode(), "rubric.yaml")
+        except ValueError as error:
+            raise _invalid("rubric_text", str(error)) from None
+        return read.document.content.model_dump(mode="json", exclude_unset=True)
+
+
+def _text_or_messages(text: str) -> Any:
+    """The messages of a conversation if the text is JSON of some, otherwise the text."""
+    if text.lstrip().startswith("["):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        if value and isinstance(value, list) and all(isinstance(one, dict) and "role" in one for one in value):
+            return value
+    return text
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise _invalid(name, f"{text[:40]!r} is not a number, such as 60") from None
+
+
+def _invalid(name: str, message: str) -> InvalidRequest:
+    return invalid_request((FieldError(field=name, message=message),))
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """The request in a language to copy."""
+
+    title: str
+    code: str
+
+
+def snippets(request: RewardRequest, base_url: str) -> tuple[Snippet, ...]:
+    """A request for curl, for the Python client, and as the reward of a trainer of TRL."""
+    body = request.model_dump(mode="json", exclude_unset=True, exclude={"run"})
+    code = json.dumps(body, indent=2, ensure_ascii=False)
+    (group,) = body["groups"]
+    rubric, mode = body.get("rubric"), body["reward"].pop("mode")
+    options = body["reward"] | body.get("judging", {})
+    options |= {name: body[name] for name in ("judge", "on_failure", "deadline_s") if name in body}
+    keywords = "".join(f", {name}={value!r}" for name, value in options.items())
+    row = {name: value for name, value in group.items() if name not in ("id", "responses")}
+    return (
+        Snippet(
+            "curl",
+            f"curl -s {base_url}/v1/rewards -H 'Content-Type: application/json' \\\n"
+            f"  -H \"Authorization: Bearer $ADJUDGE_API_KEY\" -d @- <<'JSON'\n{code}\nJSON\n",
+        ),
+        Snippet(
+            "Python",
+            f"from trainer_client import Client\n\n"
+            f"group = {_literal(group)}\n"
+            f"rubric = {_literal(rubric)}\n"
+            f'with Client("{base_url}") as client:\n'
+            f"    answer = client.rewards([group], rubric, {mode!r}{keywords})\n"
+            "for response in answer.groups[0].responses:\n"
+            "    print(response.reward, [(verdict.criterion, verdict.score) for verdict in response.verdicts])\n",
+        ),
+        Snippet(
+            "TRL",
+            "from datasets import Dataset\n"
+            "from trl import GRPOConfig, GRPOTrainer\n"
+            "from trainer_client.trl import RubricReward\n\n"
+            f"rubric = {_literal(rubric)}\n"
+            f'reward = RubricReward("{base_url}", rubric, mode={mode!r}{keywords})\n'
+            f"dataset = Dataset.from_list([{_literal(row)}])\n"
+            "trainer = GRPOTrainer(\n"
+            '    model="Qwen/Qwen2.5-1.5B-Instruct",\n'
+            "    reward_funcs=reward,\n"
+            '    args=GRPOConfig("out"),\n'
+            "    train_dataset=dataset,\n"
+            ")\n"
+            "trainer.train()\n",
+        ),
+    )
+
+
+def _literal(value: Any) -> str:
+    return pformat(value, width=100, sort_dicts=False)
+
+
+_LEVELS = 5
+
+
+class StepText(NamedTuple):
+    """A part of a response: the text of a step, or text outside steps, whose number is None.
+
+    `level` is the step's delta as a colour, from -5 to 5; None without a delta. `criteria` are those whose verdict is
+    attributed to the step.
+    """
+
+    text: str
+    number: int | None = None
+    delta: float | None = None
+    level: int | None = None
+    criteria: tuple[str, ...] = ()
+
+
+class JudgedResponse(NamedTuple):
+    """A response of the playground, judged: its place in the request, its answer, its text in parts, and why.
+
+    `messages` are those of a response without steps that was sent as messages, as JSON; None for any other.
+    """
+
+    number: int
+    answer: ResponseReward
+    parts: tuple[StepText, ...]
+    explanation: Explanation
+    messages: str | None = None
+
+    @property
+    def verdicts(self) -> Sequence[Verdict]:
+        """The verdicts, in the order of the rubric."""
+        return self.answer.verdicts
+
+    @property
+    def whole_delta(self) -> float | None:
+        """The delta of the criteria that are attributed to the whole response; None if there are none."""
+        return next((step.delta for step in self.answer.steps if step.number == 0), None)
+
+    def has_step(self, number: int | None) -> bool:
+        """Whether the text shows a step with this number."""
+        return any(part.number == number for part in self.parts if part.number is not None)
+
+
+def judged_responses(
+    request: RewardRequest, rewarded: GroupRewards, criteria: Sequence[Criterion] | None
+) -> list[JudgedResponse]:
+    """The responses of the request's group with their verdicts and rewards."""
+    shown = []
+    for n, (given, answer) in enumerate(zip(request.groups[0].responses, rewarded.responses, strict=True)):
+        response = as_response(given)
+        judged = judged_content(response, request.judging.reasoning)
+        keeps_format = request.judging.steps != "headings" or has_format(judged.text)
+        recorded = RecordedReward(request.reward.mode, answer.reward, answer.status, keeps_format)
+        explanation = explain(recorded, criteria, answer.verdicts)
+        messages = None
+        if not isinstance(response.text, str) and not any(step.number for step in answer.steps):
+            messages = json.dumps([message.model_dump(mode="json") for message in response.text])
+        shown.append(JudgedResponse(n + 1, answer, _parts(response, judged.text, answer), explanation, messages))
+    return shown
+
+
+def _parts(response: groups.Response, judged: str, answer: ResponseReward) -> tuple[StepText, ...]:
+    """The text, divided at the steps; spans are those of a text as sent, or of the judged text of messages."""
+    text = response.text if isinstance(response.text, str) else judged
+    parts: list[StepText] = []
+    at = 0
+    for step in sorted((one for one in answer.steps if one.number > 0), key=lambda one: one.start):
+        if step.start > at:
+            parts.append(StepText(text[at : step.start]))
+        named = tuple([verdict.criterion for verdict in answer.verdicts if verdict.step == step.number])
+        parts.append(StepText(text[step.start : step.end], step.number, step.delta, _level(step.delta), named))
+        at = step.end
+    return (*parts, StepText(text[at:])) if text[at:] else tuple(parts)
+
+
+def _level(delta: float | None) -> int | None:
+    if delta is None:
+        return None
+    size = min(1.0, abs(delta))
+    level = max(1, round(size * _LEVELS)) if size else 0
+    return level if delta > 0 else -level
+
+
+log = logging.getLogger("adjudge")
+
+router = PageRouter()
+
+REFUSAL_WAIT_S = 0.5
+"""How long a page waits for a refusal before it begins, so that a refused request has the status of its error."""
+
+_SUGGESTED_RUBRICS = 100
+
+
+@router.get("/playground", scope="score")
+async def playground(console: Console, request: Request) -> Response:
+    """The empty form, or one with the rubric that the address names."""
+    form = PlaygroundForm(rubric=text_parameter(request, "rubric"))
+    return await _page(console, request, form)
+
+
+@router.get("/playground/response", scope="score")
+async def another_response(console: Console, request: Request) -> Response:
+    """A field for one more response."""
+    return console.page(request, "playground_response.html.jinja", text="")
+
+
+@router.post("/playground", scope="score")
+async def judge(console: Console, request: Request, form: Form) -> Response:
+    """Judge what was filled in. A request that is refused gets the form again, with the reason."""
+    service, project = console.service, project_of(request)
+    filled = PlaygroundForm.read(form)
+    try:
+        body = await asyncio.to_thread(filled.request, service.rubric_texts)
+        bind_log_context(run=body.run)
+        await refuse_unusable_patterns(service.checker, project, body.rubric, deadline_s=body.deadline_s)
+        criteria = await _criteria(console, request, body)
+        choices = await _choices(console, request)
+        recorder = service.recorder_for(body, service.recorder)
+        record_id = int(time.time() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
+        stream = service.scorer(body.judge, recorder).follow(
+            body, request_id=request.state.request_id, project_id=project, record_id=record_id
+        )
+        first = asyncio.ensure_future(anext(stream))
+        done, _ = await asyncio.wait({first}, timeout=REFUSAL_WAIT_S)
+        if done:
+            first.result()
+    except ServiceError as error:
+        return await _page(console, request, filled, error)
+    group_href = address("group", run=RUN, request=record_id.hex(), group=body.groups[0].id)
+    parts = _html(console, request, body, criteria, first, stream, group_href if recorder is not None else "")
+    return console.streamed_page(
+        request, "playground.html.jinja", parts, **choices, form=filled, error=None, request_body=body,
+        snippets=snippets(body, f"{request.url.scheme}://{request.url.netloc}"), criteria=criteria,
+    )  # fmt: skip
+
+
+async def _html(
+    console: Console,
+    request: Request,
+    body: RewardRequest,
+    criteria: Sequence[Criterion] | None,
+    first: "asyncio.Future[StreamPart]",
+    stream: AsyncGenerator[StreamPart, None],
+    group_href: str,
+) -> AsyncIterator[str]:
+    """The parts of the page as they are known. When the browser goes away, the remaining work is cancelled."""
+    began = time.monotonic()
+    rewarded: GroupRewards | None = None
+    try:
+        async with aclosing(stream):
+            part: StreamPart | None = await first
+            while part is not None:
+                after_s = time.monotonic() - began
+                match part:
+                    case JudgedVerdict():
+                        yield console.render(
+                            "playground_verdict.html.jinja", number=part.response + 1, verdict=part.verdict,
+                            outcome=outcome_of(part.verdict), after_s=after_s,
+                        )  # fmt: skip
+                    case GroupRewards():
+                        rewarded = part
+                    case RewardSummary():
+                        assert rewarded is not None
+                        yield console.render(
+                            "playground_results.html.jinja", responses=judged_responses(body, rewarded, criteria),
+                            criteria=criteria, summary=part, after_s=after_s, group_href=group_href,
+                        )  # fmt: skip
+                part = await anext(stream, None)
+    except ServiceError as error:
+        yield console.render("playground_problem.html.jinja", error=error)
+    except Exception:
+        log.exception("request %s failed", request.state.request_id)
+        yield console.render("playground_problem.html.jinja", error=ServiceError(INTERNAL_ERROR_DETAIL))
+    finally:
+        first.cancel()
+        with suppress(asyncio.CancelledError, ServiceError):
+            await asyncio.gather(first, return_exceptions=True)
+
+
+async def _criteria(console: Console, request: Request, body: RewardRequest) -> Sequence[Criterion] | None:
+    """The criteria of the request's rubric; empty for a mode that needs none."""
+    if body.reward.mode in NEEDS_NO_RUBRIC or body.reward.mode == "ranking" or body.rubric is None:
+        return ()
+    if not isinstance(body.rubric, str):
+        return body.rubric.criteria
+    return (await find_rubric(console.service.rubrics, project_of(request), body.rubric)).criteria
+
+
+async def _page(
+    console: Console, request: Request, form: PlaygroundForm, error: ServiceError | None = None
+) -> Response:
+    shown = replace(form, responses=[*form.responses, ""]) if error is None and len(form.responses) < 2 else form
+    response = console.page(
+        request, "playground.html.jinja", error.status if error else 200, **await _choices(console, request),
+        form=shown, error=error, request_body=None, snippets=(), criteria=(), stream="",
+    )  # fmt: skip
+    if error is not None and error.retry_after_s is not None:
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    return response
+
+
+async def _choices(console: Console, request: Request) -> dict[str, object]:
+    """What the form's fields offer."""
+    rubrics = console.service.rubrics
+    page = await rubrics.list(project_of(request), prefix="", tag=None, text="", after=None, limit=_SUGGESTED_RUBRICS)
+    return {
+        "rubrics": [one.name for one in page.rubrics if not one.retired],
+        "modes": get_args(RewardMode),
+        "protocols": get_args(JudgingProtocol),
+        "protocols_for": PROTOCOLS_FOR,
+        "judges": console.service.names,
+        "policies": get_args(FailurePolicy),
+    }

@@ -1,1 +1,0 @@
-"""The playground: its form, the request that it makes, and the answer."""

@@ -1,1 +1,0 @@
-"""Rubrics: their versions, editor, import, and whether one tells good from bad."""

@@ -1,1 +1,0 @@
-"""Training runs: the list, and the page of one."""
