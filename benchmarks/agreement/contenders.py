@@ -5,7 +5,8 @@ A contender turns an item into a system message, a shared text and a question, a
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +29,9 @@ from trainer_client.wire.criteria import JudgeVerification
 DEADLINE_S = 1800.0
 """Deadline of one judgement, long enough for a slow machine."""
 
+GROUP = 8
+"""How many responses share a call about an empty one, for tokens per judgement: those of a group in training."""
+
 FENCE = Fence(b"the same in every run, so that replies are found again")
 
 
@@ -38,18 +42,24 @@ class ItemVerdict:
     Attributes:
         satisfied: the verdict; for a pitfall, whether the mistake is made.
         probability: the probability of yes as the contender reports it.
-        raw_probability: the model's yes / (yes + no), before calibration.
+        raw_probability: the model's yes / (yes + no), before calibration; relative to an empty response where the
+            contender asks about one.
+        asked_probability: the model's yes / (yes + no) about the response.
+        content_free_probability: the same about an empty response; None if it was not asked.
         choice_mass: the model's total probability of yes and no.
-        tokens_computed, tokens_reused: prompt tokens that were computed, and reused.
+        tokens_computed, tokens_reused: prompt tokens that were computed, and reused; with a `GROUP`-th of those of a
+            call about an empty response.
         seconds: the time of the call.
     """
 
     satisfied: bool
     probability: float
     raw_probability: float
+    asked_probability: float
+    content_free_probability: float | None
     choice_mass: float
-    tokens_computed: int
-    tokens_reused: int
+    tokens_computed: float
+    tokens_reused: float
     seconds: float
 
 
@@ -59,8 +69,8 @@ class Contender(Protocol):
     async def start(self) -> None:
         """Prepare for judging."""
 
-    def batch(self, item: Item) -> Batch:
-        """Build the engine's batch of one call about an item."""
+    def batches(self, item: Item) -> tuple[Batch, ...]:
+        """Build the engine's batches of one call each about an item, the one about its response first."""
 
     async def judge(self, item: Item) -> ItemVerdict | CallFailure:
         """Return the verdict on an item, or the failure."""
@@ -81,7 +91,7 @@ class PlainContender:
         """Start the engine."""
         await self._engine.start()
 
-    def batch(self, item: Item) -> Batch:
+    def batches(self, item: Item) -> tuple[Batch, ...]:
         """Build the batch with the item as plain text."""
         parts = [f"Task:\n{item.prompt}"]
         if item.grounding is not None:
@@ -92,11 +102,11 @@ class PlainContender:
         mistake = "The response makes this mistake: " if item.kind == "pitfall" else ""
         question = f"Criterion: {mistake}{item.criterion}\n\nIs it met? Answer yes or no."
         shared = "".join(f"{part}\n\n" for part in parts)
-        return Batch(self.SYSTEM, shared, (Call(question, TokenChoice(YES_NO)),))
+        return (Batch(self.SYSTEM, shared, (Call(question, TokenChoice(YES_NO)),)),)
 
     async def judge(self, item: Item) -> ItemVerdict | CallFailure:
         """Ask the engine, and compare the probability of yes with that of no."""
-        stored = await self._engine.ask(self.batch(item))
+        stored = await self._engine.ask(*self.batches(item))
         if isinstance(stored, CallFailure):
             return stored
         if stored.raw_probability is None:
@@ -114,10 +124,15 @@ class AdjudgeContender:
         engine: the engine.
         templates: a folder of templates that replace the default ones; None for the default templates.
         protocol: the judging protocol.
+        contextual: whether to judge relative to an empty response; None for what the service does by default.
     """
 
     def __init__(
-        self, engine: StoredEngine, templates: Path | None = None, protocol: JudgingProtocol = "binary"
+        self,
+        engine: StoredEngine,
+        templates: Path | None = None,
+        protocol: JudgingProtocol = "binary",
+        contextual: bool | None = None,
     ) -> None:
         self._engine = engine
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
@@ -128,6 +143,7 @@ class AdjudgeContender:
             protocol,
             per_call="all" if protocol == "checklist" else 1,
             template=None if templates is None else templates.resolve().name,
+            contextual=contextual,
         )
 
     async def start(self) -> None:
@@ -135,9 +151,10 @@ class AdjudgeContender:
         await self._judge.start()
         self._judge.prepared(self._config)
 
-    def batch(self, item: Item) -> Batch:
-        """Build the batch with the service's planner."""
-        return self._plan(item).batch
+    def batches(self, item: Item) -> tuple[Batch, ...]:
+        """Build the batches with the service's planner."""
+        plan = self._plan(item)
+        return (plan.batch,) if plan.content_free is None else (plan.batch, plan.content_free.batch)
 
     async def judge(self, item: Item) -> ItemVerdict | CallFailure:
         """Judge the item with the service's judge, and return the verdict as in an answer of the service."""
@@ -148,9 +165,20 @@ class AdjudgeContender:
         if stored.raw_probability is None or verdict.score is None or verdict.probability is None:
             raise RuntimeError(f"the verdict has no probability: {verdict}; use the protocol binary or stepwise")
         raw = verdict.raw_probability
-        return item_verdict(
+        found = item_verdict(
             stored, verdict.score >= 0.5, verdict.probability, stored.raw_probability if raw is None else raw
         )
+        for batch in self.batches(item)[1:]:
+            shared = self._engine.find(batch)
+            assert shared is not None, "the service has asked about the empty response"
+            found = replace(
+                found,
+                content_free_probability=shared.raw_probability,
+                tokens_computed=found.tokens_computed + shared.tokens_computed / GROUP,
+                tokens_reused=found.tokens_reused + shared.tokens_reused / GROUP,
+                seconds=found.seconds + shared.seconds / GROUP,
+            )
+        return found
 
     async def answer(self, item: Item) -> tuple[Verdict, StoredReply] | CallFailure:
         """Return the service's verdict under any protocol, and the engine's reply that it was read from."""
@@ -185,10 +213,13 @@ class AdjudgeContender:
 
 def item_verdict(stored: StoredReply, satisfied: bool, probability: float, raw_probability: float) -> ItemVerdict:
     """Build a verdict from a stored reply, with the reply's cost."""
+    asked = raw_probability if stored.raw_probability is None else stored.raw_probability
     return ItemVerdict(
         satisfied,
         probability,
         raw_probability,
+        asked,
+        None,
         stored.choice_mass,
         stored.tokens_computed,
         stored.tokens_reused,
@@ -200,17 +231,16 @@ class UnknownContender(ValueError):
     """The contender does not exist; the message lists the known ones."""
 
 
-def _stepwise(engine: StoredEngine) -> Contender:
-    return AdjudgeContender(engine, protocol="stepwise")
-
-
 CONTENDERS: dict[str, Callable[[StoredEngine], Contender]] = {
     "plain": PlainContender,
     "adjudge": AdjudgeContender,
-    "stepwise": _stepwise,
+    "direct": partial(AdjudgeContender, contextual=False),
+    "contextual": partial(AdjudgeContender, contextual=True),
+    "stepwise": partial(AdjudgeContender, protocol="stepwise"),
+    "contextual-stepwise": partial(AdjudgeContender, protocol="stepwise", contextual=True),
 }
-"""The contenders by name; `stepwise` is the service under that protocol. The name `adjudge:DIR` is also accepted: the
-service with the templates in a folder."""
+"""The contenders by name: `adjudge` and `stepwise` judge as the service does by default, the others with or without an
+empty response to compare with. The name `adjudge:DIR` is also accepted: the service with the templates in a folder."""
 
 DEFAULT_CONTENDERS = ("plain", "adjudge")
 

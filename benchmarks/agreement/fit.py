@@ -1,11 +1,11 @@
 """`python -m benchmarks.agreement.fit DATA`: fit the built-in calibrations from replies on the half `fit`.
 
-Run `python -m benchmarks.agreement DATA --half fit --contenders adjudge stepwise` first: this command reads its stored
-replies and does not load a model. A map is Platt scaling: logit(p) = slope * logit(raw) + intercept, with one slope and
-a separate intercept for pitfalls. Every task has the same weight, however many items it has.
+Run `python -m benchmarks.agreement DATA --half fit --contenders contextual contextual-stepwise` first: this command
+reads its stored replies and does not load a model. Two numbers and a weight are fitted:
 
-`--pitfalls` fits only the intercept of pitfalls. Use it if only the wording of pitfalls has changed, so that the
-prompts and maps of all other criteria are still valid.
+    logit(p) = slope * (logit(p of yes) - weight * logit(p of yes about an empty response)) + intercept
+
+The weight is kept between 0 and 1. Every task counts the same, however many items it has.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,121 +28,96 @@ from judge_server.prompts.fencing import Fence
 
 MAPS = Path("judge_server/src/judge_server/prompts/calibrations.json")
 Calibrated: TypeAlias = Literal["binary", "stepwise"]
-CONTENDER_OF: Mapping[Calibrated, str] = {"binary": "adjudge", "stepwise": "stepwise"}
+CONTENDER_OF: Mapping[Calibrated, str] = {"binary": "contextual", "stepwise": "contextual-stepwise"}
 """The protocols with a probability of yes, and the contender for each."""
 
-PITFALLS = "gsm8k-pitfall"
-"""The task that `--pitfalls` fits the intercept on. The other pitfall task asks whether there is any mistake at all,
-which these models answer no better than chance, so it could only shift the threshold."""
-
 RIDGE = 0.02
-"""The penalty on the squares of the slope and the intercepts, which keeps maps from few items close to neutral."""
+"""The penalty on the squares of the coefficients, which keeps maps from few items close to neutral."""
 
 _STEPS = 50
 _CLIP = 1e-6
 
 
-def fit_map(items: Sequence[Item], verdicts: Verdicts) -> dict[str, dict[str, float]]:
-    """Fit the default map and the map for pitfalls.
+class FittedMap(NamedTuple):
+    """A map from log-odds to calibrated ones, and the weight of those about an empty response (0: not asked)."""
+
+    slope: float
+    intercept: float
+    weight: float
+
+
+def fit_map(items: Sequence[Item], verdicts: Verdicts) -> FittedMap:
+    """Fit the map, and the weight if the verdicts have probabilities about an empty response.
 
     Args:
         items: labelled items; those without a verdict are left out.
-        verdicts: verdicts by the item's key; only the raw probability is used.
+        verdicts: verdicts by the item's key; only their uncalibrated probabilities are used.
 
     Raises:
-        ValueError: the labels do not increase with the raw probabilities, so no map preserves their order.
+        ValueError: the labels do not increase with the probabilities, so no map preserves their order.
     """
-    known = [item for item in items if item.key in verdicts]
-    log_odds, labels, weights = _observations(known, verdicts)
-    pitfall = np.array([item.kind == "pitfall" for item in known], dtype=float)
-    features = np.column_stack([log_odds, 1 - pitfall, pitfall])
-    slope, intercept, pitfall_intercept = _logistic(features, labels, weights)
+    known = [verdicts[item.key] for item in items if item.key in verdicts]
+    labelled = [item for item in items if item.key in verdicts]
+    sizes = Counter(item.task for item in labelled)
+    weights = np.array([1 / sizes[item.task] for item in labelled])
+    labels = np.array([item.label for item in labelled], float)
+    given = log_odds([one.asked_probability for one in known])
+    ones = np.ones(len(known))
+    weight = 0.0
+    without = [one.content_free_probability for one in known if one.content_free_probability is not None]
+    if known and len(without) == len(known):
+        empty = log_odds(without)
+        slope, shift, _ = _logistic(np.column_stack([given, empty, ones]), labels, weights)
+        weight = round(float(np.clip(-shift / slope, 0.0, 1.0)), 2) if slope > 0 else 0.0
+        given = given - weight * empty
+    slope, intercept = _logistic(np.column_stack([given, ones]), labels, weights)
     if slope <= 0:
         raise ValueError(
             f"the fitted slope is {slope:.3f}: labels do not increase with raw probabilities; do not ship a map"
         )
-    return {
-        "default": {"slope": round(slope, 4), "intercept": round(intercept, 4)},
-        "pitfall": {"slope": round(slope, 4), "intercept": round(pitfall_intercept, 4)},
-    }
+    return FittedMap(round(slope, 4), round(intercept, 4), weight)
 
 
-def refit_pitfalls(
-    items: Sequence[Item], verdicts: Verdicts, shipped: Mapping[str, Any]
-) -> dict[str, dict[str, float]]:
-    """Fit the intercept of pitfalls with the slope of the shipped default map; return both maps.
-
-    Args:
-        items: labelled pitfalls; those without a verdict are left out.
-        verdicts: as for `fit_map`.
-        shipped: the calibration whose default map is kept.
-    """
-    log_odds, labels, weights = _observations([item for item in items if item.key in verdicts], verdicts)
-    slope = shipped["default"]["slope"]
-    (intercept,) = _logistic(np.ones((len(labels), 1)), labels, weights, offset=slope * log_odds)
-    return {"default": shipped["default"], "pitfall": {"slope": slope, "intercept": round(intercept, 4)}}
+def log_odds(probabilities: Sequence[float]) -> NDArray[np.float64]:
+    """Return the log-odds, shape (n,); probabilities at 0 and 1 count as 1e-6 away from them."""
+    clipped = np.clip(probabilities, _CLIP, 1 - _CLIP)
+    odds: NDArray[np.float64] = np.log(clipped / (1 - clipped))
+    return odds
 
 
-def _observations(
-    items: Sequence[Item], verdicts: Verdicts
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the log-odds of the raw probability, the label (0 or 1) and the weight of each item; shape (n,) each."""
-    raw = np.clip([verdicts[item.key].raw_probability for item in items], _CLIP, 1 - _CLIP)
-    sizes = Counter(item.task for item in items)
-    weights = np.array([1 / sizes[item.task] for item in items])
-    return np.log(raw / (1 - raw)), np.array([item.label for item in items], float), weights
-
-
-def _logistic(
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    offset: NDArray[np.float64] | float = 0.0,
-) -> list[float]:
-    """Fit a logistic regression by Newton's method; shapes (n, k), (n,), (n,), (n,) to the k coefficients."""
+def _logistic(x: NDArray[np.float64], y: NDArray[np.float64], weights: NDArray[np.float64]) -> list[float]:
+    """Fit a logistic regression by Newton's method; shapes (n, k), (n,), (n,) to the k coefficients."""
     beta = np.zeros(x.shape[1])
     weights = weights / weights.sum()
     for _ in range(_STEPS):
-        p = 1 / (1 + np.exp(-(x @ beta + offset)))
+        p = 1 / (1 + np.exp(-(x @ beta)))
         gradient = x.T @ (weights * (p - y)) + RIDGE * beta
         hessian = (x.T * (weights * p * (1 - p))) @ x + RIDGE * np.eye(len(beta))
         beta = beta - np.linalg.solve(hessian, gradient)
     return [float(value) for value in beta]
 
 
-def digest_of(items: Sequence[Item], before: str | None = None) -> str:
-    """Compute the digest of the fitted items (keys and labels, in any order) and of the digest `before`, if given."""
-    lines = sorted([f"{item.key} {int(item.label)}" for item in items] + ([before] if before else []))
+def digest_of(items: Sequence[Item]) -> str:
+    """Compute the digest of the fitted items: keys and labels, in any order."""
+    lines = sorted(f"{item.key} {int(item.label)}" for item in items)
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def entry(
-    weights: str,
-    protocol: Calibrated,
-    name: str,
-    items: Sequence[Item],
-    maps: Mapping[str, Mapping[str, float]],
-    shipped: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Build an entry of `calibrations.json`; `shipped` is the calibration of which a part is kept."""
+def entry(weights: str, protocol: Calibrated, name: str, items: Sequence[Item], fitted: FittedMap) -> dict[str, Any]:
+    """Build an entry of `calibrations.json`."""
     templates = PromptTemplates(PromptForm(protocol), Fence(b"any secret of 16 bytes or more"))
     return {
         "weights": [weights],
         "protocol": protocol,
         "templates": templates.digest,
+        "content_free_weight": fitted.weight or None,
         "calibration": {
             "name": name,
-            "fitted_on": digest_of(items, shipped and shipped["fitted_on"]),
-            "items": len(items) + (shipped["items"] if shipped else 0),
-            "default": maps["default"],
-            "by_kind": {"pitfall": maps["pitfall"]},
+            "fitted_on": digest_of(items),
+            "items": len(items),
+            "default": {"slope": fitted.slope, "intercept": fitted.intercept},
         },
     }
-
-
-def _shipped(maps: Sequence[Mapping[str, Any]], weights: str, protocol: Calibrated) -> Mapping[str, Any]:
-    """Return the shipped calibration of a model's weights under a protocol; raise `StopIteration` if there is none."""
-    return next(one["calibration"] for one in maps if weights in one["weights"] and one["protocol"] == protocol)
 
 
 def main() -> None:
@@ -152,12 +127,10 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
     parser.add_argument("--size", type=int, default=150, help="maximum items per task")
     parser.add_argument("--longest", type=int, default=6000, help="maximum characters of an item's texts")
-    parser.add_argument("--name", default="2026-11-v2", help="the version of the maps")
-    parser.add_argument("--pitfalls", action="store_true", help="fit only the intercept of pitfalls")
+    parser.add_argument("--name", default="2026-11-v3", help="the version of the maps")
     parser.add_argument("--write", action="store_true", help=f"replace the maps in {MAPS}")
     given = parser.parse_args()
-    names = [PITFALLS] if given.pitfalls else tasks_of("fit")
-    tasks = load_items(given.data, "fit", names, given.size, given.longest)
+    tasks = load_items(given.data, "fit", tasks_of("fit"), given.size, given.longest)
     items = [item for found in tasks.values() for item in found]
     kept = json.loads(MAPS.read_text(encoding="utf-8"))
     maps = []
@@ -171,10 +144,8 @@ def main() -> None:
                     f"there are no stored {protocol} replies of {model}; run python -m benchmarks.agreement "
                     f"{given.data} --half fit --contenders {contender} first"
                 )
-            shipped = _shipped(kept["maps"], latest.weights, protocol) if given.pitfalls else None
-            fitted = fit_map(judged, verdicts) if shipped is None else refit_pitfalls(judged, verdicts, shipped)
-            maps.append(entry(latest.weights, protocol, given.name, judged, fitted, shipped))
-            print(model, protocol, json.dumps(maps[-1]["calibration"]))
+            maps.append(entry(latest.weights, protocol, given.name, judged, fit_map(judged, verdicts)))
+            print(model, protocol, json.dumps(maps[-1]))
     if given.write:
         MAPS.write_text(json.dumps({**kept, "maps": maps}, indent=2) + "\n", encoding="utf-8")
         builtin_calibrations.cache_clear()

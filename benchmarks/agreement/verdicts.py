@@ -71,6 +71,7 @@ def load_verdicts(items: Iterable[Item], contender: str, model: str, folder: Pat
         engine = StoredEngine(ReplyStore.of_model(model, folder), None)
         async with started([contender], engine) as by_name:
             chosen = by_name[contender]
-            return (await judge_items(chosen, [i for i in items if engine.find(chosen.batch(i)) is not None])).verdicts
+            stored = [item for item in items if all(map(engine.find, chosen.batches(item)))]
+            return (await judge_items(chosen, stored)).verdicts
 
     return asyncio.run(read())

@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.agreement.contenders import FENCE, item_verdict
-from benchmarks.agreement.fit import fit_map
+from benchmarks.agreement.contenders import FENCE, GROUP, ItemVerdict, item_verdict
+from benchmarks.agreement.fit import FittedMap, fit_map
 from benchmarks.agreement.items import LONGEST, Item, load_items, tasks_of
 from benchmarks.agreement.metrics import measure
 from benchmarks.agreement.store import slug, stored_engine
 from benchmarks.agreement.verdicts import Verdicts
 from benchmarks.report import publish
 from judge_server.evaluation.metrics import Estimate
+from judge_server.judging.contextual import EMPTY_RESPONSE, relative_probability
 from judge_server.judging.questions import YES_NO, option
 from judge_server.ports import Batch, Call, CallFailure, Option, TokenChoice
 
@@ -59,7 +60,9 @@ class Wording:
         task, response = [(self.prompt, item.prompt)], [("Response", item.response)]
         sources = [("Source", item.grounding), ("Reference answer", item.reference_answer)]
         parts = [*response, *task, *sources] if self.response_first else [*task, *sources, *response]
-        shown = [f"{heading}:\n{FENCE(text) if self.fenced else text}\n\n" for heading, text in parts if text]
+        shown = [
+            f"{heading}:\n{FENCE(text) if self.fenced else text}\n\n" for heading, text in parts if text is not None
+        ]
         lead = self.pitfall if item.kind == "pitfall" else ""
         text = f"{self.criterion}: {lead}{item.criterion}\n\n{self.question}"
         return Batch(self.system, "".join(shown), (Call(text, TokenChoice(self.options)),))
@@ -132,6 +135,10 @@ AVERAGES: Mapping[str, tuple[str, ...]] = {
 """Several wordings asked about each item; their log-odds are averaged."""
 
 
+RELATIVE: tuple[str, ...] = ("plain", "+ true or false", "bare system", "bare system, a claim")
+"""Wordings that are asked about an empty response too, and then judge by the difference of the log-odds."""
+
+
 async def ask_wordings(model: str, items: list[Item], wordings: Mapping[str, Wording]) -> dict[str, Verdicts]:
     """Judge each item with each wording; return the verdicts of successful calls by wording."""
     verdicts: dict[str, Verdicts] = {name: {} for name in wordings}
@@ -148,6 +155,34 @@ async def ask_wordings(model: str, items: list[Item], wordings: Mapping[str, Wor
     return verdicts
 
 
+def emptied(items: Sequence[Item]) -> list[Item]:
+    """Return the items with an empty response."""
+    return [replace(item, response=EMPTY_RESPONSE) for item in items]
+
+
+def relative(items: Sequence[Item], given: Verdicts, without: Verdicts) -> Verdicts:
+    """Return the verdicts on items relative to those on the same items with an empty response.
+
+    Costs of the latter count as a `GROUP`-th, since so many responses share them.
+    """
+    verdicts = {}
+    for item, empty in zip(items, emptied(items), strict=True):
+        if item.key in given and empty.key in without:
+            own, shared = given[item.key], without[empty.key]
+            raw = relative_probability(own.raw_probability, shared.raw_probability)
+            verdicts[item.key] = replace(
+                own,
+                satisfied=raw >= 0.5,
+                probability=raw,
+                raw_probability=raw,
+                content_free_probability=shared.raw_probability,
+                tokens_computed=own.tokens_computed + shared.tokens_computed / GROUP,
+                tokens_reused=own.tokens_reused + shared.tokens_reused / GROUP,
+                seconds=own.seconds + shared.seconds / GROUP,
+            )
+    return verdicts
+
+
 def averaged(parts: Sequence[Verdicts]) -> Verdicts:
     """Average the log-odds of several wordings; an item without one of the verdicts is left out. Costs add up."""
     verdicts = {}
@@ -160,6 +195,7 @@ def averaged(parts: Sequence[Verdicts]) -> Verdicts:
             satisfied=raw >= 0.5,
             probability=raw,
             raw_probability=raw,
+            asked_probability=raw,
             tokens_computed=sum(verdict.tokens_computed for verdict in own),
             tokens_reused=sum(verdict.tokens_reused for verdict in own),
             seconds=sum(verdict.seconds for verdict in own),
@@ -172,6 +208,14 @@ def _log_odds(raw: float) -> float:
     return float(np.log(clipped / (1 - clipped)))
 
 
+def calibrated_log_odds(verdict: ItemVerdict, fitted: FittedMap) -> float:
+    """Return the calibrated log-odds of a verdict."""
+    own = _log_odds(verdict.asked_probability)
+    if verdict.content_free_probability is not None:
+        own -= fitted.weight * _log_odds(verdict.content_free_probability)
+    return fitted.slope * own + fitted.intercept
+
+
 def cross_calibrated(items: Sequence[Item], verdicts: Verdicts) -> Verdicts:
     """Calibrate each fifth of the rows by a map fitted on the others, as the shipped maps are fitted.
 
@@ -181,14 +225,13 @@ def cross_calibrated(items: Sequence[Item], verdicts: Verdicts) -> Verdicts:
     for fold in range(FOLDS):
         apart = [item for item in items if item.key in verdicts and _fold(item) == fold]
         try:
-            maps = fit_map([item for item in items if _fold(item) != fold], verdicts)
+            fitted = fit_map([item for item in items if _fold(item) != fold], verdicts)
         except ValueError:  # probabilities without information about the labels cannot be calibrated
             calibrated |= {item.key: verdicts[item.key] for item in apart}
             continue
         for item in apart:
-            own, fitted = verdicts[item.key], maps["pitfall" if item.kind == "pitfall" else "default"]
-            odds = fitted["slope"] * _log_odds(own.raw_probability) + fitted["intercept"]
-            probability = 1 / (1 + float(np.exp(-odds)))
+            own = verdicts[item.key]
+            probability = 1 / (1 + float(np.exp(-calibrated_log_odds(own, fitted))))
             calibrated[item.key] = replace(own, satisfied=probability >= 0.5, probability=probability)
     return calibrated
 
@@ -266,13 +309,17 @@ def main() -> None:
     tasks = load_items(given.data, given.half, names, given.size, given.longest)
     items = [item for of_task in tasks.values() for item in of_task]
     for model in given.models:
-        verdicts = asyncio.run(ask_wordings(model, items, {**STEPS, **(VARIANTS if given.variants else {})}))
+        wordings = {**STEPS, **(VARIANTS if given.variants else {})}
+        verdicts = asyncio.run(ask_wordings(model, items, wordings))
+        without = asyncio.run(ask_wordings(model, emptied(items), {n: w for n, w in wordings.items() if n in RELATIVE}))
+        verdicts |= {f"{n}, relative": relative(items, verdicts[n], found) for n, found in without.items()}
         if given.variants:
             verdicts |= {name: averaged([verdicts[part] for part in parts]) for name, parts in AVERAGES.items()}
         rows = table_rows(items, verdicts)
         notes = [
             "means over tasks; with a map: a calibration fitted on four fifths of the rows, measured on the other",
             "best thresholds: balanced accuracy under each task's best threshold in hindsight",
+            "relative: the log-odds less those about an empty response to the same prompt",
         ]
         publish(f"wordings_{slug(model)}", f"Wordings, {model}, rows of the half {given.half}", rows, notes)
 

@@ -15,7 +15,7 @@ from benchmarks.agreement import store as stores
 from benchmarks.agreement.attribution import StepItem, ask_steps, load_step_items
 from benchmarks.agreement.attribution import table_rows as step_rows
 from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, PlainContender, UnknownContender
-from benchmarks.agreement.fit import digest_of, entry, fit_map, refit_pitfalls
+from benchmarks.agreement.fit import FittedMap, entry, fit_map
 from benchmarks.agreement.items import TASKS, Item, balanced, load_items
 from benchmarks.agreement.metrics import FIGURES, measure
 from benchmarks.agreement.protocols import PROTOCOLS, ProtocolVerdict, ask_protocols
@@ -32,6 +32,8 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.evaluation.metrics import RESAMPLES, VerdictArrays
+from judge_server.judging.calibration import FittedCalibration, ProbabilityMap
+from judge_server.judging.contextual import relative_probability
 from judge_server.ports import Batch, Call, CallFailure, JsonOutput, Option, Reasoning, Reply, TokenChoice
 from judge_server.prompts.library import builtin_templates
 
@@ -135,7 +137,7 @@ def item(n: int, label: bool, *, row: str = "", task: str = "t", kind: str = "po
 
 def verdict(probability: float, satisfied: bool | None = None) -> ItemVerdict:
     yes = probability >= 0.5 if satisfied is None else satisfied
-    return ItemVerdict(yes, probability, probability, 0.9, 60, 40, 0.1)
+    return ItemVerdict(yes, probability, probability, probability, None, 0.9, 60, 40, 0.1)
 
 
 def sample(labels: list[int], probabilities: list[float]) -> VerdictArrays:
@@ -379,13 +381,13 @@ async def test_failed_calls_are_not_stored_and_calls_for_reasons_are_refused(tmp
 def test_the_plain_question_shows_every_part_and_names_a_pitfall_a_mistake(tmp_path: Path) -> None:
     plain = PlainContender(StoredEngine(ReplyStore(tmp_path / "m.jsonl"), None))
     full = replace(item(1, True, kind="pitfall"), grounding="Source 1.", reference_answer="Reference 1.")
-    batch = plain.batch(full)
+    (batch,) = plain.batches(full)
     assert batch.system == "You are a strict grader. Answer yes or no."
     assert batch.shared + batch.calls[0].question == (
         "Task:\nPrompt 1.\n\nSource:\nSource 1.\n\nReference answer:\nReference 1.\n\nResponse:\nResponse 1.\n\n"
         "Criterion: The response makes this mistake: Criterion 1.\n\nIs it met? Answer yes or no."
     )
-    bare = plain.batch(item(1, True))
+    (bare,) = plain.batches(item(1, True))
     assert bare.shared + bare.calls[0].question == (
         "Task:\nPrompt 1.\n\nResponse:\nResponse 1.\n\nCriterion: Criterion 1.\n\nIs it met? Answer yes or no."
     )
@@ -400,9 +402,9 @@ async def test_adjudge_asks_what_the_service_plans_and_other_templates_change_it
         shipped, mine = contenders["adjudge"], contenders[f"adjudge:{templates}"]
         assert isinstance(shipped, AdjudgeContender)
         one = item(1, True)
-        batch = shipped.batch(one)
+        batch = shipped.batches(one)[0]
         assert all(text in batch.shared + batch.calls[0].question for text in (one.prompt, one.response, one.criterion))
-        assert mine.batch(one).calls[0].question == "Now, truly: " + batch.calls[0].question
+        assert mine.batches(one)[0].calls[0].question == "Now, truly: " + batch.calls[0].question
         found = await shipped.judge(one)
         stored = engine.find(batch)
         assert isinstance(found, ItemVerdict)
@@ -538,36 +540,36 @@ def test_step_tasks_name_a_step_of_their_response(folder: Path) -> None:
                 assert 1 <= one.step <= one.steps == one.item.response.count("### Step")
 
 
-def pitfalls(raw: list[float]) -> tuple[list[Item], dict[str, ItemVerdict]]:
-    """Pitfalls with these raw probabilities, every second of which is made."""
-    items = [Item("gsm8k-pitfall", f"r{n}", "?", f"Response {n}", "?", n % 2 == 0, "pitfall") for n in range(len(raw))]
-    verdicts = {item.key: ItemVerdict(p >= 0.5, p, p, 1.0, 10, 0, 0.0) for item, p in zip(items, raw, strict=True)}
+def judged(given: list[float], without: list[float | None]) -> tuple[list[Item], dict[str, ItemVerdict]]:
+    """Items with these probabilities about the response and about an empty one, every second of which is met."""
+    items = [Item("t", f"r{n}", "?", f"Response {n}", "?", n % 2 == 0) for n in range(len(given))]
+    verdicts = {
+        item.key: ItemVerdict(p >= 0.5, p, p, p, empty, 1.0, 10, 0, 0.0)
+        for item, p, empty in zip(items, given, without, strict=True)
+    }
     return items, verdicts
 
 
-@given(st.lists(st.floats(0.05, 0.95), min_size=4, max_size=30).filter(lambda raw: len(raw) % 2 == 0))
-def test_a_refit_of_pitfalls_keeps_the_default_map_and_centres_balanced_pitfalls(raw: list[float]) -> None:
-    items, verdicts = pitfalls(raw)
-    shipped = {"default": {"slope": 0.8, "intercept": -0.4}, "fitted_on": "sha256:before", "items": 9}
-    fitted = refit_pitfalls(items, verdicts, shipped)
-    assert fitted["default"] == shipped["default"]
-    log_odds = np.array([0.8 * math.log(p / (1 - p)) + fitted["pitfall"]["intercept"] for p in raw])
-    mean, ridge = float((1 / (1 + np.exp(-log_odds))).mean()), 0.02 * fitted["pitfall"]["intercept"]
-    assert mean + ridge == pytest.approx(0.5, abs=1e-3)
+def test_the_weight_of_an_empty_response_is_fitted_where_it_was_asked() -> None:
+    lean = [0.9, 0.9, 0.1, 0.1] * 20
+    given = [relative_probability(p, 1 - empty) for p, empty in zip([0.7, 0.3] * 40, lean, strict=True)]
+    fitted = fit_map(*judged(given, list(lean)))
+    assert fitted.weight > 0.8
+    assert abs(fitted.intercept) < 0.2
+    assert fit_map(*judged(given, [None] * 80)).weight == 0.0
+    assert fit_map(*judged([0.7, 0.3] * 40, list(lean))).weight < 0.1
 
 
-def test_a_refit_is_recorded_on_top_of_what_stays() -> None:
-    items, verdicts = pitfalls([0.6, 0.4, 0.7, 0.3])
-    shipped = {"default": {"slope": 0.8, "intercept": -0.4}, "fitted_on": "sha256:before", "items": 9}
-    found = entry("w", "binary", "v", items, refit_pitfalls(items, verdicts, shipped), shipped)["calibration"]
-    assert found["items"] == 13
-    assert found["fitted_on"] == digest_of(items, "sha256:before") != digest_of(items)
+def test_an_entry_says_for_which_judging_its_map_is() -> None:
+    items, _ = judged([0.6, 0.4], [None, None])
+    contextual = FittedCalibration.model_validate(entry("w", "binary", "v", items, FittedMap(0.8, -0.4, 0.6)))
+    assert (contextual.content_free_weight, contextual.calibration.default) == (0.6, ProbabilityMap(0.8, -0.4))
+    assert not FittedCalibration.model_validate(entry("w", "binary", "v", items, FittedMap(0.8, 0.0, 0.0))).contextual
 
 
 def test_labels_that_fall_with_the_probability_have_no_map() -> None:
-    items, verdicts = pitfalls([0.2, 0.8] * 4)
     with pytest.raises(ValueError, match="labels do not increase"):
-        fit_map(items, verdicts)
+        fit_map(*judged([0.2, 0.8] * 4, [None] * 8))
 
 
 async def test_right_and_wrong_rubric_items_are_asked_in_every_wording(folder: Path, tmp_path: Path) -> None:

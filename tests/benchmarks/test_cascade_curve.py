@@ -14,7 +14,7 @@ ITEMS = [Item("t", f"row {n}", "p", f"r {n}", "c", n % 2 == 0) for n in range(60
 
 def verdict(met: bool, probability: float, tokens: int) -> ItemVerdict:
     """A verdict with this probability and cost."""
-    return ItemVerdict(met, probability, probability, 1.0, tokens, 0, 2.0)
+    return ItemVerdict(met, probability, probability, probability, None, 1.0, tokens, 0, 2.0)
 
 
 def test_a_wider_band_agrees_more_and_costs_more() -> None:

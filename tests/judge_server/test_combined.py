@@ -20,6 +20,7 @@ from judge_server.judging.combining import (
     WeightedMean,
     combine_plans,
 )
+from judge_server.judging.contextual import relative_probability
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.results import Caller, JudgementResults
@@ -436,3 +437,28 @@ async def test_monitors_learn_how_often_members_were_asked_and_disagree() -> Non
     assert told[""] == (4, 2.0, 1.0)
     asked = [told[one.id] for one in CRITERIA]
     assert asked == [(1, 0.0, 0.0), (1, 1.0, 1.0), (1, 1.0, 0.0), (1, 0.0, 0.0)]
+
+
+async def test_members_under_contextual_calibration_are_combined_by_what_they_say_then() -> None:
+    given = SURE | {"Beta": 0.6}
+
+    def leaning(batch: Batch, call: Call) -> Reply | CallFailure:
+        empty = FENCE("") in batch.shared
+        return saying(dict.fromkeys(given, 0.6) if empty else given)(batch, call)
+
+    members = Members(small=leaning, large=SURE)
+    made = await members.cascade()
+    config = JudgingConfig("binary", contextual=True)
+    asked = plans(made, "Yes.", config=config)
+    found = await made.outcomes(asked, await deadline_after())
+    said = {slot.criterion: found.by_digest[slot.digests[0]] for slot in asked[0].slots}
+    assert members.asked("large") == {"Beta"}
+    for criterion, outcome in said.items():
+        assert isinstance(outcome, CombinedResult)
+        word = CRITERIA[int(criterion[1:])].description.rstrip(".")
+        by_small, by_large = relative_probability(given[word], 0.6), relative_probability(SURE[word], SURE[word])
+        expected = by_large if word == "Beta" else by_small
+        assert outcome.probability == pytest.approx(expected)
+    again = await made.outcomes(plans(made, "Yes.", config=config), await deadline_after())
+    assert again.cached == {slot.digests[0] for slot in asked[0].slots}
+    assert again.calls == 0

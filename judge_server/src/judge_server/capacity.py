@@ -124,7 +124,7 @@ async def count_workload(
     counted: list[CountedCall] = []
     known: set[bytes] = set()
     prefixes = _Prefixes(cache, previous)
-    for plan in plans:
+    for plan in _with_content_free(plans):
         slots = [slot for slot in plan.slots if slot.digests]
         judgements += sum(len(slot.digests) for slot in slots)
         by_program += sum(slot.method != "judge" for slot in slots)
@@ -138,6 +138,12 @@ async def count_workload(
             prompt = await tokenizer.prompt_tokens(plan.batch, call)
             counted.append(CountedCall(len(prompt), prefixes.add(prompt), 1))
     return Workload(responses, judgements, by_program, repeated, tuple(counted), tuple(prefixes.last))
+
+
+def _with_content_free(plans: Sequence[ResponsePlan]) -> list[ResponsePlan]:
+    """Return the plans in the order in which they are asked: those about empty responses come first."""
+    shared = {id(plan.content_free): plan.content_free for plan in plans if plan.content_free is not None}
+    return [*shared.values(), *plans]
 
 
 def _check_countable(call: Call) -> None:

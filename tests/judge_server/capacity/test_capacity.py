@@ -72,6 +72,12 @@ async def test_what_programs_decide_and_what_repeats_needs_no_call() -> None:
     assert (work.judgements, work.by_program, len(work.calls), work.repeated) == (14, 2, 6, 6)
 
 
+async def test_contextual_calibration_adds_a_call_for_each_criterion_of_a_group() -> None:
+    _, plans = await sample("a b", "c d", "e f", judging={"contextual_calibration": True})
+    work = await count_workload(CharacterTokens(), plans, "slot", responses=3)  # type: ignore[arg-type]
+    assert (work.judgements, len(work.calls), work.repeated) == (21, 28, 0)
+
+
 async def test_half_of_the_criteria_is_half_of_the_calls_and_rankings_count_comparisons() -> None:
     judge = await support.judge()
     asked = RewardRequest.model_validate(request("a b", "c d", "e f"))

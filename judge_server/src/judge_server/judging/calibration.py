@@ -160,6 +160,8 @@ class FittedCalibration(BaseModel):
         protocol: the protocol of the labelled verdicts.
         templates: digest of the prompt templates that ask one criterion in that protocol.
         calibration: the scalings.
+        content_free_weight: the weight of the answer about an empty response, if the maps are for contextual
+            calibration, which this judge then uses by default; None if they are not.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -168,6 +170,12 @@ class FittedCalibration(BaseModel):
     protocol: Literal["binary", "stepwise"]
     templates: Annotated[str, Field(min_length=1)]
     calibration: Calibration
+    content_free_weight: Annotated[float, Field(gt=0, le=1)] | None = None
+
+    @property
+    def contextual(self) -> bool:
+        """Whether the maps are for contextual calibration."""
+        return self.content_free_weight is not None
 
 
 class StoredCalibration(BaseModel):
@@ -252,18 +260,27 @@ class CalibrationSet(BaseModel):
 
     @model_validator(mode="after")
     def _one_each(self) -> "CalibrationSet":
-        keys = [(weights, one.protocol, one.templates) for one in self.maps for weights in one.weights]
+        keys = [(weights, one.protocol, one.templates, one.contextual) for one in self.maps for weights in one.weights]
         for key in keys:
             if keys.count(key) > 1:
                 raise ValueError(f"there are two calibrations for {key[1]} with the weights {key[0]}; remove one")
         return self
 
-    def find(self, weights_digest: str, protocol: str, template_digest: str) -> Calibration:
-        """Return the calibration for these weights, protocol and templates, or the neutral one."""
-        for one in self.maps:
-            if weights_digest in one.weights and (protocol, template_digest) == (one.protocol, one.templates):
-                return one.calibration
-        return NEUTRAL
+    def find(
+        self, weights_digest: str, protocol: str, template_digest: str, contextual: bool | None = None
+    ) -> FittedCalibration | None:
+        """Return the calibration for these weights, protocol and templates; None if there is none.
+
+        With `contextual` None, one for contextual calibration comes first.
+        """
+        found = [
+            one
+            for one in self.maps
+            if weights_digest in one.weights
+            and (protocol, template_digest) == (one.protocol, one.templates)
+            and contextual in (None, one.contextual)
+        ]
+        return max(found, key=lambda one: one.contextual, default=None)
 
     def why_unfit(self, weights_digest: str, protocol: str) -> UnfitProtocol | None:
         """Return why a judge with these weights is unfit for a protocol; None if it is not known to be."""

@@ -409,10 +409,12 @@ def only_checks(plan: CombinedPlan) -> ResponsePlan:
 
 def only(plan: ResponsePlan, digests: set[bytes]) -> ResponsePlan:
     """Return a member's plan with only the calls for these verdicts, still in one batch."""
-    calls = tuple([call for call in plan.planned_calls if not digests.isdisjoint(call.digests)])
+    relative = tuple([one for one in plan.relative if one.digest in digests])
+    narrowed = plan.with_calls_for(digests.union([one.asked for one in relative]))
+    content_free = plan.content_free and plan.content_free.with_calls_for({one.content_free for one in relative})
     wanted = [slot._replace(digests=tuple([d for d in slot.digests if d in digests])) for slot in _asked(plan)]
-    batch = replace(plan.batch, calls=tuple([call.question.call for call in calls]))
-    return replace(plan, slots=tuple([slot for slot in wanted if slot.digests]), batch=batch, planned_calls=calls)
+    slots = tuple([slot for slot in wanted if slot.digests])
+    return replace(narrowed, slots=slots, content_free=content_free, relative=relative)
 
 
 def _probability(result: JudgeResult) -> float:

@@ -1,11 +1,13 @@
 """Planning: turn (response, criterion) pairs into calls and checks, each with a digest. Pure; nothing is asked here."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest
+from judge_server.judging.calibration import ProbabilityMap
+from judge_server.judging.contextual import EMPTY_RESPONSE, RelativeVerdict, settle_relative
 from judge_server.judging.fingerprint import CallDigests, ending_of
 from judge_server.judging.presentation import (
     decoy_for,
@@ -59,6 +61,7 @@ class VerdictSlot(NamedTuple):
     `step` is used for a verdict that names no step, such as that of a program that searches no steps. A criterion that
     rubric dropout left out has no digests. The verdict on a criterion that applies to each turn is combined from those
     of its `turns`, each with its number and digest; `avoided` says whether a good response does not meet the criterion.
+    `parts` are the digests of the calls that a verdict is made of, where these are others than `digests`.
     """
 
     criterion: str
@@ -67,19 +70,27 @@ class VerdictSlot(NamedTuple):
     step: int | None = None
     turns: tuple[tuple[int, bytes], ...] = ()
     avoided: bool = False
+    parts: tuple[bytes, ...] = ()
 
     @classmethod
-    def of_turns(cls, criterion: Criterion, method: VerdictMethod, turns: Sequence[tuple[int, bytes]]) -> "VerdictSlot":
-        """Return the slot of a criterion that applies to each turn."""
+    def of_turns(
+        cls,
+        criterion: Criterion,
+        method: VerdictMethod,
+        turns: Sequence[tuple[int, bytes]],
+        parts: Sequence[bytes] = (),
+    ) -> "VerdictSlot":
+        """Return the slot of a criterion that applies to each turn; `parts` defaults to the digests of the turns."""
         whole = hashlib.sha256(f"turns {criterion.avoided}".encode())
         for number, digest in turns:
             whole.update(number.to_bytes(4, "big") + digest)
-        return cls(criterion.id, method, (whole.digest(),), None, tuple(turns), criterion.avoided)
+        made_of = tuple(parts) or tuple([digest for _, digest in turns])
+        return cls(criterion.id, method, (whole.digest(),), None, tuple(turns), criterion.avoided, made_of)
 
     @property
     def awaited(self) -> tuple[bytes, ...]:
-        """The digests that the verdict is made of."""
-        return tuple([digest for _, digest in self.turns]) or self.digests
+        """The digests of the calls and checks that the verdict is made of."""
+        return self.parts or self.digests
 
 
 class PlannedCall(NamedTuple):
@@ -95,7 +106,8 @@ class ResponsePlan:
 
     `decided` holds the outcomes that are known without asking, by digest. `decoy` is the slot of the decoy criterion,
     if one is asked. `system_alone` is the system message for asking a single criterion again. `group` is the index of
-    the response's group in its request.
+    the response's group in its request. Under contextual calibration, `content_free` is the plan of the calls about an
+    empty response, which the responses of a group share, and `relative` says which verdicts are made of both.
     """
 
     slots: tuple[VerdictSlot, ...]
@@ -108,6 +120,19 @@ class ResponsePlan:
     group: int = 0
     decided: tuple[tuple[bytes, JudgeResult], ...] = ()
     decoy: VerdictSlot | None = None
+    content_free: "ResponsePlan | None" = None
+    relative: tuple[RelativeVerdict, ...] = ()
+
+    def with_calls_for(self, digests: Collection[bytes]) -> "ResponsePlan":
+        """Return the plan with only the calls for these verdicts, still in one batch."""
+        calls = tuple([call for call in self.planned_calls if not set(call.digests).isdisjoint(digests)])
+        batch = replace(self.batch, calls=tuple([call.question.call for call in calls]))
+        return replace(self, batch=batch, planned_calls=calls)
+
+    @property
+    def settles(self) -> bool:
+        """Whether some of its verdicts are made of several outcomes (see `settle`)."""
+        return bool(self.relative) or any(slot.turns for slot in self.slots)
 
     @property
     def awaited(self) -> set[bytes]:
@@ -187,6 +212,10 @@ class GroupPlanner:
         self._turn_questions: dict[tuple[str, int], list[tuple[Question, bytes]]] = {}
         self._questions: dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[Question, bytes]]] = {}
         self._program_digests: dict[str, bytes] = {}
+        self._content_free: ResponsePlan | None = None
+        self._content_free_by_id: dict[str, tuple[bytes, ProbabilityMap]] = {}
+        if prepared.config.contextual and self._to_ask:
+            self._content_free = self._plan_content_free()
 
     def plan(self, judged: JudgedContent, *, keep: int | None = None) -> ResponsePlan:
         """Plan one response, or the part of it that is judged.
@@ -208,19 +237,21 @@ class GroupPlanner:
             to_ask = tuple([criterion for criterion in to_ask if criterion.id not in unmet])
 
         planned_calls: list[PlannedCall] = []
+        relative: dict[bytes, RelativeVerdict] = {}
         votes_of: dict[str, list[bytes]] = {id_: [digest] for id_, (digest, _) in unmet.items()}
         whole = tuple([criterion for criterion in to_ask if not turns or criterion.applies_to == "trajectory"])
         for question, ending in self._questions_about(whole, step_numbers) if whole or not turns else ():
             call_digests = digests.with_ending(question.call, ending, len(question.criteria))
             planned_calls.append(PlannedCall(question, call_digests))
             for criterion, digest in zip(question.criteria, call_digests, strict=True):
-                votes_of.setdefault(criterion, []).append(digest)
+                votes_of.setdefault(criterion, []).append(self._relate(criterion, digest, relative))
         turns_of: dict[str, list[tuple[int, bytes]]] = {}
         for scoped in to_ask if turns else ():
             for turn in _turns_for(scoped, turns):
                 for question, ending in self._questions_about_turn(scoped, turn.number):
                     (digest,) = call_digests = digests.with_ending(question.call, ending)
                     planned_calls.append(PlannedCall(question, call_digests))
+                    digest = self._relate(scoped.id, digest, relative)
                     votes_of.setdefault(scoped.id, []).append(digest)
                     turns_of.setdefault(scoped.id, []).append((turn.number, digest))
         decoy = None
@@ -239,7 +270,7 @@ class GroupPlanner:
             numbers = [turn.number for turn in looked_at]
             turns_of[verified.id] = list(zip(numbers, votes_of[verified.id], strict=False))
         return ResponsePlan(
-            self._slots(votes_of, turns_of, unmet, turns),
+            self._slots(votes_of, turns_of, unmet, turns, relative),
             Batch(self._templates.system, shared, tuple([a.question.call for a in planned_calls]), images),
             tuple(planned_calls),
             tuple(checks.items()),
@@ -251,7 +282,39 @@ class GroupPlanner:
             self._group,
             tuple(dict.fromkeys(unmet.values())),
             decoy,
+            self._content_free_for(relative.values()),
+            tuple(relative.values()),
         )
+
+    def _plan_content_free(self) -> ResponsePlan:
+        """Plan the calls about an empty response, one for each criterion, without a step or a turn."""
+        shared, _ = self._shared(JudgedContent(EMPTY_RESPONSE, 0, None), (), (), None, None)
+        digests = CallDigests(self._prepared.fingerprint, self._templates.system, shared, self._images)
+        questions = [ask_alone(self._prepared, criterion, None, None) for criterion in self._to_ask]
+        planned = tuple([PlannedCall(one, digests.of(one.call, scaling=one.scaling)) for one in questions])
+        batch = Batch(self._templates.system, shared, tuple([one.call for one in questions]), self._images)
+        scaling_for = self._prepared.calibration.scaling_for
+        self._content_free_by_id = {
+            criterion.id: (call.digests[0], scaling_for(criterion))
+            for criterion, call in zip(self._to_ask, planned, strict=True)
+        }
+        return ResponsePlan((), batch, planned, system_alone=self._prepared.single_templates.system, group=self._group)
+
+    def _content_free_for(self, relative: Collection[RelativeVerdict]) -> ResponsePlan | None:
+        """Return the plan of the calls about an empty response that these verdicts need."""
+        if self._content_free is None or not relative:
+            return None
+        needed = {one.content_free for one in relative}
+        return self._content_free if len(needed) == len(self._to_ask) else self._content_free.with_calls_for(needed)
+
+    def _relate(self, criterion: str, digest: bytes, relative: dict[bytes, RelativeVerdict]) -> bytes:
+        """Return the digest of the verdict that a call's reply is read as; adds it to `relative` if it is another."""
+        if self._content_free is None:
+            return digest
+        content_free, scaling = self._content_free_by_id[criterion]
+        one = RelativeVerdict.of(digest, content_free, self._prepared.content_free_weight, scaling)
+        relative[one.digest] = one
+        return one.digest
 
     def _checks(
         self,
@@ -355,6 +418,7 @@ class GroupPlanner:
         turns_of: dict[str, list[tuple[int, bytes]]],
         decided: Collection[str],
         turns: Sequence[Step],
+        relative: Mapping[bytes, RelativeVerdict],
     ) -> tuple[VerdictSlot, ...]:
         if self._prepared.config.protocol == "likert":
             return (VerdictSlot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
@@ -363,14 +427,16 @@ class GroupPlanner:
         slots = []
         for c, program in zip(self._criteria, self._programs, strict=True):
             digests, method = tuple(votes_of.get(c.id, ())), "judge" if program is None else program.method
+            parts = tuple([part for digest in digests if digest in relative for part in relative[digest].parts])
             if c.id in decided:
                 slots.append(VerdictSlot(c.id, "no_content", digests, step))
             elif turns and c.applies_to == "each_turn" and digests:
-                slots.append(VerdictSlot.of_turns(c, method, turns_of[c.id]))
+                slots.append(VerdictSlot.of_turns(c, method, turns_of[c.id], parts))
             elif turns and c.applies_to == "last_turn":
-                slots.append(VerdictSlot(c.id, method, digests, turns[-1].number if self._stepwise else None))
+                last = turns[-1].number if self._stepwise else None
+                slots.append(VerdictSlot(c.id, method, digests, last, parts=parts))
             else:
-                slots.append(VerdictSlot(c.id, method, digests, judge_step if program is None else step))
+                slots.append(VerdictSlot(c.id, method, digests, judge_step if program is None else step, parts=parts))
         return tuple(slots)
 
     def _shared(
@@ -410,12 +476,18 @@ def _turns_for(criterion: Criterion, turns: Sequence[Step]) -> Sequence[Step]:
     return turns[-1:] if criterion.applies_to == "last_turn" else turns
 
 
-def settle_turns(plan: ResponsePlan, outcomes: dict[bytes, JudgeResult | CallFailure]) -> None:
-    """Add the combined verdicts of criteria that apply to each turn, where those of all turns are known."""
+def settle(plan: ResponsePlan, outcomes: dict[bytes, JudgeResult | CallFailure]) -> set[bytes]:
+    """Add the verdicts that are made of several outcomes, where all of these are known; return their digests.
+
+    These are the verdicts relative to an empty response, and those on criteria that apply to each turn.
+    """
+    settle_relative(plan.relative, outcomes)
     for slot in plan.slots:
         if slot.turns and all(digest in outcomes for _, digest in slot.turns):
             verdicts = [(number, outcomes[digest]) for number, digest in slot.turns]
             outcomes.setdefault(slot.digests[0], combine_turns(verdicts, avoided=slot.avoided))
+    made = {one.digest for one in plan.relative} | {slot.digests[0] for slot in plan.slots if slot.turns}
+    return made & outcomes.keys()
 
 
 def check_scopes(where: str, prepared: PreparedConfig, criteria: Sequence[Criterion], votes: int) -> None:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, ProbabilityMap
+from judge_server.judging.contextual import CONTENT_FREE_WEIGHT
 from judge_server.judging.items import ItemForm, items_schema, json_output_tokens
 from judge_server.judging.presentation import STEP_WORDS
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_json_output, read_rating, read_yes_no
@@ -71,7 +72,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class JudgingConfig:
-    """The options of a request that can change a verdict, apart from the texts shown."""
+    """The options of a request that can change a verdict, apart from the texts shown.
+
+    `contextual` says whether verdicts are relative to those on an empty response; None leaves that to the judge.
+    """
 
     protocol: UsedProtocol
     per_call: int | Literal["all"] = 1
@@ -80,6 +84,7 @@ class JudgingConfig:
     temperature: float = 0.0
     template: str | None = None
     steps: StepRule = "headings"
+    contextual: bool | None = None
 
     @classmethod
     def of(cls, options: JudgingOptions, protocol: UsedProtocol) -> "JudgingConfig":
@@ -93,6 +98,7 @@ class JudgingConfig:
             options.sampling_temperature,
             options.template,
             options.steps if protocol == "stepwise" else "headings",
+            options.contextual_calibration,
         )
 
     def recorded(self) -> dict[str, Any]:
@@ -100,12 +106,19 @@ class JudgingConfig:
         options = asdict(self)
         if self.steps == "headings":
             del options["steps"]
+        if self.contextual is None:
+            del options["contextual"]
         return options
 
     @property
     def plain(self) -> bool:
         """Whether each call asks for one verdict and nothing else: no rationale, no thinking, no other criterion."""
         return not self.rationale and not self.think_tokens and self.per_call == 1
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the configuration asks yes or no so plainly that two responses' log-odds can be compared."""
+        return self.protocol in ("binary", "stepwise") and self.plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +128,8 @@ class PreparedConfig:
     `names_steps` tells whether the judge is asked, under `stepwise`, which step decides a criterion; if not, its
     verdicts are about the whole response. `declaration` is the template set's, such as what it withholds from the
     judge. `min_choice_mass` is the least mass on its choices that a verdict is read from. `uncalibrated` is the
-    fingerprint that the judge would have without a calibration.
+    fingerprint that the judge would have without a calibration. `content_free_weight` is the weight of the answer about
+    an empty response under contextual calibration.
     """
 
     config: JudgingConfig
@@ -127,6 +141,7 @@ class PreparedConfig:
     declaration: Declaration = DEFAULT_DECLARATION
     min_choice_mass: float = MIN_CHOICE_MASS
     uncalibrated: str = ""
+    content_free_weight: float = CONTENT_FREE_WEIGHT
 
     @property
     def typed(self) -> bool:
@@ -201,7 +216,7 @@ def ask_alone(
         return ask(prepared, criterion.id, question, grades, sample, "grade")
     steps = _steps_on_offer(prepared, step_numbers)
     token_choice = _yes_no(steps, prepared.declaration.verdicts, prepared.typed, prepared.config.steps)
-    scaling = prepared.calibration.scaling_for(criterion)
+    scaling = UNSCALED if prepared.config.contextual else prepared.calibration.scaling_for(criterion)
     return ask(prepared, criterion.id, question, token_choice, sample, "yes_no", scaling)
 
 

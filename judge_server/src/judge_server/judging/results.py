@@ -75,7 +75,8 @@ class MemberCost:
 class JudgementResults:
     """The outcome of every digest asked for, where it came from, and what the calls cost.
 
-    `cached` digests came from the cache, `joined` ones from another request's calls. The costs are those of this
+    `cached` digests came from the cache, `joined` ones from another request's calls; `combined` ones are verdicts made
+    of other outcomes here, such as those of turns. The costs are those of this
     request's own calls. A cascade or panel adds the part of each member by name, the number of verdicts that at least
     two members gave (`compared`), and on how many of them they disagreed.
     """
@@ -83,6 +84,7 @@ class JudgementResults:
     by_digest: dict[bytes, CallOutcome] = field(default_factory=dict)
     cached: AbstractSet[bytes] = frozenset()
     joined: set[bytes] = field(default_factory=set)
+    combined: set[bytes] = field(default_factory=set)
     calls: int = 0
     checks: int = 0
     tokens_computed: int = 0
@@ -99,6 +101,7 @@ class JudgementResults:
         self.by_digest.update([(digest, other.by_digest[digest]) for digest in digests])
         self.cached = self.cached | (other.cached & digests)
         self.joined |= other.joined & digests
+        self.combined |= other.combined & digests
 
     def add_costs(self, other: "JudgementResults") -> None:
         """Add what another round of the same request cost."""

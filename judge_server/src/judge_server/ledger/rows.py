@@ -89,8 +89,8 @@ def _stored(message: Message) -> dict[str, Any]:
 
 
 def _is_known(slot: VerdictSlot, digest: bytes, known: AbstractSet[bytes]) -> bool:
-    """Whether a vote was known before; a verdict combined from turns if those of all turns were."""
-    return all(part in known for part in slot.awaited) if slot.turns else digest in known
+    """Whether a vote was known before; a verdict that is made of others, if all of these were."""
+    return all(part in known for part in slot.parts) if slot.parts else digest in known
 
 
 def _member_costs(outcomes: JudgementResults) -> str | None:

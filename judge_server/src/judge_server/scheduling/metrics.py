@@ -140,8 +140,10 @@ class JudgeMetrics(Collector):
 
     def request(self, caller: Caller, outcomes: JudgementResults, looked_up: int) -> None:
         """Record what became of a request's verdicts and what they cost, whether it was answered or given up."""
-        failed = failures_by_kind(outcomes.by_digest.values())
-        by_digest = outcomes.by_digest
+        by_digest, made = outcomes.by_digest, outcomes.combined
+        if made:
+            by_digest = {digest: outcome for digest, outcome in by_digest.items() if digest not in made}
+        failed = failures_by_kind(by_digest.values())
         joined_failures = sum(1 for d in outcomes.joined if d in by_digest and _failed(by_digest[d]))
         joined = len(outcomes.joined) - joined_failures
         cached = len(outcomes.cached)

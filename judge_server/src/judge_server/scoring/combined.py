@@ -360,8 +360,8 @@ class _CombinedRequest:
         """Take over what a member said about a response, and in a cascade find out what the large judge is to say."""
         digests = _digests(part)
         self._known[place].update({digest: found.by_digest[digest] for digest in digests})
-        self._cached[place] |= digests & found.cached
-        self._joined[place] |= digests & found.joined
+        self._cached[place] |= _made_of(part, frozenset(found.cached))
+        self._joined[place] |= _made_of(part, frozenset(found.cached | found.joined)) - self._cached[place]
         plan = self._plans[index]
         if isinstance(plan.rule, CascadeRule) and index not in self._escalated:
             needed = {
@@ -435,6 +435,11 @@ class _CombinedRequest:
 
 def _digests(plan: ResponsePlan) -> set[bytes]:
     return {digest for slot in plan.slots for digest in slot.digests}
+
+
+def _made_of(plan: ResponsePlan, known: frozenset[bytes]) -> set[bytes]:
+    """Return the digests of the verdicts all of whose parts are known."""
+    return {digest for slot in plan.slots if known.issuperset(slot.awaited) for digest in slot.digests}
 
 
 def _refusal(field: str, message: str) -> InvalidRequest:

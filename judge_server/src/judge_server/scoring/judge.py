@@ -8,13 +8,21 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from opentelemetry.trace import Span
 
 from judge_server.errors import InvalidRequest
-from judge_server.judging.calibration import NEUTRAL, Calibration, CalibrationSet, StoredCalibration
+from judge_server.judging.calibration import (
+    NEUTRAL,
+    Calibration,
+    CalibrationSet,
+    FittedCalibration,
+    StoredCalibration,
+)
+from judge_server.judging.contextual import CONTENT_FREE_WEIGHT
 from judge_server.judging.fingerprint import judge_fingerprint
-from judge_server.judging.plan import ResponsePlan, settle_turns
+from judge_server.judging.plan import ResponsePlan, settle
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.results import (
@@ -44,6 +52,7 @@ STORE_INTERVAL_S = 0.5
 
 _PROTOCOL = "judging.protocol"
 _VOTES = "judging.votes"
+_CONTEXTUAL = "judging.contextual_calibration"
 _MAX_PREPARED_CONFIGS = 256
 
 _VERDICTS_PER_LOOKUP = 64
@@ -98,7 +107,8 @@ class Judge:
             InvalidRequest: the template set does not exist or cannot be used under this protocol, or the judge is
                 unfit for the protocol.
         """
-        prepared = self._prepared_configs.get((self.identity, config))
+        asked = config
+        prepared = self._prepared_configs.get((self.identity, asked))
         if prepared is None:
             self._refuse_unfit(config.protocol)
             typed = self.identity.capabilities.typed_questions
@@ -117,13 +127,18 @@ class Judge:
                 template_set.templates,
             )
             digests = (single_templates.digest, multi_templates.digest, *template_set.declaration.digest_parts)
-            calibration = NEUTRAL
+            fitted = None
             if config.plain and not template_set.declaration.digest_parts:
-                calibration = self._calibrations.find(
-                    self.identity.weights_digest, config.protocol, single_templates.digest
+                fitted = self._calibrations.find(
+                    self.identity.weights_digest, config.protocol, single_templates.digest, config.contextual
                 )
+            config = self._with_context(config, fitted)
+            calibration = NEUTRAL if fitted is None else fitted.calibration
+            weight = CONTENT_FREE_WEIGHT if fitted is None else fitted.content_free_weight or CONTENT_FREE_WEIGHT
+            if config.contextual:
+                digests = (*digests, f"content-free weight {weight}")
             uncalibrated = judge_fingerprint(self.identity, digests, config, NEUTRAL, self._min_choice_mass)
-            calibration = self._stored_for(config, uncalibrated) or calibration
+            calibration = self._stored_for(asked, uncalibrated) or calibration
             fingerprint = judge_fingerprint(self.identity, digests, config, calibration, self._min_choice_mass)
             names_steps = self._calibrations.names_steps(self.identity.weights_digest)
             prepared = PreparedConfig(
@@ -136,11 +151,32 @@ class Judge:
                 template_set.declaration,
                 self._min_choice_mass,
                 uncalibrated,
+                weight,
             )
             if len(self._prepared_configs) >= _MAX_PREPARED_CONFIGS:
                 self._prepared_configs.clear()
-            self._prepared_configs[self.identity, config] = prepared
+            self._prepared_configs[self.identity, asked] = prepared
         return prepared
+
+    def _with_context(self, config: JudgingConfig, fitted: FittedCalibration | None) -> JudgingConfig:
+        """Decide about contextual calibration where the request leaves it open: use it where the maps were fitted so.
+
+        Raises:
+            InvalidRequest: the request asks for it, and it is impossible here.
+        """
+        if config.contextual is None:
+            return replace(config, contextual=fitted is not None and fitted.contextual)
+        if not config.contextual:
+            return config
+        self.require_probabilities(_CONTEXTUAL)
+        if not config.comparable or self.identity.capabilities.typed_questions:
+            message = (
+                "contextual calibration compares two answers of yes or no, so it needs the protocol binary or "
+                "stepwise, one criterion per call, no rationale, no think_tokens, and a judge that is no decision "
+                "model; change these, or leave it out"
+            )
+            raise InvalidRequest(f"{_CONTEXTUAL}: {message}", errors=(FieldError(field=_CONTEXTUAL, message=message),))
+        return config
 
     @property
     def stored_calibrations(self) -> Sequence[StoredCalibration]:
@@ -235,23 +271,27 @@ class Judge:
         """
         result = JudgementResults() if into is None else into
         slicer, digests = TimeSlicer(), set[bytes]()
-        for plan in plans:
+        shared = {id(plan.content_free): plan.content_free for plan in plans if plan.content_free is not None}
+        for plan in (*shared.values(), *plans):
             await slicer.yield_if_due()
             digests.update(plan.digests)
             result.by_digest.update(plan.decided)
         with span("judging", responses=len(plans), verdicts=len(digests)) as at:
-            by_turn = [any(slot.turns for slot in plan.slots) for plan in plans]
+            settles = [plan.settles for plan in plans]
 
             def settled(index: int) -> None:
-                if by_turn[index]:
-                    settle_turns(plans[index], result.by_digest)
+                if settles[index]:
+                    result.combined |= settle(plans[index], result.by_digest)
                 if done is not None:
                     done(index)
 
-            tracker = CompletionTracker(result.by_digest, settled if any(by_turn) else done)
+            tracker = CompletionTracker(result.by_digest, settled if any(settles) else done)
             with self.executor.write_buffer.read_through():
                 await self._look_up(list(digests), deadline, result, slicer)
                 claimed, work = set(result.by_digest), list[UnresolvedWork]()
+                for plan in shared.values():
+                    if (part := unresolved_work(plan, claimed)) is not None:
+                        work.append(part)
                 for plan in plans:
                     await slicer.yield_if_due()
                     tracker.add(plan)

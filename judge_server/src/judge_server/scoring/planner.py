@@ -118,8 +118,9 @@ def check_request_size(
         largest = max(largest, (responses, asked + by_program))
         further = _further_turns(group, rubric)
         calls += responses * options.votes * (math.ceil(asked / prepared.per_call(asked)) if prepared and asked else 0)
-        calls += further
-        verdicts += responses * (options.votes * asked + by_program) + further
+        content_free = asked if prepared is not None and prepared.config.contextual else 0
+        calls += further + content_free
+        verdicts += responses * (options.votes * asked + by_program) + further + content_free
         shared = sum(len(text) for text in (group.grounding, group.reference_answer, group.ground_truth) if text)
         characters += responses * (shared + prompt_characters(group.prompt)) + sum(map(_characters, group.responses))
     about = (

@@ -8,6 +8,7 @@ from dataclasses import replace
 from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
 from judge_server.judging.combining import CombinedConfig, CombinedResult
+from judge_server.judging.contextual import ContextualResult
 from judge_server.judging.plan import ResponsePlan, VerdictSlot
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.replies import combine_votes
@@ -177,6 +178,9 @@ def verdict_of(slot: VerdictSlot, outcomes: JudgementResults, rules: VerdictRule
             "score": None if uncertain else outcome.score,
             "probability": outcome.probability,
             "raw_probability": outcome.raw_probability,
+            "content_free_probability": outcome.content_free_probability
+            if isinstance(outcome, ContextualResult)
+            else None,
             "choice_mass": outcome.choice_mass,
             "grade": outcome.grade,
             "step": slot.step if outcome.step is None else outcome.step,
@@ -286,10 +290,9 @@ def usage_of(
 
 
 def _failed(outcomes: JudgementResults, groups: Sequence[PlannedGroup]) -> int:
-    """Return the number of failed verdicts; of a criterion on each turn, those on its turns count."""
-    slots = [slot for group in groups for response in group.responses for slot in response.plan.slots if slot.turns]
-    combined = {slot.digests[0] for slot in slots}
-    return sum(isinstance(o, CallFailure) for digest, o in outcomes.by_digest.items() if digest not in combined)
+    """Return the number of failed verdicts; of those that are made of others, these count."""
+    made = outcomes.combined
+    return sum(isinstance(o, CallFailure) for digest, o in outcomes.by_digest.items() if digest not in made)
 
 
 def member_usage(cost: MemberCost) -> wire.MemberUsage:

@@ -73,6 +73,11 @@ class JudgingOptions(RequestModel):
             a call that a response that says nothing meets no criterion of positive weight. `decoy` also asks the judge
             about a criterion that no response meets, and marks a response as `suspicious` if it is judged met; only
             for `binary` and `stepwise`.
+        contextual_calibration: ask each criterion once more about an empty response to the same prompt, and judge by
+            what the response changes: the log-odds of yes with it, less those without it (Zhao et al. 2021). The
+            responses of a group share this call. Needs `binary` or `stepwise`, one criterion per call without reasons
+            or thoughts, and a judge that returns probabilities. Defaults to true where the server's measurements say
+            that it helps this judge, and to false otherwise.
         on_decoy: what becomes of a suspicious response: `flag` leaves its verdicts as they are; `fail` makes all of the
             judge's verdicts on it fail as `decoy`, so that `on_failure` decides about its reward.
     """
@@ -89,6 +94,7 @@ class JudgingOptions(RequestModel):
     template: TemplateName | None = None
     steps: StepRule = "headings"
     defences: Annotated[tuple[Defence, ...], Field(max_length=3)] = DEFAULT_DEFENCES
+    contextual_calibration: Flag | None = None
     on_decoy: DecoyPolicy = "flag"
 
     @model_validator(mode="after")

@@ -401,7 +401,10 @@ class Verdict(AnswerModel):
         probability: the calibrated probability of yes, equal to `raw_probability` if the judge has no calibration. If
             present, `score` is 1 if and only if it is at least 0.5. Null if the engine returns no probabilities.
         raw_probability: the judge's probability of yes divided by that of yes and no together, before any output
-            constraint and before calibration. Null if the engine returns no probabilities.
+            constraint and before calibration. Null if the engine returns no probabilities. Under contextual
+            calibration, its log-odds are those of the judge's answer less those of `content_free_probability`.
+        content_free_probability: under contextual calibration, the judge's probability of yes about an empty response;
+            left out of the JSON otherwise.
         choice_mass: the share of the judge's total probability that fell on the allowed answers. Null if the engine
             returns no probabilities, or only those of the allowed answers among themselves.
         grade: the grade on the criterion's own scale: 0..scale (`graded`), 0..weight (`checklist`) or 1..10 (`likert`).
@@ -424,6 +427,7 @@ class Verdict(AnswerModel):
     score: float | None = None
     probability: float | None = None
     raw_probability: float | None = None
+    content_free_probability: float | None = Field(default=None, exclude_if=is_unset)
     choice_mass: float | None = None
     grade: float | None = None
     step: int | None = None
