@@ -14,7 +14,7 @@ import json
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -46,13 +46,15 @@ class Tracer:
 
     def __init__(self) -> None:
         self._ran: Path_ | None = None
+        self.first_calls: dict[tuple[str, str], None] = {}
         threading.setprofile(self._note)
         sys.setprofile(self._note)
 
     @contextmanager
     def tracing(self) -> Iterator[Path_]:
-        """Note what runs inside the block."""
+        """Note what runs inside the block; `first_calls` has each (module, function) in the order of its first call."""
         self._ran = ran = {}
+        self.first_calls = {}
         try:
             yield ran
         finally:
@@ -64,6 +66,7 @@ class Tracer:
         module = frame.f_globals.get("__name__", "")
         if module.partition(".")[0] in PACKAGES and frame.f_code.co_name != "<module>":
             self._ran.setdefault(module, {})[frame.f_code.co_qualname] = None
+            self.first_calls[module, frame.f_code.co_qualname] = None
 
 
 @asynccontextmanager
@@ -128,8 +131,8 @@ async def trace_service(tracer: Tracer) -> dict[str, Path_]:
     return found
 
 
-def trace_training(tracer: Tracer) -> dict[str, Path_]:
-    """Trace the second step of a run of each method, against a service in a process of its own."""
+def trace_training(tracer: Tracer, names: Sequence[str] = ()) -> dict[str, Path_]:
+    """Trace the second step of a run of these methods, or of all, against a service in a process of its own."""
     from tests.trainer_client.trl.training import RIGHT, SLIP, dataset, trainer
     from transformers import TrainerCallback
 
@@ -152,7 +155,7 @@ def trace_training(tracer: Tracer) -> dict[str, Path_]:
     found: dict[str, Path_] = {}
     factual = [{**criterion, "kind": "factual"} for criterion in CRITERIA if criterion["kind"] != "pitfall"]
     with running_service("scripted://hash") as (url, _), tempfile.TemporaryDirectory() as folder:
-        for method in METHODS:
+        for method in names or METHODS:
             ran: Path_ = {}
             criteria = CRITERIA if method in ("srar", "rar") else factual
             data = dataset(criteria, prompts=4, reference_answer=["14"] * 4)
