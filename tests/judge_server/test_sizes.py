@@ -22,7 +22,7 @@ from judge_server.judging.presentation import fit_grounding
 from judge_server.judging.tolerant_json import find_values
 from judge_server.prompts.fencing import neutralise
 from judge_server.verifiers.check import read_quantity, stated_value, texts_equal
-from judge_server.verifiers.worker import last_block
+from judge_server.verifiers.schemas import last_block
 from tests.judge_server.conftest import Serve
 from tests.judge_server.golden_files import written_api
 from tests.judge_server.support import request

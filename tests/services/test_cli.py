@@ -206,6 +206,13 @@ for path in sys.argv[1:]:
     assert [line.partition(":")[0] for line in loaded if set(line.partition(":")[2].split()) & HEAVY] == []
 
 
+@pytest.mark.processes
+def test_a_service_starts_without_the_libraries_that_only_some_checks_need() -> None:
+    code = "import sys, adjudge_services.cli.operating.serving, adjudge_services.worker; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert {"math_verify", "sympy", "jsonschema"} & set(loaded) == set()
+
+
 def test_commands_and_their_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     for typed, completed in (("ru", ["rubrics", "runs"]), ("rubrics lint --sim", ["--similarity-threshold"])):
         environment = {"_ADJUDGE_COMPLETE": "complete_bash", "COMP_WORDS": f"adjudge {typed}"}

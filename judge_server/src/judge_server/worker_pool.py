@@ -26,8 +26,8 @@ JOIN_TIMEOUT_S = 5.0
 
 PRELOADED_MODULES = (
     "__main__",
-    "judge_server.verifiers.worker",
-    "judge_server.verifiers.worker",
+    "judge_server.verifiers.formulas",
+    "judge_server.verifiers.schemas",
     "judge_server.verifiers.worker",
     "judge_server.api.http.requests",
 )

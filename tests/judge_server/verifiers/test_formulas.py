@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.verifiers.worker import decide, equal
+from judge_server.verifiers.formulas import equal
+from judge_server.verifiers.worker import decide
 from tests.hypothesis_examples import examples
 from tests.judge_server.verifiers.checks import answered, check
 

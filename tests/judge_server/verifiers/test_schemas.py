@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.verifiers.worker import decide, last_block
+from judge_server.verifiers.schemas import last_block
+from judge_server.verifiers.worker import decide
 from tests.judge_server.verifiers.checks import check
 
 PERSON = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
