@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import adjudge_services.process
-import judge_server.api.http.requests
+import judge_server.bodies
 import judge_server.scoring.judge
 import judge_server.scoring.planner
 import judge_server.time_sharing
@@ -55,7 +55,7 @@ def _without_size_checks() -> None:
 
 
 def _without_strict_json() -> None:
-    judge_server.api.http.requests.strict_json = json.loads  # type: ignore[attr-defined, assignment]
+    judge_server.bodies.strict_json = json.loads  # type: ignore[attr-defined, assignment]
 
 
 WITHOUT: dict[str, Callable[[], None]] = {

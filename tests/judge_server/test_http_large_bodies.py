@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server.api.http import requests
+from judge_server import bodies
 from judge_server.api.http import requests as request_reading
-from judge_server.api.http.requests import MessageType, assemble, parse_strict_json, read_in_worker, validated
+from judge_server.bodies import MessageType, assemble, parse_strict_json, read_in_worker, validated
 from judge_server.errors import Overloaded
 from tests.hypothesis_examples import examples
 from tests.judge_server.support import request
@@ -157,16 +157,16 @@ def test_a_message_arrives_from_a_worker_as_it_was_sent(groups: list[dict[str, A
 async def test_a_body_of_too_many_values_is_refused_before_they_are_made(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "strict_json", None)  # also in the workers, which are not asked here
+    monkeypatch.setattr(bodies, "strict_json", None)  # also in the workers, which are not asked here
     monkeypatch.setattr(request_reading, "WORKER_PARSE_MIN_BYTES", 2**30)
-    body = b'{"groups": [' + b"1.5," * (requests.MAX_VALUES + 1) + b"1.5]}"
+    body = b'{"groups": [' + b"1.5," * (bodies.MAX_VALUES + 1) + b"1.5]}"
     problem = await refused(http, body, 413)
     assert problem["type"] == "urn:adjudge:too-large"
     assert "more than 1,000,000 values" in problem["detail"]
 
 
 async def test_commas_within_texts_are_no_values(http: httpx2.AsyncClient) -> None:
-    commas = '\\\\", "' + "," * requests.MAX_VALUES
+    commas = '\\\\", "' + "," * bodies.MAX_VALUES
     assert len((await rewards(http, request(commas, commas))).groups) == 1
 
 

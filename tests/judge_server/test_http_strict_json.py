@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.api.http.requests import parse_strict_json
+from judge_server.bodies import parse_strict_json
 from judge_server.errors import InvalidRequest
 from tests.judge_server.support import CRITERIA, request
 from tests.judge_server.test_http_bad_input import checked_problem, fields, refused

@@ -20,6 +20,8 @@ RIGHT = answered("math", "0.5", expected="1/2")
 WRONG = answered("math", "0.6", expected="1/2")
 HANGS = answered("math", "9^{9^{9^{9}}}", expected="5")
 EXPLODES = check("regex", "a" * 60 + "!", pattern="(a+)+$")
+LONGER_THAN_A_FIRST_TRY_S = 3.0
+"""A worker that a test ends before this may not have begun its check, which would then run elsewhere."""
 OUTLIVES_ITS_PARENT = """
 import asyncio
 from tests.judge_server.verifiers.test_checker import Checker, HANGS, RIGHT
@@ -71,11 +73,11 @@ def used(worker: psutil.Process) -> float:
 
 
 async def until_busy() -> psutil.Process:
-    """The first worker seen to use the processor; wait for it only while a check hangs."""
+    """The first worker seen to use more than starting and a first try take; wait for it only while a check hangs."""
     before = {worker.pid: used(worker) for worker in workers()}
     while True:
         for worker in workers():
-            if used(worker) - before.setdefault(worker.pid, used(worker)) > 0.1:
+            if used(worker) - before.setdefault(worker.pid, used(worker)) > LONGER_THAN_A_FIRST_TRY_S:
                 return worker
         await asyncio.sleep(0.02)
 

@@ -1,176 +1,34 @@
 """Reading requests: bodies with limits, their validation off the event loop, cursors."""
 
 import asyncio
-import pickle
 import re
-import resource
-import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from functools import lru_cache
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Query, Request, Response
 from fastapi._compat import ModelField
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
 from judge_server.api.auth import RequiredScope, project_of
 from judge_server.api.http.responses import ClientDisconnected, run_while_connected
-from judge_server.errors import InvalidRequest, NotReady, Overloaded, TooLarge, UnsupportedMediaType, invalid_request
+from judge_server.bodies import (
+    MessageType,
+    ReadBody,
+    assemble,
+    init_worker,
+    parse_strict_json,
+    read_in_worker,
+    validated,
+)
+from judge_server.errors import NotReady, Overloaded, TooLarge, UnsupportedMediaType, invalid_request
 from judge_server.time_sharing import run_in_thread
 from judge_server.verifiers import Checker
 from judge_server.verifiers.checker import CheckOwner, CheckScheduler
 from judge_server.worker_pool import WorkerExited, WorkerPool
 from trainer_client.wire import Criterion, FieldError, RubricContent
-from trainer_client.wire.base import NotStrictJsonError, strict_json
 from trainer_client.wire.criteria import RegexVerification
-from trainer_client.wire.problems import field_errors
-
-MAX_VALUES = 1_000_000
-"""The maximum number of entries in all lists and objects of a body together."""
-
-_SCAN_BLOCK_BYTES = 2**20
-_ITEMS_PER_PIECE = 256
-"""Items of a list of plain values that are pickled together; a message in a list is a piece of its own."""
-
-
-class MessageType(NamedTuple):
-    """The type of a route's body: its annotation and, for a union, the field that tells its members apart."""
-
-    annotation: Any
-    discriminator: str | None = None
-
-
-class ReadBody(NamedTuple):
-    """What a worker returns: the message in pieces, or why the body is refused, as a class and its arguments."""
-
-    pieces: Sequence[bytes] = ()
-    refusal: tuple[type[InvalidRequest] | type[TooLarge], str, tuple[FieldError, ...]] | None = None
-
-
-def parse_strict_json(body: bytes) -> Any:
-    """Parse a body as strict JSON.
-
-    Raises:
-        InvalidRequest: the body is not JSON in UTF-8; the error says where, and names the field of an invalid number.
-        TooLarge: the body has more than `MAX_VALUES` values.
-    """
-    if len(body) > MAX_VALUES:
-        _refuse_many_values(body)
-    try:
-        return strict_json(body.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        message, field = f"not UTF-8 at byte {error.start}; encode the body as UTF-8", ""
-    except NotStrictJsonError as error:
-        message, field = str(error), error.field
-    raise invalid_request((FieldError(field=field, message=message),))
-
-
-def validated(value: Any, kind: MessageType) -> Any:
-    """Validate parsed JSON as a message; raises `InvalidRequest`, which names the fields."""
-    try:
-        return _adapter(kind).validate_python(value, from_attributes=True)
-    except ValidationError as error:
-        raise invalid_request(field_errors(error.errors(include_url=False), kind.annotation)) from None
-
-
-def read_in_worker(body: bytes, kind: MessageType) -> ReadBody:
-    """Parse and validate a body in a worker process."""
-    try:
-        return ReadBody(tuple(_pieces(validated(parse_strict_json(body), kind))))
-    except (InvalidRequest, TooLarge) as error:
-        return ReadBody(refusal=(type(error), error.detail, error.errors))
-    except RecursionError:
-        refused = invalid_request((FieldError(field="", message="this is nested too deeply; flatten it"),))
-        return ReadBody(refusal=(InvalidRequest, refused.detail, refused.errors))
-    except MemoryError:
-        return ReadBody(refusal=(TooLarge, "the body takes too much memory to read; send fewer groups at once", ()))
-
-
-def assemble(pieces: Sequence[bytes]) -> Any:
-    """Create the message of which a worker returned these pieces."""
-    kind, state, lists = pickle.loads(pieces[0])  # our own worker wrote it # noqa: S301 # nosec B301
-    at = 1
-    for name, (container, count) in lists.items():
-        items: list[Any] = []
-        for piece in pieces[at : at + count]:
-            items += pickle.loads(piece)  # our own worker wrote it # noqa: S301 # nosec B301
-        state["__dict__"][name] = container(items)
-        at += count
-    message = kind.__new__(kind)
-    message.__setstate__(state)
-    return message
-
-
-def init_worker(memory_mb: int) -> None:
-    """Set up a worker process: limit its memory, and let signals end it at once."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_mb * 2**20, memory_mb * 2**20))
-
-
-@lru_cache(maxsize=32)
-def _adapter(kind: MessageType) -> TypeAdapter[Any]:
-    if kind.discriminator is None:
-        return TypeAdapter(kind.annotation)
-    told_apart: Any = Annotated[kind.annotation, Field(discriminator=kind.discriminator)]
-    return TypeAdapter(told_apart)
-
-
-def _pieces(message: BaseModel) -> Iterator[bytes]:
-    """Pickle a message in pieces: first everything but the items of its lists, then those."""
-    state = message.__getstate__()
-    values = dict(state["__dict__"])
-    lists: dict[str, tuple[type, int]] = {}
-    items: list[bytes] = []
-    for name, value in values.items():
-        if isinstance(value, tuple | list) and len(value) > 1:
-            step = 1 if isinstance(value[0], BaseModel) else _ITEMS_PER_PIECE
-            own = [pickle.dumps(value[start : start + step], 5) for start in range(0, len(value), step)]
-            lists[name] = type(value), len(own)
-            items += own
-            values[name] = None
-    yield pickle.dumps((type(message), {**state, "__dict__": values}, lists), 5)
-    yield from items
-
-
-def _refuse_many_values(body: bytes) -> None:
-    """Raise `TooLarge` for a body with too many commas outside of strings.
-
-    All commas are counted first, which is fast; strings are skipped only if that count is too high.
-    """
-    if _count_commas(body, 0, len(body)) <= MAX_VALUES:
-        return
-    commas = at = 0
-    while at < len(body):
-        opening = body.find(b'"', at)
-        commas += _count_commas(body, at, len(body) if opening < 0 else opening)
-        if commas > MAX_VALUES:
-            raise TooLarge(
-                f"the body has more than {MAX_VALUES:,} values (strings, numbers, objects and so on); send fewer "
-                "groups at once"
-            )
-        at = len(body) if opening < 0 else _end_of_string(body, opening)
-
-
-def _count_commas(body: bytes, start: int, end: int) -> int:
-    return sum(body.count(b",", at, min(at + _SCAN_BLOCK_BYTES, end)) for at in range(start, end, _SCAN_BLOCK_BYTES))
-
-
-def _end_of_string(body: bytes, opening: int) -> int:
-    """The index behind the closing quote of the string that opens at `opening`."""
-    closing = opening
-    while (closing := body.find(b'"', closing + 1)) >= 0:
-        backslashes = closing
-        while body[backslashes - 1] == 0x5C:
-            backslashes -= 1
-        if (closing - backslashes) % 2 == 0:
-            return closing + 1
-    return len(body)
-
 
 T = TypeVar("T")
 
