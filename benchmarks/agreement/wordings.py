@@ -61,7 +61,9 @@ class Wording:
         sources = [("Source", item.grounding), ("Reference answer", item.reference_answer)]
         parts = [*response, *task, *sources] if self.response_first else [*task, *sources, *response]
         shown = [
-            f"{heading}:\n{FENCE(text) if self.fenced else text}\n\n" for heading, text in parts if text is not None
+            f"{heading}:\n{FENCE(text)}\n" if self.fenced else f"{heading}:\n{text}\n\n"
+            for heading, text in parts
+            if text is not None
         ]
         lead = self.pitfall if item.kind == "pitfall" else ""
         text = f"{self.criterion}: {lead}{item.criterion}\n\n{self.question}"
@@ -71,6 +73,7 @@ class Wording:
 _PLAIN = Wording("You are a strict grader. Answer yes or no.", fenced=False)
 _FENCED = replace(_PLAIN, fenced=True)
 _MARKED = replace(_FENCED, system=f"You are a strict grader. {_MARKER_SENTENCE} Answer yes or no.")
+_CLAIM = replace(_MARKED, criterion="Claim about the response", question="Is the claim right? Answer yes or no.")
 _TRUE = replace(
     _MARKED,
     system=f"You are a strict grader. {_MARKER_SENTENCE} Answer true or false.",
@@ -91,26 +94,22 @@ STEPS: Mapping[str, Wording] = {
     "plain": _PLAIN,
     "+ fences": _FENCED,
     "+ marker sentence": _MARKED,
-    "+ true or false": _TRUE,
-    "+ pitfalls as the reason of a wrong response": _WRONG,
+    "+ a claim": _CLAIM,
 }
-"""From the plain prompt to the shipped templates, one step at a time."""
+"""From the plain prompt to the shipped templates, one step at a time. The last asks what the service asks."""
 
 _BARE = replace(_MARKED, system=f"You are a strict grader. {_MARKER_SENTENCE}")
 
 VARIANTS: Mapping[str, Wording] = {
+    "marker sentence, true or false": _TRUE,
+    "templates of 0.2.0": _WRONG,
     "marker sentence, when in doubt no": _DOUBT,
     "marker sentence, response first": replace(_MARKED, response_first=True),
     "templates of version 1": _VERSION_1,
     "bare system": _BARE,
     "bare system, true or false": replace(_BARE, question="Is it met? Answer true or false.", options=_TRUE_FALSE),
     "bare system, met or unmet": replace(_BARE, question="Is it met or unmet? One word.", options=_MET_UNMET),
-    "bare system, a claim": replace(
-        _BARE,
-        criterion="Claim about the response",
-        pitfall="It makes this mistake: ",
-        question="Is the claim right? Answer yes or no.",
-    ),
+    "bare system, a claim": replace(_CLAIM, system=_BARE.system),
     "bare system, question first": replace(
         _BARE,
         criterion="Is this true of the response",
@@ -135,7 +134,7 @@ AVERAGES: Mapping[str, tuple[str, ...]] = {
 """Several wordings asked about each item; their log-odds are averaged."""
 
 
-RELATIVE: tuple[str, ...] = ("plain", "+ true or false", "bare system", "bare system, a claim")
+RELATIVE: tuple[str, ...] = ("plain", "+ marker sentence", "+ a claim", "templates of 0.2.0")
 """Wordings that are asked about an empty response too, and then judge by the difference of the log-odds."""
 
 

@@ -1,10 +1,13 @@
 """Wordings of the judge's question: averages, maps fitted on other rows, and each item asked once in each."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from benchmarks.agreement import store as stores
+from benchmarks.agreement.contenders import AdjudgeContender
+from benchmarks.agreement.store import ReplyStore, StoredEngine
 from benchmarks.agreement.wordings import (
     AVERAGES,
     STEPS,
@@ -43,3 +46,15 @@ async def test_every_wording_asks_about_every_item_once(tmp_path: Path, monkeypa
     assert {len(own) for own in verdicts.values()} == {6}
     rows = table_rows(items, verdicts | {name: averaged([verdicts[p] for p in ps]) for name, ps in AVERAGES.items()})
     assert [row["wording"] for row in rows] == [*STEPS, *VARIANTS, *AVERAGES]
+
+
+async def test_the_last_step_asks_what_the_service_asks(tmp_path: Path) -> None:
+    shipped = AdjudgeContender(StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine()), contextual=False)
+    await shipped.start()
+    last = list(STEPS.values())[-1]
+    for kind in ("point", "pitfall"):
+        one = replace(item(1, label=True, kind=kind), reference_answer="Reference 1.")
+        (asked,), worded = shipped.batches(one), last.batch(one)
+        assert (asked.system, asked.shared) == (worded.system, worded.shared)
+        assert asked.calls[0].question.rstrip() == worded.calls[0].question
+    await shipped.close()

@@ -53,6 +53,11 @@ def criteria(*descriptions: str) -> list[Criterion]:
     return [Criterion(id=f"c{i}", description=text) for i, text in enumerate(descriptions)]
 
 
+def description_in(question: str) -> str:
+    """The criterion's text in a question of the default templates."""
+    return question.partition("\n")[0].partition(": ")[2]
+
+
 def prepared(protocol: JudgingProtocol = "binary", fingerprint: str = "sha256:f", **config: Any) -> PreparedConfig:
     """A judge's templates under a fingerprint, for a way of asking."""
     made = JudgingConfig(protocol, **({"per_call": "all"} if protocol == "checklist" else {}) | config)

@@ -134,9 +134,9 @@ async def test_from_the_list_one_comes_to_the_reason_of_a_reward(recorded: httpx
 
 
 async def test_a_group_shows_verdicts_and_rewards_as_they_were_answered(recorded: httpx2.AsyncClient) -> None:
-    answer = await judged(recorded, steps=1)
+    answer = await judged(recorded, steps=2)
     listed = await page(recorded, "responses", run="r")
-    text = checked(await recorded.get(links(listed, "group")[0].partition("#")[0]))
+    text = checked(await recorded.get(links(listed, "group")[-1].partition("#")[0]))
     responses = answer["groups"][0]["responses"]
     matrix = text[text.index("<tbody>") : text.index("</tbody>")]
     failed = sum(verdict["status"] == "failed" for each in responses for verdict in each["verdicts"])

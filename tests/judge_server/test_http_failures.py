@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA, STEPPED, GatedEngine, RecordingScript, advance_time, request
@@ -23,11 +23,11 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failing(*about: str, kind: str = "engine", detail: str = "the script says so") -> ScriptedEngine:
-    """An engine that fails every question that holds one of these texts."""
+    """An engine that fails every question that holds one of these texts, and says yes to all others."""
 
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
         fails = any(text in call.question for text in about)
-        return CallFailure(kind, detail) if fails else by_hash(batch, call)  # type: ignore[arg-type]
+        return CallFailure(kind, detail) if fails else always(True)(batch, call)  # type: ignore[arg-type]
 
     return ScriptedEngine(script)
 

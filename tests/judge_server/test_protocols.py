@@ -170,7 +170,7 @@ def test_reasons_are_asked_for_before_the_verdict() -> None:
     assert plain.reasoning is None
     assert reasoned.reasoning is not None
     assert "why or why not" in reasoned.question
-    assert "true or false" in reasoned.reasoning.ask
+    assert "yes or no" in reasoned.reasoning.ask
 
 
 def graded(scale: int) -> Any:

@@ -24,6 +24,7 @@ from tests.judge_server.support import (
     advance_time,
     criteria,
     deadline_after,
+    description_in,
     judge,
     plans,
 )
@@ -192,7 +193,7 @@ async def test_calls_that_nobody_waits_for_any_more_leave_the_queue_though_other
     await asyncio.gather(leaving, return_exceptions=True)
     engine.release(3)
     await asyncio.gather(blocking, staying)
-    assert [question.split()[1] for question in engine.began[2:]] == ["Beta."]
+    assert [description_in(question) for question in engine.began[2:]] == ["Beta."]
     engine.release(2)
     rest = await made.outcomes(plans(made, "Yes.", of=ABC), deadline)
     assert (len(rest.cached), rest.calls) == (1, 2)

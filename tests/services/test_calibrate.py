@@ -55,7 +55,7 @@ def label(tmp_path: Path, met: Callable[[float, int, int], bool]) -> str:
 @pytest.fixture
 def labelled(tmp_path: Path) -> str:
     """Labels of a judge that is too sure: the true log-odds are 0.3 of its own."""
-    return label(tmp_path, lambda p, place, n: (place * 6 + n) * 0.618034 % 1 < 1 / (1 + ((1 - p) / p) ** 0.3))
+    return label(tmp_path, lambda p, place, n: (place * 6 + n) * 0.618034 % 1 < p**0.3 / (p**0.3 + (1 - p) ** 0.3))
 
 
 def verdicts_of(tmp_path: Path, engine: str = "scripted://hash") -> Result:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("migrated")
 RUN = CliRunner()
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(3)]
 EXACT = {"id": "digits", "description": "Has 4.", "verification": {"method": "regex", "pattern": "4"}}
-LABELLED, GROUPS, RESPONSES = 80, 25, 4
+LABELLED, GROUPS, RESPONSES = 160, 25, 4
 
 
 def run(*arguments: str) -> Result:
@@ -114,7 +114,8 @@ def evaluated(file: Path, labelled: str, engine: str = "scripted://hash", *argum
 def test_rates_are_corrected_by_the_calibration_that_the_run_was_judged_with(
     labelled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run("calibrate", "scripted://hash", labelled, "--name", "team").exit_code == 0
+    fitted = run("calibrate", "scripted://hash", labelled, "--name", "team")
+    assert fitted.exit_code == 0, fitted.output
     judge("plain")
     monkeypatch.setenv("ADJUDGE_CALIBRATIONS", "team")
     judge("calibrated", criteria=[*CRITERIA, EXACT])

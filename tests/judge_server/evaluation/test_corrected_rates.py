@@ -40,7 +40,7 @@ def test_the_true_rate_is_found_if_the_judge_errs_as_measured(
     assert found.value == pytest.approx(true, abs=1e-9)
 
 
-@given(RATES, SIZES, RATES, RATES, SIZES, SIZES)
+@given(RATES, SIZES, st.floats(0.5, 1), st.floats(0.5, 1), st.integers(20, 5000), st.integers(20, 5000))
 def test_an_interval_contains_its_estimate_and_lies_between_0_and_1(
     observed: float, verdicts: int, sensitivity: float, specificity: float, labels: int, unmet: int
 ) -> None:

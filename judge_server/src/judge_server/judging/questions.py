@@ -170,7 +170,7 @@ def option(label: str, synonym: str = "") -> Option:
 
 
 YES_NO = (option("yes", "true"), option("no", "false"))
-"""The default templates ask for true or false; a template set may ask for yes or no, or declare other words."""
+"""The default templates ask for yes or no; a template set may ask for true or false, or declare other words."""
 
 TYPED_YES_NO = (
     replace(YES_NO[0], description="It is true of the response."),

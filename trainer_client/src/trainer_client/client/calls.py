@@ -186,6 +186,7 @@ class JudgingKeywords(ComparisonKeywords, total=False):
     temperature: float | None
     truncate: bool
     steps: StepRule
+    contextual_calibration: bool | None
     defences: Sequence[Defence]
     on_decoy: DecoyPolicy
     uncertain_band: tuple[float, float] | None

@@ -93,6 +93,8 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
             truncate: judge a response that is too long for the judge without its middle, instead of failing it.
             grounding_characters: the maximum length of the grounding shown to the judge; it is cut at a sentence.
             template: the name of one of the service's sets of prompt templates.
+            contextual_calibration: judge relative to the judge's answer about an empty response; by default where the
+                judge has a calibration that was fitted so.
             defences: what protects the judge from deceitful responses; by default `normalise` and `no_content`.
             on_decoy: `fail` has a response that meets its decoy criterion fail; by default it is only flagged.
             allow_retired: accept retired rubrics.
