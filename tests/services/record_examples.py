@@ -23,7 +23,7 @@ from tests.services.processes import listening
 from trainer_client import Client
 from trainer_client.wire.ledger_rows import UseFilter, VerdictKey
 
-EXAMPLES = Path(str(app.__file__)).with_name("examples.json")
+EXAMPLES = Path(str(app.__file__)).with_name("http") / "examples.json"
 ENGINE = "llamacpp://qwen2.5-coder-0.5b"
 
 PRIMES = {
