@@ -9,12 +9,12 @@ import os
 import sys
 import tempfile
 import time
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from judge_server.api import app
 from judge_server.api.compat import openrlhf, roll, slime
 from judge_server.api.scoring import COMPARISONS_EXAMPLE, REWARDS_EXAMPLE, VERDICTS_EXAMPLE
 from judge_server.auth.keys import make_key
@@ -23,7 +23,7 @@ from tests.services.processes import listening
 from trainer_client import Client
 from trainer_client.wire.ledger_rows import UseFilter, VerdictKey
 
-EXAMPLES = Path(str(app.__file__)).with_name("http") / "examples.json"
+EXAMPLES = Path(str(files("judge_server.api.http"))) / "examples.json"
 ENGINE = "llamacpp://qwen2.5-coder-0.5b"
 
 PRIMES = {

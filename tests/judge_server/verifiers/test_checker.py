@@ -72,6 +72,15 @@ def used(worker: psutil.Process) -> float:
     return 0.0
 
 
+async def until_ended(process: psutil.Process) -> None:
+    """Wait for the end of a process that was killed, whether or not its parent has noticed."""
+    with suppress(psutil.NoSuchProcess):
+        while True:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return
+            await asyncio.sleep(0.01)
+
+
 async def until_busy() -> psutil.Process:
     """The first worker seen to use more than starting and a first try take; wait for it only while a check hangs."""
     before = {worker.pid: used(worker) for worker in workers()}
@@ -195,8 +204,11 @@ async def test_idle_processes_that_die_are_replaced(checker: Checker) -> None:
 @pytest.mark.slow
 async def test_the_process_they_are_forked_from_may_die_too(checker: Checker) -> None:
     await checker.run(RIGHT, soon())
-    for each in [*workers(), workers()[0].parent()]:
+    killed = [*workers(), workers()[0].parent()]
+    for each in killed:
         each.kill()
+    for each in killed:  # a busy machine takes a while
+        await until_ended(each)
     assert await checker.run(WRONG, soon()) == NO
 
 

@@ -108,13 +108,14 @@ def _step(check: Check, at: int | None) -> int | None:
 
 def _by_calls(check: Check, wanted: ToolCallVerification) -> JudgeResult | CallFailure:
     """Count the calls that match; the verdict belongs to the turn of the first, if a call satisfies it."""
-    from judge_server.verifiers import schemas
+    counted = [use for use in check.uses if wanted.name in (None, use.name)]
+    if wanted.arguments is not None:
+        from judge_server.verifiers import schemas
 
-    named, schema = [use for use in check.uses if wanted.name in (None, use.name)], wanted.arguments
-    try:
-        counted = [use for use in named if schema is None or schemas.arguments_satisfy(use.arguments, schema)]
-    except schemas.UnusableSchema as error:
-        return CallFailure("parse", str(error))
+        try:
+            counted = [use for use in counted if schemas.arguments_satisfy(use.arguments, wanted.arguments)]
+        except schemas.UnusableSchema as error:
+            return CallFailure("parse", str(error))
     result = SATISFIED if _is_within(len(counted), wanted) else NOT_SATISFIED
     if not check.names_step:
         return result
