@@ -47,7 +47,8 @@ _YES_NO = ["yes", "no"]
 def by_hash(batch: Batch, call: Call) -> Reply:
     """Answer from a hash of the prompt: the same prompt always gets the same verdict, and half of them are yes.
 
-    Sampled text also depends on the seed. An option's mass does not depend on the other options.
+    Sampled text also depends on the seed. An option's mass does not depend on the other options. Any two options have
+    more mass together than a reading of them needs, so a prompt with a random fence is never refused by chance.
     """
     asked = call.question
     seed = f"\0{call.sample.seed}" if call.sample is not None and call.sample.temperature else ""
@@ -70,7 +71,7 @@ def _mass(batch: Batch, asked: str, label: str) -> float:
     if label in _YES_NO:
         yes = fraction(batch, asked)
         return (yes if label == "yes" else 1 - yes) * 0.9
-    return fraction(batch, f"{asked}\0{label}") / _WIDEST_SCALE
+    return (1 + 3 * fraction(batch, f"{asked}\0{label}")) / 4 / _WIDEST_SCALE
 
 
 def always(satisfied: bool) -> Script:
