@@ -6,6 +6,9 @@ reads its stored replies and does not load a model. Two numbers and a weight are
     logit(p) = slope * (logit(p of yes) - weight * logit(p of yes about an empty response)) + intercept
 
 The weight is kept between 0 and 1. Every task counts the same, however many items it has.
+
+`--models NAME=URL` names the same weights twice, as llama.cpp and as another engine loads them. The maps then hold for
+both, and are fitted on the replies of whichever has judged more items.
 """
 
 import argparse
@@ -103,11 +106,13 @@ def digest_of(items: Sequence[Item]) -> str:
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def entry(weights: str, protocol: Calibrated, name: str, items: Sequence[Item], fitted: FittedMap) -> dict[str, Any]:
-    """Build an entry of `calibrations.json`."""
+def entry(
+    weights: Sequence[str], protocol: Calibrated, name: str, items: Sequence[Item], fitted: FittedMap
+) -> dict[str, Any]:
+    """Build an entry of `calibrations.json`; `weights` are the digests of the same weights in several formats."""
     templates = PromptTemplates(PromptForm(protocol), Fence(b"any secret of 16 bytes or more"))
     return {
-        "weights": [weights],
+        "weights": list(weights),
         "protocol": protocol,
         "templates": templates.digest,
         "content_free_weight": fitted.weight or None,
@@ -124,28 +129,36 @@ def main() -> None:
     """Fit and print each model's maps; write the file with `--write`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the data sets")
-    parser.add_argument("--models", nargs="+", default=["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        metavar="NAME[=URL]",
+        default=["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"],
+        help="models; with a URL, also the engine that runs the same weights in another format",
+    )
     parser.add_argument("--size", type=int, default=150, help="maximum items per task")
     parser.add_argument("--longest", type=int, default=6000, help="maximum characters of an item's texts")
-    parser.add_argument("--name", default="2026-11-v3", help="the version of the maps")
+    parser.add_argument("--name", default="2026-11-v4", help="the version of the maps")
     parser.add_argument("--write", action="store_true", help=f"replace the maps in {MAPS}")
     given = parser.parse_args()
     tasks = load_items(given.data, "fit", tasks_of("fit"), given.size, given.longest)
     items = [item for found in tasks.values() for item in found]
     kept = json.loads(MAPS.read_text(encoding="utf-8"))
     maps = []
-    for model in given.models:
-        latest = ReplyStore.of_model(model).latest
+    for models in given.models:
+        latest = {model: ReplyStore.of_model(model).latest for model in models.split("=", 1)}
+        weights = [reply.weights for reply in latest.values() if reply is not None]
         for protocol, contender in CONTENDER_OF.items():
-            verdicts = {} if latest is None else load_verdicts(items, contender, model)
+            found = [load_verdicts(items, contender, model) for model, reply in latest.items() if reply is not None]
+            verdicts = max(found, key=len, default={})
             judged = [item for item in items if item.key in verdicts]
-            if latest is None or not judged:
+            if not judged:
                 parser.error(
-                    f"there are no stored {protocol} replies of {model}; run python -m benchmarks.agreement "
+                    f"there are no stored {protocol} replies of {models}; run python -m benchmarks.agreement "
                     f"{given.data} --half fit --contenders {contender} first"
                 )
-            maps.append(entry(latest.weights, protocol, given.name, judged, fit_map(judged, verdicts)))
-            print(model, protocol, json.dumps(maps[-1]))
+            maps.append(entry(weights, protocol, given.name, judged, fit_map(judged, verdicts)))
+            print(models, protocol, json.dumps(maps[-1]))
     if given.write:
         MAPS.write_text(json.dumps({**kept, "maps": maps}, indent=2) + "\n", encoding="utf-8")
         builtin_calibrations.cache_clear()

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from judge_server.engines import engine_from_url
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.errors import EngineStartError
 from judge_server.judging.fingerprint import CallDigests
@@ -125,7 +126,10 @@ def _read(file: Path) -> Iterator[StoredReply]:
 
 
 def slug(model: str) -> str:
-    """Convert a model's reference to a file name."""
+    """Convert a model's reference to a file name: of an engine's URL, the scheme and the model's own name."""
+    scheme, separator, rest = model.partition("://")
+    if separator and scheme != "hf":
+        model = f"{scheme} {rest.partition('?')[0].rstrip('/').rpartition('/')[2]}"
     return re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.")
 
 
@@ -240,7 +244,12 @@ def _only(batch: Batch) -> Call:
 
 
 def engine_of(model: str) -> Engine:
-    """Create the engine of a model: a catalogue name, an `hf://` address or a path."""
+    """Create the engine of a model: llama.cpp for a catalogue name, an `hf://` address or a path; else an engine's URL.
+
+    vLLM reads prompts several times as fast as llama.cpp on a CPU with AMX: `vllm:///FOLDER?context=8192`.
+    """
+    if "://" in model and not model.startswith("hf://"):
+        return engine_from_url(model)
     return LlamaCppEngine(model)
 
 

@@ -20,7 +20,7 @@ from benchmarks.agreement.items import TASKS, Item, balanced, load_items
 from benchmarks.agreement.metrics import FIGURES, measure
 from benchmarks.agreement.protocols import PROTOCOLS, ProtocolVerdict, ask_protocols
 from benchmarks.agreement.protocols import table_rows as protocol_rows
-from benchmarks.agreement.store import ReplyStore, StoredEngine, StoredReply
+from benchmarks.agreement.store import ReplyStore, StoredEngine, StoredReply, slug
 from benchmarks.agreement.tables import detail, table_rows
 from benchmarks.agreement.validity import WORDINGS, ask_lines, load_lines
 from benchmarks.agreement.validity import table_rows as validity_rows
@@ -421,6 +421,12 @@ async def test_an_unknown_contender_is_refused_with_those_there_are(tmp_path: Pa
             pass
 
 
+def test_a_model_may_be_named_by_an_engines_url() -> None:
+    assert slug("vllm:///models/judge-1b/?context=8192") == "vllm-judge-1b"
+    assert slug("hf://owner/repo/file.gguf") == "hf-owner-repo-file.gguf"
+    assert isinstance(stores.engine_of("scripted://hash"), ScriptedEngine)
+
+
 def test_verdicts_are_read_from_the_store_without_a_model(tmp_path: Path) -> None:
     items = [item(n, n % 2 == 0) for n in range(3)]
 
@@ -562,9 +568,10 @@ def test_the_weight_of_an_empty_response_is_fitted_where_it_was_asked() -> None:
 
 def test_an_entry_says_for_which_judging_its_map_is() -> None:
     items, _ = judged([0.6, 0.4], [None, None])
-    contextual = FittedCalibration.model_validate(entry("w", "binary", "v", items, FittedMap(0.8, -0.4, 0.6)))
+    contextual = FittedCalibration.model_validate(entry(["w", "x"], "binary", "v", items, FittedMap(0.8, -0.4, 0.6)))
+    assert contextual.weights == ("w", "x")
     assert (contextual.content_free_weight, contextual.calibration.default) == (0.6, ProbabilityMap(0.8, -0.4))
-    assert not FittedCalibration.model_validate(entry("w", "binary", "v", items, FittedMap(0.8, 0.0, 0.0))).contextual
+    assert not FittedCalibration.model_validate(entry(["w"], "binary", "v", items, FittedMap(0.8, 0.0, 0.0))).contextual
 
 
 def test_labels_that_fall_with_the_probability_have_no_map() -> None:
