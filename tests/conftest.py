@@ -1,4 +1,4 @@
-"""What every test may use: a real PostgreSQL and a real Redis. No test depends on how fast the machine is."""
+"""Setup for all tests: a real PostgreSQL and a real Redis, and Hypothesis profiles that ignore the machine's speed."""
 
 import gc
 import os
@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads spin while they wait, and tests share the cores
-os.environ["COLUMNS"] = "140"  # of tables; pytest-xdist says 80, which breaks names in them
+os.environ["COLUMNS"] = "140"  # table width; pytest-xdist sets 80, which breaks names in tables
 
-# To make a client is to read the certificates of all authorities, 20 ms of work: once is enough for this process.
+# Creating a client reads all CA certificates, which takes 20 ms: do it once per process.
 httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)
 
 pytest_plugins = [
@@ -24,7 +24,7 @@ pytest_plugins = [
     "tests.fixtures.shared_service",
 ]
 
-# How long examples take says nothing of the code.
+# How long examples take says nothing about the code.
 settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
 settings.register_profile("adjudge", settings.get_profile("thorough"), max_examples=50)
 settings.register_profile("quick", settings.get_profile("thorough"), max_examples=20)
@@ -32,7 +32,7 @@ settings.load_profile("adjudge")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import modules whose mark is left out as a whole: torch and TRL alone take seconds."""
+    """Do not import modules whose mark is deselected: torch and TRL alone take seconds."""
     if collection_path.suffix != ".py":
         return None
     left_out = [marker for marker in ("trl", "slow") if f"not {marker}" in config.option.markexpr]
@@ -42,9 +42,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Modules and tests stay to the end: the collector of garbage need not look through them, neither now nor later.
+    """Keep collected modules and tests out of garbage collection: they live until the end of the session.
 
-    It looks through what tests make less often, too, which saves a tenth of their time.
+    A higher threshold also makes the collector run less often, which saves a tenth of the tests' time.
     """
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""How many examples a property tries that says a number of its own: that many, and fewer under the profile `quick`."""
+"""The number of examples for properties that set their own: fewer under the profile `quick`."""
 
 from hypothesis import settings
 
@@ -6,5 +6,5 @@ _WITHOUT_A_PROFILE = 100
 
 
 def examples(number: int) -> int:
-    """So many in make test; in make check a part of them, as it tries a part of every other property's."""
+    """Scale a number of examples by the active profile: all in make test, a part of them in make check."""
     return max(1, number * settings.default.max_examples // _WITHOUT_A_PROFILE)

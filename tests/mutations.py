@@ -1,10 +1,9 @@
-"""Mutation testing: change the sources at random places, and count the changes that some test notices.
+"""Mutation testing: change the sources at random places, and count the changes that a test detects.
 
 `make mutations` first runs the tests once to learn which of them reach which line (`.cache/mutations/coverage`), unless
 that is known. It then makes mutations in a clone of the last commit, one at a time, and runs the tests that reach the
-line. A mutation is killed if a test fails or a run takes too long, and has survived otherwise. Mutations that no test
-could notice, such as a changed log message, are among the survivors: compare two runs with the same seed rather than
-aim at 100 %.
+line. A mutation is killed if a test fails or a run times out; otherwise it survives. Mutations that no test can detect,
+such as a changed log message, are among the survivors: compare two runs with the same seed rather than aim at 100 %.
 """
 
 import argparse
@@ -35,19 +34,19 @@ SOURCES = ("trainer_client/src", "rubric_store/src", "judge_server/src", "servic
 KEPT = ROOT / ".cache" / "mutations"
 EXPRESSION = "not model and not vllm and not install and not slow and not faults and not processes"
 LIMIT_S = 300.0
-"""How long the tests of one mutation may take; a loaded machine needs several times their usual time."""
+"""Time limit for the tests of one mutation; a loaded machine needs several times their usual time."""
 CPU_LIMIT_S = 60
-"""The processor time of the same, which a loop without an end reaches sooner."""
+"""Limit of processor time for the same tests; an endless loop reaches it sooner."""
 _PRELOADED = (
     "alembic", "celery", "fastapi", "httpx2", "hypothesis", "numpy", "opentelemetry.sdk.trace", "psycopg", "pydantic",
     "pytest_asyncio", "redis", "sqlalchemy.ext.asyncio", "typer.testing", "uvicorn", "torch", "transformers",
 )  # fmt: skip
-"""What most tests import takes seconds, so it is imported once, before the process is forked for each mutation."""
+"""Slow imports that most tests need: done once, before the process is forked for each mutation."""
 
 
 @dataclass(frozen=True, order=True)
 class Mutation:
-    """The text between two offsets of a file is replaced by another."""
+    """A replacement of the text between two offsets of a file."""
 
     path: str
     line: int
@@ -61,7 +60,7 @@ class Mutation:
         return source[: self.start] + self.replacement.encode() + source[self.end :]
 
     def describe(self) -> str:
-        """Return where it is, and the line before and after."""
+        """Return the location, and the line before and after."""
         source = (ROOT / self.path).read_bytes()
         before = source[: self.start].rpartition(b"\n")[2]
         after = source[self.end :].partition(b"\n")[0]
@@ -130,7 +129,7 @@ def find_mutations(path: str, source: bytes) -> Iterator[Mutation]:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run, without annotations and f-strings, in the order of the text."""
+    """Yield the nodes that are executed, without annotations and f-strings, in source order."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list") or isinstance(node, ast.JoinedStr):
             continue
@@ -142,13 +141,13 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 @dataclass(frozen=True)
 class Reached:
-    """Which tests reach which lines, and how long each takes."""
+    """Which tests reach which lines, and the duration of each test."""
 
     tests: dict[str, dict[int, list[str]]]
     seconds: dict[str, float]
 
     def select(self, path: str, line: int, budget_s: float) -> list[str]:
-        """Return tests that reach a line, the quickest of each file in turn, until the budget is spent."""
+        """Return tests that reach a line, the fastest of each file in turn, until the budget is used up."""
         by_file: defaultdict[str, list[str]] = defaultdict(list)
         for test in sorted(self.tests[path].get(line, ()), key=lambda test: (self.seconds[test], test)):
             by_file[test.partition("::")[0]].append(test)
@@ -162,7 +161,7 @@ class Reached:
 
 
 def measure(kept: Path, workers: int, tests: list[str]) -> None:
-    """Run the tests once and keep what those that pass reach."""
+    """Run the tests once and record which lines the passing tests reach."""
     kept.mkdir(parents=True, exist_ok=True)
     settings = ("[run]", "relative_files = true", f"source = {','.join(SOURCES)}", f"data_file = {kept / 'coverage'}")
     (kept / "coveragerc").write_text("\n".join(settings))
@@ -182,14 +181,14 @@ _not_passed: set[str] = set()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up how long a test took; called where this module is a plugin."""
+    """Add up how long a test took; called if this module is a plugin."""
     _durations[report.nodeid] += report.duration
     if not report.passed:
         _not_passed.add(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the durations, in the process that starts the others."""
+    """Write the durations, in the main process only."""
     file = os.environ.get("ADJUDGE_MUTATION_DURATIONS")
     if file and not hasattr(session.config, "workerinput"):
         Path(file).write_text(json.dumps({test: s for test, s in _durations.items() if test not in _not_passed}))
@@ -230,7 +229,7 @@ _OUTCOMES = {
     -signal.SIGXCPU: "timeout",
     -signal.SIGKILL: "timeout",
 }
-"""By the status of the process that runs the tests; any other is an error of this program or of the tests' names."""
+"""Outcomes by exit status of the test process; any other status is an error of this program or of the test names."""
 
 
 class Clone:
@@ -242,7 +241,7 @@ class Clone:
         self._changes = 0
 
     def judge(self, mutation: Mutation, tests: list[str]) -> str:
-        """Return `killed`, `survived`, `timeout` (as good as killed) or `error`; `log` has what the tests said."""
+        """Return `killed`, `survived`, `timeout` (counts as killed) or `error`; `log` has the output of the tests."""
         file = self._folder / mutation.path
         source = file.read_bytes()
         self._write(file, mutation.apply(source))
@@ -252,7 +251,7 @@ class Clone:
             self._write(file, source)
 
     def _write(self, file: Path, source: bytes) -> None:
-        """A time of change of its own for each content: Python compares seconds and sizes to know old bytecode."""
+        """Write a file with a unique modification time: Python recognises stale bytecode by seconds and size only."""
         file.write_bytes(source)
         self._changes += 1
         os.utime(file, (time.time(), 1e9 + 10 * self._changes))
@@ -299,13 +298,13 @@ class Clone:
 
 
 def _kill_group(leader: int) -> None:
-    """End what the tests of a mutation left running."""
+    """Kill processes that a mutation's tests left running."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def main() -> None:
-    """Judge mutations and print how many were killed; see `--help`."""
+    """Test mutations and print how many were killed; see `--help`."""
     parser = argparse.ArgumentParser(description="Mutate the sources and count what the tests notice.")
     parser.add_argument("--number", type=int, default=200, help="how many mutations")
     parser.add_argument("--seed", type=int, default=0, help="another seed takes other mutations")

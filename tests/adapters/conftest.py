@@ -1,4 +1,4 @@
-"""A real service whose criteria are verified by programs, and an address at which nothing listens."""
+"""A real service with program-verified criteria, and an address without a server."""
 
 import pytest
 
@@ -9,7 +9,7 @@ SAYS_14 = {"id": "says-14", "description": "Says 14.", "verification": {"method"
 EXACT = {"id": "exact", "description": "Is 14.", "verification": {"method": "regex", "pattern": "14", "match": "full"}}
 RUBRIC = [SAYS_14, {**EXACT, "weight": 3}]
 REWARDS = {"14": 1.0, "It is 14": 0.25, "15": 0.0}
-"""The rewards of these responses under that rubric."""
+"""The expected rewards of these responses under that rubric."""
 RIGHT, WRONG = "\\boxed{14}", "\\boxed{15}"
 ANSWER = [{"id": "answer", "kind": "answer", "description": "Is right.", "verification": {"method": "exact"}}]
 
@@ -22,10 +22,10 @@ def url(shared_service: Service) -> str:
 
 @pytest.fixture
 def away() -> dict[str, object]:
-    """The arguments of an adapter whose service cannot be reached."""
+    """Adapter arguments for an unreachable service."""
     return {"client": f"http://127.0.0.1:{unused_port()}", "deadline_s": 0.3, "grace_s": 0.0}
 
 
 def missing(library: str) -> str:
-    """Why the tests of an adapter are skipped."""
+    """The reason for skipping an adapter's tests."""
     return f"{library} is not installed: run make test-adapters"

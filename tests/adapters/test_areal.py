@@ -1,4 +1,4 @@
-"""The reward function in AReaL's own wrapper, which calls it in a process pool."""
+"""The reward function in AReaL's wrapper, which calls it in a process pool."""
 
 import importlib.util
 import sys
@@ -16,7 +16,7 @@ IDS = ([1, 2], [3, 4])
 
 @pytest.fixture(scope="module")
 def reward_api():
-    """AReaL's `reward_api`, without the rest of the package, which needs a GPU's libraries."""
+    """AReaL's `reward_api`, without the rest of the package, which needs GPU libraries."""
     spec = importlib.util.find_spec("areal")
     if spec is None or spec.origin is None:
         pytest.skip(missing("areal"))
@@ -38,7 +38,7 @@ async def test_the_wrapper_gets_the_rewards_from_its_process_pool(reward_api, ur
 
 
 @pytest.mark.adapters
-async def test_a_row_brings_its_conversation_its_rubric_and_its_ground_truth(reward_api, url):
+async def test_a_row_provides_its_conversation_rubric_and_ground_truth(reward_api, url):
     function = RubricRewardFunction(url, columns={"ground_truth": "answer"})
     wrapped = reward_api.AsyncRewardWrapper(function, timeout_seconds=60, max_workers=1)
     row = {"messages": [{"role": "user", "content": "7 * 2?"}], "rubric": ANSWER, "answer": "14", "query_id": "q"}
@@ -46,7 +46,7 @@ async def test_a_row_brings_its_conversation_its_rubric_and_its_ground_truth(rew
 
 
 @pytest.mark.adapters
-async def test_what_could_not_be_judged_raises_out_of_the_wrapper_which_rejects_the_rollout(reward_api, away):
+async def test_a_failed_judgement_raises_out_of_the_wrapper_which_rejects_the_rollout(reward_api, away):
     function = RubricRewardFunction(rubric=RUBRIC, **away)
     wrapped = reward_api.AsyncRewardWrapper(function, timeout_seconds=60, max_workers=1, max_retries=1)
     with pytest.raises(NoReward, match="unreachable"):
@@ -55,7 +55,7 @@ async def test_what_could_not_be_judged_raises_out_of_the_wrapper_which_rejects_
 
 @pytest.mark.processes
 @pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n<|endoftext|>", "</s>"])
-def test_ends_of_turns_are_not_judged(url, end):
+def test_end_of_turn_tokens_are_not_judged(url, end):
     exact = [
         {"id": "e", "description": "Is 14.", "verification": {"method": "regex", "pattern": "14", "match": "full"}}
     ]

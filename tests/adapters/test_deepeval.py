@@ -1,4 +1,4 @@
-"""The metric in an evaluation of DeepEval's own."""
+"""The metric in DeepEval's own evaluation."""
 
 import os
 
@@ -47,14 +47,14 @@ def test_test_cases_are_scored_with_reasons(url, run_async):
     assert data[0].name == "Right"
 
 
-def test_metadata_brings_a_rubric_and_a_ground_truth(url):
+def test_metadata_provides_a_rubric_and_a_ground_truth(url):
     metadata = {"rubric": ANSWER, "ground_truth": "14"}
     metric = RubricMetric(url)
     assert metric.measure(LLMTestCase(input="7 * 2?", actual_output=RIGHT, metadata=metadata)) == 1.0
     assert metric.measure(LLMTestCase(input="7 * 2?", actual_output=WRONG, metadata=metadata)) == 0.0
 
 
-def test_a_test_case_that_could_not_be_judged_has_an_error_and_no_score(away):
+def test_a_test_case_whose_judging_failed_has_an_error_and_no_score(away):
     [data] = results(
         [LLMTestCase(input="?", actual_output="14")], RubricMetric(rubric=RUBRIC, **away), ignore_errors=True
     )
@@ -62,6 +62,6 @@ def test_a_test_case_that_could_not_be_judged_has_an_error_and_no_score(away):
     assert "no reward" in data.error
 
 
-def test_it_stops_the_evaluation_unless_errors_are_ignored(away):
+def test_a_failed_judgement_stops_the_evaluation_unless_errors_are_ignored(away):
     with pytest.raises(NoReward):
         results([LLMTestCase(input="?", actual_output="14")], RubricMetric(rubric=RUBRIC, **away))

@@ -1,4 +1,4 @@
-"""The scorer in an evaluation of inspect_ai's own, with its mock model."""
+"""The scorer in inspect_ai's own evaluation, with its mock model."""
 
 import math
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.adapters
 def evaluated(folder, scorer, samples, outputs, solve=None):
     said = [ModelOutput.from_content("m", text) for text in outputs]
     for output in said:
-        output.usage = ModelUsage()  # or tokens are counted with a vocabulary from the network
+        output.usage = ModelUsage()  # otherwise tokens are counted with a vocabulary from the network
     model = get_model("mockllm/model", custom_outputs=said)
     task = Task(dataset=samples, solver=solve or generate(), scorer=scorer)
     [log] = eval(task, model=model, log_dir=str(folder), display="none", max_samples=1, max_connections=1)
@@ -62,7 +62,7 @@ def test_tool_calls_and_their_results_are_shown_to_the_judge(tmp_path, url):
     assert log.samples[0].scores["adjudge_rubric"].value == 1.0
 
 
-def test_a_sample_that_could_not_be_judged_is_unscored_and_left_out_of_the_mean(tmp_path, away):
+def test_a_sample_whose_judging_failed_is_unscored_and_left_out_of_the_mean(tmp_path, away):
     log = evaluated(tmp_path, rubric_scorer(rubric=RUBRIC, **away), [Sample(input="7 * 2?", target="14")], ["14"])
     score = log.samples[0].scores["adjudge_rubric"]
     assert math.isnan(score.value)

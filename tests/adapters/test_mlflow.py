@@ -1,4 +1,4 @@
-"""The scorer in `mlflow.genai.evaluate`, with a tracking store of its own."""
+"""The scorer in `mlflow.genai.evaluate`, with a separate tracking store."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_rows_get_a_feedback_with_the_reward_and_its_reasons(url):
     assert metrics["right/mean"] == pytest.approx(sum(REWARDS.values()) / 3)
 
 
-def test_expectations_bring_a_rubric_and_a_ground_truth(url):
+def test_expectations_provide_a_rubric_and_a_ground_truth(url):
     expected = {"rubric": ANSWER, "ground_truth": "14"}
     feedback = [
         RubricFeedback(url)(inputs={"question": "7 * 2?"}, outputs=text, expectations=expected)
@@ -46,7 +46,7 @@ def test_expectations_bring_a_rubric_and_a_ground_truth(url):
     assert feedback[0].rationale == "answer: 1"
 
 
-def test_a_row_that_could_not_be_judged_has_an_error_and_no_value(away):
+def test_a_row_whose_judging_failed_has_an_error_and_no_value(away):
     feedback = RubricFeedback(rubric=RUBRIC, **away)(inputs={"question": "7 * 2?"}, outputs="14")
     assert feedback.value is None
     assert feedback.error.error_code == "NO_REWARD"

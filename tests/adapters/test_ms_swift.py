@@ -1,4 +1,4 @@
-"""The reward function in the function of Swift that computes its trainers' rewards."""
+"""The reward function, called by the Swift function that computes its trainers' rewards."""
 
 import math
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.adapters
 
 
 def rewards(orm, texts, **columns):
-    """What Swift makes of these completions; the class is made as its trainer makes it."""
+    """The rewards that Swift computes for these completions; the class is created as Swift's trainer does."""
     orms["rubric"] = orm
     function = orms["rubric"](args=SimpleNamespace(run_name="swift"))
     samples = [
@@ -40,16 +40,16 @@ def rewards(orm, texts, **columns):
     return found[:, 0].tolist(), type(function).__name__
 
 
-def test_swift_computes_the_rubrics_rewards(url):
+def test_swift_computes_the_rubric_rewards(url):
     assert rewards(rubric_orm(url, RUBRIC, name="Style"), list(REWARDS)) == (list(REWARDS.values()), "Style")
 
 
-def test_columns_of_the_dataset_bring_a_rubric_and_a_ground_truth(url):
+def test_columns_of_the_dataset_provide_a_rubric_and_a_ground_truth(url):
     columns = {"rubric": [ANSWER] * 2, "ground_truth": ["14"] * 2}
     assert rewards(rubric_orm(url), [RIGHT, WRONG], **columns)[0] == [1.0, 0.0]
 
 
-def test_what_could_not_be_judged_is_an_error_since_swift_would_count_0(away):
+def test_a_failed_judgement_is_an_error_since_swift_would_count_0(away):
     with pytest.raises(NoReward, match="unreachable"):
         rewards(rubric_orm(rubric=RUBRIC, **away), ["14"])
-    assert torch.tensor([[math.nan]]).nansum(dim=1).item() == 0.0  # as swift/rl_core/advantage.py sums
+    assert torch.tensor([[math.nan]]).nansum(dim=1).item() == 0.0  # the sum in swift/rl_core/advantage.py

@@ -1,6 +1,6 @@
-"""The verifier in the form in which open-instruct calls it, recorded from its `ground_truth_utils` of August 2026.
+"""The verifier as open-instruct calls it, recorded from its `ground_truth_utils` of August 2026.
 
-open-instruct is in no package registry, so its classes stand here as its trainers see them.
+open-instruct is in no package registry, so this module contains the part of its classes that its trainers use.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def adapter(monkeypatch):
 
 
 async def applied(name, responses, labels):
-    """The rewards that `apply_verifiable_reward` computes with the verifiers that `build_all_verifiers` finds."""
+    """The rewards of `apply_verifiable_reward` with the verifiers that `build_all_verifiers` finds."""
     found = [made(made.get_config_class().from_args(None, None)) for made in VerifierFunction.__subclasses__()]
     verifiers = {one.name.lower(): one for one in found}
     calls = [
@@ -65,18 +65,18 @@ async def applied(name, responses, labels):
     return [result.score for result in await asyncio.gather(*calls)]
 
 
-async def test_a_verifier_is_found_by_its_name_and_gives_the_rubrics_rewards(adapter, url):
+async def test_a_verifier_is_found_by_its_name_and_returns_the_rubric_rewards(adapter, url):
     adapter.rubric_verifier(url, RUBRIC, name="plain")
     assert await applied("plain", list(REWARDS), ["14"] * 3) == list(REWARDS.values())
 
 
-async def test_labels_bring_a_rubric_and_a_ground_truth(adapter, url):
+async def test_labels_provide_a_rubric_and_a_ground_truth(adapter, url):
     adapter.rubric_verifier(url, name="labelled")
     label = {"query": "7 * 2?", "rubric": ANSWER, "ground_truth": "14"}
     assert await applied("labelled", [RIGHT, WRONG], [json.dumps(label), label]) == [1.0, 0.0]
 
 
-async def test_rubrics_of_its_own_data_sets_are_read_with_their_weights(adapter, url):
+async def test_rubrics_of_open_instructs_data_sets_are_read_with_their_weights(adapter, url):
     seen = adapter._read_label(
         {"query": "q", "rubrics": [{"description": "A.", "weight": 2}, {"rubric_item": "B."}]}, None
     )
@@ -86,13 +86,13 @@ async def test_rubrics_of_its_own_data_sets_are_read_with_their_weights(adapter,
     )
 
 
-async def test_what_could_not_be_judged_is_an_error(adapter, away):
+async def test_a_failed_judgement_is_an_error(adapter, away):
     adapter.rubric_verifier(rubric=RUBRIC, name="away", **away)
     with pytest.raises(NoReward, match="unreachable"):
         await applied("away", ["14"], ["14"])
 
 
-def test_the_synchronous_call_gives_the_same(adapter, url):
+def test_the_synchronous_call_returns_the_same(adapter, url):
     made = adapter.rubric_verifier(url, RUBRIC, name="sync")
     result = made()([1], "It is 14", "14", "7 * 2?")
     assert (result.score, result.reasoning) == (0.25, "says-14: 1\nexact: 0")

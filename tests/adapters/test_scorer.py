@@ -1,4 +1,4 @@
-"""What all adapters share: the same rewards from an event loop, from threads and from forked processes."""
+"""The scorer that all adapters share: equal rewards from event loops, threads and forked processes."""
 
 import asyncio
 import concurrent.futures
@@ -28,7 +28,7 @@ async def test_responses_are_scored_in_order_with_their_verdicts(url):
     assert results[1].explanation == "says-14: 1\nexact: 0"
 
 
-def test_threads_and_event_loops_that_come_and_go_share_a_scorer(url):
+def test_threads_and_short_lived_event_loops_share_a_scorer(url):
     scorer = RubricScorer(url, RUBRIC)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         blocking = [one.reward for one in pool.map(lambda text: scorer.score_blocking("7 * 2?", text), TEXTS)]
@@ -41,12 +41,12 @@ def test_a_process_pool_scores_whatever_its_parent_did_before(url, start):
     scorer = RubricScorer(url, RUBRIC)
     assert scored_in_process(scorer) == 1.0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads is what is tested
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking a process with threads is the case under test
         with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context(start)) as pool:
             assert pool.submit(scored_in_process, scorer).result(60) == 1.0
 
 
-async def test_a_row_brings_its_own_rubric_and_columns(url):
+async def test_a_row_provides_its_own_rubric_and_columns(url):
     scorer = RubricScorer(url, RUBRIC, columns={"ground_truth": "answer"})
     row = {"answer": 14.0, "rubric": ANSWER}
     assert [(await scorer.score_one("7 * 2?", text, row)).reward for text in (RIGHT, WRONG)] == [1.0, 0.0]
@@ -58,7 +58,7 @@ async def test_a_column_that_looks_like_a_judged_one_is_reported(url):
         await scorer.score_one("7 * 2?", "14", {"answer": "14"})
 
 
-async def test_a_service_that_is_away_gives_no_reward_and_says_so(away):
+async def test_an_unreachable_service_gives_no_reward_and_a_clear_error(away):
     scorer = RubricScorer(rubric=RUBRIC, **away)
     scored = await scorer.score_one("7 * 2?", "14")
     assert (scored.reward, scored.failures) == (None, ("unreachable",))
@@ -66,7 +66,7 @@ async def test_a_service_that_is_away_gives_no_reward_and_says_so(away):
         scorer.require(scored)
 
 
-async def test_a_mistake_of_the_users_is_an_error(url):
+async def test_a_user_error_is_raised(url):
     with pytest.raises(UnknownRubric):
         await RubricScorer(url, "none/such").score_one("7 * 2?", "14")
     with pytest.raises(InvalidRequest, match="has no rubric"):

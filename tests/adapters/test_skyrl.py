@@ -1,4 +1,4 @@
-"""The environment as SkyRL's generator makes it, steps it and reads it."""
+"""The environment, created, stepped and read as by SkyRL's generator."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def registered():
 
 
 def episode(config, said, **row):
-    """What `skyrl_gym_generator.agent_loop` does with an environment."""
+    """Run an environment like `skyrl_gym_generator.agent_loop`."""
     extras = {"data_source": "made up", "max_turns": 1, **row}
     env = skyrl_gym.make("rubric", env_config=config, extras=extras)
     chat, _ = env.init(list(PROMPT))
@@ -41,18 +41,18 @@ def test_an_episode_is_one_response_rewarded_by_the_rubric(url):
         assert metrics["rubric/exact"] == float(reward == 1.0)
 
 
-def test_settings_are_given_when_it_is_registered(url):
+def test_settings_are_given_at_registration(url):
     deregister("rubric")
     settings = {"client": url, "rubric": RUBRIC}
     skyrl_gym.register(id="rubric", entry_point="trainer_client.adapters.skyrl:RubricEnv", kwargs=settings)
     assert episode({}, "It is 14")[0]["reward"] == REWARDS["It is 14"]
 
 
-def test_a_row_brings_its_rubric_and_its_ground_truth_where_skyrl_keeps_it(url):
+def test_a_row_provides_its_rubric_and_its_ground_truth_in_skyrls_fields(url):
     row = {"reward_spec": {"method": "rule", "ground_truth": "14"}, "extra_info": {"rubric": ANSWER}}
     assert [episode({"client": url}, said, **row)[0]["reward"] for said in (RIGHT, WRONG)] == [1.0, 0.0]
 
 
-def test_an_episode_that_could_not_be_judged_is_an_error(away):
+def test_an_episode_whose_judging_failed_is_an_error(away):
     with pytest.raises(NoReward, match="unreachable"):
         episode({"rubric": RUBRIC, **away}, "14")

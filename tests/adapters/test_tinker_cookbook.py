@@ -1,4 +1,4 @@
-"""The group builder in the cookbook's own rollouts, with a policy that says what it is told to."""
+"""The group builder in the cookbook's own rollouts, with a scripted policy."""
 
 import pickle
 
@@ -22,7 +22,7 @@ MESSAGES = [{"role": "user", "content": "7 * 2?"}]
 
 
 class Saying(TokenCompleter):
-    """A policy that says these texts in turn."""
+    """A policy that returns these texts in turn."""
 
     def __init__(self, renderer, texts):
         self._renderer, self._texts = renderer, iter(texts)
@@ -53,16 +53,16 @@ async def test_a_group_is_judged_at_once_and_each_criterion_is_a_metric(url, ren
     assert sorted(one["rubric/exact"] for one in metrics) == [0.0, 0.0, 1.0]
 
 
-async def test_a_row_brings_its_rubric_and_its_ground_truth(url, renderer):
+async def test_a_row_provides_its_rubric_and_its_ground_truth(url, renderer):
     found, _ = await rewards(RubricScorer(url), renderer, [RIGHT, WRONG], rubric=ANSWER, ground_truth="14")
     assert found == {RIGHT: 1.0, WRONG: 0.0}
 
 
-async def test_a_group_that_could_not_be_judged_is_an_error_of_the_group(away, renderer):
+async def test_a_group_whose_judging_failed_is_an_error_of_the_group(away, renderer):
     with pytest.raises(NoReward):
         await rewards(RubricScorer(rubric=RUBRIC, **away), renderer, ["14", "15"])
 
 
-def test_what_is_sent_to_rollout_workers_can_be_pickled(url):
+def test_objects_sent_to_rollout_workers_can_be_pickled(url):
     scorer = pickle.loads(pickle.dumps(RubricScorer(url, RUBRIC)))
     assert scorer.address == url

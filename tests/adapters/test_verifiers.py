@@ -1,4 +1,4 @@
-"""The judge plugged into verifiers' own tasks, by the configuration that users write."""
+"""The judge as a plugin in verifiers' own tasks, set up by a user's configuration."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def traced(data, *said):
 
 async def scored(judge, *said):
     config = vf.TaskConfig.model_validate({"judges": [{"id": ID, "name": "rubric", **judge}]})
-    config = vf.TaskConfig.model_validate(config.model_dump())  # as it goes to a worker
+    config = vf.TaskConfig.model_validate(config.model_dump())  # sent to a worker like this
     data = QuestionData(idx=0, prompt="7 * 2?")
     trace = traced(data, *said)
     await Question(data, config).score(trace)
@@ -55,14 +55,14 @@ async def test_a_field_of_the_task_is_shown_to_the_judge_under_its_name(url):
     assert (await scored(judge, WRONG)).rewards["rubric"].score == 0.0
 
 
-async def test_all_messages_are_shown_if_the_view_says_so(url):
+async def test_all_messages_are_shown_with_the_messages_view(url):
     rubric = [{"id": "first", "description": "Said.", "verification": {"method": "contains", "all_of": ["first"]}}]
     said = ("first", ToolMessage(content="14", tool_call_id="c1"), "last")
     assert (await scored({"url": url, "rubric": rubric}, *said)).rewards["rubric"].score == 0.0
     assert (await scored({"url": url, "rubric": rubric, "view": "messages"}, *said)).rewards["rubric"].score == 1.0
 
 
-async def test_a_rollout_that_could_not_be_judged_is_an_error_and_has_no_reward(away):
+async def test_a_rollout_whose_judging_failed_is_an_error_and_has_no_reward(away):
     judge = {"url": away["client"], "rubric": RUBRIC, "deadline_s": 0.3}
     config = vf.TaskConfig.model_validate({"judges": [{"id": ID, "name": "rubric", **judge}]})
     data = QuestionData(idx=0, prompt="7 * 2?")

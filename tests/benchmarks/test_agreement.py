@@ -1,4 +1,4 @@
-"""The agreement benchmark: items, the store of replies, contenders, and figures small enough to check by hand."""
+"""The agreement benchmark: items, stored replies, contenders, and figures small enough to check by hand."""
 
 import asyncio
 import json
@@ -145,20 +145,20 @@ def sample(labels: list[int], probabilities: list[float]) -> VerdictArrays:
     return VerdictArrays(np.array(labels, dtype=bool), given >= 0.5, given)
 
 
-# Figures of verdicts, which the benchmark of judging configurations uses too.
+# Figures of verdicts, shared with the benchmark of judging configurations.
 
 
-def test_agreement_is_the_share_of_equal_verdicts_and_kappa_leaves_chance_out() -> None:
+def test_agreement_is_the_share_of_equal_verdicts_and_kappa_corrects_for_chance() -> None:
     observed, kappa = agreement([1, 1, 1, 0], [1, 1, 0, 0])
     assert observed == 0.75
     assert kappa == pytest.approx((0.75 - 0.5) / (1 - 0.5))
 
 
-def test_a_judge_that_always_says_yes_has_no_kappa_to_speak_of() -> None:
+def test_a_judge_that_always_says_yes_has_a_kappa_of_zero() -> None:
     assert agreement([1, 1, 1, 1], [1, 0, 1, 0]) == (0.5, 0.0)
 
 
-def test_auroc_counts_ties_half_and_is_nan_where_it_is_undefined() -> None:
+def test_auroc_counts_ties_as_half_and_is_nan_where_it_is_undefined() -> None:
     assert auroc([0.9, 0.5, 0.5, 0.1], [1, 1, 0, 0]) == 0.875
     assert math.isnan(auroc([0.9, 0.1], [1, 1]))
 
@@ -176,7 +176,7 @@ def test_every_task_reads_made_up_rows_and_no_row_is_in_both_halves(folder: Path
         assert not halves["fit"] & halves["held"]
 
 
-def test_items_have_the_labels_that_their_rows_give(folder: Path) -> None:
+def test_items_have_the_labels_of_their_rows(folder: Path) -> None:
     first = list(TASKS["gsm8k-answer"](folder))[:2]
     assert [(i.criterion, i.response, i.label) for i in first] == [
         ("The final answer is 6.", "I am 6b_finetuning. 3*2 = 6 eggs\nA: 6", True),
@@ -192,7 +192,7 @@ def test_items_have_the_labels_that_their_rows_give(folder: Path) -> None:
     assert all(i.grounding and i.grounding.startswith("Secrets stay secret") for i in grounded if i.label)
 
 
-def test_balanced_items_are_as_many_met_as_not_and_do_not_depend_on_the_order_they_come_in() -> None:
+def test_balanced_items_have_equal_shares_of_labels_in_any_input_order() -> None:
     items = [item(n, n % 4 == 0) for n in range(20)]
     chosen = balanced(items, 8)
     assert [sum(i.label is label for i in chosen) for label in (True, False)] == [4, 4]
@@ -206,11 +206,11 @@ def test_items_longer_than_allowed_are_left_out() -> None:
     assert balanced(items, 10, longest=3) == []
 
 
-def test_the_label_changes_no_key() -> None:
+def test_the_key_of_an_item_does_not_depend_on_its_label() -> None:
     assert item(1, True).key == item(1, False).key != item(2, True).key
 
 
-def test_tasks_that_may_only_be_measured_are_refused_in_the_half_for_fitting(folder: Path) -> None:
+def test_measurement_only_tasks_are_refused_in_the_fit_half(folder: Path) -> None:
     with pytest.raises(ValueError, match="healthbench"):
         load_items(folder, "fit")
     assert list(load_items(folder, "held", ["healthbench"])) == ["healthbench"]
@@ -239,7 +239,7 @@ def test_a_probability_of_one_is_in_the_last_bin() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=1, max_size=30))
-def test_auroc_is_the_services_and_weights_count_repetitions(pairs: list[tuple[bool, int]]) -> None:
+def test_auroc_equals_the_services_and_weights_count_as_repetitions(pairs: list[tuple[bool, int]]) -> None:
     labels, probabilities = [int(label) for label, _ in pairs], [n / 8 for _, n in pairs]
     one = sample(labels, probabilities).figures()
     assert one["auroc"][0] == pytest.approx(auroc(probabilities, labels), nan_ok=True)
@@ -255,7 +255,7 @@ def test_auroc_is_the_services_and_weights_count_repetitions(pairs: list[tuple[b
         lambda drawn: [*drawn, (True, 0, 0.5), (False, 1, 0.5)]
     )
 )
-def test_identical_contenders_differ_by_exactly_nothing(drawn: list[tuple[bool, int, float]]) -> None:
+def test_identical_contenders_differ_by_exactly_zero(drawn: list[tuple[bool, int, float]]) -> None:
     items = [item(n, label, row=f"row {row}") for n, (label, row, _) in enumerate(drawn)]
     found = {i.key: verdict(p) for i, (_, _, p) in zip(items, drawn, strict=True)}
     measured = measure(items, {"plain": found, "adjudge": dict(found)})
@@ -267,8 +267,8 @@ def test_identical_contenders_differ_by_exactly_nothing(drawn: list[tuple[bool, 
         assert 0 <= value <= 1
 
 
-def test_rows_are_drawn_whole_and_shared_rows_are_drawn_for_every_task_at_once() -> None:
-    # Every row has a met item and an unmet one: it is judged right on both, or wrong on both.
+def test_rows_are_resampled_whole_and_shared_rows_for_every_task_at_once() -> None:
+    # Every row has a met item and an unmet one: both are judged right, or both wrong.
     items, found = [], {}
     for task in ("s", "t"):
         for n in range(12):
@@ -289,7 +289,7 @@ def test_rows_are_drawn_whole_and_shared_rows_are_drawn_for_every_task_at_once()
     assert np.array_equal(drawn, again.tasks["s"].resampled["plain"]["balanced_accuracy"])
 
 
-def test_items_on_which_a_contender_failed_are_counted_and_score_for_none() -> None:
+def test_items_that_one_contender_failed_on_are_counted_and_scored_for_none() -> None:
     items = [item(n, n % 2 == 0) for n in range(6)]
     plain = {i.key: verdict(0.9 if i.label else 0.1) for i in items}
     adjudge = {i.key: v for i, v in zip(items, plain.values(), strict=True) if i is not items[0]}
@@ -324,7 +324,7 @@ def yes_or_no(question: str) -> Batch:
     return Batch("system", "shared", (Call(question, TokenChoice(options)),))
 
 
-async def test_a_reply_is_asked_for_once_also_by_a_later_process(tmp_path: Path) -> None:
+async def test_a_reply_is_requested_once_even_across_processes(tmp_path: Path) -> None:
     file = tmp_path / "store" / "m.jsonl"
     first = StoredEngine(ReplyStore(file), ScriptedEngine())
     await first.start()
@@ -341,7 +341,7 @@ async def test_a_reply_is_asked_for_once_also_by_a_later_process(tmp_path: Path)
     assert len(file.read_text().splitlines()) == 2
 
 
-async def test_a_torn_last_line_is_dropped_with_a_note_and_asked_again(
+async def test_a_truncated_last_line_is_dropped_with_a_note_and_requested_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "m.jsonl"
@@ -378,7 +378,7 @@ async def test_failed_calls_are_not_stored_and_calls_for_reasons_are_refused(tmp
 # Contenders.
 
 
-def test_the_plain_question_shows_every_part_and_names_a_pitfall_a_mistake(tmp_path: Path) -> None:
+def test_the_plain_question_shows_every_part_and_calls_a_pitfall_a_mistake(tmp_path: Path) -> None:
     plain = PlainContender(StoredEngine(ReplyStore(tmp_path / "m.jsonl"), None))
     full = replace(item(1, True, kind="pitfall"), grounding="Source 1.", reference_answer="Reference 1.")
     (batch,) = plain.batches(full)
@@ -393,7 +393,7 @@ def test_the_plain_question_shows_every_part_and_names_a_pitfall_a_mistake(tmp_p
     )
 
 
-async def test_adjudge_asks_what_the_service_plans_and_other_templates_change_it(tmp_path: Path) -> None:
+async def test_adjudge_asks_what_the_service_plans_and_its_templates_can_be_replaced(tmp_path: Path) -> None:
     templates = tmp_path / "mine"
     templates.mkdir()
     (templates / "question.j2").write_text("Now, truly: " + builtin_templates()["question.j2"])
@@ -415,13 +415,13 @@ async def test_adjudge_asks_what_the_service_plans_and_other_templates_change_it
         assert engine.asked == 2
 
 
-async def test_an_unknown_contender_is_refused_with_those_there_are(tmp_path: Path) -> None:
+async def test_an_unknown_contender_is_refused_with_the_list_of_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UnknownContender, match="plain, adjudge"):
         async with started(["fancy"], StoredEngine(ReplyStore(tmp_path / "m.jsonl"), None)):
             pass
 
 
-def test_a_model_may_be_named_by_an_engines_url() -> None:
+def test_a_model_may_be_named_by_an_engine_url() -> None:
     assert slug("vllm:///models/judge-1b/?context=8192") == "vllm-judge-1b"
     assert slug("hf://owner/repo/file.gguf") == "hf-owner-repo-file.gguf"
     assert isinstance(stores.engine_of("scripted://hash"), ScriptedEngine)
@@ -446,7 +446,7 @@ def test_verdicts_are_read_from_the_store_without_a_model(tmp_path: Path) -> Non
 # The command.
 
 
-def test_the_command_measures_both_contenders_and_asks_nothing_twice(
+def test_the_command_measures_both_contenders_and_repeats_no_call(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("benchmarks.report.FOLDER", tmp_path / "bench")
@@ -474,7 +474,7 @@ def test_the_command_measures_both_contenders_and_asks_nothing_twice(
     assert json.loads(file.read_text())["detail"] == written["detail"]
 
 
-def test_the_command_says_what_is_wrong_with_its_arguments(
+def test_the_command_explains_invalid_arguments(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stores, "FOLDER", tmp_path / "store")
@@ -500,7 +500,7 @@ def step_item(step: int, steps: int = 3, *, n: int = 0) -> StepItem:
     return StepItem(Item("s", f"row {n}", f"Prompt {n}.", response, "A wrong step.", True, "pitfall"), step, steps)
 
 
-def test_every_protocol_is_asked_once_and_its_scores_lie_between_0_and_1(tmp_path: Path) -> None:
+def test_every_protocol_is_asked_once_and_its_scores_are_between_0_and_1(tmp_path: Path) -> None:
     items = [item(n, n % 2 == 0) for n in range(4)]
 
     async def ask() -> tuple[dict[str, dict[str, ProtocolVerdict]], int]:
@@ -521,14 +521,14 @@ def test_every_protocol_is_asked_once_and_its_scores_lie_between_0_and_1(tmp_pat
     assert all(row["n"] == 4 and row["failed"] == 0 for row in rows)
 
 
-def test_a_judge_that_gives_full_marks_to_everything_separates_nothing(tmp_path: Path) -> None:
+def test_a_judge_that_gives_full_marks_to_everything_has_no_discrimination(tmp_path: Path) -> None:
     items = [item(n, n % 2 == 0) for n in range(4)]
     engine = StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine(always(True)))
     (row,) = protocol_rows(items, asyncio.run(ask_protocols(engine, items, ["checklist"])))
     assert (row["full marks"], row["AUROC"], row["balanced accuracy"]) == ("100%", "0.50", "0.50")
 
 
-def test_the_rule_of_place_is_chosen_on_the_other_half(tmp_path: Path) -> None:
+def test_the_rule_of_place_is_chosen_on_the_fit_half(tmp_path: Path) -> None:
     fit, held = [step_item(1, n=n) for n in range(3)], [step_item(n % 3 + 1, n=n) for n in range(6)]
     engine = StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine(always(True)))
     named = asyncio.run(ask_steps(engine, held))
@@ -547,7 +547,7 @@ def test_step_tasks_name_a_step_of_their_response(folder: Path) -> None:
 
 
 def judged(given: list[float], without: list[float | None]) -> tuple[list[Item], dict[str, ItemVerdict]]:
-    """Items with these probabilities about the response and about an empty one, every second of which is met."""
+    """Items and verdicts with these probabilities for the response and for an empty one; every second item is met."""
     items = [Item("t", f"r{n}", "?", f"Response {n}", "?", n % 2 == 0) for n in range(len(given))]
     verdicts = {
         item.key: ItemVerdict(p >= 0.5, p, p, p, empty, 1.0, 10, 0, 0.0)
@@ -556,7 +556,7 @@ def judged(given: list[float], without: list[float | None]) -> tuple[list[Item],
     return items, verdicts
 
 
-def test_the_weight_of_an_empty_response_is_fitted_where_it_was_asked() -> None:
+def test_the_weight_of_an_empty_response_is_fitted_only_where_it_was_judged() -> None:
     lean = [0.9, 0.9, 0.1, 0.1] * 20
     given = [relative_probability(p, 1 - empty) for p, empty in zip([0.7, 0.3] * 40, lean, strict=True)]
     fitted = fit_map(*judged(given, list(lean)))
@@ -566,7 +566,7 @@ def test_the_weight_of_an_empty_response_is_fitted_where_it_was_asked() -> None:
     assert fit_map(*judged([0.7, 0.3] * 40, list(lean))).weight < 0.1
 
 
-def test_an_entry_says_for_which_judging_its_map_is() -> None:
+def test_an_entry_states_the_judging_that_its_map_applies_to() -> None:
     items, _ = judged([0.6, 0.4], [None, None])
     contextual = FittedCalibration.model_validate(entry(["w", "x"], "binary", "v", items, FittedMap(0.8, -0.4, 0.6)))
     assert contextual.weights == ("w", "x")
@@ -574,7 +574,7 @@ def test_an_entry_says_for_which_judging_its_map_is() -> None:
     assert not FittedCalibration.model_validate(entry(["w"], "binary", "v", items, FittedMap(0.8, 0.0, 0.0))).contextual
 
 
-def test_labels_that_fall_with_the_probability_have_no_map() -> None:
+def test_labels_that_fall_with_the_probability_are_refused() -> None:
     with pytest.raises(ValueError, match="labels do not increase"):
         fit_map(*judged([0.2, 0.8] * 4, [None] * 8))
 

@@ -1,4 +1,4 @@
-"""Adjudge against the bare engine: both sides are asked the same, and the figures follow from the turns."""
+"""Adjudge against the bare engine: both sides get the same prompts, and figures are computed from the turns."""
 
 from collections.abc import Sequence
 
@@ -20,24 +20,24 @@ from trainer_client.wire import RewardRequest
 
 
 async def by_words(batch: Batch) -> Prompts:
-    """A word, a token."""
+    """One token per word."""
     return Prompts([0] * len(batch.shared.split()), [[0] * len(c.question.split()) for c in batch.calls])
 
 
 class Noting:
-    """A bare engine that answers at once and notes what it was asked."""
+    """A bare engine that answers at once and records its batches."""
 
     def __init__(self) -> None:
         self.prepare = by_words
         self.asked: list[Batch] = []
 
     async def ask(self, batches: Sequence[Batch], prompts: Sequence[Prompts]) -> None:
-        """Note the calls."""
+        """Record the batches."""
         assert len(prompts) == len(batches)
         self.asked += batches
 
 
-def test_a_turn_asks_every_criterion_of_every_response_and_no_prompt_comes_twice() -> None:
+def test_a_turn_asks_every_criterion_of_every_response_and_repeats_no_prompt() -> None:
     source = groups(2)
     first, second = batches(next(source)), batches(next(source))
     assert [len(batch.calls) for batch in first] == [len(RUBRIC.criteria)] * 2
@@ -45,7 +45,7 @@ def test_a_turn_asks_every_criterion_of_every_response_and_no_prompt_comes_twice
     assert len(set(shared)) == 4
 
 
-def test_a_ratio_is_of_tokens_a_second_so_that_turns_of_other_length_compare() -> None:
+def test_ratios_use_tokens_per_second_so_that_turns_of_different_length_compare() -> None:
     longer = Pair(adjudge_s=2.0, adjudge_ideal=200, adjudge_computed=210, bare_s=0.5, bare_ideal=100)
     assert longer.ratio == 0.5
     even = Pair(adjudge_s=1.0, adjudge_ideal=100, adjudge_computed=90, bare_s=1.0, bare_ideal=100)
@@ -57,7 +57,7 @@ def test_a_ratio_is_of_tokens_a_second_so_that_turns_of_other_length_compare() -
 
 
 @pytest.mark.slow
-async def test_both_sides_are_asked_as_many_turns_through_a_real_service() -> None:
+async def test_both_sides_get_the_same_number_of_turns_through_a_real_service() -> None:
     bare = Noting()
     with running_service("scripted://hash") as (url, _):
         async with AsyncClient(url) as client:
@@ -66,7 +66,7 @@ async def test_both_sides_are_asked_as_many_turns_through_a_real_service() -> No
     assert made["judgements"] == 2 * 2 * len(RUBRIC.criteria)
 
 
-async def test_the_bare_engine_is_asked_the_very_prompts_that_adjudge_makes() -> None:
+async def test_the_bare_engine_gets_exactly_the_prompts_that_adjudge_makes() -> None:
     group, seen = next(groups(2)), []
 
     def note(batch: Batch, call: Call) -> Reply:

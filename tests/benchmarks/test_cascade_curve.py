@@ -18,7 +18,7 @@ def verdict(met: bool, probability: float, tokens: int) -> ItemVerdict:
 
 
 def test_a_wider_band_agrees_more_and_costs_more() -> None:
-    """From the small model alone to both every time; the large one is always right, the small one by chance."""
+    """The large model is always right, the small one by chance; the band goes from "small alone" to "both always"."""
     chance = random.Random(1)
     draws = [chance.random() for _ in ITEMS]
     small = {item.key: verdict(p >= 0.5, p, 100) for item, p in zip(ITEMS, draws, strict=True)}
@@ -34,11 +34,11 @@ def test_a_wider_band_agrees_more_and_costs_more() -> None:
     assert [row["of the large model's cost"] for row in (rows[0], rows[-1])] == ["0.25", "1.25"]
     figures = panel_figures(pairs, pairs)
     assert figures["large"].value == 1
-    assert figures["Dawid-Skene"].value == 1  # the labels show whom to trust
+    assert figures["Dawid-Skene"].value == 1  # the labels show which model to trust
 
 
 def test_items_that_one_model_did_not_judge_are_left_out() -> None:
-    """Both need a reply."""
+    """A pair needs replies of both models."""
     one, other, both = ITEMS[:3]
     said = verdict(True, 0.8, 1)
     small = {item.key: said for item in (one, both)}

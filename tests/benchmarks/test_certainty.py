@@ -1,4 +1,4 @@
-"""The simulation of DRO's Figure 3: groups are what the setup says, rewards follow them, and the command runs."""
+"""The simulation of DRO's Figure 3: groups follow the setup, rewards follow the groups, and the command runs."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ def test_a_group_has_a_certainty_for_each_rollout_and_token(length: int, seed: i
     assert probs.max() <= 1.0
 
 
-def test_reflective_tokens_vary_and_correlate_as_the_setup_says() -> None:
+def test_reflective_tokens_vary_and_correlate_as_configured() -> None:
     setup = replace(SETUP, group_size=4000)
     probs = draw(setup, np.random.default_rng(0), 40, 20)
     reflective, others = probs[:, :20], probs[:, 20:]
@@ -66,7 +66,7 @@ def test_r3_has_no_advantage_where_other_tokens_vary_as_much() -> None:
     assert r3 == pytest.approx(prob, abs=0.05)
 
 
-def test_averages_lose_a_fixed_number_of_tokens_in_longer_references_and_find_a_fixed_share() -> None:
+def test_averages_dilute_a_fixed_number_of_reflective_tokens_but_not_a_fixed_share() -> None:
     def average(tokens: int, reflective: int) -> float:
         return float(measure(SETUP, lambda _: reflective, trials=100, seed=9, length=tokens).means[1])
 
@@ -74,7 +74,7 @@ def test_averages_lose_a_fixed_number_of_tokens_in_longer_references_and_find_a_
     assert average(100, 1) < average(1600, 16) - 0.2
 
 
-def test_a_correlation_does_not_change_with_the_scale_of_certainties_but_its_reading_does() -> None:
+def test_a_correlation_with_a_rollouts_mean_exceeds_that_with_each_token() -> None:
     probs = draw(SETUP, np.random.default_rng(3), 200, 5)
     mean = correlations(SETUP, probs, 5)
     each = correlations(replace(SETUP, against="each"), probs, 5)

@@ -1,4 +1,4 @@
-"""What the client costs a step: the benchmark runs, and its parts add up."""
+"""The client's cost per step: the benchmark runs, and its parts add up."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from benchmarks import client_step
 pytestmark = [pytest.mark.trl, pytest.mark.slow]
 
 
-def test_it_runs_and_the_whole_is_the_sum_of_its_parts(
+def test_it_runs_and_the_total_is_the_sum_of_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("benchmarks.report.FOLDER", tmp_path)

@@ -1,4 +1,4 @@
-"""The benchmark of ways of asking: samples carry the labels their data gives, rows are computed right, and it runs."""
+"""The benchmark of judging configurations: samples have the labels of their data, rows are right, and it runs."""
 
 import json
 import sys
@@ -60,14 +60,14 @@ def write(file: Path, rows: list[dict[str, Any]]) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def test_the_shortest_contracts_come_first_and_only_what_is_entailed_is_a_yes(folder: Path) -> None:
+def test_the_shortest_contracts_come_first_and_only_entailment_is_a_yes(folder: Path) -> None:
     first, second = contracts(folder, 2)
     assert [first.group["responses"], second.group["responses"]] == [["short"], ["of some length"]]
     assert first.labels == ({"nda-0": 1} | {f"nda-{i}": 0 for i in range(1, 6)},)
     assert contracts(folder, 3)[-1].labels == ({f"nda-{i}": 1 for i in range(6)},)
 
 
-def test_rollouts_are_labelled_by_their_own_answers_and_calculations(folder: Path) -> None:
+def test_rollouts_are_labelled_by_their_answers_and_calculations(folder: Path) -> None:
     sample = answers(folder, 2)[0]
     described = {c["id"]: c["description"] for c in sample.group["rubric"]["criteria"]}
     assert described["first"] == "The final answer of the response is 5."
@@ -79,19 +79,19 @@ def test_rollouts_are_labelled_by_their_own_answers_and_calculations(folder: Pat
     assert sample.labels == (wrong, right, wrong, dict.fromkeys(wrong, 0))
 
 
-def test_an_answer_that_the_first_rollout_does_not_give_is_not_asked_for(folder: Path) -> None:
+def test_answers_missing_from_the_first_rollout_are_not_requested(folder: Path) -> None:
     sample = answers(folder, 2)[1]
     assert [c["id"] for c in sample.group["rubric"]["criteria"]] == ["right", "other", "calculation"]
     assert all(set(labels) == {"right", "other", "calculation"} for labels in sample.labels)
 
 
-def test_every_criterion_is_put_to_the_judge_though_programs_could_decide_some(folder: Path) -> None:
+def test_every_criterion_goes_to_the_judge_even_if_a_program_could_decide_it(folder: Path) -> None:
     samples = [*contracts(folder, 1), *answers(folder, 1), *steps(folder, 1)]
     criteria = [criterion for sample in samples for criterion in sample.group["rubric"]["criteria"]]
     assert all(criterion["verification"] == {"method": "judge"} for criterion in criteria)
 
 
-def test_steps_are_asked_up_to_the_first_wrong_one_though_the_whole_solution_is_shown(folder: Path) -> None:
+def test_steps_are_asked_up_to_the_first_wrong_one_with_the_whole_solution_shown(folder: Path) -> None:
     (sample,) = steps(folder, 5)
     assert sample.labels == ({"step-1": 1, "step-2": 1, "step-3": 0},)
     assert sample.group["responses"] == ["### Step 1:\na\n### Step 2:\nb\n### Step 3:\nc\n### Step 4:\nd"]
@@ -104,7 +104,7 @@ def verdict(criterion: str, score: float | None, probability: float | None = Non
     return said | {"probability": probability, "failure": failure}
 
 
-def test_a_row_counts_tokens_for_every_judgement_and_compares_only_those_that_were_had() -> None:
+def test_a_row_counts_tokens_for_every_judgement_and_compares_only_the_answered_ones() -> None:
     sample = Sample({"id": "g"}, ({"a": 1, "b": 0}, {"a": 0, "b": 1}))
     responses = [
         {"verdicts": [verdict("a", 1.0, 0.9), verdict("b", 1.0, 0.6)]},
@@ -132,7 +132,7 @@ def test_a_row_counts_tokens_for_every_judgement_and_compares_only_those_that_we
     }
 
 
-def test_a_row_without_any_verdict_or_probability_says_so_instead_of_guessing() -> None:
+def test_figures_without_any_verdict_are_null() -> None:
     sample = Sample({"id": "g"}, ({"a": 1},))
     groups = [{"id": "g", "responses": [{"verdicts": [verdict("a", None)]}]}]
     answer = VerdictAnswer.model_validate({"request_id": "r", "rubrics": [], "usage": {}, "groups": groups})
@@ -141,7 +141,7 @@ def test_a_row_without_any_verdict_or_probability_says_so_instead_of_guessing() 
 
 
 @pytest.mark.slow
-def test_the_command_asks_every_way_of_a_service_and_writes_what_it_found(
+def test_the_command_asks_in_every_configuration_and_writes_its_rows(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.report.FOLDER", tmp_path / "bench")

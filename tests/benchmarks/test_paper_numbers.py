@@ -1,4 +1,4 @@
-"""Printed numbers keep what was rounded away, expressions compute what they say, and wrong claims are flagged."""
+"""Printed numbers stand for intervals, expressions are evaluated exactly, and wrong claims are flagged."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -22,14 +22,14 @@ def as_printed(value: Fraction, decimals: int) -> str:
 
 
 @given(FRACTIONS, st.integers(1, 3))
-def test_a_printed_number_bounds_all_that_round_to_it(value: Fraction, decimals: int) -> None:
+def test_a_printed_number_bounds_all_values_that_round_to_it(value: Fraction, decimals: int) -> None:
     number = printed(as_printed(value, decimals))
     assert number.low <= value <= number.high
     assert number.high - number.low == Fraction(1, 10**decimals)
 
 
 @given(st.lists(FRACTIONS, min_size=2, max_size=6))
-def test_what_is_computed_of_printed_numbers_bounds_what_the_true_ones_give(values: list[Fraction]) -> None:
+def test_results_of_printed_numbers_bound_the_results_of_the_exact_ones(values: list[Fraction]) -> None:
     first, *others = [printed(as_printed(value, 2)) for value in values]
     own, *rest = values
     found = mean([first, *others]) - first * first
@@ -50,14 +50,14 @@ def test_what_is_computed_of_printed_numbers_bounds_what_the_true_ones_give(valu
         ("12K", 12000, 1000),
     ],
 )
-def test_counts_are_exact_and_what_has_decimals_a_percent_sign_or_a_k_was_rounded(
+def test_integers_are_exact_and_decimals_percentages_and_thousands_are_rounded(
     text: str, value: Fraction, spread: Fraction
 ) -> None:
     number = printed(text)
     assert (number.value, number.high - number.low) == (value, spread)
 
 
-def test_what_is_no_number_is_refused() -> None:
+def test_text_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match="is not a printed number"):
         printed("12 apples")
 
@@ -78,7 +78,7 @@ def test_what_is_no_number_is_refused() -> None:
         ("attainable([33.3, 34.0], 3)", 1),
     ],
 )
-def test_expressions_compute(text: str, value: Fraction) -> None:
+def test_expressions_are_evaluated(text: str, value: Fraction) -> None:
     assert evaluate(text, {"t": TABLE}).value == value
 
 
@@ -91,14 +91,14 @@ def test_literals_in_expressions_are_printed_numbers() -> None:
 @pytest.mark.parametrize(
     ("correlation", "size", "p"), [("0.91", 6, 0.0118), ("-0.31", 100, 0.0017), ("0.8114", 6, 0.05), ("0.0", 12, 1.0)]
 )
-def test_p_values_of_correlations_are_students(correlation: str, size: int, p: float) -> None:
+def test_p_values_of_correlations_use_students_t(correlation: str, size: int, p: float) -> None:
     found = evaluate(f"p_value({correlation}, {size})", {})
     assert float(found.value) == pytest.approx(p, abs=5e-5)
     assert found.low <= found.value <= found.high
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "t.rows", "lambda: 1", "2 ** 3", "eval('1')"])
-def test_expressions_hold_nothing_else_of_python(text: str) -> None:
+def test_other_python_syntax_is_refused_in_expressions(text: str) -> None:
     with pytest.raises((ValueError, KeyError)):
         evaluate(text, {"t": TABLE})
 
@@ -126,24 +126,24 @@ def test_verdicts(says: str, computed: Number | None, relation: str, verdict: Cl
     assert judge(printed(says), computed, relation).verdict is verdict  # type: ignore[arg-type]
 
 
-def test_a_wrong_claim_is_flagged_with_what_it_is_off_by() -> None:
+def test_a_wrong_claim_is_flagged_with_its_difference() -> None:
     claim = Claim("paper", "Table 1", "the sum", printed("4.7"), printed("4.52"))
     assert row(claim)["verdict"] == "differs by -0.18"
 
 
-def test_of_several_numbers_the_worst_decides_and_those_that_differ_are_counted() -> None:
+def test_the_worst_of_several_numbers_decides_and_differing_ones_are_counted() -> None:
     says, computed = [printed("1.0"), printed("2.0")], [printed("1.0"), printed("2.5")]
     claim = Claim("paper", "Table 1", "both", says, computed)
     assert claim.verdict is ClaimVerdict.DIFFERS
     assert row(claim)["verdict"] == "differs by +0.5 (1 of 2)"
 
 
-def test_what_was_lost_cannot_be_told_though_it_can_be_computed() -> None:
+def test_a_claim_whose_printed_number_is_lost_cannot_be_told() -> None:
     shown = row(Claim("paper", "Table 2", "times faster", None, printed("3.0")))
     assert (shown["says"], shown["computed"], shown["verdict"]) == ("lost", "3.0", "cannot be told")
 
 
-def test_a_data_file_gives_a_claim_for_each_row_and_the_brackets_of_cells(tmp_path: Path) -> None:
+def test_a_data_file_gives_a_claim_per_row_and_bracketed_values(tmp_path: Path) -> None:
     write(
         tmp_path,
         """
@@ -166,7 +166,7 @@ def test_a_data_file_gives_a_claim_for_each_row_and_the_brackets_of_cells(tmp_pa
 
 
 @pytest.mark.parametrize("entry", ["is = 't[\"none\"]'", "is = '[1.0, 2.0]'\nsays = '[1.0]'", "is = '1 / 0'"])
-def test_a_claim_that_cannot_be_computed_is_named(tmp_path: Path, entry: str) -> None:
+def test_a_claim_that_cannot_be_computed_is_named_in_the_error(tmp_path: Path, entry: str) -> None:
     write(tmp_path, f'paper = "p"\n[[claims]]\nwhere = "w"\nclaim = "the odd one"\n{entry}')
     with pytest.raises(ValueError, match=r"claims\.toml, 'the odd one'"):
         read_claims(tmp_path)

@@ -1,4 +1,4 @@
-"""The papers' claims are all computed, the page holds what the command computes, and the command runs."""
+"""The papers' claims are all computed, the page matches what the command computes, and the command runs."""
 
 import json
 from collections import Counter
@@ -13,12 +13,12 @@ PAGE = Path(__file__).parents[2] / "docs/papers.md"
 
 @pytest.fixture(scope="module")
 def claims() -> list[Claim]:
-    """All of them."""
+    """All claims."""
     return read_claims()
 
 
 def found(claims: list[Claim], words: str) -> Claim:
-    """The one claim that begins with these words."""
+    """The only claim that begins with these words."""
     (claim,) = [claim for claim in claims if claim.claim.startswith(words)]
     return claim
 
@@ -27,7 +27,7 @@ def test_every_paper_has_claims(claims: list[Claim]) -> None:
     assert set(Counter(claim.paper for claim in claims)) == {"RGR-GRPO", "Rubric-Grounded RL", "DRO", "SRaR", "RuscaRL"}
 
 
-def test_every_claim_that_cannot_be_told_or_differs_says_where_to_look(claims: list[Claim]) -> None:
+def test_every_claim_that_differs_or_cannot_be_told_has_a_reference(claims: list[Claim]) -> None:
     assert all(claim.where and claim.claim for claim in claims)
     assert all(
         claim.note for claim in claims if claim.verdict is ClaimVerdict.UNKNOWN and "step accuracy" not in claim.claim
@@ -51,10 +51,10 @@ def test_known_claims_have_known_verdicts(claims: list[Claim], words: str, verdi
     assert found(claims, words).verdict is verdict
 
 
-def test_the_page_holds_what_the_command_computes(claims: list[Claim]) -> None:
+def test_the_page_matches_what_the_command_computes(claims: list[Claim]) -> None:
     _, heading, section = PAGE.read_text(encoding="utf-8").partition(HEADING)
     command = ".venv/bin/python -m benchmarks.papers.tables --write docs/papers.md"
-    assert heading + section == markdown(claims), f"docs/papers.md is not what is computed; run {command}"
+    assert heading + section == markdown(claims), f"docs/papers.md is out of date; run {command}"
 
 
 def test_the_command_prints_a_table_and_writes_the_page(

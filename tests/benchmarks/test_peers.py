@@ -1,4 +1,4 @@
-"""Adjudge beside its peers: what is judged, what the scripted server says and counts, what becomes of judgements."""
+"""Adjudge beside its peers: the judged material, the scripted server's replies and counts, and failed judgements."""
 
 import asyncio
 import itertools
@@ -26,20 +26,20 @@ SETTING = DriverConfig(url="http://127.0.0.1:9/v1", model="yes-no", criteria=3, 
 
 
 def body(number: int = 0, criterion: int = 0, form: str = "yes-no", **options: object) -> bytes:
-    """What a contender asks."""
+    """A contender's request."""
     content = f"{question(1)}\n{response(1, number)}\n{criteria(12)[criterion]}"
     messages = [{"role": "system", "content": "Judge."}, {"role": "user", "content": content}]
     return json.dumps({"model": form, "messages": messages, **options}).encode()
 
 
 def said(reply: bytes | None) -> str:
-    """What a completion says."""
+    """The text of a completion."""
     assert reply is not None
     text: str = json.loads(reply)["choices"][0]["message"]["content"]
     return text
 
 
-def test_responses_are_of_two_kilobytes_and_no_two_are_alike() -> None:
+def test_responses_have_two_kilobytes_and_are_all_different() -> None:
     texts = [response(1, number) for number in range(64)]
     assert len({text.partition("\n")[2] for text in texts}) > 60
     assert all(1500 < len(text) < 2600 for text in texts)
@@ -55,7 +55,7 @@ def test_half_of_the_verdicts_are_yes() -> None:
     assert 0.4 < yes / 768 < 0.6
 
 
-def test_faults_meet_every_contender_alike_and_another_attempt_may_go_well() -> None:
+def test_faults_hit_every_contender_alike_and_a_retry_may_succeed() -> None:
     drawn = [fault(pair(f"1-{n}", c), 0) for n in range(64) for c in range(12)]
     assert drawn == [fault(pair(f"77-{n}", c), 0) for n in range(64) for c in range(12)]
     assert drawn != [fault(pair(f"1-{n}", c), 1) for n in range(64) for c in range(12)]
@@ -71,13 +71,13 @@ def test_faults_meet_every_contender_alike_and_another_attempt_may_go_well() -> 
         ("score", '"score": 1', '"score": 0'),
     ],
 )
-def test_a_verdict_stands_in_the_form_that_the_model_is_named_for(form: Form, yes: str, no: str) -> None:
+def test_a_verdict_has_the_format_named_by_the_model(form: Form, yes: str, no: str) -> None:
     assert yes in verdict_text(form, 3, True)
     assert no in verdict_text(form, 3, False)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_server_gives_the_true_verdict_on_the_pair_that_it_finds_in_the_prompt(form: Form) -> None:
+def test_the_server_gives_the_true_verdict_on_the_pair_in_the_prompt(form: Form) -> None:
     script = Script()
     for number, criterion in ((0, 0), (3, 7), (9, 11)):
         reply, judged = script.answer(body(number, criterion, form))
@@ -85,7 +85,7 @@ def test_the_server_gives_the_true_verdict_on_the_pair_that_it_finds_in_the_prom
         assert said(reply) == verdict_text(form, criterion, truth(judged))
 
 
-def test_log_probabilities_come_where_they_are_asked_for() -> None:
+def test_log_probabilities_are_sent_where_requested() -> None:
     script = Script()
     with_them, judged = script.answer(body(logprobs=True, top_logprobs=20))
     without, _ = script.answer(body())
@@ -97,7 +97,7 @@ def test_log_probabilities_come_where_they_are_asked_for() -> None:
     assert "logprobs" not in json.loads(without)["choices"][0]
 
 
-def test_garbage_and_silence_are_no_verdicts_and_every_call_is_counted() -> None:
+def test_garbage_and_hangs_are_not_verdicts_and_every_call_is_counted() -> None:
     script = Script()
     script.begin(replace(script.faults, garbage=1.0))
     reply, judged = script.answer(body())
@@ -108,12 +108,12 @@ def test_garbage_and_silence_are_no_verdicts_and_every_call_is_counted() -> None
     assert (told["calls"], told["again"], told["answered"]) == (2, 1, [])
 
 
-def test_a_control_that_the_server_does_not_know_is_refused() -> None:
+def test_an_unknown_control_of_the_server_is_refused() -> None:
     with pytest.raises(AssertionError, match="unknown"):
         control(slow=1.0)
 
 
-def test_a_prompt_is_computed_but_for_the_blocks_that_came_before_it() -> None:
+def test_a_prompt_is_computed_except_for_its_cached_blocks() -> None:
     cache, shared = PrefixCache(), "a" * (3 * BLOCK)
     assert cache.read(shared + "b" * BLOCK) == (4 * BLOCK // 4, 0)
     assert cache.read(shared + "c" * BLOCK) == (4 * BLOCK // 4, 3 * BLOCK // 4)
@@ -126,7 +126,7 @@ BLOCKS = st.lists(st.sampled_from(["a" * BLOCK, "b" * BLOCK]), max_size=5).map("
 
 
 @given(st.lists(st.builds(str.__add__, BLOCKS, st.text("c", max_size=BLOCK - 1)), max_size=6))
-def test_what_is_reused_is_the_longest_prefix_seen_in_whole_blocks(prompts: list[str]) -> None:
+def test_the_cache_reuses_the_longest_known_prefix_in_whole_blocks(prompts: list[str]) -> None:
     def common(one: str, other: str) -> int:
         return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
@@ -136,7 +136,7 @@ def test_what_is_reused_is_the_longest_prefix_seen_in_whole_blocks(prompts: list
         assert cache.read(prompt) == (len(prompt) // 4, longest // BLOCK * BLOCK // 4)
 
 
-async def test_every_criterion_of_every_response_is_asked_and_not_more_at_a_time_than_allowed() -> None:
+async def test_every_criterion_of_every_response_is_asked_within_the_concurrency_limit() -> None:
     asked: list[tuple[str, str]] = []
     under_way = most = 0
 
@@ -158,7 +158,7 @@ async def test_every_criterion_of_every_response_is_asked_and_not_more_at_a_time
     assert most == SETTING.in_flight
 
 
-async def test_a_pass_that_an_error_ends_says_so_and_leaves_no_call_behind() -> None:
+async def test_a_pass_that_fails_reports_the_error_and_leaves_no_open_call() -> None:
     under_way: set[str] = set()
 
     async def ask(problems: str, text: str, criterion: str) -> Score:
@@ -183,7 +183,7 @@ def server() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-async def test_the_server_goes_away_at_the_call_it_is_told_and_comes_back_with_its_counts(server: str) -> None:
+async def test_the_server_stops_at_the_configured_call_and_restarts_with_its_counts(server: str) -> None:
     async with httpx2.AsyncClient(base_url=server) as http:
         await http.post("/control", content=control(restart_at=2, down_s=0.2))
         url = "/v1/chat/completions"
@@ -203,19 +203,19 @@ async def test_the_server_goes_away_at_the_call_it_is_told_and_comes_back_with_i
     assert (told["calls"], told["again"], len(told["answered"])) == (3, 1, 2)
 
 
-async def test_a_contender_that_is_not_installed_is_not_here_and_says_what_to_do() -> None:
+async def test_a_contender_that_is_not_installed_is_unavailable_with_the_way_to_install_it() -> None:
     with pytest.raises(PeerUnavailable, match="make bench-peers"):
         async with driver("/nowhere/bin/python", "gather", SETTING):
             pass
 
 
-async def test_a_contender_that_cannot_start_is_not_here_and_its_last_words_say_why() -> None:
+async def test_a_contender_that_cannot_start_is_unavailable_with_its_last_output() -> None:
     with pytest.raises(PeerUnavailable, match="No module named"):
         async with driver(sys.executable, "nobody", SETTING):
             pass
 
 
-def test_what_pip_cannot_install_is_skipped_with_its_reason(
+def test_a_package_that_pip_cannot_install_is_skipped_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def with_this_pip(folder: Path, **_: bool) -> None:

@@ -1,4 +1,4 @@
-"""The rubric store's benchmark fills a store as publishing would, and measures calls that do what they say."""
+"""The rubric store's benchmark fills a store as publishing would, and times the calls that it names."""
 
 import psutil
 import pytest
@@ -11,7 +11,7 @@ SIZE = 60
 
 @pytest.mark.postgres
 @pytest.mark.slow
-async def test_a_store_filled_in_bulk_holds_what_publishing_would_have_left(postgres_url: str) -> None:
+async def test_a_store_filled_in_bulk_equals_one_filled_by_publishing(postgres_url: str) -> None:
     migrations.upgrade(postgres_url)
     benchmark.fill(postgres_url, 0, SIZE)
     store = RubricStore(postgres_url)
@@ -31,7 +31,7 @@ async def test_a_store_filled_in_bulk_holds_what_publishing_would_have_left(post
     await store.close()
 
 
-async def test_a_row_tells_what_calls_took_and_what_they_cost_the_processor() -> None:
+async def test_a_row_shows_the_latency_and_the_processor_time_of_a_call() -> None:
     async def nothing(_: int) -> None:
         return None
 

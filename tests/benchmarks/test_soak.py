@@ -1,4 +1,4 @@
-"""What a soak is made of: faults in order, the time until requests are as before, and answers that are wrong."""
+"""Parts of a soak test: the order of faults, the time to recover, and the detection of wrong answers."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ from benchmarks.soak.figures import by_kind, recovered_s
 from benchmarks.soak.workload import CRITERIA, RESPONSES, bulk_subjects, group_of, subject_of
 
 
-def test_every_kind_of_fault_comes_before_any_comes_twice_and_a_seed_gives_one_order() -> None:
+def test_every_kind_of_fault_occurs_before_any_repeats_and_a_seed_fixes_the_order() -> None:
     kinds = list(FAULTS)
     drawn = list(islice(order(7, kinds), 2 * len(kinds)))
     assert set(Counter(kind for kind, _ in drawn).values()) == {2}
@@ -21,7 +21,7 @@ def test_every_kind_of_fault_comes_before_any_comes_twice_and_a_seed_gives_one_o
     assert {n for _, n in drawn} == {1, 2}
 
 
-def test_requests_are_as_before_from_the_first_window_after_which_none_is_slow() -> None:
+def test_recovery_ends_at_the_first_window_after_which_no_request_is_slow() -> None:
     fault = Fault("a judge killed", "judge-1", 10.0, 20.0)
     slow_until = 23.5
     requests = [(began / 10, 3.0 if 10.0 <= began / 10 < slow_until else 0.5) for began in range(600)]
@@ -33,7 +33,7 @@ def test_requests_are_as_before_from_the_first_window_after_which_none_is_slow()
     assert (row["p99 as before then"], row["none slow after 10 s"]) == (1, 1)
 
 
-def test_a_group_is_the_same_whenever_it_is_asked_for_and_some_are_asked_for_twice() -> None:
+def test_a_group_is_reproducible_and_some_groups_are_requested_twice() -> None:
     assert group_of(1_000_007) == group_of(1_000_007)
     assert len(group_of(1)["responses"]) == RESPONSES
     asked = [subject_of(1, request) for request in range(1, 101)]
@@ -46,7 +46,7 @@ KNOWN = {1: ExpectedAnswer([1.0] + [0.0] * (RESPONSES - 1), ["1" * CRITERIA] + [
 
 
 def answer(verdicts: str, reward: float | None, failures: dict[str, int] | None = None) -> dict[str, Any]:
-    """An answer about group 1 that says this of its first response, and what is right of the others."""
+    """An answer for group 1 with these values for its first response and the right ones for the others."""
     right = KNOWN[1]
     return {
         "subject": 1,
@@ -56,7 +56,7 @@ def answer(verdicts: str, reward: float | None, failures: dict[str, int] | None 
     }
 
 
-def test_right_answers_and_named_failures_are_not_held_against_anybody() -> None:
+def test_right_answers_and_named_failures_are_not_violations() -> None:
     about = compare_answers([answer("1111", 1.0), answer("1-11", None, {"engine": 1})], KNOWN)
     assert about.violations == []
     assert about.failures == {"engine": 1}
@@ -83,5 +83,5 @@ def test_right_answers_and_named_failures_are_not_held_against_anybody() -> None
         "no yes or no",
     ],
 )
-def test_whatever_is_made_up_is_seen(made_up: dict[str, Any]) -> None:
+def test_made_up_answers_are_violations(made_up: dict[str, Any]) -> None:
     assert compare_answers([made_up], KNOWN).violations

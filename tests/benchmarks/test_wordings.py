@@ -1,4 +1,4 @@
-"""Wordings of the judge's question: averages, maps fitted on other rows, and each item asked once in each."""
+"""Wordings of the judge's question: averages, cross-fitted maps, and one question per item and wording."""
 
 import math
 from dataclasses import replace
@@ -29,7 +29,7 @@ def test_wordings_are_averaged_in_log_odds_and_their_costs_add_up() -> None:
     assert average.tokens_computed == a["x"].tokens_computed + b["x"].tokens_computed
 
 
-def test_a_cross_fitted_map_moves_the_threshold_of_a_judge_that_says_yes_too_often() -> None:
+def test_a_cross_fitted_map_moves_the_threshold_of_a_judge_biased_to_yes() -> None:
     items = [item(n, label=n % 2 == 0) for n in range(80)]
     generous = {one.key: verdict(0.9 if one.label else 0.6) for one in items}
     calibrated = cross_calibrated(items, generous)
@@ -48,7 +48,7 @@ async def test_every_wording_asks_about_every_item_once(tmp_path: Path, monkeypa
     assert [row["wording"] for row in rows] == [*STEPS, *VARIANTS, *AVERAGES]
 
 
-async def test_the_last_step_asks_what_the_service_asks(tmp_path: Path) -> None:
+async def test_the_last_step_asks_the_services_question(tmp_path: Path) -> None:
     shipped = AdjudgeContender(StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine()), contextual=False)
     await shipped.start()
     last = list(STEPS.values())[-1]

@@ -1,1 +1,1 @@
-"""Tests that drive a real browser, and the pictures of the console that it takes for the documentation."""
+"""Tests that drive a real browser, and the console screenshots for the documentation."""

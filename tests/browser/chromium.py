@@ -1,6 +1,6 @@
-"""Where the browser of the tests comes from: Debian's Chromium, or one that `make browser` has fetched from npm.
+"""Find the browser for the tests: Debian's Chromium, or one that `make browser` fetched from npm.
 
-Playwright downloads browsers of its own from a host that is no package registry, so none of them is used.
+Playwright's own browsers come from a host that is not a package registry, so none of them is used.
 """
 
 import os
@@ -18,7 +18,7 @@ MISSING = "needs a Chromium: install Debian's package chromium, or run make brow
 
 
 class Chromium(NamedTuple):
-    """A browser: its program, the arguments that it needs, and its environment."""
+    """A browser: its program, required arguments and environment."""
 
     program: Path
     arguments: tuple[str, ...]
@@ -26,7 +26,7 @@ class Chromium(NamedTuple):
 
 
 def find_chromium() -> Chromium | None:
-    """The browser to use; None if there is none."""
+    """Return the browser to use, or None if there is none."""
     for name in NAMES:
         if found := shutil.which(name):
             return Chromium(Path(found), _sandbox(), {})
@@ -38,13 +38,13 @@ def find_chromium() -> Chromium | None:
 
 
 def _sandbox() -> tuple[str, ...]:
-    """Chromium refuses to run as root with its sandbox; the tests show it pages of this service only."""
+    """Disable the sandbox for root, which Chromium requires; the tests open only pages of this service."""
     return ("--no-sandbox",) if os.geteuid() == 0 else ()
 
 
 @contextmanager
 def running_browser(chromium: Chromium) -> Iterator[Browser]:
-    """Start a browser without a window, and close it in the end."""
+    """Run a headless browser for the duration of the block."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium.program,

@@ -1,6 +1,6 @@
-"""One browser and one filled service for all tests of this folder; each test has pages of its own.
+"""One browser and one populated service, shared by all tests in this folder; each test opens its own pages.
 
-Playwright keeps an event loop in the thread of the tests, so both end before tests of other folders begin.
+Playwright keeps an event loop in the test thread, so both end before the tests of other folders begin.
 """
 
 from collections.abc import Iterator

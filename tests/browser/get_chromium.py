@@ -1,7 +1,7 @@
 """`python -m tests.browser.get_chromium`: fetch a Chromium from npm into `.cache/chromium`, if none is installed.
 
-The package has the program, and the libraries that it needs, as files compressed with Brotli. Nothing of the package is
-run: npm only downloads it, and Playwright's own Node decompresses the files.
+The package contains the program and its libraries as Brotli-compressed files. No code of the package is run: npm only
+downloads it, and Playwright's own Node decompresses the files.
 """
 
 import hashlib

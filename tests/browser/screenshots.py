@@ -1,4 +1,4 @@
-"""`python -m tests.browser.screenshots`: take the documentation's pictures of the console, from the demo's runs."""
+"""`python -m tests.browser.screenshots`: take the documentation's console screenshots, from the demo runs."""
 
 import sys
 import tempfile
@@ -16,7 +16,7 @@ MARGIN = 16
 
 
 def shoot(page: Page, name: str, *, begin: str = "header", end: str) -> None:
-    """Take a picture from the top of one element to the bottom of another, and store it with few colours."""
+    """Capture the area from the top of one element to the bottom of another, and save it with a reduced palette."""
     ends = [page.locator(selector).first.bounding_box() for selector in (begin, end)]
     top, bottom = (box for box in ends if box is not None)
     file = IMAGES / name
@@ -32,7 +32,7 @@ def shoot(page: Page, name: str, *, begin: str = "header", end: str) -> None:
 
 
 def main() -> None:
-    """Take all pictures."""
+    """Take all screenshots."""
     chromium = find_chromium()
     if chromium is None:
         sys.exit(f"this {MISSING}")

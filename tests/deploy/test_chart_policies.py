@@ -1,4 +1,4 @@
-"""Rules that every pod of the chart keeps, whatever the values, and that its parts fit one another."""
+"""Rules that hold for every pod of the chart with any value set, and consistency between its parts."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ LISTENING = {"api", "judge", "worker", "vllm", "postgres", "redis"}
 SECRET_NAME = {"production": "adjudge-production"}
 
 
-def test_no_image_is_called_latest_and_ours_are_targets_of_the_dockerfile(values: str) -> None:
+def test_no_image_is_tagged_latest_and_our_images_are_targets_of_the_dockerfile(values: str) -> None:
     for name, container in containers(values):
         image = container["image"]
         assert re.search(r":[^/]*\d[^/]*$|@sha256:[0-9a-f]{64}$", image), f"{name}: {image}"
@@ -23,7 +23,7 @@ def test_no_image_is_called_latest_and_ours_are_targets_of_the_dockerfile(values
             assert ours[1] in dockerfile.stages(), name
 
 
-def test_containers_ask_for_what_they_need_and_may_not_take_more_than_their_limits(values: str) -> None:
+def test_containers_have_requests_and_limits(values: str) -> None:
     for name, container in containers(values):
         for part in ("requests", "limits"):
             assert container["resources"][part].keys() >= {"cpu", "memory", "ephemeral-storage"}, name
@@ -31,13 +31,13 @@ def test_containers_ask_for_what_they_need_and_may_not_take_more_than_their_limi
         assert gpus[0] == gpus[1], name
 
 
-def test_gpus_are_asked_for_by_engines_and_by_nobody_else(values: str) -> None:
+def test_only_engines_request_gpus(values: str) -> None:
     having = {name for name, container in containers(values) if "nvidia.com/gpu" in container["resources"]["limits"]}
     engines = {"cpu-dev": set(), "gpu-pool": {"StatefulSet/adjudge-vllm/vllm"}}
     assert having == engines.get(values, {"StatefulSet/adjudge-judge/judge"})
 
 
-def test_nobody_runs_as_root_writes_its_root_or_gains_privileges(values: str) -> None:
+def test_no_container_runs_as_root_writes_its_root_filesystem_or_gains_privileges(values: str) -> None:
     for name, _, spec in pods(values):
         assert spec["securityContext"]["runAsNonRoot"], name
         assert spec["securityContext"]["runAsUser"] > 0, name
@@ -52,7 +52,7 @@ def test_nobody_runs_as_root_writes_its_root_or_gains_privileges(values: str) ->
         assert context["capabilities"] == {"drop": ["ALL"]}, name
 
 
-def test_folders_that_are_written_have_a_bound(values: str) -> None:
+def test_writable_volumes_have_a_size_limit(values: str) -> None:
     for name, _, spec in pods(values):
         for volume in spec.get("volumes", []):
             assert volume["emptyDir"]["sizeLimit"], f"{name}: {volume['name']}"
@@ -71,7 +71,7 @@ def test_every_mount_has_its_volume_and_every_volume_is_mounted(values: str) -> 
         assert used == volumes, found["metadata"]["name"]
 
 
-def test_secrets_come_by_reference_and_the_chart_holds_none(values: str) -> None:
+def test_secrets_come_by_reference_and_the_chart_contains_none(values: str) -> None:
     made = [found["metadata"]["name"] for found in of_kind(values, "Secret")]
     assert made == (["adjudge-bootstrap-key"] if values == "cpu-dev" else [])
     for name, container in containers(values):
@@ -83,7 +83,7 @@ def test_secrets_come_by_reference_and_the_chart_holds_none(values: str) -> None
     assert not re.search(r"://[^/\s]*:[^/\s]*@", text(values))
 
 
-def test_whoever_loads_a_model_has_the_hubs_token_if_there_is_one_and_nobody_else_has(values: str) -> None:
+def test_only_containers_that_download_a_model_get_the_optional_hub_token(values: str) -> None:
     tokens = {name: env["HF_TOKEN"] for name, c in containers(values) if "HF_TOKEN" in (env := environment(c))}
     loading = {"cpu-dev": "StatefulSet/adjudge-judge/model", "gpu-pool": "StatefulSet/adjudge-vllm/vllm"}
     assert tokens.keys() == {loading.get(values, "StatefulSet/adjudge-judge/judge")}
@@ -92,7 +92,7 @@ def test_whoever_loads_a_model_has_the_hubs_token_if_there_is_one_and_nobody_els
     assert token["secretKeyRef"]["optional"]
 
 
-def test_the_three_probes_differ_and_what_all_replicas_share_takes_none_out_of_use(values: str) -> None:
+def test_the_three_probes_differ_and_readiness_ignores_shared_dependencies(values: str) -> None:
     for name, labels, spec in pods(values):
         for container in spec["containers"]:
             probes = [container.get(probe) for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
@@ -102,12 +102,12 @@ def test_the_three_probes_differ_and_what_all_replicas_share_takes_none_out_of_u
             assert len({repr(probe) for probe in probes}) == 3, name
             if component(labels) in ("api", "judge", "worker"):
                 assert probes[1]["httpGet"]["path"] == "/healthz", name
-                # Nobody asks a worker for anything. Stores and caches are one for all, and so are judges for apis.
+                # Workers serve no requests. Stores and caches are shared by all replicas, and judges by all apis.
                 ready = {"api": "/readyz?only=replica", "judge": "/readyz?only=judge", "worker": "/readyz"}
                 assert probes[2]["httpGet"]["path"] == ready[component(labels)], name
 
 
-def test_selectors_find_the_pods_they_are_for_and_no_others(values: str) -> None:
+def test_selectors_match_their_own_pods_and_no_others(values: str) -> None:
     labelled = [(name, labels) for name, labels, _ in pods(values)]
     for found in of_kind(values, "Deployment", "StatefulSet", "PodDisruptionBudget"):
         chosen = [name for name, labels in labelled if fits(found["spec"]["selector"]["matchLabels"], labels)]
@@ -129,7 +129,7 @@ def test_selectors_find_the_pods_they_are_for_and_no_others(values: str) -> None
         assert found["spec"]["endpoints"][0]["port"] in {port["name"] for port in services[0]["spec"]["ports"]}
 
 
-def test_what_scales_exists_is_scaled_by_one_alone_and_names_no_number_itself(values: str) -> None:
+def test_each_workload_has_at_most_one_autoscaler_and_only_unscaled_ones_set_replicas(values: str) -> None:
     targets = [found["spec"]["scaleTargetRef"] for found in of_kind(values, "HorizontalPodAutoscaler", "ScaledObject")]
     names = [(target["kind"], target["name"]) for target in targets]
     assert len(set(names)) == len(names)
@@ -143,7 +143,7 @@ def test_what_scales_exists_is_scaled_by_one_alone_and_names_no_number_itself(va
         assert ("replicas" in found["spec"]) == (place not in names), place
 
 
-def test_the_api_is_told_every_judge_there_may_be(values: str) -> None:
+def test_the_api_is_given_the_url_of_every_possible_judge(values: str) -> None:
     told = environment(dict(containers(values))["Deployment/adjudge-api/api"])["ADJUDGE_JUDGES"].split()
     (judge,) = [found for found in of_kind(values, "StatefulSet") if found["metadata"]["name"] == "adjudge-judge"]
     scaled = [s for s in of_kind(values, "ScaledObject") if s["spec"]["scaleTargetRef"]["name"] == "adjudge-judge"]
@@ -152,7 +152,7 @@ def test_the_api_is_told_every_judge_there_may_be(values: str) -> None:
     assert told == [f"http://adjudge-judge-{index}.{service}:8001" for index in range(most)]
 
 
-def test_the_judge_is_told_an_engine_that_its_image_has(values: str) -> None:
+def test_the_judge_is_given_an_engine_that_its_image_contains(values: str) -> None:
     judge = dict(containers(values))["StatefulSet/adjudge-judge/judge"]
     engines = environment(judge)["ADJUDGE_ENGINE_URL"].split()
     expected = {
@@ -174,7 +174,7 @@ def test_an_external_database_is_migrated_before_anything_new_starts(values: str
     assert account == "default", "the chart's own account is made after the hook"
 
 
-def test_pods_of_a_kind_are_spread_over_zones_and_nodes(values: str) -> None:
+def test_pods_of_a_workload_are_spread_over_zones_and_nodes(values: str) -> None:
     wanted = "DoNotSchedule" if values == "production" else "ScheduleAnyway"
     for name, labels, spec in pods(values):
         keys = {constraint["topologyKey"] for constraint in spec["topologySpreadConstraints"]}
@@ -184,7 +184,7 @@ def test_pods_of_a_kind_are_spread_over_zones_and_nodes(values: str) -> None:
             assert constraint["whenUnsatisfiable"] == wanted, name
 
 
-def test_every_argument_is_a_command_of_adjudge(values: str) -> None:
+def test_every_argument_is_an_adjudge_command(values: str) -> None:
     from tests.services.command_tree import commands
 
     started: dict[str, Any] = {n: c for n, c in containers(values) if "/adjudge-" in c["image"] and "command" not in c}
@@ -194,7 +194,7 @@ def test_every_argument_is_a_command_of_adjudge(values: str) -> None:
         assert container["args"][0] in names, name
 
 
-def test_processes_stop_by_themselves_before_their_pods_are_killed(values: str) -> None:
+def test_processes_stop_before_their_pods_are_killed(values: str) -> None:
     given = ("--set", "api.drainSeconds=200", "--set", "judge.drainSeconds=300")
     specs = {component(labels): spec for _, labels, spec in pods(values, *given)}
     for part, killed_s in (("api", 200), ("judge", 300)):

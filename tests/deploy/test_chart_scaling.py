@@ -1,4 +1,4 @@
-"""What makes the chart's judges more and fewer: one thing alone, quickly up, and slowly down."""
+"""Autoscaling of the chart's judges: one trigger only, scaling up quickly and down slowly."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ pytestmark = needs_tools
 
 
 def scaler(kind: str) -> dict[str, Any]:
-    """What scales the judges, with one kind of autoscaling."""
+    """Return the object that scales the judges, for one kind of autoscaling."""
     rendered = objects("production", "--set", f"judge.autoscaling.kind={kind}")
     scalers = [found for found in rendered if "scaleTargetRef" in found.get("spec", {})]
     (of_judge,) = [found for found in scalers if found["spec"]["scaleTargetRef"]["name"] == "adjudge-judge"]
@@ -19,13 +19,13 @@ def scaler(kind: str) -> dict[str, Any]:
 
 
 def query() -> str:
-    """What KEDA asks Prometheus."""
+    """Return KEDA's Prometheus query."""
     (trigger,) = scaler("keda")["spec"]["triggers"]
     asked: str = trigger["metadata"]["query"]
     return asked
 
 
-def test_a_judge_scales_by_calls_that_wait_or_by_seconds_of_waiting_and_never_by_both() -> None:
+def test_judges_scale_by_waiting_calls_or_by_waiting_time_but_never_by_both() -> None:
     by_calls = scaler("hpa")
     assert by_calls["kind"] == "HorizontalPodAutoscaler"
     assert by_calls["spec"]["metrics"][0]["pods"]["metric"] == {"name": "adjudge_calls_waiting"}
@@ -34,7 +34,7 @@ def test_a_judge_scales_by_calls_that_wait_or_by_seconds_of_waiting_and_never_by
 
 
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
-def test_judges_go_late_and_one_by_one_whatever_scales_them(kind: str) -> None:
+def test_judges_scale_down_late_and_one_by_one(kind: str) -> None:
     spec = scaler(kind)["spec"]
     behavior = spec["behavior"] if kind == "hpa" else spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     assert behavior == {
@@ -45,6 +45,6 @@ def test_judges_go_late_and_one_by_one_whatever_scales_them(kind: str) -> None:
     }
 
 
-def test_without_calls_there_is_no_wait_rather_than_one_that_is_not_a_number() -> None:
+def test_without_calls_the_wait_is_zero_instead_of_nan() -> None:
     assert query().startswith("(histogram_quantile(")
     assert query().endswith(">= 0) or vector(0)")

@@ -1,4 +1,4 @@
-"""What the chart renders is what Kubernetes and the operators take, and values that are not known are refused."""
+"""Kubernetes and the operators accept the rendered chart, and unknown values are refused."""
 
 import json
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ REFUSED = {
 
 
 def inner_objects(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every schema of an object with named properties in a schema."""
+    """Yield every schema of an object with named properties within a schema."""
     if isinstance(schema, dict):
         if "properties" in schema and isinstance(schema["properties"], dict) and "type" in schema:
             yield schema
@@ -56,12 +56,12 @@ def inner_objects(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def of_operators(values: str) -> list[dict[str, Any]]:
-    """The objects that a set of values renders and that Prometheus' operator or KEDA reads."""
+    """Return the rendered objects that Prometheus' operator or KEDA reads."""
     return [found for found in objects(values) if found["kind"] in SCHEMAS]
 
 
 def refused_by_operators(found: list[dict[str, Any]]) -> list[str | None]:
-    """For each object what its operator's own definition refuses in it, or None."""
+    """For each object, return what its operator's definition rejects, or None."""
     validated = run(VENV / "bin/node", OPERATORS / "validate.js", stdin=json.dumps(found))
     assert validated.returncode == 0, validated.stderr
     return [json.loads(line) for line in validated.stdout.splitlines()]
@@ -75,7 +75,7 @@ def test_helm_lints_the_chart(values: str) -> None:
 
 
 @needs_tools
-def test_kubernetes_takes_every_object_of_its_own(tmp_path: Path) -> None:
+def test_kubernetes_accepts_every_object_of_its_own(tmp_path: Path) -> None:
     files = []
     for values in VALUE_SETS:
         own = [found for found in objects(values) if found["kind"] not in SCHEMAS]
@@ -89,7 +89,7 @@ def test_kubernetes_takes_every_object_of_its_own(tmp_path: Path) -> None:
 
 @needs_tools
 @pytest.mark.parametrize("values", ["gpu-pool", "production"])
-def test_the_operators_take_every_object_of_theirs(values: str) -> None:
+def test_the_operators_accept_every_object_of_theirs(values: str) -> None:
     theirs = of_operators(values)
     assert {found["kind"] for found in theirs} == SCHEMAS.keys()
     assert refused_by_operators(theirs) == [None] * len(theirs)
@@ -97,7 +97,7 @@ def test_the_operators_take_every_object_of_theirs(values: str) -> None:
 
 @needs_tools
 @pytest.mark.parametrize("values", ["gpu-pool", "production"])
-def test_no_object_of_theirs_has_a_field_that_they_would_drop_without_a_word(values: str) -> None:
+def test_no_operator_object_has_a_field_that_would_be_dropped_silently(values: str) -> None:
     for found in of_operators(values):
         jsonschema.validate(found, SCHEMAS[found["kind"]])
 
@@ -116,7 +116,7 @@ def test_no_object_of_theirs_has_a_field_that_they_would_drop_without_a_word(val
     ],
     ids=lambda part: "" if isinstance(part, list) else str(part),
 )
-def test_what_an_operator_would_refuse_is_found(kind: str, path: list[str | int], value: Any) -> None:
+def test_what_an_operator_would_reject_is_detected(kind: str, path: list[str | int], value: Any) -> None:
     found = deepcopy(next(found for found in of_operators("production") if found["kind"] == kind))
     inside = found
     for part in path[:-1]:
@@ -131,7 +131,7 @@ def test_what_an_operator_would_refuse_is_found(kind: str, path: list[str | int]
 
 @needs_tools
 @pytest.mark.parametrize("by_digest", [True, False])
-def test_checkov_finds_nothing_but_what_is_skipped_for_a_reason(by_digest: bool, tmp_path: Path) -> None:
+def test_checkov_finds_nothing_beyond_the_justified_skips(by_digest: bool, tmp_path: Path) -> None:
     files = []
     for values in VALUE_SETS:
         if by_digest == (values == "production"):
@@ -150,21 +150,21 @@ def test_checkov_finds_nothing_but_what_is_skipped_for_a_reason(by_digest: bool,
 
 @needs_tools
 @pytest.mark.parametrize(("value", "named"), REFUSED.items())
-def test_values_that_are_unknown_or_make_no_sense_are_refused_and_named(value: str, named: str) -> None:
+def test_unknown_or_invalid_values_are_refused_by_name(value: str, named: str) -> None:
     refused = template("--values", str(FOLDER / "ci/gpu-single-values.yaml"), "--set", value)
     assert refused.returncode != 0
     assert named in refused.stderr
 
 
 @needs_tools
-def test_registry_and_secret_must_be_given() -> None:
+def test_registry_and_secret_are_required() -> None:
     refused = template()
     assert "images.registry must be set" in refused.stderr
     named = template("--set", "images.registry=registry.example.org/adjudge")
     assert "existingSecret must be set" in named.stderr
 
 
-def test_no_object_of_the_values_takes_unknown_keys() -> None:
+def test_no_object_in_the_values_accepts_unknown_keys() -> None:
     found = list(inner_objects(VALUES_SCHEMA))
     assert len(found) >= 25
     open_to_all = VALUES_SCHEMA["properties"]["global"]

@@ -1,4 +1,4 @@
-"""What `docker compose config` makes of the compose file, for each judge, and the rules its services keep."""
+"""The output of `docker compose config` for each judge, and rules that hold for its services."""
 
 import json
 import re
@@ -24,7 +24,7 @@ Services = dict[str, dict[str, Any]]
 
 
 def config(*profiles: str, **env: str) -> Services:
-    """The services that are started with these profiles, everything merged and filled in."""
+    """Return the services that these profiles start, with everything merged and filled in."""
     chosen = [word for profile in profiles for word in ("--profile", profile)]
     command = [VENV / "bin/docker-compose", "--env-file", "/dev/null", "--file", FILE, *chosen]
     rendered = run(*command, "config", "--format", "json", env={**SECRETS, **env})
@@ -36,7 +36,7 @@ def config(*profiles: str, **env: str) -> Services:
 
 @pytest.fixture(scope="module", params=["cpu", "gpu"])
 def services(request: pytest.FixtureRequest) -> Services:
-    """All services with one of the judges, monitoring included."""
+    """All services with one of the judges, including monitoring."""
     return config(request.param, "monitoring", GRAFANA_PASSWORD="of-grafana")
 
 
@@ -50,7 +50,7 @@ def test_each_profile_starts_its_judge_and_no_other() -> None:
 
 @needs_tools
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_secret_that_is_not_set_stops_compose_and_is_named(secret: str) -> None:
+def test_compose_stops_at_an_unset_secret_and_names_it(secret: str) -> None:
     command = [VENV / "bin/docker-compose", "--env-file", "/dev/null", "--file", FILE, "--profile", "cpu", "config"]
     for env in ({k: v for k, v in SECRETS.items() if k != secret}, {**SECRETS, secret: ""}):
         stopped = run(*command, env=env)
@@ -59,7 +59,7 @@ def test_a_secret_that_is_not_set_stops_compose_and_is_named(secret: str) -> Non
 
 
 @needs_tools
-def test_the_example_of_an_env_file_names_every_variable_and_holds_no_secret() -> None:
+def test_the_example_env_file_names_every_variable_and_contains_no_secret() -> None:
     given = (ROOT / "docker/.env.example").read_text(encoding="utf-8")
     example = dict(re.findall(r"^([A-Z_]+)=(.*)$", given, re.MULTILINE))
     text = FILE.read_text(encoding="utf-8")
@@ -72,7 +72,7 @@ def test_the_example_of_an_env_file_names_every_variable_and_holds_no_secret() -
 
 
 @needs_tools
-def test_both_judges_answer_to_the_name_that_the_api_knows(services: Services) -> None:
+def test_both_judges_have_the_name_that_the_api_uses(services: Services) -> None:
     (judge,) = [service for name, service in services.items() if name.startswith("judge-")]
     assert judge["networks"]["judges"]["aliases"] == ["judge"]
     assert services["api"]["environment"]["ADJUDGE_JUDGES"] == "http://judge:8001"
@@ -81,7 +81,7 @@ def test_both_judges_answer_to_the_name_that_the_api_knows(services: Services) -
 
 
 @needs_tools
-def test_only_the_api_may_leave_loopback_and_it_asks_for_keys(services: Services) -> None:
+def test_only_the_api_can_be_exposed_and_then_it_requires_keys(services: Services) -> None:
     published = {name: port["host_ip"] for name, service in services.items() for port in service.get("ports", [])}
     assert set(published.values()) == {"127.0.0.1"}
     opened = config("cpu", ADJUDGE_LISTEN="0.0.0.0")
@@ -90,7 +90,7 @@ def test_only_the_api_may_leave_loopback_and_it_asks_for_keys(services: Services
 
 
 @needs_tools
-def test_containers_cannot_write_their_root_gain_privileges_or_eat_the_host(services: Services) -> None:
+def test_containers_have_a_read_only_root_no_extra_privileges_and_a_memory_limit(services: Services) -> None:
     for name, service in services.items():
         assert service["read_only"], name
         assert service["cap_drop"] == ["ALL"], name
@@ -102,7 +102,7 @@ def test_containers_cannot_write_their_root_gain_privileges_or_eat_the_host(serv
 
 @needs_tools
 @pytest.mark.parametrize("profile", ["cpu", "gpu"])
-def test_two_processors_are_enough_and_the_judge_takes_what_there_is_or_what_it_is_given(profile: str) -> None:
+def test_two_processors_suffice_and_the_judge_uses_all_or_the_configured_number(profile: str) -> None:
     def processors(**env: str) -> dict[str, float | None]:
         started = config(profile, "monitoring", **env).items()
         return {name: service["deploy"]["resources"]["limits"].get("cpus") for name, service in started}
@@ -116,7 +116,7 @@ def test_two_processors_are_enough_and_the_judge_takes_what_there_is_or_what_it_
 
 @needs_tools
 @pytest.mark.parametrize(("profile", "loading"), [("cpu", "model"), ("gpu", "judge-gpu")])
-def test_whoever_loads_the_model_has_the_hubs_token_if_there_is_one(profile: str, loading: str) -> None:
+def test_only_the_service_that_downloads_the_model_gets_the_optional_hub_token(profile: str, loading: str) -> None:
     for token in ("of-the-hub", None):
         services = config(profile, **({"HF_TOKEN": token} if token else {}))
         found = {n: s["environment"]["HF_TOKEN"] for n, s in services.items() if "HF_TOKEN" in s.get("environment", {})}
@@ -124,14 +124,14 @@ def test_whoever_loads_the_model_has_the_hubs_token_if_there_is_one(profile: str
 
 
 @needs_tools
-def test_no_image_is_called_latest(services: Services) -> None:
+def test_no_image_is_tagged_latest(services: Services) -> None:
     for name, service in services.items():
         tag = service["image"].rpartition("/")[2].partition(":")[2]
         assert any(letter.isdigit() for letter in tag), name
 
 
 @needs_tools
-def test_images_of_our_own_are_targets_of_the_dockerfile(services: Services) -> None:
+def test_our_images_are_targets_of_the_dockerfile(services: Services) -> None:
     for name, service in services.items():
         if "build" in service:
             assert service["build"]["target"] in dockerfile.stages(), name
@@ -139,7 +139,7 @@ def test_images_of_our_own_are_targets_of_the_dockerfile(services: Services) -> 
 
 
 @needs_tools
-def test_everything_is_waited_for_until_it_works(services: Services) -> None:
+def test_services_wait_until_their_dependencies_are_healthy(services: Services) -> None:
     for name, service in services.items():
         assert ("healthcheck" in service) == (name not in ONE_SHOT), name
         for other, dependency in service.get("depends_on", {}).items():
@@ -148,7 +148,9 @@ def test_everything_is_waited_for_until_it_works(services: Services) -> None:
 
 
 @needs_tools
-def test_services_share_a_network_with_what_they_call_and_judges_do_not_reach_the_database(services: Services) -> None:
+def test_services_share_networks_with_their_dependencies_and_judges_cannot_reach_the_database(
+    services: Services,
+) -> None:
     networks = {name: set(service["networks"]) for name, service in services.items()}
     for pair in (
         ("api", "postgres"),
@@ -169,7 +171,7 @@ def test_services_share_a_network_with_what_they_call_and_judges_do_not_reach_th
 
 
 @needs_tools
-def test_files_that_are_mounted_exist(services: Services) -> None:
+def test_mounted_files_exist(services: Services) -> None:
     mounts = [mount for service in services.values() for mount in service.get("volumes", []) if mount["type"] == "bind"]
     assert mounts
     for mount in mounts:
@@ -177,5 +179,5 @@ def test_files_that_are_mounted_exist(services: Services) -> None:
         assert mount["read_only"], mount["source"]
 
 
-def test_judges_are_cut_off_from_everything_else() -> None:
+def test_the_judges_network_is_internal() -> None:
     assert yaml.safe_load(FILE.read_text(encoding="utf-8"))["networks"]["judges"] == {"internal": True}

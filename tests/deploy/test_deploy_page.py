@@ -1,4 +1,4 @@
-"""`docs/deploy.md` shows commands that exist, makes the secret that the chart reads, and offers every value set."""
+"""`docs/deploy.md` shows existing commands, creates the secret that the chart reads, and offers every value set."""
 
 import re
 
@@ -54,7 +54,7 @@ def test_the_page_names_every_key_of_the_secret_that_the_chart_reads(values: str
 
 
 @needs_tools
-def test_helm_waits_longer_than_the_migration_may_take() -> None:
+def test_helms_timeout_exceeds_the_deadline_of_the_migration() -> None:
     (job,) = [found for found in objects("production") if found["kind"] == "Job"]
     shown = re.findall(r"^helm (?:install|upgrade) .+$", CONSOLE, re.MULTILINE)
     assert len(shown) >= 2
@@ -65,7 +65,7 @@ def test_helm_waits_longer_than_the_migration_may_take() -> None:
 
 
 @needs_tools
-def test_the_page_names_what_bounds_the_migration() -> None:
+def test_the_page_names_the_deadline_of_the_migration() -> None:
     (job,) = [f for f in objects("production", "--set", "migrate.deadlineSeconds=1200") if f["kind"] == "Job"]
     assert job["spec"]["activeDeadlineSeconds"] == 1200
     assert "migrate.deadlineSeconds" in code_spans(PAGE)
@@ -73,7 +73,7 @@ def test_the_page_names_what_bounds_the_migration() -> None:
 
 @needs_tools
 @pytest.mark.parametrize("toolbox", [True, False])
-def test_the_notes_make_the_first_key_in_a_pod_that_has_the_database(toolbox: bool) -> None:
+def test_the_notes_create_the_first_key_in_a_pod_with_the_database_url(toolbox: bool) -> None:
     values = ("--set", f"toolbox.enabled={str(toolbox).lower()}")
     installed = run(
         HELM, "install", "adjudge", FOLDER, "--namespace", NAMESPACE, "--dry-run=client",

@@ -1,4 +1,4 @@
-"""What the cluster asks of a service, asked of one: `helm test` passes where a reward comes back, and probes do too."""
+"""The scripts and probes of the chart, run against a real service: `helm test` passes if a reward is returned."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def scored(url: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a service that is ready."""
+    """The URL of a ready service."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         with serving("scripted://yes") as service:
@@ -32,25 +32,25 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield service.url
 
 
-def test_it_says_which_reward_came_back(url: str) -> None:
+def test_it_prints_the_returned_reward(url: str) -> None:
     passed = scored(url)
     assert passed.stdout == "status scored, reward 1.0\n"
     assert passed.returncode == 0
 
 
-def test_it_fails_where_nobody_answers() -> None:
+def test_it_fails_if_the_service_is_unreachable() -> None:
     assert scored("http://127.0.0.1:9").returncode != 0
 
 
 @needs_tools
-def test_the_pod_runs_this_very_script_with_what_it_reads() -> None:
+def test_the_pod_runs_this_script_with_the_variables_that_it_reads() -> None:
     pod = dict(containers("production"))["Pod/adjudge-test-score/test"]
     assert pod["args"][0].strip() == SCRIPT.read_text(encoding="utf-8").strip()
     assert environment(pod).keys() == {"ADJUDGE_URL", "ADJUDGE_API_KEY"}
 
 
 @needs_tools
-def test_a_service_knows_every_part_that_the_api_is_probed_for(url: str) -> None:
+def test_a_service_answers_every_probe_of_the_api(url: str) -> None:
     api = dict(containers("production"))["Deployment/adjudge-api/api"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         with urlopen(url + api[probe]["httpGet"]["path"], timeout=10) as answer:

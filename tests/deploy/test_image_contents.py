@@ -1,4 +1,4 @@
-"""What the Dockerfile installs, installed: the same steps on the same files, in a folder instead of an image."""
+"""The Dockerfile's installation steps, run on the same files in a folder instead of an image."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ ABSENT = {
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the stage `source` holds: its COPY lines, without what .dockerignore leaves out."""
+    """The contents of the stage `source`: its COPY lines, without the files that .dockerignore excludes."""
     folder = tmp_path_factory.mktemp("src")
     for line in dockerfile.stages()["source"].of("COPY"):
         origin, target = line.split()
@@ -37,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_nothing_reaches_a_build_but_what_it_needs(source: Path) -> None:
+def test_a_build_gets_only_the_files_that_it_needs(source: Path) -> None:
     names = {path.relative_to(source).parts[0] for path in source.rglob("*")}
     assert names == {"docker", "trainer_client", "rubric_store", "judge_server", "services"}
     assert not [path for path in source.rglob("*") if path.name in ("__pycache__", ".env") or path.suffix == ".gguf"]
@@ -48,7 +48,7 @@ def test_nothing_reaches_a_build_but_what_it_needs(source: Path) -> None:
 @pytest.mark.install
 @pytest.mark.parametrize("image", IMPORTS)
 @pytest.mark.slow
-def test_an_image_holds_what_it_runs_and_no_more(image: str, source: Path, tmp_path: Path) -> None:
+def test_an_image_contains_what_it_runs_and_no_more(image: str, source: Path, tmp_path: Path) -> None:
     (command,) = dockerfile.stages()[f"{image}-built"].of("RUN")
     assert command == f"docker/install.sh {image} /opt/adjudge"
     venv = tmp_path / "adjudge"
@@ -74,7 +74,7 @@ print([name for name in {ABSENT[image]!r} if importlib.util.find_spec(name)])
 @pytest.mark.slow
 @pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("image", ["build", *IMPORTS, "judge"])
-def test_a_lock_holds_the_hash_of_a_wheel_of_every_package_for_both_processors(
+def test_a_lock_has_the_hash_of_a_wheel_of_every_package_for_both_processors(
     image: str, processor: str, tmp_path: Path
 ) -> None:
     python, glibc = ("3.12", "2_35") if image == "judge" else ("3.11", "2_28")
@@ -89,7 +89,7 @@ def test_a_lock_holds_the_hash_of_a_wheel_of_every_package_for_both_processors(
 
 
 def e_machine(library: Path) -> str:
-    """The processor that a shared library is compiled for, by its ELF header."""
+    """Return the processor that a shared library is compiled for, from its ELF header."""
     with library.open("rb") as file:
         header = file.read(20)
     return {62: "x86_64", 183: "aarch64"}[int.from_bytes(header[18:20], "little")]

@@ -1,4 +1,4 @@
-"""The images: who runs in them, what they start, and that what the locks name is what the packages ask for."""
+"""The images: their users, commands and health checks, and locks that match the packages' requirements."""
 
 import json
 import re
@@ -23,7 +23,7 @@ _LOCKED = re.compile(r"(?P<name>[a-z0-9.-]+)==(?P<version>\S+)(?P<hashes>( \\\n 
 
 
 def locked(name: str) -> dict[str, str]:
-    """Versions by name, of a lock file in which everything is pinned and hashed."""
+    """Return the versions by name in a lock file in which everything is pinned and hashed."""
     text = (ROOT / f"docker/locks/{name}.txt").read_text(encoding="utf-8").partition("\n")[2]
     assert not _LOCKED.sub("", text), f"docker/locks/{name}.txt holds a line that is not pinned and hashed"
     return {canonicalize_name(found["name"]): found["version"] for found in _LOCKED.finditer(text)}
@@ -36,14 +36,14 @@ def test_hadolint_finds_nothing() -> None:
     assert linted.returncode == 0
 
 
-def test_images_start_from_images_with_a_version_and_those_on_python_also_with_a_digest() -> None:
+def test_base_images_have_a_version_and_python_images_also_a_digest() -> None:
     bases = dockerfile.arguments()
     for image in bases.values():
         assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+\.\d+[a-z-]*(@sha256:[0-9a-f]{64})?", image), image
     assert "@sha256:" in bases["PYTHON_IMAGE"]
 
 
-def test_what_is_locked_is_resolved_for_the_python_of_the_base_image() -> None:
+def test_locks_are_resolved_for_the_python_of_the_base_image() -> None:
     python = dockerfile.arguments()["PYTHON_IMAGE"].partition(":")[2].partition("-")[0]
     for name in ("build", *PACKAGES):
         assert f" for Python {python} " in (ROOT / f"docker/locks/{name}.txt").read_text(encoding="utf-8")
@@ -63,21 +63,21 @@ def test_images_that_listen_check_their_health_without_curl(target: str, port: i
     assert dockerfile.last(target, "EXPOSE") == str(port)
 
 
-def test_no_stage_takes_a_secret_or_an_argument_that_could_be_one() -> None:
+def test_no_stage_takes_a_secret_or_an_argument_that_could_be_a_secret() -> None:
     text = dockerfile.FILE.read_text(encoding="utf-8")
     set_names = re.findall(r"^\s*(?:ENV |ARG )?([A-Z_]+)=", text, re.MULTILINE)
     assert not [name for name in set_names if re.search("SECRET|PASSWORD|TOKEN|KEY", name)]
     assert "ADD " not in text
 
 
-def test_the_healthcheck_fails_where_nobody_listens() -> None:
+def test_the_healthcheck_fails_if_nothing_listens() -> None:
     checked = run("python3", ROOT / "docker/healthcheck.py", "http://127.0.0.1:9/healthz")
     assert checked.returncode == 1
     assert "127.0.0.1:9" in checked.stderr
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_every_requirement_of_the_packages_is_locked_in_a_version_that_fits(name: str) -> None:
+def test_every_requirement_of_the_packages_is_locked_at_a_matching_version(name: str) -> None:
     versions = locked(name)
     for package in PACKAGES[name]:
         project = tomllib.loads((ROOT / package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -90,16 +90,16 @@ def test_every_requirement_of_the_packages_is_locked_in_a_version_that_fits(name
 
 
 @pytest.mark.parametrize("name", ["build", *PACKAGES])
-def test_images_hold_the_versions_that_the_tests_ran_with(name: str) -> None:
+def test_images_contain_the_versions_that_the_tests_ran_with(name: str) -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     tested = {canonicalize_name(package): version for package, version in pinned.items()}
     other = {package: (version, tested.get(package)) for package, version in locked(name).items()}
-    # pip, which only judge_server asks for, is not pinned: an environment has it before anything is.
+    # pip, which only judge_server requires, is not pinned: an environment has it before anything else.
     assert {package: pair for package, pair in other.items() if pair[0] != pair[1] and package != "pip"} == {}
 
 
-def test_only_the_image_for_cpus_has_llamacpp_and_only_vllms_image_brings_vllm() -> None:
+def test_only_the_cpu_image_has_llamacpp_and_only_vllms_image_has_vllm() -> None:
     assert "xllamacpp" in locked("judge-cpu")
     assert not {"xllamacpp", "torch", "vllm"} & (locked("service").keys() | locked("client").keys())
     assert not {"xllamacpp", "torch", "vllm", "transformers"} & locked("judge").keys()

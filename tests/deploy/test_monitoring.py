@@ -1,4 +1,4 @@
-"""Alerts and dashboards ask for metrics that the service has, in PromQL that parses, and alerts have a page each."""
+"""Alerts and dashboards query metrics that the service exports, in valid PromQL, and every alert has a runbook."""
 
 import asyncio
 import json
@@ -43,13 +43,13 @@ _PARSE = "import json, sys, promql_parser\nfor query in json.load(sys.stdin): pr
 
 
 def panels() -> Iterator[dict[str, Any]]:
-    """Every panel of every dashboard."""
+    """Return every panel of every dashboard."""
     for dashboard in DASHBOARDS.values():
         yield from dashboard["panels"]
 
 
 def queries() -> list[str]:
-    """Every query, with Grafana's variables filled in."""
+    """Return every query, with Grafana's variables filled in."""
     of_panels = [target["expr"] for panel in panels() for target in panel["targets"]]
     shown = [query.replace("$__rate_interval", "1m").replace("$namespace", ".*") for query in of_panels]
     return [*(rule["expr"] for rule in RULES), *shown]
@@ -66,7 +66,7 @@ async def of_a_pool() -> str:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The metrics of a service that judged and did an operation, and of a pool: names of samples, and labels."""
+    """Sample names and labels of the metrics of a pool, and of a service that judged and ran an operation."""
     cascade: Any = {"cascade": ["default", "large"], "band": [0, 1]}
     settings = Settings(
         data_dir=tmp_path_factory.mktemp("data"),
@@ -95,13 +95,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return found
 
 
-def test_every_metric_that_is_asked_for_is_exported(exported: dict[str, set[str]]) -> None:
+def test_every_queried_metric_is_exported(exported: dict[str, set[str]]) -> None:
     asked = {name for query in queries() for name in _METRIC.findall(query)}
     assert len(asked) > 15
     assert asked - exported.keys() == set()
 
 
-def test_labels_that_are_asked_for_are_those_of_the_service_or_of_prometheus(exported: dict[str, set[str]]) -> None:
+def test_queried_labels_belong_to_the_service_or_to_prometheus(exported: dict[str, set[str]]) -> None:
     known = {"namespace", "job", "instance", "le"}
     for query in queries():
         for name, matchers in re.findall(r"((?:adjudge|process)_[a-z_]+)\{([^}]*)\}", query):
@@ -110,7 +110,7 @@ def test_labels_that_are_asked_for_are_those_of_the_service_or_of_prometheus(exp
 
 
 def asked_in_the_cluster() -> list[str]:
-    """The queries of alerts and of KEDA as the chart renders them."""
+    """Return the queries of alerts and of KEDA as the chart renders them."""
     (rules,) = of_kind("production", "PrometheusRule")
     triggers = [trigger for found in of_kind("production", "ScaledObject") for trigger in found["spec"]["triggers"]]
     (scaling,) = [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
@@ -118,13 +118,13 @@ def asked_in_the_cluster() -> list[str]:
 
 
 @needs_tools
-def test_every_query_is_promql() -> None:
+def test_every_query_is_valid_promql() -> None:
     parsed = run(VENV / "bin/python", "-c", _PARSE, stdin=json.dumps([*queries(), *asked_in_the_cluster()]))
     assert parsed.returncode == 0, parsed.stderr
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_says_how_bad_it_is_what_is_wrong_and_where_to_read_on(rule: dict[str, Any]) -> None:
+def test_an_alert_has_a_severity_a_summary_and_a_runbook(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert rule["annotations"]["summary"]
     page = ROOT / rule["annotations"]["runbook_url"]
@@ -133,7 +133,7 @@ def test_an_alert_says_how_bad_it_is_what_is_wrong_and_where_to_read_on(rule: di
     assert {"What it means", "What to look at", "What to do"} <= set(re.findall(r"^## (.+)$", text, re.MULTILINE))
 
 
-def test_every_runbook_is_of_an_alert_and_listed() -> None:
+def test_every_runbook_belongs_to_an_alert_and_is_listed() -> None:
     linked = {Path(rule["annotations"]["runbook_url"]).name for rule in RULES}
     pages = {page.name for page in RUNBOOKS.glob("*.md")} - {"README.md"}
     assert pages == linked
@@ -142,14 +142,14 @@ def test_every_runbook_is_of_an_alert_and_listed() -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_a_dashboard_is_what_its_source_makes(name: str) -> None:
+def test_a_dashboard_matches_its_source(name: str) -> None:
     source = runpy.run_path(str(ROOT / "docker/monitoring/dashboards.py"))
     assert source["DASHBOARDS"].keys() == DASHBOARDS.keys()
     assert json.loads(source["dashboard"](name)) == DASHBOARDS[name], "run python docker/monitoring/dashboards.py"
 
 
 @needs_tools
-def test_the_chart_brings_all_dashboards_and_alerts_with_the_addresses_of_the_runbooks() -> None:
+def test_the_chart_contains_all_dashboards_and_alerts_with_runbook_urls() -> None:
     (rules,) = of_kind("production", "PrometheusRule")
     addresses = [r["annotations"]["runbook_url"] for group in rules["spec"]["groups"] for r in group["rules"]]
     assert all(address.startswith("https://docs.example.org/adjudge/runbooks/") for address in addresses)
@@ -161,7 +161,7 @@ def test_the_chart_brings_all_dashboards_and_alerts_with_the_addresses_of_the_ru
 
 
 @needs_tools
-def test_the_chart_asks_for_up_in_its_own_namespace_alone() -> None:
+def test_the_chart_queries_up_only_in_its_own_namespace() -> None:
     selectors = [found for query in asked_in_the_cluster() for found in re.findall(r"\bup\b(\{[^}]*\})?", query)]
     assert len(selectors) >= 4
     assert [found for found in selectors if not found.startswith(f'{{namespace="{NAMESPACE}",')] == []
@@ -169,7 +169,7 @@ def test_the_chart_asks_for_up_in_its_own_namespace_alone() -> None:
 
 @needs_tools
 @pytest.mark.parametrize(("settings", "shown"), [((), True), (("key",), True), (("open",), False)])
-def test_prometheus_is_given_a_key_unless_metrics_are_open(settings: tuple[str, ...], shown: bool) -> None:
+def test_prometheus_gets_a_key_unless_metrics_are_open(settings: tuple[str, ...], shown: bool) -> None:
     given = [word for value in settings for word in ("--set", f"settings.ADJUDGE_METRICS={value}")]
     monitors = [found for found in objects("production", *given) if found["kind"] == "ServiceMonitor"]
     with_key = [found["metadata"]["name"] for found in monitors if "authorization" in found["spec"]["endpoints"][0]]
@@ -177,14 +177,14 @@ def test_prometheus_is_given_a_key_unless_metrics_are_open(settings: tuple[str, 
     assert len(monitors) == 3
 
 
-def test_a_job_of_which_prometheus_knows_no_target_is_told_of() -> None:
+def test_a_job_without_a_target_raises_an_alert() -> None:
     (absent,) = [rule["expr"] for rule in RULES if rule["alert"] == "AdjudgeAbsent"]
     prometheus = yaml.safe_load((ROOT / "docker/monitoring/prometheus.yaml").read_text(encoding="utf-8"))
     jobs = [f'absent(up{{job="{job["job_name"]}"}})' for job in prometheus["scrape_configs"]]
     assert absent == " or ".join(jobs)
 
 
-def test_jobs_are_called_as_rules_and_dashboards_call_them() -> None:
+def test_scrape_jobs_have_the_names_that_rules_and_dashboards_use() -> None:
     prometheus = yaml.safe_load((ROOT / "docker/monitoring/prometheus.yaml").read_text(encoding="utf-8"))
     assert [job["job_name"] for job in prometheus["scrape_configs"]] == ["api", "judge", "worker"]
     named = {

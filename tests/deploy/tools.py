@@ -1,4 +1,4 @@
-"""Where the tools lie that check images, compose files and the chart, and how a test runs one."""
+"""The paths of the tools that check images, compose files and the chart, and a function that runs one."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ needs_tools = pytest.mark.skipif(
 def run(
     *command: str | Path, env: dict[str, str] | None = None, stdin: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a tool at the root, with its output as text; nothing of this process's environment but PATH reaches it."""
+    """Run a tool in the root folder, with text output; of this process's environment it gets only PATH."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(TOOLS), **(env or {})}
     return subprocess.run(
         [str(part) for part in command],

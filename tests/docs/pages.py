@@ -1,4 +1,4 @@
-"""The documentation as the tests read it: its pages, and the parts of a page."""
+"""Documentation pages and their parts, as the tests read them."""
 
 import re
 from itertools import dropwhile, takewhile
@@ -10,7 +10,7 @@ PAGES = sorted(
     path
     for pattern in ("*.md", "*/README.md", "docs/**/*.md")
     for path in ROOT.glob(pattern)
-    if not path.relative_to(ROOT).parts[0].startswith(".")  # environments and caches, which have pages too
+    if not path.relative_to(ROOT).parts[0].startswith(".")  # environments and caches also contain Markdown files
 )
 
 _FENCED = re.compile(r"^(?P<fence>```|~~~)(?P<language>\w*)\n(?P<code>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
@@ -40,18 +40,18 @@ def links(page: Path) -> list[str]:
 
 
 def code_spans(page: Path) -> list[str]:
-    """What a page's prose sets in backticks."""
+    """The code spans in a page's prose."""
     return [span["code"] for span in _CODE.finditer(prose(page))]
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as a forge makes them."""
+    """The anchors of a page's headings, as a Git forge generates them."""
     titles = (heading["title"].lower() for heading in _HEADING.finditer(prose(page)))
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
 def table(page: Path, heading: str) -> list[dict[str, str]]:
-    """The rows of the first table under a heading, each cell by the name of its column."""
+    """The rows of the first table under a heading, each a mapping of column names to cells."""
     under = page.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     lines = dropwhile(lambda line: not line.startswith("|"), under.splitlines())
     head, _, *rows = [

@@ -1,4 +1,4 @@
-"""`docs/backup.md` shows commands that exist, with options that they take."""
+"""`docs/backup.md` shows existing commands with valid options."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.docs.pages import ROOT, blocks
 PAGE = ROOT / "docs/backup.md"
 
 
-def test_every_command_of_the_page_exists_and_takes_its_options() -> None:
+def test_every_command_of_the_page_exists_and_accepts_its_options() -> None:
     shown = re.findall(r"^(?:\w+=\S+ )?adjudge (.+)$", "".join(blocks(PAGE, "console")), re.MULTILINE)
     assert len(shown) >= 3
     for line in shown:

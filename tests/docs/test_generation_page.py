@@ -1,4 +1,4 @@
-"""The page about generation names what there is: every reason, every file of a run, every option, code that imports."""
+"""The generation page covers every discard reason, file and option, and its code can be imported."""
 
 import inspect
 

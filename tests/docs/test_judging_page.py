@@ -1,4 +1,4 @@
-"""`docs/judging.md` offers what there is, links an example for each cell, and shows code that runs."""
+"""`docs/judging.md` covers all modes, protocols and engines, links an example for each cell, and its code runs."""
 
 import json
 import re
@@ -31,20 +31,20 @@ def codes(cell: str) -> list[str]:
 
 @pytest.fixture
 def address(shared_service: Service) -> str:
-    """A running service that answers by hash."""
+    """A running service whose engine answers by hash."""
     return shared_service.url
 
 
-def test_every_mode_is_offered_with_the_protocols_that_feed_it_its_own_first() -> None:
+def test_every_mode_is_listed_with_its_protocols_and_its_default_first() -> None:
     offered = {codes(row["mode"])[0]: tuple(codes(row["fed by"])) for row in table(PAGE, "Which mode")}
     assert offered == PROTOCOLS_FOR
 
 
-def test_every_protocol_is_offered() -> None:
+def test_every_protocol_is_listed() -> None:
     assert {codes(row["protocol"])[0] for row in table(PAGE, "Which protocol")} == set(get_args(JudgingProtocol))
 
 
-def test_every_engine_is_offered() -> None:
+def test_every_engine_is_listed() -> None:
     with pytest.raises(ValueError, match="unknown") as refused:
         engine_from_url("nonsense://")
     offered = {code.partition("://")[0] for row in table(PAGE, "Which engine") for code in codes(row["URL"])}
@@ -52,7 +52,7 @@ def test_every_engine_is_offered() -> None:
     assert offered == known
 
 
-def test_each_cell_of_the_grid_that_makes_sense_links_its_example_and_no_other_does() -> None:
+def test_exactly_the_usable_cells_of_the_grid_link_an_example() -> None:
     linked = {}
     for row in table(PAGE, "Which go together"):
         (mode,) = codes(row.pop("mode"))
@@ -73,7 +73,7 @@ def test_each_cell_of_the_grid_that_makes_sense_links_its_example_and_no_other_d
 
 
 @pytest.mark.parametrize("row", PROGRAMS, ids=lambda row: json.loads(codes(row["verification"])[0])["method"])
-def test_a_program_decides_its_row_as_the_page_says(row: dict[str, str]) -> None:
+def test_a_program_decides_its_example_as_the_page_says(row: dict[str, str]) -> None:
     (written,) = codes(row["verification"])
     verification = Criterion.model_validate({"id": "c", "description": "d", "verification": json.loads(written)})
     program: Verification | None = verification.verification
@@ -95,25 +95,25 @@ def test_every_program_has_a_row() -> None:
     assert methods == set(get_args(VerificationMethod)) - {"judge"}
 
 
-def test_the_commands_send_files_that_are_there() -> None:
+def test_the_commands_send_existing_files() -> None:
     sent = re.findall(r"-d @(\S+)", "".join(blocks(PAGE, "console")))
     assert len(sent) == 3
     assert all((ROOT / path).is_file() for path in sent)
 
 
 @pytest.mark.processes
-def test_the_snippets_run_one_after_another_against_a_service(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_snippets_run_in_sequence_against_a_service(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     for number, code in enumerate(SNIPPETS):
         exec(compile(code.replace(ADDRESS, address), f"docs/judging.md, snippet {number}", "exec"), names)
-        assert capsys.readouterr().out, f"snippet {number} shows nothing"
+        assert capsys.readouterr().out, f"snippet {number} prints nothing"
     client = names["client"]
     assert isinstance(client, Client)
     client.close()
 
 
 @pytest.mark.processes
-def test_what_a_service_says_it_can_do_is_what_the_page_speaks_of(address: str) -> None:
+def test_the_capabilities_of_a_service_are_those_that_the_page_describes(address: str) -> None:
     said = httpx2.get(f"{address}/v1").json()
     assert said["protocols_for"] == {mode: list(protocols) for mode, protocols in PROTOCOLS_FOR.items()}
     assert said["engine"].keys() >= {"logprobs", "token_menus", "json_schema", "prefix_in_flight"}

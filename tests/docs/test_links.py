@@ -1,4 +1,4 @@
-"""What the documentation points to exists, and what it shows is what the repository holds."""
+"""Links and paths in the documentation exist, and its examples match the repository."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ _SOURCES = {
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_has_a_target(page: Path) -> None:
     for target in links(page):
         if re.match(r"[a-z]+:", target):
             continue
@@ -35,16 +35,16 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_path_of_the_repository_that_a_page_names_exists(page: Path) -> None:
+def test_every_repository_path_named_by_a_page_exists(page: Path) -> None:
     for span in code_spans(page):
         if _REPOSITORY_PATH.fullmatch(span) or span.startswith("adjudge_services/"):
             assert _exists(span), f"{name(page)} names {span}, which does not exist"
 
 
 def _exists(path: str) -> bool:
-    """Whether a path exists from the root, or from the source folder that its first part is short for.
+    """Whether a path exists from the root, or from the source folder that its first part abbreviates.
 
-    `docker/.env` is what a documented command writes.
+    `docker/.env` is written by a documented command.
     """
     if path == "docker/.env":
         return True
@@ -52,7 +52,7 @@ def _exists(path: str) -> bool:
     return (ROOT / path).exists() or (package in _SOURCES and (ROOT / _SOURCES[package] / rest).exists())
 
 
-def test_the_quickstart_of_the_readme_is_the_file_of_that_name() -> None:
+def test_the_quickstart_of_the_readme_equals_the_file_of_that_name() -> None:
     assert blocks(ROOT / "README.md", "python") == [(ROOT / "examples/quickstart.py").read_text(encoding="utf-8")]
 
 
@@ -63,24 +63,24 @@ def test_the_index_lists_every_page_of_the_documentation() -> None:
     assert not missing
 
 
-def test_the_examples_of_scoring_are_messages_of_the_contract() -> None:
+def test_the_scoring_examples_are_valid_messages_of_the_contract() -> None:
     request, answer = blocks(ROOT / "docs/scoring.md", "json")
     RewardRequest.model_validate_json(request)
     RewardAnswer.model_validate_json(answer)
 
 
-def test_the_rubric_files_that_are_shown_can_be_read() -> None:
+def test_the_rubric_files_shown_can_be_read() -> None:
     page = ROOT / "docs/rubric-formats.md"
     shown = [text for language in ("json", "text", "yaml") for text in blocks(page, language)]
     assert [len(read_rubric(text).criteria) for text in shown] == [2, 2, 2, 2, 2, 3, 2]
 
 
-def test_the_python_that_the_client_page_shows_runs() -> None:
+def test_the_python_code_on_the_client_page_runs() -> None:
     for code in blocks(ROOT / "docs/client.md", "python"):
         exec(compile(code, "docs/client.md", "exec"), {})
 
 
-def test_every_setting_is_documented_with_its_name() -> None:
+def test_every_setting_is_documented_by_name() -> None:
     documented = set(code_spans(ROOT / "docs/configuration.md"))
     assert {f"ADJUDGE_{field.upper()}" for field in Settings.model_fields} <= documented
 

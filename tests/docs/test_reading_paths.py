@@ -1,4 +1,4 @@
-"""The files that ARCHITECTURE.md names for a request, a step and an operation are run in that order."""
+"""The files that ARCHITECTURE.md names for a request, a step and an operation run in that order."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ Calls = list[tuple[str, str]]
 
 
 def documented(path: str) -> Calls:
-    """The (module, function) of each row of the table below the words `path`."""
+    """The (module, function) of each row of the table below the bold text `path`."""
     _, _, after = ARCHITECTURE.read_text(encoding="utf-8").partition(f"**{path}**")
     table = after.partition("\n\n")[2].partition("\n\n")[0]
     found = [(row["file"].replace("/", ".").removesuffix(".__init__"), row["function"]) for row in _ROW.finditer(table)]
@@ -27,7 +27,7 @@ def documented(path: str) -> Calls:
 
 @pytest.fixture
 def tracer() -> Iterator[Tracer]:
-    """A tracer; nothing is traced afterwards."""
+    """A tracer; tracing ends with the test."""
     yield Tracer()
     sys.setprofile(None)
     threading.setprofile(None)  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ def tracer() -> Iterator[Tracer]:
     [("A scoring request", score, 14), ("An operation", operate, 12)],
     ids=["request", "operation"],
 )
-async def test_the_service_runs_what_is_documented_in_that_order(
+async def test_the_service_runs_the_documented_functions_in_order(
     path: str, run: Callable[[httpx2.AsyncClient, int], Awaitable[None]], most: int, tracer: Tracer
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -52,13 +52,13 @@ async def test_the_service_runs_what_is_documented_in_that_order(
 
 
 @pytest.mark.trl
-def test_a_step_of_srar_runs_what_is_documented_in_that_order(tracer: Tracer) -> None:
+def test_a_step_of_srar_runs_the_documented_functions_in_order(tracer: Tracer) -> None:
     trace_training(tracer, ("srar",))
     check(documented("A step of a training method"), list(tracer.first_calls), 10)
 
 
 def check(expected: Calls, ran: Calls, most: int) -> None:
-    """These functions ran, in this order, and they are in at most `most` files."""
+    """Check that these functions ran in this order and are in at most `most` files."""
     missing = [call for call in expected if call not in ran]
     assert not missing
     assert expected == sorted(expected, key=ran.index)

@@ -1,4 +1,4 @@
-"""`docs/verl.md` names what there is, and its code runs as verl and OpenRLHF would run it."""
+"""`docs/verl.md` names existing objects, and its code runs as verl and OpenRLHF would run it."""
 
 import asyncio
 import importlib.util
@@ -31,7 +31,7 @@ KEYWORDS = {name for name, p in inspect.signature(compute_score).parameters.item
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service whose judge says yes to what is not too long for it."""
+    """A service whose judge says yes unless the text is too long."""
     with running("scripted://yes?context=5000", tmp_path_factory.mktemp("data")) as url:
         with Client(url) as client:
             client.publish_rubric("math/short", [SHORT])
@@ -44,7 +44,7 @@ def codes(cell: str) -> list[str]:
 
 
 def named(pattern: str) -> set[str]:
-    """What the commands name in this place."""
+    """The names that match this pattern in the commands."""
     return {name for command in COMMANDS for name in re.findall(pattern, command)}
 
 
@@ -52,7 +52,7 @@ def test_every_setting_of_the_reward_has_a_row() -> None:
     assert {name for row in table(PAGE, "Settings") for name in codes(row["name"])} == KEYWORDS
 
 
-def test_the_defaults_are_the_functions_own() -> None:
+def test_the_documented_defaults_are_those_of_the_function() -> None:
     said = {
         name: default
         for row in table(PAGE, "Settings")
@@ -69,7 +69,7 @@ def test_every_estimator_has_a_row() -> None:
     assert re.findall(r"^\| `(\w+)` \|", under, re.MULTILINE) == list(ESTIMATORS)
 
 
-def test_the_commands_name_what_there_is() -> None:
+def test_the_commands_use_existing_names() -> None:
     assert named(r"adv_estimator=(adjudge\w+)") <= ESTIMATORS.keys()
     assert named(r"reward_kwargs\.(\w+)=") <= KEYWORDS
     assert named(r"pkg://([\w.]+)") == {"trainer_client.verl"}
@@ -78,7 +78,7 @@ def test_the_commands_name_what_there_is() -> None:
     assert all(importlib.util.find_spec(module) for module in modules)
 
 
-def test_what_the_page_says_of_options_holds() -> None:
+def test_every_penalty_option_on_the_page_exists() -> None:
     said = PAGE.read_text(encoding="utf-8")
     options = set(re.findall(r"`(\w+_(?:penalty|factor))`", said))
     assert (
@@ -86,14 +86,14 @@ def test_what_the_page_says_of_options_holds() -> None:
     )
 
 
-def test_a_row_can_be_tried_as_the_page_shows(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_can_be_tried_as_shown(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(TRY.replace(ADDRESS, address), "docs/verl.md", "exec"), {})
     assert capsys.readouterr().out == "1.0 scored \n"
 
 
 @pytest.fixture
 def reward_file(address: str, tmp_path: Path) -> Iterator[ModuleType]:
-    """The file as OpenRLHF imports what `--reward.remote_url` names."""
+    """The file, imported as OpenRLHF imports `--reward.remote_url`."""
     path = tmp_path / "reward_func.py"
     path.write_text(OPENRLHF.replace(ADDRESS, address), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("reward_func", path)
@@ -121,15 +121,13 @@ def test_openrlhf_gets_the_services_reward(reward_file: ModuleType) -> None:
         assert got == {"reward": torch.tensor([worth]), "score": torch.tensor([worth]), "rubric": worth}
 
 
-def test_openrlhf_gets_no_reward_where_the_judge_failed(
-    reward_file: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openrlhf_gets_no_reward_if_judging_failed(reward_file: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     reward_file.client.close()
     reward_file.client = Client(reward_file.client.base_url, retries=0)
     with pytest.raises(JudgingFailed):
         asked(reward_file, f"Hi.{TOO_LONG}", "Hi.", {"rubric": "math/judged@1"})
 
 
-def test_a_response_that_cannot_be_told_from_its_prompt_is_refused(reward_file: ModuleType) -> None:
+def test_a_response_that_cannot_be_separated_from_its_prompt_is_refused(reward_file: ModuleType) -> None:
     with pytest.raises(ValueError, match="cannot be told"):
         asked(reward_file, "hi. 42", "Hi.", {"rubric": "math/short@1"})

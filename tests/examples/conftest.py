@@ -1,4 +1,4 @@
-"""The examples run against the service that the judge's own tests use."""
+"""The examples run against the same service as the judge server's tests."""
 
 from tests.judge_server.conftest import http, serve, store, with_one_document
 from tests.judge_server.engines import fetched

@@ -1,4 +1,4 @@
-"""The examples are what they say: groups that can be scored, rubrics that can be read, labels that are right."""
+"""The example files: groups that can be scored, rubrics that can be read, and right labels."""
 
 import json
 from pathlib import Path
@@ -21,17 +21,17 @@ def groups(name: str) -> list[GroupLine]:
 
 
 @pytest.mark.parametrize(("name", "count"), [("srar.jsonl", 2), ("gsm8k.jsonl", 10)])
-def test_every_line_is_a_group(name: str, count: int) -> None:
+def test_every_line_is_a_valid_group(name: str, count: int) -> None:
     assert len(groups(name)) == count
 
 
-def test_the_step_wise_rubrics_feed_the_stepwise_mode() -> None:
+def test_the_step_wise_rubrics_suit_the_stepwise_mode() -> None:
     for line in groups("srar.jsonl"):
         assert isinstance(line.group.rubric, RubricContent)
         check_rubric(line.group.rubric.criteria, "stepwise")
 
 
-def test_the_four_responses_to_the_first_problem_are_what_the_readme_says_of_them() -> None:
+def test_the_four_responses_to_the_first_problem_match_the_readme() -> None:
     clean, short, pitfall, empty = groups("srar.jsonl")[0].group.responses
     assert [extract_final_answer(text) for text in (clean, short, pitfall, empty)] == ["10", "10", "12", None]
     assert [len(split_steps(text)) for text in (clean, short, pitfall, empty)] == [3, 2, 2, 0]
@@ -41,11 +41,11 @@ def test_the_four_responses_to_the_first_problem_are_what_the_readme_says_of_the
     assert not has_format(empty)
 
 
-def test_the_gsm8k_rubric_feeds_the_factual_override() -> None:
+def test_the_gsm8k_rubric_suits_the_factual_override() -> None:
     check_rubric(read_rubric_argument(str(EXAMPLES / "gsm8k.rubric.json")).criteria, "factual_override")
 
 
-def test_the_gsm8k_labels_are_those_of_comparing_final_answers() -> None:
+def test_the_gsm8k_labels_equal_the_comparison_of_final_answers() -> None:
     labels = [json.loads(line) for line in (EXAMPLES / "gsm8k.labels.jsonl").read_text().splitlines()]
     for line, label in zip(groups("gsm8k.jsonl"), labels, strict=True):
         assert line.group.id == label["id"]

@@ -1,4 +1,4 @@
-"""The inputs in `examples/generation/`: what each generator takes, and as many as its README says."""
+"""The inputs in `examples/generation/`: valid for each generator, and as many as the README states."""
 
 import json
 import re
@@ -14,7 +14,7 @@ README = (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", GENERATORS)
-def test_every_line_is_an_input_of_its_own(kind: str) -> None:
+def test_every_line_is_a_distinct_input(kind: str) -> None:
     rows = [
         GENERATORS[kind].Input.model_validate_json(line)
         for line in (FOLDER / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -23,7 +23,7 @@ def test_every_line_is_an_input_of_its_own(kind: str) -> None:
     assert f"[{kind}.jsonl]({kind}.jsonl) | {len(rows)} |" in README
 
 
-def test_evolving_revises_the_rubrics_that_graded_makes() -> None:
+def test_the_evolving_inputs_revise_the_rubrics_of_the_graded_ones() -> None:
     graded, evolving = (
         [json.loads(line) for line in (FOLDER / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines()]
         for kind in ("graded", "evolving")
@@ -33,14 +33,14 @@ def test_evolving_revises_the_rubrics_that_graded_makes() -> None:
 
 
 @pytest.mark.parametrize("file", ["gsm8k.jsonl", "srar.jsonl"])
-def test_groups_to_be_scored_are_inputs_too(file: str) -> None:
+def test_groups_for_scoring_are_valid_inputs_too(file: str) -> None:
     made = generator("contrastive", {})
     for line in (FOLDER.parent / file).read_text(encoding="utf-8").splitlines():
         group = json.loads(line)
         assert made.Input.model_validate(group).solutions == tuple(text.strip() for text in group["responses"])
 
 
-def test_every_kind_of_id_has_its_source_named() -> None:
+def test_the_readme_names_the_source_of_every_kind_of_id() -> None:
     ids = {
         json.loads(line)["id"].partition("-")[0]
         for file in FOLDER.glob("*.jsonl")

@@ -1,4 +1,4 @@
-"""The request bodies of `examples/judging/`: one for every protocol that feeds a mode, each what its name says."""
+"""The request bodies in `examples/judging/`: one for every protocol that a mode can use, named accordingly."""
 
 import json
 from pathlib import Path
@@ -48,18 +48,18 @@ async def rewards_of(http: httpx2.AsyncClient, name: str) -> list[float | None]:
     return [response.reward for response in answer.groups[0].responses]
 
 
-def test_every_protocol_that_feeds_a_mode_has_an_example_and_nothing_else_has_one() -> None:
+def test_exactly_the_usable_pairs_of_mode_and_protocol_have_an_example() -> None:
     assert sorted(path.name for path in FOLDER.iterdir()) == sorted(f"{name}.json" for name in [*CELLS, *OTHERS])
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_an_example_is_named_by_the_mode_and_the_protocol_it_asks_for(name: str) -> None:
+def test_an_example_is_named_by_its_mode_and_protocol(name: str) -> None:
     request = RewardRequest.model_validate_json(body(name))
     assert ".".join(filter(None, (request.reward.mode, request.judging.protocol))) == name
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_an_example_has_a_rubric_that_feeds_its_mode_and_a_right_and_a_wrong_response(name: str) -> None:
+def test_an_example_has_a_suitable_rubric_and_a_right_and_a_wrong_response(name: str) -> None:
     request = RewardRequest.model_validate_json(body(name))
     if request.rubric is not None:
         assert isinstance(request.rubric, RubricContent)
@@ -70,7 +70,7 @@ def test_an_example_has_a_rubric_that_feeds_its_mode_and_a_right_and_a_wrong_res
     assert "\\boxed{72 km/h}" in str(wrong)
 
 
-def test_all_examples_are_about_the_same_responses() -> None:
+def test_all_examples_use_the_same_responses() -> None:
     requests = [json.loads(body(name)) for name in [*CELLS, "verdicts"]]
     seen = {(group["prompt"], *group["responses"]) for request in requests for group in request["groups"]}
     (pair,) = ComparisonRequest.model_validate_json(body("comparisons")).pairs
@@ -86,14 +86,14 @@ async def test_every_response_of_an_example_is_scored(http: httpx2.AsyncClient, 
     assert (answer.judge and answer.judge.protocol) == RewardRequest.model_validate_json(body(name)).protocol
 
 
-async def test_where_a_program_compares_the_final_answer_only_the_right_response_earns_it(serve: Serve) -> None:
+async def test_a_program_that_compares_the_final_answer_rewards_only_the_right_response(serve: Serve) -> None:
     for script in (always(True), always(False)):
         http = await serve(ScriptedEngine(script))
         assert await rewards_of(http, "outcome") == [1.0, 0.0]
         assert await rewards_of(http, "stepwise.stepwise") == pytest.approx([1.0, 0.1])
 
 
-async def test_verdicts_give_reasons_and_no_reward(http: httpx2.AsyncClient) -> None:
+async def test_verdicts_include_reasons_and_no_reward(http: httpx2.AsyncClient) -> None:
     VerdictRequest.model_validate_json(body("verdicts"))
     answer = VerdictAnswer.model_validate(await answer_of(http, "verdicts", "verdicts"))
     verdicts = [verdict for response in answer.groups[0].responses for verdict in response.verdicts]

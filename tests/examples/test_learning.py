@@ -1,4 +1,4 @@
-"""The learning example's task: problems that can be solved, solutions that go wrong as asked, rubrics that see it."""
+"""The learning example's task: solvable problems, solutions with the requested mistakes, rubrics that detect them."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def right(problem: ArithmeticProblem) -> str:
 
 
 def found(problem: ArithmeticProblem, response: str) -> dict[str, JudgeResult]:
-    """What the real checks find of the step-wise rubric."""
+    """Results of the real checks on the step-wise rubric."""
     steps = tuple(split_steps(response))
     findings = {}
     for criterion in RubricContent.model_validate(rubric(problem)).criteria:
@@ -50,7 +50,7 @@ def satisfied(problem: ArithmeticProblem, response: str) -> set[str]:
 
 
 @given(SEEDS, LENGTHS)
-def test_a_problem_means_what_its_prompt_says_and_comes_again_with_its_seed(seed: int, steps: int) -> None:
+def test_a_problem_matches_its_prompt_and_is_reproducible_by_its_seed(seed: int, steps: int) -> None:
     problem = one(seed, steps)
     assert problem == one(seed, steps)
     assert len(problem.operations) == steps
@@ -59,7 +59,7 @@ def test_a_problem_means_what_its_prompt_says_and_comes_again_with_its_seed(seed
 
 
 @given(SEEDS, st.integers(0, 4))
-def test_a_problem_has_as_many_unexplained_signs_as_asked_for_and_each_adds_its_operand_twice(
+def test_a_problem_has_the_requested_unexplained_signs_and_each_adds_its_operand_twice(
     seed: int, unexplained: int
 ) -> None:
     problem = one(seed, unexplained=unexplained)
@@ -69,7 +69,7 @@ def test_a_problem_has_as_many_unexplained_signs_as_asked_for_and_each_adds_its_
         assert operation.operator != UNEXPLAINED_OPERATOR or after == before + operation.operand + operation.operand
 
 
-def test_the_unexplained_sign_is_nearly_always_guessed_and_no_guess_is_right() -> None:
+def test_the_unexplained_sign_is_nearly_always_guessed_and_always_wrongly() -> None:
     rng = np.random.default_rng(0)
     drawn = problems(0, 500, unexplained=1, steps=1)
     right_ones = np.mean([step_accuracy(problem, solution(problem, rng, 0.1)) for problem in drawn])
@@ -79,7 +79,7 @@ def test_the_unexplained_sign_is_nearly_always_guessed_and_no_guess_is_right() -
 
 
 @given(SEEDS, st.sets(st.integers(1, 4)), st.integers(0, 4))
-def test_steps_that_a_writer_was_told_are_right_whatever_goes_wrong_before(
+def test_given_steps_are_right_whatever_mistakes_come_before(
     seed: int, given_steps: set[int], unexplained: int
 ) -> None:
     problem = one(seed, unexplained=unexplained)
@@ -90,7 +90,7 @@ def test_steps_that_a_writer_was_told_are_right_whatever_goes_wrong_before(
     assert given_steps != {1, 2, 3, 4} or all(said)
 
 
-def test_solutions_go_without_an_answer_as_often_as_asked_for() -> None:
+def test_solutions_omit_the_answer_as_often_as_requested() -> None:
     rng = np.random.default_rng(0)
     said = [solution(problem, rng, unanswered=0.25) for problem in problems(0, 800)]
     endings = [(extract_final_answer(text) is not None, "\n=" in text) for text in said]
@@ -100,13 +100,13 @@ def test_solutions_go_without_an_answer_as_often_as_asked_for() -> None:
     assert shares[True, True] == pytest.approx(0.25, abs=0.05)
 
 
-def test_more_problems_of_a_seed_are_mostly_different() -> None:
+def test_problems_of_one_seed_are_mostly_different() -> None:
     assert len(set(problems(0, 1000))) > 900
     assert problems(0, 1000) != problems(1, 1000)
 
 
 @given(SEEDS, LENGTHS)
-def test_a_right_solution_satisfies_everything_worth_having_and_no_pitfall(seed: int, steps: int) -> None:
+def test_a_right_solution_satisfies_every_positive_criterion_and_no_pitfall(seed: int, steps: int) -> None:
     problem = one(seed, steps)
     response = right(problem)
     assert has_format(response)
@@ -115,9 +115,7 @@ def test_a_right_solution_satisfies_everything_worth_having_and_no_pitfall(seed:
 
 
 @given(SEEDS, LENGTHS, st.floats(0, 1))
-def test_the_rubric_agrees_with_what_evaluation_sees_and_judges_every_step_there_is(
-    seed: int, steps: int, mistake_rate: float
-) -> None:
+def test_the_rubric_agrees_with_evaluation_and_judges_every_step(seed: int, steps: int, mistake_rate: float) -> None:
     problem = one(seed, steps)
     response = solution(problem, np.random.default_rng(seed), mistake_rate)
     findings = found(problem, response)
@@ -131,11 +129,9 @@ def test_the_rubric_agrees_with_what_evaluation_sees_and_judges_every_step_there
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-@settings(suppress_health_check=[HealthCheck.filter_too_much])  # not every problem has every mistake in every step
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # not every problem allows every mistake in every step
 @given(seed=SEEDS, step=st.integers(1, 4))
-def test_a_mistake_is_found_by_its_pitfall_in_the_step_where_it_was_made(
-    mistake: Mistake, seed: int, step: int
-) -> None:
+def test_a_mistake_is_found_by_its_pitfall_in_its_step(mistake: Mistake, seed: int, step: int) -> None:
     problem = one(seed, unexplained=4 if mistake == "guess" else 0)
     where = 5 if mistake == "box" else step
     assume(mistake in possible_mistakes(problem, where))
@@ -150,7 +146,7 @@ def test_a_mistake_is_found_by_its_pitfall_in_the_step_where_it_was_made(
 
 
 @given(SEEDS)
-def test_a_wrong_copy_does_not_show_in_the_answer_and_a_wrong_result_carries_on(seed: int) -> None:
+def test_a_wrong_copy_leaves_the_answer_right_and_a_wrong_result_propagates(seed: int) -> None:
     problem, rng = one(seed), np.random.default_rng(seed)
     copied = solution_with(problem, rng, {2: "copy"})
     assert (answer_is_right(problem, copied), step_accuracy(problem, copied)) == (True, 0.75)
@@ -160,7 +156,7 @@ def test_a_wrong_copy_does_not_show_in_the_answer_and_a_wrong_result_carries_on(
         assert second.startswith(f"### Step 2: {first.partition('=')[2]}{problem.operations[1].operator}")
 
 
-def test_mistakes_are_as_frequent_as_asked_for_and_carries_are_forgotten_more_often() -> None:
+def test_mistakes_are_as_frequent_as_requested_and_carries_are_forgotten_more_often() -> None:
     rng = np.random.default_rng(0)
     drawn = problems(0, 2000)
     shares = [
@@ -176,14 +172,14 @@ def test_mistakes_are_as_frequent_as_asked_for_and_carries_are_forgotten_more_of
     assert 0.3 < np.mean(forgotten) < 0.5
 
 
-def test_a_mistake_that_cannot_be_made_is_refused_with_those_that_can() -> None:
+def test_an_impossible_mistake_is_refused_with_the_possible_ones() -> None:
     possible = ", ".join(possible_mistakes(one(0), 1))
     with pytest.raises(ValueError, match=f"step 1 cannot have the mistake 'box'; possible are: {possible}"):
         solution_with(one(0), np.random.default_rng(0), {1: "box"})
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_rubrics_feed_the_modes_they_are_made_for(seed: int) -> None:
+def test_the_rubrics_suit_their_modes(seed: int) -> None:
     check_rubric(RubricContent.model_validate(rubric(one(seed))).criteria, "stepwise")
     for mode in ("weighted_mean", "factual_override", "partial_credit", "gate"):
         check_rubric(RubricContent.model_validate(plain_rubric(one(seed))).criteria, mode)
@@ -201,7 +197,7 @@ async def rewards(
     return RewardAnswer.model_validate(answer.json())
 
 
-async def test_a_service_rewards_solutions_without_asking_its_judge_once(http: httpx2.AsyncClient) -> None:
+async def test_a_service_rewards_solutions_without_a_judge_call(http: httpx2.AsyncClient) -> None:
     rng = np.random.default_rng(0)
     asked = {problem: [right(problem), *(solution(problem, rng, 0.2) for _ in range(7))] for problem in problems(0, 8)}
     stepwise = await rewards(http, rubric, "stepwise", asked)

@@ -1,4 +1,4 @@
-"""The learning example's policy: a tokenizer that loses nothing, and a model that learns and is kept."""
+"""The learning example's policy: a lossless tokenizer, and a model that learns and is cached."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.trl
 BRIEF = PolicyConfig(updates=20, batch_size=8, width=32, layers=1)
 
 
-def test_prompts_and_solutions_come_back_from_their_tokens_and_fit_in_the_longest() -> None:
+def test_prompts_and_solutions_survive_tokenization_and_fit_the_maximum_length() -> None:
     tokenizer, rng = make_tokenizer(), np.random.default_rng(0)
     for problem in problems(0, 300, steps=BRIEF.steps):
         text = solution(problem, rng, 0.3)
@@ -44,7 +44,7 @@ def test_prompts_are_padded_on_the_left() -> None:
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
 
 
-def test_what_every_solution_says_takes_one_token_each() -> None:
+def test_phrases_of_every_solution_take_one_token_each() -> None:
     tokenizer = make_tokenizer()
     assert tokenizer.tokenize("### Step 1: 3") == ["### Step ", "1", ": ", "3"]
     assert tokenizer.tokenize("\\boxed{7}") == ["\\boxed{", "7", "}"]
@@ -58,7 +58,7 @@ def test_a_model_learns_from_solutions() -> None:
     assert train_supervised(make_model(BRIEF, tokenizer), tokenizer, BRIEF) < untaught
 
 
-def test_a_policy_is_taught_once_and_then_the_same_from_the_cache(tmp_path: Path) -> None:
+def test_a_policy_is_trained_once_and_then_loaded_from_the_cache(tmp_path: Path) -> None:
     asked = problems(0, 2, steps=BRIEF.steps)
     said = []
     for _ in range(2):
@@ -73,7 +73,7 @@ def test_a_policy_is_taught_once_and_then_the_same_from_the_cache(tmp_path: Path
     assert PolicyConfig().name != BRIEF.name
 
 
-def test_longer_prompts_and_their_answers_come_back_from_their_tokens_and_fit() -> None:
+def test_longer_prompts_and_their_answers_survive_tokenization_and_fit() -> None:
     _, tokenizer = extend_vocabulary(make_model(BRIEF, make_tokenizer()), make_tokenizer(), 0)
     rng = np.random.default_rng(0)
     for kind in DEMONSTRATION_KINDS:
@@ -85,7 +85,7 @@ def test_longer_prompts_and_their_answers_come_back_from_their_tokens_and_fit() 
             assert len(asked) + WITH_LONG_PROMPTS.longest <= MAX_CONTEXT_LENGTH
 
 
-def test_learning_to_read_keeps_the_tokens_that_are_known() -> None:
+def test_extending_the_vocabulary_keeps_known_tokens() -> None:
     before, after = make_tokenizer(), make_tokenizer()
     model, _ = extend_vocabulary(make_model(BRIEF, after), after, 0)
     text = problems(0, 1)[0].prompt + "### Step 1: 3"
@@ -93,7 +93,7 @@ def test_learning_to_read_keeps_the_tokens_that_are_known() -> None:
     assert model.get_input_embeddings().weight.shape[0] == len(after) > len(before)
 
 
-def test_lessons_name_what_is_lacking_and_answer_with_it() -> None:
+def test_lessons_name_the_failed_criteria_and_answer_with_them_satisfied() -> None:
     rng = np.random.default_rng(0)
     _, scaffolded, refined = DEMONSTRATION_KINDS
     for problem in problems(0, 50, steps=4, unexplained=3):
@@ -110,7 +110,7 @@ def test_lessons_name_what_is_lacking_and_answer_with_it() -> None:
         assert share >= len(shown) / 4 or len(given.answer.splitlines()) < 5
 
 
-def test_a_policy_that_reads_goes_on_from_one_that_does_not(tmp_path: Path) -> None:
+def test_a_policy_for_long_prompts_continues_from_one_for_short_prompts(tmp_path: Path) -> None:
     reading = replace(WITH_LONG_PROMPTS, after=BRIEF, updates=6, batch_size=4)
     model, tokenizer = load_or_train_policy(reading, tmp_path)
     assert model.config.max_position_embeddings == MAX_CONTEXT_LENGTH

@@ -1,4 +1,4 @@
-"""The learning example's runs: each can be configured, and what is watched of them counts plain questions alone."""
+"""The learning example's runs: each has a configuration, and evaluation counts plain questions only."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def watched(said: list[str], asked: list[str], off_policy: list[bool] | None) ->
     return step
 
 
-def test_a_problem_is_read_as_it_was_written() -> None:
+def test_a_written_problem_is_read_back_unchanged() -> None:
     (problem,) = problems(0, 1, steps=4, unexplained=2)
     assert read_problem(write_problem(problem)) == problem
 

@@ -1,4 +1,4 @@
-"""The two training scripts: they differ by what the page on training shows, and both train."""
+"""The two training scripts: they differ as the training page shows, and both train."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ ADDRESS = "http://127.0.0.1:8000"
 
 
 def lines(name: str, without: str | None = None) -> list[str]:
-    """A script's lines of code: no docstring, no blank lines, and without one of its functions."""
+    """A script's lines of code, without docstring, blank lines and one of its functions."""
     source = (FOLDER / name).read_text(encoding="utf-8")
     docstring, *body = ast.parse(source).body
     left_out = [docstring, *(part for part in body if isinstance(part, ast.FunctionDef) and part.name == without)]
@@ -29,13 +29,13 @@ def lines(name: str, without: str | None = None) -> list[str]:
 
 
 def changes(sign: str) -> list[str]:
-    """The lines that the page takes away or adds, with the address that the script has."""
+    """The lines that the page removes or adds, with the script's address."""
     (diff,) = blocks(ROOT / "docs/training.md", "diff")
     shown = [line.removeprefix(sign).removeprefix(" ") for line in diff.splitlines() if line.startswith(sign)]
     return [line.replace("http://judge:8000", ADDRESS) for line in shown]
 
 
-def test_the_scripts_differ_by_what_the_page_shows_and_by_the_function_that_is_not_needed() -> None:
+def test_the_scripts_differ_by_the_diff_on_the_page_and_the_unneeded_function() -> None:
     (reward,) = changes("-")
     importing, instead = changes("+")
     plain = lines("plain.py", without=reward.strip().removeprefix("reward_funcs=").removesuffix(","))
@@ -47,7 +47,7 @@ def test_the_scripts_differ_by_what_the_page_shows_and_by_the_function_that_is_n
 
 
 @pytest.mark.parametrize("name", ["plain.py", "rubric.py"])
-def test_a_script_trains_a_model_of_a_local_folder(
+def test_a_script_trains_a_model_from_a_local_folder(
     name: str, tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy(tmp_path / "model")
@@ -77,7 +77,7 @@ def test_the_checkpoint_of_the_best_held_out_reward_is_kept_and_loaded(
     states = [json.loads(file.read_text()) for file in (tmp_path / "out").glob("checkpoint-*/trainer_state.json")]
     last = max(states, key=lambda state: state["global_step"])
     evaluated = [one for one in last["log_history"] if "eval_reward" in one]
-    assert all("eval_rubric/pass/answer" in one for one in evaluated)  # which the page offers to choose by
+    assert all("eval_rubric/pass/answer" in one for one in evaluated)  # the option that the page offers to select by
     rewards = {one["step"]: one["eval_reward"] for one in evaluated}
     assert sorted(rewards) == [1, 2, 3]
     assert len(set(rewards.values())) > 1
@@ -92,7 +92,7 @@ def test_the_checkpoint_of_the_best_held_out_reward_is_kept_and_loaded(
 
 
 def train(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, script: str) -> str:
-    """Run a script beside the problems, with the model of the folder `model`; return what it prints.
+    """Run a script beside the problems, with the model in the folder `model`; return its output.
 
     It runs in this process, which has imported torch and TRL already.
     """

@@ -1,1 +1,1 @@
-"""The judge server, from fencing to HTTP."""
+"""Tests of the judge server."""

@@ -1,4 +1,4 @@
-"""A calibration for tests: a set with maps for the scripted engine and the templates that are shipped."""
+"""A calibration set for tests: maps for the scripted engine and the shipped templates."""
 
 from judge_server.judging.calibration import Calibration, CalibrationSet, FittedCalibration, ProbabilityMap
 from tests.judge_server.support import prepared
@@ -10,7 +10,7 @@ SCRIPTED = "none"
 
 
 def fitted(**changed: object) -> CalibrationSet:
-    """A set with one calibration, for `binary` unless changed."""
+    """A set with one calibration, by default for `binary`."""
     templates = prepared("stepwise" if changed.get("protocol") == "stepwise" else "binary").single_templates.digest
     fields = {"weights": ("other", SCRIPTED), "protocol": "binary", "templates": templates, "calibration": CALIBRATION}
     return CalibrationSet(maps=(FittedCalibration.model_validate(fields | changed),))

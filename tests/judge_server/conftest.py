@@ -1,4 +1,4 @@
-"""A service without a process: scripted engine, a rubric store on a SQLite file, HTTP without a socket."""
+"""Fixtures of an in-process service: a scripted engine, a rubric store in SQLite, and HTTP without sockets."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ Serve = Callable[..., Awaitable[httpx2.AsyncClient]]
 
 @pytest.fixture(autouse=True)
 def _no_worker_pool_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whoever does not close a judge leaves processes behind, and Python would wait for them at its end."""
+    """Stop the worker pools of judges that a test left open; Python would wait for their processes at exit."""
     used: set[WorkerPool] = set()
     started = WorkerPool._get_pool
 
@@ -49,7 +49,7 @@ async def store(tmp_path: Path, new_sqlite: NewSQLite) -> AsyncIterator[RubricSt
 
 @pytest.fixture(scope="session")
 def with_one_document() -> Callable[[FastAPI], None]:
-    """Has applications share the OpenAPI document, which the first that is asked makes: it takes half a second."""
+    """Share one OpenAPI document between applications, since making it takes half a second."""
     made: list[dict[str, Any]] = []
 
     def share(app: FastAPI) -> None:
@@ -67,9 +67,9 @@ def with_one_document() -> Callable[[FastAPI], None]:
 
 @pytest.fixture
 async def serve(store: RubricStore, with_one_document: Callable[[FastAPI], None]) -> AsyncIterator[Serve]:
-    """Makes a client of a service with this engine; `loaded=False` is one whose judge is still loading.
+    """Make a client of a service with this engine; with `loaded=False` its judge is still loading.
 
-    Other options are those of its judge.
+    Other options go to the judge.
     """
     clients: list[httpx2.AsyncClient] = []
 

@@ -1,4 +1,4 @@
-"""A server of decisions that answers as vLLM, SGLang, llama.cpp or OpenAI would, or with a lie."""
+"""A fake decision server that answers like vLLM, SGLang, llama.cpp or OpenAI, or with a set wrong answer."""
 
 import asyncio
 import json
@@ -17,12 +17,12 @@ Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def shares(number: int) -> list[float]:
-    """Probabilities of `number` options, the first of them the likeliest."""
+    """Probabilities of `number` options; the first is the most likely."""
     return [0.5 + 0.5 / number if place == 0 else 0.5 / number for place in range(number)]
 
 
 def systemone(question: dict[str, Any]) -> dict[str, Any]:
-    """The answer to one question, as llama.cpp gives it."""
+    """llama.cpp's answer to one question."""
     kind, criteria = question["type"], question.get("criteria")
     if kind == "noul":
         return {"type": "noul", "noul": YES}
@@ -36,13 +36,13 @@ def systemone(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def llamacpp(body: dict[str, Any]) -> dict[str, Any]:
-    """A whole answer of llama.cpp's server: no label mass."""
+    """A full answer of llama.cpp's server, without label masses."""
     answers = {id_: systemone(question) for id_, question in body["questions"].items()}
     return {"model": MODEL, "answers": answers, "usage": {"input_tokens": 101, "output_tokens": 0}}
 
 
 def vllm(body: dict[str, Any]) -> dict[str, Any]:
-    """A whole answer of vLLM's: label masses under `diagnostics`, and confidences that are shares of them."""
+    """A full answer of vLLM: label masses under `diagnostics`, and confidences scaled by them."""
     diagnostics = {id_: {"label_mass": MASS, "argmax_is_label": True} for id_ in body["questions"]}
     answered = llamacpp(body)
     for answer in answered["answers"].values():
@@ -53,7 +53,7 @@ def vllm(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def sglang(body: dict[str, Any]) -> dict[str, Any]:
-    """A whole answer of SGLang's: a label mass in each answer."""
+    """A full answer of SGLang, with a label mass in each answer."""
     answered = llamacpp(body)
     for answer in answered["answers"].values():
         answer["sglang_label_mass"] = MASS
@@ -61,7 +61,7 @@ def sglang(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def openai(body: dict[str, Any]) -> dict[str, Any]:
-    """A whole answer of OpenAI's decisions: a list; a question that says `refuse` is refused."""
+    """A full answer of OpenAI's decisions API: a list; a question that says `refuse` is refused."""
     answers: list[dict[str, Any]] = []
     for question in body["questions"]:
         kind, name = question["type"], question.get("name")
@@ -87,7 +87,7 @@ def openai(body: dict[str, Any]) -> dict[str, Any]:
 
 
 class LyingDecisionServer:
-    """Answers questions as `answer` does, or with its lie, and remembers the bodies of the requests."""
+    """Answers questions with `answer`, or with `lie` when set, and records the request bodies."""
 
     def __init__(self, answer: Answer = llamacpp) -> None:
         self.answer = answer
@@ -96,12 +96,12 @@ class LyingDecisionServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> str:
-        """Listen, and return the root of the server."""
+        """Start listening, and return the root URL."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**20)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         assert self._server is not None
         self._server.close()
 

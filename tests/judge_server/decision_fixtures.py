@@ -1,4 +1,4 @@
-"""A real decision model for tests: llama.cpp's server with the small chat model, made one by two keys in its file."""
+"""A real decision model for tests: llama.cpp's server with the small chat model and two more keys in its file."""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ CONTEXT_TOKENS = 600
 
 @dataclass(frozen=True)
 class DecisionServer:
-    """Where a server of decisions listens, and its key."""
+    """The root URL and key of a decision server."""
 
     root: str
     api_key: str
@@ -33,7 +33,7 @@ def decision_gguf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def decision_server(decision_gguf: Path) -> AsyncIterator[DecisionServer]:
-    """llama.cpp's server with the decision model, a process of its own."""
+    """llama.cpp's server with the decision model, in a separate process."""
     process = LlamaCppProcess(context_tokens=CONTEXT_TOKENS, threads=1)
     await process.start(decision_gguf)
     key = process.http.headers["Authorization"].removeprefix("Bearer ")

@@ -1,4 +1,4 @@
-"""Turn a chat model's GGUF file into one of a decision model: two more keys, and the same weights.
+"""Turn a chat model's GGUF file into that of a decision model: two more keys, the same weights.
 
 GGUF: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Tensors are addressed from the start of their section,
 so only that start has to be aligned again.
@@ -63,7 +63,7 @@ def _text(text: str) -> bytes:
 
 
 def _skip_keys(file: BinaryIO, count: int) -> str:
-    """Read to the end of the keys, and return the model's architecture."""
+    """Skip the keys, and return the model's architecture."""
     architecture = ""
     for _ in range(count):
         key = _read_text(file)

@@ -1,7 +1,7 @@
-"""Engines for the contract suite, and the calls it makes. Those with a real model load the small one, and are shared.
+"""Engines and calls for the contract suite. Engines with a real model load the small one and are shared.
 
-A suite of another engine imports the tests of `test_engine_contract` and has fixtures of its own by the names of
-`engine`, `identity` and `spare`.
+The suite of another engine imports the tests of `test_engine_contract` and defines its own fixtures `engine`,
+`identity` and `spare`.
 """
 
 from collections.abc import AsyncIterator
@@ -30,30 +30,30 @@ _IDENTITIES: WeakKeyDictionary[Any, EngineIdentity] = WeakKeyDictionary()
 
 
 async def started(engine: Started) -> Started:
-    """The engine, started; `identity_of` knows what it says it is."""
+    """Start the engine, and record its identity for `identity_of`."""
     _IDENTITIES[engine] = await engine.start()
     return engine
 
 
 def identity_of(engine: Engine) -> EngineIdentity:
-    """What an engine said it is when `started` started it."""
+    """The identity that the engine reported to `started`."""
     return _IDENTITIES[engine]
 
 
 async def llamacpp(context_tokens: int = CONTEXT_TOKENS) -> LlamaCppEngine:
-    """A started llama.cpp engine, its model fetched before."""
+    """A started llama.cpp engine, whose model is already fetched."""
     return await started(LlamaCppEngine(MODEL, context_tokens=context_tokens, threads=1))
 
 
 @pytest.fixture(scope="session")
 def fetched() -> None:
-    """The model is here, fetched if need be, and whole."""
+    """Fetch the model if it is missing or incomplete."""
     fetch(MODEL)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def loaded(fetched: None) -> AsyncIterator[LlamaCppEngine]:
-    """The shared llama.cpp engine: tests leave it running."""
+    """The shared llama.cpp engine, which tests leave running."""
     engine = await llamacpp()
     yield engine
     await engine.close()
@@ -61,7 +61,7 @@ async def loaded(fetched: None) -> AsyncIterator[LlamaCppEngine]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def spare_llamacpp(fetched: None) -> AsyncIterator[LlamaCppEngine]:
-    """A llama.cpp engine that the test may ruin."""
+    """A llama.cpp engine that the test may break."""
     engine = await llamacpp()
     yield engine
     await engine.close()
@@ -69,7 +69,7 @@ async def spare_llamacpp(fetched: None) -> AsyncIterator[LlamaCppEngine]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def openai_over_llamacpp(llamacpp_server: LlamaCppServer) -> AsyncIterator[OpenAIEngine]:
-    """The shared engine over llama.cpp's own server: tests leave it running."""
+    """The shared engine over llama.cpp's own server, which tests leave running."""
     engine = await started(_over(llamacpp_server))
     yield engine
     await engine.close()
@@ -77,7 +77,7 @@ async def openai_over_llamacpp(llamacpp_server: LlamaCppServer) -> AsyncIterator
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def spare_openai(llamacpp_server: LlamaCppServer) -> AsyncIterator[OpenAIEngine]:
-    """An engine over llama.cpp's own server that the test may ruin; the server stays."""
+    """An engine over llama.cpp's own server; the test may break the engine but not the server."""
     engine = await started(_over(llamacpp_server))
     yield engine
     await engine.close()
@@ -102,31 +102,31 @@ _SPARE = ["scripted", pytest.param("spare_llamacpp", marks=_MODEL), pytest.param
 
 @pytest.fixture(params=_SHARED)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """A started engine of each kind, to be left running."""
+    """A started engine of each kind, which tests leave running."""
     made: Engine = request.getfixturevalue(request.param)
     return made
 
 
 @pytest.fixture
 def identity(engine: Engine) -> EngineIdentity:
-    """What the shared engine says it is."""
+    """The identity that the shared engine reported."""
     return identity_of(engine)
 
 
 @pytest.fixture(params=_SPARE)
 def spare(request: pytest.FixtureRequest) -> Engine:
-    """A started engine of each kind that the test may ruin."""
+    """A started engine of each kind that the test may break."""
     made: Engine = request.getfixturevalue(request.param)
     return made
 
 
 def asked(*questions: str, answer: AnswerForm = YES_NO, shared: str = "7 is prime.\n", **more: Any) -> Batch:
-    """A batch of these questions about one text, their answers of one form; `more` are further fields of the calls."""
+    """A batch of questions about one text with one form of answer; `more` are further fields of the calls."""
     return Batch("Answer yes or no.", shared, tuple(Call(question, answer, **more) for question in questions))
 
 
 async def answers(engine: Engine, batch: Batch) -> list[Reply | CallFailure]:
-    """Every call's outcome; fails where a call has none or two."""
+    """The outcome of every call; fails if a call has none or several."""
     outcomes: dict[int, Reply | CallFailure] = {}
     async for index, outcome in engine.answer(batch):
         assert index not in outcomes
@@ -135,14 +135,14 @@ async def answers(engine: Engine, batch: Batch) -> list[Reply | CallFailure]:
 
 
 async def replies(engine: Engine, batch: Batch) -> list[Reply]:
-    """Every call's outcome, which must be a reply."""
+    """The outcomes of all calls, which must be replies."""
     outcomes = await answers(engine, batch)
     assert all(isinstance(outcome, Reply) for outcome in outcomes), outcomes
     return [outcome for outcome in outcomes if isinstance(outcome, Reply)]
 
 
 async def failures(engine: Engine, batch: Batch) -> list[CallFailure]:
-    """Every call's outcome, which must be a failure."""
+    """The outcomes of all calls, which must be failures."""
     outcomes = await answers(engine, batch)
     assert all(isinstance(outcome, CallFailure) for outcome in outcomes), outcomes
     return [outcome for outcome in outcomes if isinstance(outcome, CallFailure)]

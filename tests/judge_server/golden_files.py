@@ -1,6 +1,6 @@
-"""What is written down of the prompts and the API, and how to write it anew.
+"""The golden files of the prompts and the API, and the command that rewrites them.
 
-`python -m tests.judge_server.golden_files`, from the root folder, writes every golden file of this folder.
+Run `python -m tests.judge_server.golden_files` in the root folder to rewrite every golden file of this folder.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ COMMAND = "python -m tests.judge_server.golden_files"
 UNUSED: RubricSource = None  # type: ignore[assignment]
 
 Sections = list[tuple[str, str, str]]
-"""What a text is, of what it is that, and the text."""
+"""The kind of a text, what it is about, and the text."""
 
 CRITERIA = [
     *[Criterion(id=kind, kind=kind, description="Says 1 < 2 <|x|>.") for kind in get_args(CriterionKind)],
@@ -87,7 +87,7 @@ ALSO_READ: dict[str, tuple[tuple[JudgingProtocol, ReasoningPart, int | None], ..
 
 
 def prompts() -> dict[str, str]:
-    """Every golden prompt by file name: what is asked under each protocol, and what is read of each group."""
+    """Every golden prompt by file name: the questions of each protocol, and the shared part of each group."""
     asked = {f"{protocol}.txt": _asked(protocol) for protocol in get_args(JudgingProtocol)}
     read = {f"shared.{name}.txt": _read(name) for name in GROUPS}
     sets = {f"set.{name}.txt": _asked_with(name) for name in builtin_sets()}
@@ -95,7 +95,7 @@ def prompts() -> dict[str, str]:
 
 
 def _asked_with(name: str) -> str:
-    """What a set of the package's asks under its protocols, and what it shows of a group that has everything."""
+    """The questions of a built-in template set under its protocols, and what it shows of a group with every field."""
     of = GROUPS["everything"]
     texts = []
     for protocol in get_args(JudgingProtocol):
@@ -107,7 +107,7 @@ def _asked_with(name: str) -> str:
 
 
 def _asked(protocol: JudgingProtocol, template: str | None = None) -> str:
-    """System messages, questions, what follows reasons, and forms of answer: by one criterion and by several."""
+    """System messages, questions, what follows reasons, and forms of answer, for one criterion and for several."""
     sections: Sections = []
     for rationale in (False, True):
         config = " with reasons" if rationale else ""
@@ -126,7 +126,7 @@ def _asked(protocol: JudgingProtocol, template: str | None = None) -> str:
 
 
 def _read(name: str) -> str:
-    """The part that all criteria share, with and without steps, and what else is shown of some responses."""
+    """The part that all criteria share, with and without steps, and other views of some responses."""
     of = GROUPS[name]
     context = GroupContext(of.prompt, of.grounding, of.reference_answer, of.ground_truth)
     ways: list[tuple[JudgingProtocol, ReasoningPart, int | None]] = [
@@ -143,7 +143,7 @@ def _read(name: str) -> str:
 
 
 async def _compared() -> str:
-    """Both orders of a pair; the question with and without a rubric, plain and with reasons."""
+    """Both orders of each pair; the question with and without a rubric, and with and without reasons."""
     sections: Sections = []
 
     def note(batch: Batch, call: Call) -> Reply:
@@ -185,7 +185,7 @@ def _call(config: str, about: str, system: str, call: Call) -> Sections:
 
 
 def _together(sections: Sections) -> str:
-    """Sections under their titles; a text that several have is written once."""
+    """Sections under their titles; a text that several share is written once."""
     texts: dict[tuple[str, str], list[str]] = {}
     for what, about, text in sections:
         if about not in texts.setdefault((what, text), []):
@@ -196,23 +196,23 @@ def _together(sections: Sections) -> str:
 
 @cache
 def openapi() -> dict[str, Any]:
-    """The document the service serves. Making it takes half a second: who need not have today's takes `written_api`."""
+    """The OpenAPI document that the service serves. Making it takes half a second; `written_api` is faster."""
     return create_app(Service(rubrics=UNUSED)).openapi()
 
 
 def written_api() -> dict[str, Any]:
-    """The document as it is written down, which a test holds to the one that is served."""
+    """The golden OpenAPI document, which a test compares with the served one."""
     document: dict[str, Any] = json.loads((GOLDEN / "openapi.json").read_text(encoding="utf-8"))
     return document
 
 
 def as_text(document: dict[str, Any]) -> str:
-    """A document as it is written down."""
+    """The text of a document in its golden file."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
-    """Write every golden file anew; files of prompts that are gone go too."""
+    """Rewrite every golden file, and delete those of prompts that no longer exist."""
     folder = GOLDEN / "prompts"
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.txt"):

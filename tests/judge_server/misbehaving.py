@@ -1,9 +1,8 @@
-"""A server process of the OpenAI chat API that goes wrong on demand: `python -m tests.judge_server.misbehaving`.
+"""A server process of the OpenAI chat API that misbehaves on demand: `python -m tests.judge_server.misbehaving`.
 
-It prints its port and ends when its standard input closes. An endpoint is `/TAG/NAME/v1`: NAME says how it behaves, TAG
-is any word, under which `GET /TAG/seen` tells what was asked and `GET /TAG/MOOD` changes how models are listed.
-Endpoints of `GOES_WRONG` behave until a message holds `TRIGGER`, so that an engine can start with them. Says nothing of
-how an engine should take any of it.
+It prints its port and ends when its standard input closes. An endpoint is `/TAG/NAME/v1`: NAME selects the behaviour,
+and TAG is any word. `GET /TAG/seen` returns the requests under a tag, `GET /TAG/MOOD` changes how models are listed.
+Endpoints of `GOES_WRONG` behave until a message contains `TRIGGER`, so that an engine can start with them.
 """
 
 import asyncio

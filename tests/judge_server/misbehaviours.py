@@ -1,4 +1,4 @@
-"""What the misbehaving server does: its requests, the answers of an endpoint that behaves, and each way to go wrong."""
+"""The misbehaving server's requests, its normal answers, and each way in which it goes wrong."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 MODEL = "judge-1"
 MASSES = {"Yes": 0.5, "\u2581yes": 0.125, "NO": 0.25, " maybe": 0.0625, "Well": 0.03125}
-"""The tokens that could come first, as the server writes them, and their probabilities."""
+"""The candidates for the first token, as the server writes them, and their probabilities."""
 
 SAID = ("Yes", ",", " step", " 2", ",", " since", " it", " is", " so", ".")
 TOO_LONG = "This model's maximum context length is 8 tokens. However, your prompt contains 900 input tokens."
@@ -20,7 +20,7 @@ TOO_LONG = "This model's maximum context length is 8 tokens. However, your promp
 
 @dataclass
 class RequestLog:
-    """What was asked under a tag, and what happened."""
+    """The requests and events under a tag."""
 
     asked: list[dict[str, Any]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
@@ -42,11 +42,11 @@ class FakeServerRequest:
 
     @property
     def words(self) -> str:
-        """What the last message says."""
+        """The content of the last message."""
         return self.body["messages"][-1]["content"] if isinstance(self.body, dict) else ""
 
     def send(self, status: int, body: Any, **headers: str) -> None:
-        """Answer; text goes as it is, all else as JSON."""
+        """Answer; text is sent as it is, anything else as JSON."""
         content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         lines = {"Content-Length": str(len(content)), "Server": "misbehaving"} | given
@@ -54,11 +54,11 @@ class FakeServerRequest:
         self.writer.write(f"HTTP/1.1 {status} It\r\n{head}\r\n".encode() + content)
 
     def refuse(self, words: str) -> None:
-        """A 400 as servers write it."""
+        """Answer 400 with an error as servers write it."""
         self.send(400, {"error": {"message": words, "type": "invalid_request_error", "code": None}})
 
     async def hang(self) -> None:
-        """Wait for the client to go."""
+        """Wait until the client disconnects."""
         await self.reader.read()
         SEEN[self.tag].events.append("gone")
 
@@ -67,7 +67,7 @@ SEEN: defaultdict[str, RequestLog] = defaultdict(RequestLog)
 
 
 def completion(asked: FakeServerRequest, **changes: Any) -> dict[str, Any]:
-    """The answer of a server that behaves."""
+    """The answer of a well-behaved server."""
     body = asked.body
     limit = body.get("max_tokens", body.get("max_completion_tokens"))
     said = list(SAID)
@@ -91,8 +91,8 @@ def completion(asked: FakeServerRequest, **changes: Any) -> dict[str, Any]:
 
 
 def position(asked: FakeServerRequest, token: str) -> dict[str, Any]:
-    """A token with the likeliest ones at its place."""
-    if asked.name == "certain":  # log-probabilities after a temperature of zero, which say nothing
+    """A token with the most likely tokens at its position."""
+    if asked.name == "certain":  # log-probabilities at temperature zero carry no information
         return {"token": token, "top_logprobs": [{"token": "Yes", "logprob": 0.0}, {"token": "No", "logprob": -9999.0}]}
     tops = {"purple": 0.5, "mauve": 0.25} if "of the menu" in asked.words else MASSES
     top = [{"token": t, "logprob": math.log(p)} for t, p in tops.items()][: asked.body["top_logprobs"]]
@@ -100,31 +100,31 @@ def position(asked: FakeServerRequest, token: str) -> dict[str, Any]:
 
 
 async def reset(asked: FakeServerRequest) -> None:
-    """Break the connection without a word."""
+    """Reset the connection without an answer."""
     linger = struct.pack("ii", 1, 0)
     asked.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     asked.writer.close()
 
 
 async def half(asked: FakeServerRequest) -> None:
-    """Promise a body and send half of it."""
+    """Announce a body and send half of it."""
     asked.send(200, '{"model": "judge-1", "choi', Content_Length="52")
     asked.writer.close()
 
 
 async def silent(asked: FakeServerRequest) -> None:
-    """Take the request and never answer."""
+    """Accept the request and never answer."""
     await asked.hang()
 
 
 async def stalled(asked: FakeServerRequest) -> None:
-    """Begin the answer and never end it."""
+    """Begin the answer and never finish it."""
     asked.send(200, '{"model": ', Content_Length="5000")
     await asked.hang()
 
 
 async def endless(asked: FakeServerRequest) -> None:
-    """Send an answer without an end."""
+    """Send an answer that never ends."""
     asked.writer.write(b"HTTP/1.1 200 It\r\nContent-Type: application/json\r\n\r\n")
     while not asked.writer.is_closing():
         asked.writer.write(b" " * 65536)
@@ -133,13 +133,13 @@ async def endless(asked: FakeServerRequest) -> None:
 
 
 async def slow(asked: FakeServerRequest) -> None:
-    """Answer after a while."""
+    """Answer after a delay."""
     await asyncio.sleep(0.05)
     asked.send(200, completion(asked))
 
 
 def answering(status: int, body: Any, **headers: str) -> Callable[[FakeServerRequest], Awaitable[None]]:
-    """Always the same answer."""
+    """Always give the same answer."""
 
     async def answer(asked: FakeServerRequest) -> None:
         asked.send(status, body, **headers)
@@ -148,7 +148,7 @@ def answering(status: int, body: Any, **headers: str) -> Callable[[FakeServerReq
 
 
 def changed(**changes: Any) -> Callable[[FakeServerRequest], Awaitable[None]]:
-    """An answer with these fields changed."""
+    """Answer with these fields changed."""
 
     async def answer(asked: FakeServerRequest) -> None:
         asked.send(200, completion(asked, **changes))
@@ -157,21 +157,21 @@ def changed(**changes: Any) -> Callable[[FakeServerRequest], Awaitable[None]]:
 
 
 async def think(asked: FakeServerRequest) -> None:
-    """Think before the answer, unasked."""
+    """Return reasoning that was not requested."""
     answer = completion(asked)
     answer["choices"][0]["message"] = {"content": "No", "reasoning": "Hm, yes."}
     asked.send(200, answer)
 
 
 async def stray(asked: FakeServerRequest) -> None:
-    """Answer with a label that was not on offer."""
+    """Answer with a label that was not offered."""
     answer = completion(asked)
     answer["choices"][0]["message"] = {"content": '{"answer": "99"}'}
     asked.send(200, answer)
 
 
 async def tell_key(asked: FakeServerRequest) -> None:
-    """Say the key in an error, as some proxies do."""
+    """Repeat the API key in an error, as some proxies do."""
     asked.send(500, {"error": {"message": f"cannot forward {asked.headers.get('authorization')}"}})
 
 
@@ -188,7 +188,7 @@ def logprobs(**of: float) -> Callable[[FakeServerRequest], Awaitable[None]]:
 
 
 def counted(prompt: Any, written: Any, cached: Any = 0) -> Callable[[FakeServerRequest], Awaitable[None]]:
-    """An answer that tells these counts of tokens."""
+    """An answer that reports these token counts."""
     details = {"cached_tokens": cached}
     return changed(usage={"prompt_tokens": prompt, "completion_tokens": written, "prompt_tokens_details": details})
 

@@ -1,4 +1,4 @@
-"""Endpoints of the OpenAI chat API for tests: llama.cpp's real server, and one that goes wrong on demand."""
+"""Endpoints of the OpenAI chat API for tests: llama.cpp's real server, and one that misbehaves on demand."""
 
 import asyncio
 import json
@@ -29,16 +29,16 @@ YES_NO = TokenChoice(
 
 @dataclass(frozen=True)
 class Misbehaving:
-    """The running `tests.judge_server.misbehaving`; each test takes a tag of its own."""
+    """The running `tests.judge_server.misbehaving`; each test uses its own tag."""
 
     root: str
 
     def url(self, tag: str, name: str) -> str:
-        """Where the OpenAI API of the endpoint begins."""
+        """The base URL of the endpoint's OpenAI API."""
         return f"{self.root}/{tag}/{name}/v1"
 
     async def seen(self, tag: str) -> dict[str, Any]:
-        """The requests under a tag, and what happened: `asked` and `events`."""
+        """The requests and events under a tag, as `asked` and `events`."""
         async with httpx2.AsyncClient() as http:
             found: dict[str, Any] = (await http.get(f"{self.root}/{tag}/seen")).json()
             return found
@@ -46,7 +46,7 @@ class Misbehaving:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[Misbehaving]:
-    """The misbehaving server, a process of its own, until the block is left."""
+    """Run the misbehaving server in a separate process until the block ends."""
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.judge_server.misbehaving", stdin=pipe, stdout=pipe
@@ -68,13 +68,13 @@ async def misbehaving() -> AsyncIterator[Misbehaving]:
 
 
 def batch(*questions: str | Call) -> Batch:
-    """A batch of these questions, yes or no unless a call says otherwise."""
+    """A batch of these questions, with yes or no as answers unless a call says otherwise."""
     calls = tuple(q if isinstance(q, Call) else Call(q, YES_NO) for q in questions)
     return Batch("Answer yes or no.", "7 is prime.\n", calls)
 
 
 async def outcomes(engine: OpenAIEngine, asked: Batch) -> list[Reply | CallFailure]:
-    """Every call's outcome, in order."""
+    """The outcome of every call, in order."""
     found = [answer async for answer in engine.answer(asked)]
     assert sorted(index for index, _ in found) == list(range(len(asked.calls)))
     return [outcome for _, outcome in sorted(found, key=lambda answer: answer[0])]
@@ -89,18 +89,18 @@ class Endpoint:
         self.engines: list[OpenAIEngine] = []
 
     def engine(self, name: str, **options: Any) -> OpenAIEngine:
-        """An engine over the endpoint of this name, not started."""
+        """An engine over the endpoint of this name, not yet started."""
         made = OpenAIEngine(self.server.url(self.tag, name), **options)
         self.engines.append(made)
         return made
 
     async def started(self, name: str, **options: Any) -> tuple[OpenAIEngine, EngineIdentity]:
-        """A started engine and what it says it is."""
+        """A started engine and its identity."""
         engine = self.engine(name, **options)
         return engine, await engine.start()
 
     async def only(self, name: str, call: Call | str, **options: Any) -> Reply | CallFailure:
-        """What one call comes to."""
+        """The outcome of one call."""
         engine, _ = await self.started(name, **options)
         (outcome,) = await outcomes(engine, batch(call))
         return outcome
@@ -112,7 +112,7 @@ class Endpoint:
         return outcome
 
     async def failure(self, name: str, **options: Any) -> CallFailure:
-        """How a call fails that the endpoint goes wrong at."""
+        """The failure of a call that triggers the endpoint's misbehaviour."""
         outcome = await self.only(name, TRIGGER, **options)
         assert isinstance(outcome, CallFailure), outcome
         return outcome
@@ -123,18 +123,18 @@ class Endpoint:
             await http.get(f"{self.server.root}/{self.tag}/{mood}")
 
     async def events(self) -> list[str]:
-        """What happened at the server."""
+        """The events at the server."""
         found: list[str] = (await self.server.seen(self.tag))["events"]
         return found
 
     async def until(self, *events: str) -> None:
-        """Wait until all of these have happened, each as often as it is named."""
+        """Wait until each of these events has happened as often as it is listed."""
         async with asyncio.timeout(20):
             while Counter(events) - Counter(await self.events()):  # noqa: ASYNC110 - it happens in another process
                 await asyncio.sleep(0.01)
 
     async def chats(self, *, of: str) -> list[dict[str, Any]]:
-        """The bodies of chats whose text holds `of`."""
+        """The bodies of chat requests that contain `of`."""
         asked = (await self.server.seen(self.tag))["asked"]
         bodies = [a["body"] for a in asked if a["path"].endswith("chat/completions")]
         return [body for body in bodies if of in json.dumps(body)]
@@ -142,7 +142,7 @@ class Endpoint:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def endpoint(misbehaving: Misbehaving, request: pytest.FixtureRequest) -> AsyncIterator[Endpoint]:
-    """An endpoint of the test's own; its engines are closed after it."""
+    """An endpoint for one test, whose engines are closed afterwards."""
     made = Endpoint(misbehaving, re.sub(r"\W", "-", request.node.name))
     yield made
     for engine in made.engines:
@@ -151,13 +151,13 @@ async def endpoint(misbehaving: Misbehaving, request: pytest.FixtureRequest) -> 
 
 @dataclass(frozen=True)
 class LlamaCppServer:
-    """llama.cpp's own server: where its OpenAI API begins, and its key."""
+    """The base URL and key of llama.cpp's own server."""
 
     base_url: str
     api_key: str
 
     async def engine(self) -> OpenAIEngine:
-        """A started engine over it."""
+        """A started engine over the server."""
         engine = OpenAIEngine(self.base_url, api_key=self.api_key, context_tokens=CONTEXT_TOKENS)
         await engine.start()
         return engine
@@ -165,7 +165,7 @@ class LlamaCppServer:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def llamacpp_server() -> AsyncIterator[LlamaCppServer]:
-    """llama.cpp's server with the small model, a process of its own."""
+    """llama.cpp's server with the small model, in a separate process."""
     process = LlamaCppProcess(context_tokens=CONTEXT_TOKENS, threads=1)
     await process.start(fetch(MODEL))
     key = process.http.headers["Authorization"].removeprefix("Bearer ")
@@ -175,7 +175,7 @@ async def llamacpp_server() -> AsyncIterator[LlamaCppServer]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def openai_over_llamacpp(llamacpp_server: LlamaCppServer) -> AsyncIterator[OpenAIEngine]:
-    """The shared engine over llama.cpp's server: tests leave it running."""
+    """The shared engine over llama.cpp's server, which tests leave running."""
     engine = await llamacpp_server.engine()
     yield engine
     await engine.close()
@@ -183,7 +183,7 @@ async def openai_over_llamacpp(llamacpp_server: LlamaCppServer) -> AsyncIterator
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def spare_openai(llamacpp_server: LlamaCppServer) -> AsyncIterator[OpenAIEngine]:
-    """An engine over llama.cpp's server that the test may ruin."""
+    """An engine over llama.cpp's server that the test may break."""
     engine = await llamacpp_server.engine()
     yield engine
     await engine.close()

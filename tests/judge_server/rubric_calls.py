@@ -1,4 +1,4 @@
-"""What tests of changes to rubrics share: a service with a rubric of two versions, and moves of its alias."""
+"""Helpers for tests of rubric changes: a service with a rubric of two versions, and moves of its alias."""
 
 import httpx2
 import pytest

@@ -1,4 +1,4 @@
-"""What tests of judging share: batches, scripts for the scripted engine, judges, plans, requests."""
+"""Helpers for tests of judging: batches, scripts for the scripted engine, judges, plans, requests."""
 
 import asyncio
 import time
@@ -59,7 +59,7 @@ def description_in(question: str) -> str:
 
 
 def prepared(protocol: JudgingProtocol = "binary", fingerprint: str = "sha256:f", **config: Any) -> PreparedConfig:
-    """A judge's templates under a fingerprint, for a way of asking."""
+    """A judge's templates and fingerprint for a judging config."""
     made = JudgingConfig(protocol, **({"per_call": "all"} if protocol == "checklist" else {}) | config)
     used = TemplateLibrary(None).find(made.template)
     alone, together = (
@@ -86,7 +86,7 @@ def plan(
 
 
 def plans(judge: Judge, *responses: str, of: Sequence[Criterion]) -> list[ResponsePlan]:
-    """Plans of these responses by the same criteria, one yes-or-no call each."""
+    """Plans of these responses by the same criteria, with one yes-or-no call per criterion."""
     return [plan(judge.prepared(JudgingConfig("binary")), group(r), r, of) for r in responses]
 
 
@@ -100,7 +100,7 @@ def request(*responses: str, **fields: Any) -> dict[str, Any]:
 
 
 async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
-    """A started judge with a memory of its own."""
+    """A started judge with its own in-memory cache."""
     options = {"rules": QueueRules(calls=options.pop("queue_calls", 1000)), "cache": MemoryCache()} | options
     executor = LocalExecutor(
         engine or ScriptedEngine(), rules=options.pop("rules"), clock=options.get("clock", time.monotonic)
@@ -111,19 +111,19 @@ async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
 
 
 async def deadline_after(seconds: float = 60.0) -> float:
-    """A deadline, in the loop's time."""
+    """A deadline in the loop's time."""
     return asyncio.get_running_loop().time() + seconds
 
 
 def advance_time(seconds: float = 120.0) -> None:
-    """So much time passes at once for this event loop: what waits for a deadline before then goes on."""
+    """Advance the event loop's time at once, so that every deadline before then expires."""
     loop = asyncio.get_running_loop()
     time_before = loop.time
     loop.time = lambda: time_before() + seconds  # type: ignore[method-assign]
 
 
 class RecordingScript:
-    """A script that remembers what it was asked, and lets `outcome` decide; by hash unless given."""
+    """A script that counts the questions and answers with `outcome`, by default by hash."""
 
     def __init__(self, outcome: Callable[[Batch, Call], Reply | CallFailure] = by_hash) -> None:
         self.asked: Counter[str] = Counter()
@@ -135,7 +135,7 @@ class RecordingScript:
 
 
 class GatedEngine(ScriptedEngine):
-    """A scripted engine that answers a call only when `gate` lets it, and notes whose call it began."""
+    """A scripted engine that waits for `gate` before each answer, and records the calls it began."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -144,7 +144,7 @@ class GatedEngine(ScriptedEngine):
         self.waiting = asyncio.Event()
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """As `ScriptedEngine`, one permit a call."""
+        """As `ScriptedEngine`, with one permit per call."""
         for index, call in enumerate(batch.calls):
             self.began.append(call.question)
             self.waiting.set()
@@ -153,13 +153,13 @@ class GatedEngine(ScriptedEngine):
             yield index, by_hash(batch, call)
 
     async def busy(self) -> None:
-        """Wait until a call is at the gate."""
+        """Wait until a call is waiting at the gate."""
         await asyncio.wait_for(self.waiting.wait(), 10)
 
     async def has_begun(self, calls: int) -> None:
-        """Wait until so many calls have come to the gate; none of them may be the last that is asked."""
+        """Wait until this many calls have reached the gate; the last call asked must not be among them."""
         async with asyncio.timeout(10):
-            while len(self.began) < calls:  # noqa: ASYNC110 - between two calls others have their turn
+            while len(self.began) < calls:  # noqa: ASYNC110 - other tasks run between two calls
                 await asyncio.sleep(0.001)
 
     def release(self, calls: int) -> None:

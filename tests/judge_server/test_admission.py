@@ -1,4 +1,4 @@
-"""The one queue in front of an engine: fair, in order, and nothing that was given up gets through it."""
+"""The queue in front of an engine: it is fair, keeps order, and drops cancelled batches."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tests.judge_server.support import batch
 
 
 class AdmissionHarness:
-    """An admission and whatever is at its engine: batches stay there until the test lets them go."""
+    """An admission queue and its engine, where batches stay until the test releases them."""
 
     def __init__(self, places: int = 1, rules: QueueRules = DEFAULT_QUEUE_RULES, **engine: Any) -> None:
         self.now = 0.0
@@ -31,14 +31,14 @@ class AdmissionHarness:
     def comes(
         self, name: str, *questions: str, run: str = "", bulk: bool = False, resumed: bool = False
     ) -> tuple[QueueEntry, asyncio.Task[None]]:
-        """A batch comes; it begins under this name."""
+        """Submit a batch under this name."""
         asked = batch(*(questions or ("?",)))
         queue_entry = QueueEntry(Caller(run, "bulk" if bulk else "online"), asked, self.now, resumed=resumed)
         self._leave[name] = asyncio.Event()
         return queue_entry, asyncio.create_task(self._visit(name, queue_entry))
 
     def goes(self, *names: str) -> None:
-        """These leave the engine."""
+        """Release these batches from the engine."""
         for name in names:
             self._leave[name].set()
 
@@ -49,7 +49,7 @@ class AdmissionHarness:
 
 
 async def settle() -> None:
-    """Let everything happen that can."""
+    """Let all pending tasks proceed."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -64,7 +64,7 @@ async def test_batches_of_one_run_reach_the_engine_in_order_one_at_a_time() -> N
     assert executor.began == ["a", "b", "c"]
 
 
-async def test_as_many_batches_run_together_as_the_engine_allows_or_as_the_rules_say() -> None:
+async def test_the_engine_or_the_rules_limit_how_many_batches_run_at_once() -> None:
     for places, rules, together in ((2, DEFAULT_QUEUE_RULES, 2), (1, QueueRules(batches=3), 3)):
         executor = AdmissionHarness(places, rules)
         visits = [executor.comes(name) for name in "abcd"]
@@ -74,7 +74,7 @@ async def test_as_many_batches_run_together_as_the_engine_allows_or_as_the_rules
         await asyncio.gather(*(task for _, task in visits))
 
 
-async def test_a_batch_begins_when_those_at_the_engine_leave_a_place_to_one_of_its_calls() -> None:
+async def test_a_batch_begins_once_the_engine_has_a_free_place_for_one_of_its_calls() -> None:
     executor = AdmissionHarness(4, calls=4)
     visits = [executor.comes(name, *"123") for name in "abc"]
     await settle()
@@ -88,7 +88,7 @@ async def test_a_batch_begins_when_those_at_the_engine_leave_a_place_to_one_of_i
     await asyncio.gather(*(task for _, task in visits))
 
 
-async def test_a_batch_whose_first_call_goes_alone_takes_one_place_until_that_is_answered() -> None:
+async def test_a_batch_whose_first_call_goes_alone_takes_one_place_until_that_call_is_answered() -> None:
     executor = AdmissionHarness(4, calls=2, first_alone=True)
     visits = [executor.comes(name, *"123") for name in "abc"]
     await settle()
@@ -102,7 +102,7 @@ async def test_a_batch_whose_first_call_goes_alone_takes_one_place_until_that_is
     assert executor.began == ["a", "b", "c"]
 
 
-async def test_what_is_left_of_a_response_comes_before_its_runs_others_as_soon_as_its_batch_has_left() -> None:
+async def test_the_rest_of_a_response_goes_before_other_responses_of_its_run() -> None:
     executor = AdmissionHarness()
     visits = [executor.comes(name, run=run) for name, run in (("a0", "a"), ("a1", "a"), ("b0", "b"))]
     await settle()
@@ -115,7 +115,7 @@ async def test_what_is_left_of_a_response_comes_before_its_runs_others_as_soon_a
     assert executor.began == ["a0", "b0", "a0 again", "a1"]
 
 
-async def test_runs_take_turns_whatever_one_has_queued() -> None:
+async def test_runs_take_turns_however_much_one_of_them_has_queued() -> None:
     executor = AdmissionHarness()
     flood = [executor.comes(f"flood {n}", run="flood") for n in range(6)]
     await settle()
@@ -128,7 +128,7 @@ async def test_runs_take_turns_whatever_one_has_queued() -> None:
     assert [name.split()[0] for name in executor.began][:5] == ["flood", "light", "flood", "light", "flood"]
 
 
-async def test_a_batch_that_waits_in_bulk_comes_to_the_front_when_somebody_online_joins_it() -> None:
+async def test_a_bulk_batch_is_promoted_when_an_online_request_joins_it() -> None:
     executor = AdmissionHarness()
     visits = [executor.comes("first")]
     await settle()
@@ -142,14 +142,14 @@ async def test_a_batch_that_waits_in_bulk_comes_to_the_front_when_somebody_onlin
 
 
 @pytest.mark.parametrize("give_up", ["cancelled", "withdrawn and cancelled", "granted and cancelled"])
-async def test_a_batch_that_is_given_up_leaves_queue_and_engine(give_up: str) -> None:
+async def test_a_cancelled_batch_leaves_the_queue_and_the_engine(give_up: str) -> None:
     executor = AdmissionHarness()
     _, first = executor.comes("first")
     await settle()
     queue_entry, second = executor.comes("second")
     await settle()
     if give_up.startswith("granted"):
-        first.cancel()  # which frees the place, and the second one's wait is over before it knows
+        first.cancel()  # frees the place, which the second batch is granted before its task runs
         await asyncio.sleep(0)
     elif give_up.startswith("withdrawn"):
         executor.admission.withdraw(queue_entry)
@@ -162,7 +162,7 @@ async def test_a_batch_that_is_given_up_leaves_queue_and_engine(give_up: str) ->
     assert executor.admission.state()[1] == 0
 
 
-async def test_a_run_has_no_more_calls_at_the_engine_than_it_may_and_others_pass_it() -> None:
+async def test_a_run_at_its_limit_of_calls_waits_while_other_runs_pass_it() -> None:
     executor = AdmissionHarness(4, QueueRules(run_at_engine=2))
     visits = [executor.comes(f"a{n}", "1", "2", run="a") for n in range(3)] + [executor.comes("b0", run="b")]
     await settle()
@@ -174,7 +174,7 @@ async def test_a_run_has_no_more_calls_at_the_engine_than_it_may_and_others_pass
     await asyncio.gather(*(task for _, task in visits))
 
 
-async def test_waiting_counts_as_queued_and_working_as_judging_at_any_moment() -> None:
+async def test_time_in_the_queue_counts_as_queued_and_time_at_the_engine_as_judging() -> None:
     executor = AdmissionHarness()
     a, first = executor.comes("a")
     b, second = executor.comes("b")
@@ -190,7 +190,7 @@ async def test_waiting_counts_as_queued_and_working_as_judging_at_any_moment() -
     assert (a.seconds(executor.now), b.seconds(executor.now)) == ((0.0, 3.0), (3.0, 2.0))
 
 
-async def test_the_state_says_who_waits_and_who_is_at_the_engine() -> None:
+async def test_the_state_counts_what_is_waiting_and_what_is_at_the_engine() -> None:
     executor = AdmissionHarness()
     executor.admission.limits.acquire("a", 3)
     _, task = executor.comes("a0", "1", "2", run="a")
@@ -208,15 +208,13 @@ def test_the_shared_part_of_a_batch_counts_once() -> None:
     assert both - alone == pytest.approx(10)
 
 
-def test_the_limit_follows_the_engine_only_where_it_is_asked_to() -> None:
+def test_the_limit_adapts_only_if_batches_is_auto() -> None:
     clock: Callable[[], float] = lambda: 0.0  # noqa: E731
     assert isinstance(Admission(lambda: 8, QueueRules(batches="auto"), clock=clock).concurrency, AdaptiveLimit)
     assert Admission(lambda: 8, DEFAULT_QUEUE_RULES, clock=clock).concurrency.limit == 8
 
 
-async def test_an_engine_that_takes_more_is_given_more_and_one_that_takes_less_is_given_less_as_places_are_left() -> (
-    None
-):
+async def test_the_number_of_running_batches_follows_the_capacity_of_the_engine() -> None:
     executor = AdmissionHarness(places=1)
     tasks = [executor.comes(name, run=name)[1] for name in "abcdefg"]
     await settle()
@@ -234,7 +232,7 @@ async def test_an_engine_that_takes_more_is_given_more_and_one_that_takes_less_i
     await asyncio.gather(*tasks)
 
 
-async def test_an_engine_that_takes_nothing_for_now_is_given_what_it_took_last() -> None:
+async def test_an_engine_that_reports_no_capacity_keeps_its_last_limit() -> None:
     executor = AdmissionHarness(places=2)
     executor.places = 0
     tasks = [executor.comes(name)[1] for name in "abc"]
@@ -244,7 +242,7 @@ async def test_an_engine_that_takes_nothing_for_now_is_given_what_it_took_last()
     await asyncio.gather(*tasks)
 
 
-async def test_a_number_of_batches_set_by_hand_stays_whatever_the_engine_takes() -> None:
+async def test_a_fixed_number_of_batches_ignores_the_capacity_of_the_engine() -> None:
     executor = AdmissionHarness(places=8, rules=QueueRules(batches=3))
     executor.places = 16
     assert executor.admission.state()[2] == 3

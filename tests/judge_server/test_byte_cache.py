@@ -1,4 +1,4 @@
-"""What is kept of callers' texts is bounded by its bytes, whatever its number."""
+"""Caches of callers' texts are bounded in bytes, whatever their number of entries."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from trainer_client.wire import Criterion, RubricVersion, parse_reference
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.text(max_size=300)), max_size=60))
-def test_it_never_holds_more_than_its_bytes_and_gives_back_what_was_put_last(puts: list[tuple[int, str]]) -> None:
+def test_a_cache_stays_within_its_bytes_and_returns_the_last_value_put(puts: list[tuple[int, str]]) -> None:
     cache: ByteCache[int, str] = ByteCache(4000)
     last: dict[int, str] = {}
     for key, value in puts:
@@ -23,7 +23,7 @@ def test_it_never_holds_more_than_its_bytes_and_gives_back_what_was_put_last(put
         assert cache.get(key) in (None, value)
 
 
-def test_what_was_not_used_for_longest_goes_first_and_what_is_too_large_is_not_kept() -> None:
+def test_the_least_recently_used_entry_is_evicted_and_an_oversized_one_is_not_kept() -> None:
     cache: ByteCache[str, str] = ByteCache(8000)
     names = [str(n) for n in range(100)]
     for name in names:
@@ -45,7 +45,7 @@ def test_the_size_of_a_model_counts_all_its_texts() -> None:
     assert size_of(large) - size_of(small) > 100_000
 
 
-def test_long_criteria_leave_little_behind() -> None:
+def test_long_criteria_leave_the_caches_within_their_bounds() -> None:
     texts = [Criterion(id=f"c{n}", description=f"{n}" + "x" * 19_000) for n in range(400)]
     for votes in range(5):
         templates = prepared(rationale=votes % 2 == 0, temperature=votes / 8).single_templates
@@ -57,7 +57,7 @@ def test_long_criteria_leave_little_behind() -> None:
     assert 0 < _YES_NO_CHOICES.bytes <= 8 * 2**20
 
 
-def test_remembered_rubrics_are_bounded_by_their_bytes() -> None:
+def test_cached_rubrics_are_bounded_in_bytes() -> None:
     remembered = VersionCache()
     for number in range(1, 30):
         criteria = tuple(Criterion(id=f"c{n}", description=f"{n}" + "x" * 19_000) for n in range(100))

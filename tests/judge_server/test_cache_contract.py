@@ -1,4 +1,4 @@
-"""What every verdict cache keeps to: the one in memory and the one in Redis alike."""
+"""The contract of every verdict cache, in memory and in Redis."""
 
 import asyncio
 import secrets
@@ -35,17 +35,17 @@ async def cache(request: pytest.FixtureRequest) -> AsyncIterator[VerdictCache]:
 
 
 def digests(n: int) -> list[bytes]:
-    """Digests that no other test has; any bytes may stand in one."""
+    """Unique digests; a digest may contain any bytes."""
     return [secrets.token_bytes(28) + b"\0\r\n*" for _ in range(n)]
 
 
-async def test_every_field_of_a_finding_comes_back_as_it_was(cache: VerdictCache) -> None:
+async def test_every_field_of_a_result_is_read_back_unchanged(cache: VerdictCache) -> None:
     stored = dict(zip(digests(len(FINDINGS)), FINDINGS, strict=True))
     await cache.put_many(stored)
     assert dict(await cache.get_many(list(stored))) == stored
 
 
-async def test_the_first_verdict_stands(cache: VerdictCache) -> None:
+async def test_the_first_verdict_stored_is_kept(cache: VerdictCache) -> None:
     first, second = digests(2)
     await cache.put_many({first: FINDINGS[0]})
     await cache.put_many({first: FINDINGS[1], second: FINDINGS[2]})
@@ -58,25 +58,25 @@ async def test_thousands_of_verdicts_at_once_are_stored_and_found(cache: Verdict
     assert dict(await cache.get_many([*digests(1), *stored, *digests(1)])) == stored
 
 
-async def test_what_is_not_known_is_absent(cache: VerdictCache) -> None:
+async def test_an_unknown_digest_is_absent_from_the_answer(cache: VerdictCache) -> None:
     known, unknown = digests(2)
     await cache.put_many({known: FINDINGS[0]})
     assert dict(await cache.get_many([unknown, known])) == {known: FINDINGS[0]}
     assert dict(await cache.get_many([unknown])) == {}
 
 
-async def test_nothing_asked_and_nothing_stored_is_fine(cache: VerdictCache) -> None:
+async def test_empty_reads_and_writes_are_allowed(cache: VerdictCache) -> None:
     await cache.put_many({})
     assert dict(await cache.get_many([])) == {}
 
 
-async def test_a_digest_asked_twice_is_answered(cache: VerdictCache) -> None:
+async def test_a_read_may_ask_for_a_digest_twice(cache: VerdictCache) -> None:
     (digest,) = digests(1)
     await cache.put_many({digest: FINDINGS[0]})
     assert dict(await cache.get_many([digest, digest])) == {digest: FINDINGS[0]}
 
 
-async def test_memory_is_bounded_and_the_least_recently_read_go_first() -> None:
+async def test_the_memory_cache_is_bounded_and_evicts_the_least_recently_read_verdicts() -> None:
     cache = MemoryCache(max_entries=3)
     a, b, c, d = digests(4)
     await cache.put_many(dict.fromkeys([a, b, c], FINDINGS[0]))
@@ -87,7 +87,7 @@ async def test_memory_is_bounded_and_the_least_recently_read_go_first() -> None:
     assert await cache.get_many([a, c, d]) == {}
 
 
-async def test_memory_is_bounded_in_bytes_too_so_that_long_rationales_leave_room_for_fewer() -> None:
+async def test_the_memory_cache_is_bounded_in_bytes_and_holds_fewer_long_rationales() -> None:
     cache = MemoryCache(max_entries=1000, max_bytes=100_000)
     await cache.put_many(dict.fromkeys(digests(200), FINDINGS[0]))
     long = digests(200)
@@ -96,7 +96,7 @@ async def test_memory_is_bounded_in_bytes_too_so_that_long_rationales_leave_room
     assert 5 <= len(await cache.get_many(long)) <= 11
 
 
-async def test_a_verdict_in_memory_has_its_time_and_the_next_one_stands_then() -> None:
+async def test_a_verdict_in_memory_expires_and_can_then_be_replaced() -> None:
     now = 0.0
     cache = MemoryCache(ttl_s=100.0, clock=lambda: now)
     (digest,) = digests(1)
@@ -133,7 +133,7 @@ async def test_a_verdict_that_an_older_version_stored_is_still_read(redis_url: s
 
 
 @pytest.mark.redis
-async def test_verdicts_without_calibration_are_the_same_values_before_and_after_there_was_any(redis_url: str) -> None:
+async def test_an_uncalibrated_verdict_is_stored_as_before_calibration_existed(redis_url: str) -> None:
     old, new = digests(2)
     value = b"[1.0, 0.75, 0.9, 2, null, null]"
     cache = RedisCache(redis_url)
@@ -147,7 +147,7 @@ async def test_verdicts_without_calibration_are_the_same_values_before_and_after
 
 
 @pytest.mark.redis
-async def test_what_a_request_reads_and_writes_takes_redis_one_round_trip_each(
+async def test_reading_and_writing_many_verdicts_take_one_redis_round_trip_each(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
@@ -169,7 +169,7 @@ async def test_what_a_request_reads_and_writes_takes_redis_one_round_trip_each(
 
 
 @pytest.mark.redis
-async def test_another_process_on_the_same_redis_sees_the_verdicts_for_as_long_as_they_live(redis_url: str) -> None:
+async def test_processes_on_one_redis_share_verdicts_until_they_expire(redis_url: str) -> None:
     (digest,) = digests(1)
     one, other = RedisCache(redis_url, ttl_s=100), RedisCache(redis_url)
     await one.put_many({digest: FINDINGS[0]})
@@ -182,7 +182,7 @@ async def test_another_process_on_the_same_redis_sees_the_verdicts_for_as_long_a
 
 
 @pytest.mark.redis
-async def test_bounds_and_time_to_live_stand_in_the_url(redis_url: str) -> None:
+async def test_the_url_sets_bounds_and_time_to_live(redis_url: str) -> None:
     a, b = digests(2)
     memory = cache_from_url("memory://?entries=1&bytes=9999&ttl_s=5")
     await memory.put_many(dict.fromkeys([a, b], FINDINGS[0]))
@@ -195,22 +195,22 @@ async def test_bounds_and_time_to_live_stand_in_the_url(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["memory://?entry=5", "memory://?entries=0", "redis://localhost/0?ttl_s=soon"])
-def test_an_option_that_there_is_not_or_that_makes_no_sense_is_refused(url: str) -> None:
+def test_an_unknown_or_invalid_option_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"option|should be"):
         cache_from_url(url)
 
 
 @pytest.mark.parametrize("url", ["memcached://x", "", "redis.example"])
-def test_an_unknown_cache_is_refused_with_those_there_are(url: str) -> None:
+def test_an_unknown_cache_is_refused_with_the_known_ones(url: str) -> None:
     with pytest.raises(ValueError, match=r"memory:// or redis://"):
         cache_from_url(url)
 
 
-async def test_a_cache_in_use_says_that_it_is_ready(cache: VerdictCache) -> None:
+async def test_a_reachable_cache_is_ready(cache: VerdictCache) -> None:
     assert await cache.ready()
 
 
-async def test_a_redis_that_is_not_there_knows_nothing_and_fails_nothing() -> None:
+async def test_an_unreachable_redis_returns_no_verdicts_and_raises_no_error() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         cache = RedisCache(f"redis://127.0.0.1:{unused.getsockname()[1]}/0")
@@ -222,7 +222,7 @@ async def test_a_redis_that_is_not_there_knows_nothing_and_fails_nothing() -> No
 
 
 @pytest.mark.redis
-def test_connections_that_redis_has_reset_cost_nothing_on_the_event_loop_of_the_service(redis_url: str) -> None:
+def test_reset_redis_connections_are_replaced_on_the_event_loop_of_the_service(redis_url: str) -> None:
     async def reset_between_uses() -> None:
         cache = RedisCache(redis_url)
         one, other = digests(2)
@@ -245,7 +245,7 @@ def test_connections_that_redis_has_reset_cost_nothing_on_the_event_loop_of_the_
 
 
 @pytest.mark.redis
-async def test_many_readers_at_a_time_share_a_few_connections_and_all_are_answered(redis_url: str) -> None:
+async def test_many_concurrent_readers_share_a_few_connections_and_all_are_answered(redis_url: str) -> None:
     cache, many = RedisCache(redis_url), digests(300)
     await cache.put_many(dict.fromkeys(many, FINDINGS[0]))
     found = await asyncio.gather(*(cache.get_many([digest]) for digest in many))

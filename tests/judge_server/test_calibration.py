@@ -47,12 +47,12 @@ BENT, BENT_OF_PITFALLS = DEFAULT.calibrate(RAW), OF_PITFALLS.calibrate(RAW)
 
 
 def three_quarters(_batch: Batch, call: Call) -> Reply:
-    """Three quarters of the mass on yes."""
+    """Put three quarters of the mass on yes."""
     return Reply((0.375, 0.125), chosen=None if call.answer == BINARY else "1")
 
 
 @given(probabilities)
-def test_the_neutral_map_returns_what_it_is_given(raw: float) -> None:
+def test_the_neutral_map_returns_its_input(raw: float) -> None:
     assert ProbabilityMap(1.0, 0.0).calibrate(raw) == raw
     assert NEUTRAL.scaling_for(Criterion(id="a", description="x")).calibrate(raw) == raw
 
@@ -67,9 +67,7 @@ def test_a_map_keeps_the_order_and_the_range_of_probabilities(
 
 
 @given(scalings, st.floats(1e-6, 1 - 1e-6))
-def test_what_a_map_says_of_no_mirrors_what_the_map_of_opposite_intercept_says_of_yes(
-    scaling: ProbabilityMap, raw: float
-) -> None:
+def test_a_map_with_the_opposite_intercept_mirrors_the_probability_of_no(scaling: ProbabilityMap, raw: float) -> None:
     mirrored = ProbabilityMap(scaling.slope, -scaling.intercept)
     assert mirrored.calibrate(1.0 - raw) == pytest.approx(1.0 - scaling.calibrate(raw), abs=1e-7)
 
@@ -87,7 +85,7 @@ def test_a_map_that_would_not_keep_the_order_is_refused(slope: float, intercept:
 
 
 @given(scalings, masses)
-def test_half_of_the_calibrated_probability_decides_and_the_raw_one_stands_beside_it(
+def test_a_calibrated_probability_of_one_half_decides_and_the_raw_one_is_kept(
     scaling: ProbabilityMap, pair: tuple[float, float]
 ) -> None:
     finding = read_yes_no(BINARY, Reply(pair), scaling)
@@ -97,14 +95,14 @@ def test_half_of_the_calibrated_probability_decides_and_the_raw_one_stands_besid
     assert finding.score == float(finding.probability >= 0.5)
 
 
-def test_where_calibration_turns_a_verdict_its_step_is_the_one_the_judge_named() -> None:
+def test_a_verdict_flipped_by_calibration_keeps_the_step_that_the_judge_named() -> None:
     for reply in (Reply((0.6, 0.3), "2"), Reply((0.6, 0.3), text="yes, step 2")):
         finding = read_yes_no(STEPWISE, reply, ProbabilityMap(1.0, -3.0))
         assert isinstance(finding, JudgeResult)
         assert (finding.score, finding.step) == (0.0, 2)
 
 
-def test_a_verdict_without_probabilities_is_what_was_said() -> None:
+def test_a_verdict_without_probabilities_is_not_calibrated() -> None:
     assert read_yes_no(BINARY, Reply(text="Yes."), ProbabilityMap(1.0, -3.0)) == JudgeResult(1.0)
 
 
@@ -134,11 +132,11 @@ async def test_a_map_applies_to_no_other_weights_protocol_or_wording(changed: di
     ],
     ids=str,
 )
-async def test_a_map_applies_to_no_other_way_of_asking(config: JudgingConfig) -> None:
+async def test_a_map_applies_to_no_other_judging_config(config: JudgingConfig) -> None:
     assert (await judge(calibrations=fitted())).prepared(config).calibration is NEUTRAL
 
 
-async def test_the_fingerprint_changes_with_the_least_mass_where_probabilities_are_read() -> None:
+async def test_the_fingerprint_changes_with_min_choice_mass_where_probabilities_are_read() -> None:
     one, other = [await judge(min_choice_mass=least) for least in (0.01, 0.02)]
     for protocol in ("binary", "stepwise", "graded", "likert"):
         assert one.prepared(JudgingConfig(protocol)).fingerprint != other.prepared(JudgingConfig(protocol)).fingerprint
@@ -147,7 +145,7 @@ async def test_the_fingerprint_changes_with_the_least_mass_where_probabilities_a
     assert one.prepared(JudgingConfig("binary")).min_choice_mass == 0.01
 
 
-async def test_the_fingerprint_changes_with_the_numbers_of_a_map_and_with_nothing_else_of_it() -> None:
+async def test_the_fingerprint_changes_only_with_the_numbers_of_a_map() -> None:
     identity = (await judge()).identity
 
     def fingerprint(**changed: Any) -> str:
@@ -166,7 +164,7 @@ async def test_the_fingerprint_changes_with_the_numbers_of_a_map_and_with_nothin
     assert fingerprint(name="v2", fitted_on="sha256:1", items=7) == fingerprint()
 
 
-async def test_criteria_of_two_kinds_that_are_asked_in_the_same_words_are_calls_of_their_own() -> None:
+async def test_criteria_of_two_kinds_with_the_same_wording_are_separate_calls() -> None:
     pitfall = {"bonus": OF_PITFALLS}
     prepared = (await judge(calibrations=fitted(calibration=replace(CALIBRATION, by_kind=pitfall)))).prepared(
         JudgingConfig("binary")
@@ -185,9 +183,7 @@ def calibrated(answer: RewardAnswer) -> dict[str, tuple[float | None, ...]]:
 
 
 @pytest.mark.parametrize("protocol", ["binary", "stepwise"])
-async def test_a_request_gets_calibrated_probabilities_and_the_raw_ones_beside_them(
-    serve: Serve, protocol: str
-) -> None:
+async def test_an_answer_has_both_calibrated_and_raw_probabilities(serve: Serve, protocol: str) -> None:
     http = await serve(ScriptedEngine(three_quarters), calibrations=fitted(protocol=protocol))
     answer = await http.post("/v1/rewards", json=request(STEPPED, judging={"protocol": protocol}))
     found = calibrated(RewardAnswer.model_validate_json(answer.content))
@@ -196,7 +192,7 @@ async def test_a_request_gets_calibrated_probabilities_and_the_raw_ones_beside_t
     assert BENT_OF_PITFALLS != BENT != RAW
 
 
-async def test_calibration_turns_a_score_where_the_calibrated_probability_is_below_one_half(serve: Serve) -> None:
+async def test_calibration_flips_a_score_where_the_calibrated_probability_is_below_one_half(serve: Serve) -> None:
     turned = replace(CALIBRATION, default=ProbabilityMap(1.0, -2.0), by_kind={})
     http = await serve(ScriptedEngine(three_quarters), calibrations=fitted(calibration=turned))
     answer = await http.post("/v1/rewards", json=request())
@@ -205,7 +201,7 @@ async def test_calibration_turns_a_score_where_the_calibrated_probability_is_bel
     assert body.groups[0].responses[0].reward == 0.0
 
 
-async def test_an_unknown_judge_keeps_its_probabilities(serve: Serve) -> None:
+async def test_a_judge_without_a_map_keeps_its_probabilities(serve: Serve) -> None:
     http = await serve(ScriptedEngine(three_quarters), calibrations=fitted(weights=["other"]))
     answer = await http.post("/v1/rewards", json=request())
     assert set(calibrated(RewardAnswer.model_validate_json(answer.content)).values()) == {(1.0, RAW, RAW)}
@@ -228,7 +224,7 @@ async def test_the_ledger_keeps_both_probabilities(tmp_path: Path, new_sqlite: N
     await ledger.close()
 
 
-async def test_a_judge_in_another_process_calibrates_by_the_maps_of_the_api() -> None:
+async def test_a_judge_in_another_process_uses_the_maps_of_the_api() -> None:
     async with judges(ScriptedEngine(three_quarters)) as served:
         api = await remote(served[0].url, fitted())
         asked = plan(
@@ -244,7 +240,7 @@ async def test_a_judge_in_another_process_calibrates_by_the_maps_of_the_api() ->
 
 
 async def remote(url: str, calibrations: CalibrationSet) -> Judge:
-    """A started judge of an api in front of one judge process."""
+    """A started judge of an API server in front of one judge process."""
     made = Judge(
         RemoteExecutor([JudgeClient(url, TOKEN)], interval_s=0.05), MemoryCache(), FENCE, calibrations=calibrations
     )
@@ -286,7 +282,7 @@ def test_a_file_of_maps_is_read() -> None:
     ],
     ids=["weights", "protocol", "more", "items", "data", "slope", "unknown", "kind"],
 )
-def test_a_file_that_says_something_else_is_refused(entry: dict[str, Any]) -> None:
+def test_an_invalid_file_of_maps_is_refused(entry: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         CalibrationSet.model_validate_json(json.dumps({"maps": [entry]}))
 
@@ -297,7 +293,7 @@ def test_two_maps_for_one_judge_are_refused() -> None:
 
 
 def stale(calibrations: CalibrationSet) -> list[str]:
-    """The maps that were fitted for templates other than those that are shipped."""
+    """Problems with maps that were fitted for templates other than the shipped ones."""
     shipped = {p: PromptTemplates(PromptForm(p), FENCE).digest for p in ("binary", "stepwise")}  # type: ignore[arg-type]
     return [
         f"the calibration {one.calibration.name} of {one.protocol} was fitted for the templates {one.templates}, and "
@@ -332,7 +328,7 @@ UNFIT = CalibrationSet.model_validate(
 )
 
 
-async def test_a_judge_refuses_a_protocol_that_it_is_unfit_for_and_says_what_to_use() -> None:
+async def test_a_judge_refuses_a_protocol_that_it_is_unfit_for_and_names_an_alternative() -> None:
     unfit = Judge(LocalExecutor(ScriptedEngine()), MemoryCache(), FENCE, calibrations=UNFIT)
     await unfit.start()
     assert unfit.prepared(JudgingConfig("graded")).config.protocol == "graded"
@@ -343,13 +339,13 @@ async def test_a_judge_refuses_a_protocol_that_it_is_unfit_for_and_says_what_to_
     await unfit.close()
 
 
-def test_a_shipped_judge_is_never_sent_to_a_protocol_that_it_is_unfit_for_too() -> None:
+def test_no_shipped_judge_is_referred_to_a_protocol_that_it_is_also_unfit_for() -> None:
     shipped = builtin_calibrations()
     for one in shipped.unfit:
         assert all(shipped.why_unfit(weights, one.instead) is None for weights in one.weights)
 
 
-async def test_a_judge_that_names_no_steps_is_asked_for_none_and_judges_the_whole_response() -> None:
+async def test_a_step_blind_judge_is_not_asked_for_steps_and_judges_the_whole_response() -> None:
     blind = CalibrationSet.model_validate({"step_blind": [{"weights": [SCRIPTED], "reason": "names the last one"}]})
     asked: list[Call] = []
 

@@ -1,4 +1,4 @@
-"""Cascades and panels over scripted judges: who is asked, what stands, what fails, what it costs, what is kept."""
+"""Cascades and panels of scripted judges: which judges are asked, verdicts, failures, costs and caching."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -53,12 +53,12 @@ Outcome = Callable[[Batch, Call], Reply | CallFailure]
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retry comes at once."""
+    """Retry without a pause."""
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
 
 
 def saying(probabilities: Mapping[str, float | CallFailure]) -> Outcome:
-    """A script that answers a question by the word of `probabilities` that it holds."""
+    """A script that answers a question by the word of `probabilities` that it contains."""
 
     def outcome(batch: Batch, call: Call) -> Reply | CallFailure:
         said = next(value for word, value in probabilities.items() if word in call.question)
@@ -70,28 +70,28 @@ def saying(probabilities: Mapping[str, float | CallFailure]) -> Outcome:
 
 
 def named(model: str, script: RecordingScript, capabilities: Capabilities = CAPABILITIES) -> ScriptedEngine:
-    """An engine of its own model, so that its fingerprint differs."""
+    """An engine of this model, so that its fingerprint differs."""
     return ScriptedEngine(script, capabilities=capabilities, weights_digest=model)
 
 
 class Members:
-    """Judges by name with their scripts."""
+    """Named judges with their scripts."""
 
     def __init__(self, **says: Outcome | Mapping[str, float | CallFailure]) -> None:
         made = {name: said if callable(said) else saying(said) for name, said in says.items()}
         self.scripts = {name: RecordingScript(said) for name, said in made.items()}
 
     async def judges(self, cache: MemoryCache | None = None) -> dict[str, Judge]:
-        """Start them."""
+        """Start the judges."""
         shared = cache or MemoryCache()
         return {name: await judge(named(name, script), cache=shared) for name, script in self.scripts.items()}
 
     async def cascade(self, rule: CascadeRule = BAND) -> CombinedJudge:
-        """A cascade of them."""
+        """A cascade of the judges."""
         return CombinedJudge(await self.judges(), "cascade", rule)
 
     async def panel(self, rule: PanelRule | None = None) -> CombinedJudge:
-        """A panel of them, with equal weights unless given."""
+        """A panel of the judges, with equal weights unless given."""
         equal = PanelRule(WeightedMean((1.0,) * len(self.scripts)))
         return CombinedJudge(await self.judges(), "panel", rule or equal)
 
@@ -147,7 +147,7 @@ async def test_the_large_judge_is_asked_only_inside_the_band_and_in_one_batch() 
     assert (found.calls, found.tokens_computed, found.compared, found.disagreed) == (6, 60, 2, 1)
 
 
-async def test_what_the_small_judge_judged_alone_is_not_asked_again() -> None:
+async def test_verdicts_that_the_small_judge_made_alone_are_reused() -> None:
     members = Members(small=SURE, large={})
     made = await members.cascade()
     small = made.judges[0]
@@ -159,7 +159,7 @@ async def test_what_the_small_judge_judged_alone_is_not_asked_again() -> None:
     assert set(members.scripts["small"].asked.values()) == {1}
 
 
-async def test_a_large_judge_that_is_not_needed_may_fail() -> None:
+async def test_a_failing_large_judge_fails_only_the_verdicts_that_need_it() -> None:
     gone = CallFailure("engine", "gone")
     members = Members(small=SURE | {"Beta": 0.5}, large=dict.fromkeys(SURE, gone))
     said = await verdicts(await members.cascade())
@@ -171,7 +171,7 @@ async def test_a_large_judge_that_is_not_needed_may_fail() -> None:
     assert "'large' was asked, which failed: gone" in failed.detail
 
 
-async def test_a_small_judge_that_gives_no_verdict_does_not_decide() -> None:
+async def test_a_criterion_without_a_verdict_of_the_small_judge_goes_to_the_large_one() -> None:
     members = Members(small=SURE | {"Gamma": CallFailure("parse", "mumbled")}, large={"Gamma": 0.9})
     said = await verdicts(await members.cascade())
     gamma = said["c2"]
@@ -182,7 +182,7 @@ async def test_a_small_judge_that_gives_no_verdict_does_not_decide() -> None:
     ]
 
 
-async def test_a_hanging_large_judge_costs_only_what_needs_it() -> None:
+async def test_a_hanging_large_judge_times_out_only_the_verdicts_that_need_it() -> None:
     members = Members(small=SURE | {"Alpha": 0.5}, large={})
     large = GatedEngine()
     judges = await members.judges() | {"large": await judge(large)}
@@ -197,17 +197,17 @@ async def test_a_hanging_large_judge_costs_only_what_needs_it() -> None:
 
 
 class UnavailableExecutor(LocalExecutor):
-    """An executor whose judge is lost: whatever is asked, it is not there."""
+    """An executor whose judge is lost: every submission raises `error`."""
 
     error: Exception = NotReady("no judge is available")
 
     def submit(self, *_: object, **__: object) -> object:  # type: ignore[override]
-        """Raise."""
+        """Raise `error`."""
         raise self.error
 
 
 async def lost(name: str, error: Exception = UnavailableExecutor.error) -> Judge:
-    """A judge that was there when the service started, and is lost now."""
+    """A judge that started with the service and is now lost."""
     executor = UnavailableExecutor(named(name, RecordingScript()))
     executor.error = error
     made = Judge(executor, MemoryCache(), FENCE)
@@ -215,7 +215,7 @@ async def lost(name: str, error: Exception = UnavailableExecutor.error) -> Judge
     return made
 
 
-async def test_a_lost_judge_fails_what_needs_it_and_a_lost_small_one_the_request() -> None:
+async def test_a_lost_judge_fails_the_verdicts_that_need_it_and_a_lost_small_judge_the_request() -> None:
     members = Members(small=SURE | {"Alpha": 0.5}, other=SURE)
     judges = await members.judges()
     made = CombinedJudge({"small": judges["small"], "large": await lost("large")}, "cascade", BAND)
@@ -244,7 +244,7 @@ async def test_a_full_queue_of_a_member_refuses_the_request() -> None:
         await verdicts(CombinedJudge({"small": judges["small"], "large": full}, "cascade", BAND))
 
 
-async def test_responses_are_done_one_by_one_and_escalated_while_others_are_judged() -> None:
+async def test_responses_complete_one_by_one_and_escalate_while_others_are_judged() -> None:
     small = GatedEngine(concurrent_batches=1)
     members = Members(large=dict.fromkeys(("Alpha",), 0.8))
     made = CombinedJudge({"small": await judge(small), **await members.judges()}, "cascade", CascadeRule(Band(0, 1)))
@@ -266,7 +266,7 @@ async def test_responses_are_done_one_by_one_and_escalated_while_others_are_judg
     assert sorted(done) == [0, 1]
 
 
-async def test_a_cancelled_request_leaves_no_call_and_keeps_its_cost() -> None:
+async def test_a_cancelled_request_leaves_no_calls_and_reports_its_cost() -> None:
     large = GatedEngine()
     members = Members(small=SURE | {"Alpha": 0.5})
     made = CombinedJudge({**await members.judges(), "large": await judge(large)}, "cascade", BAND)
@@ -288,7 +288,7 @@ async def test_identical_calls_of_two_cascades_are_made_once() -> None:
     assert {name: sum(script.asked.values()) for name, script in members.scripts.items()} == {"small": 4, "large": 1}
 
 
-async def test_a_panel_weighs_probabilities_and_says_where_its_judges_disagree() -> None:
+async def test_a_panel_weights_probabilities_and_counts_disagreements() -> None:
     members = Members(a={"Alpha": 0.9, "Beta": 0.2}, b={"Alpha": 0.4, "Beta": 0.1}, c={"Alpha": 0.6, "Beta": 0.3})
     made = await members.panel(PanelRule(WeightedMean((2, 1, 1))))
     asked = plans(made, "Yes.", of=CRITERIA[:2])
@@ -301,7 +301,7 @@ async def test_a_panel_weighs_probabilities_and_says_where_its_judges_disagree()
     assert (found.compared, found.disagreed) == (2, 1)
 
 
-async def test_a_panel_stands_on_the_rest_only_if_the_failed_judge_could_not_turn_it() -> None:
+async def test_a_panel_decides_without_a_failed_judge_only_if_it_could_not_change_the_verdict() -> None:
     gone = CallFailure("engine", "gone")
     members = Members(a={"Alpha": 0.9, "Beta": 0.6}, b={"Alpha": gone, "Beta": gone}, c={"Alpha": 0.8, "Beta": 0.7})
     said = await verdicts(await members.panel(), of=CRITERIA[:2])
@@ -353,7 +353,7 @@ async def test_the_fingerprint_changes_with_a_member_the_band_or_the_weights() -
         (JudgingConfig("binary", 4), "judging.criteria_per_call"),
     ],
 )
-async def test_what_has_no_probability_is_refused(config: JudgingConfig, field: str) -> None:
+async def test_judging_configs_without_probabilities_are_refused(config: JudgingConfig, field: str) -> None:
     made = await Members(small=by_hash, large=by_hash).cascade()
     with pytest.raises(InvalidRequest) as refused:
         made.prepared(config)
@@ -368,7 +368,7 @@ async def test_a_small_judge_without_probabilities_is_refused() -> None:
         made.prepared(BINARY)
 
 
-async def test_a_stored_band_is_refused_once_a_judge_has_changed_or_for_other_options() -> None:
+async def test_a_stored_band_is_refused_for_changed_judges_or_other_options() -> None:
     members = Members(small=by_hash, large=by_hash)
     judges = await members.judges()
     made = CombinedJudge(judges, "cascade", None, reference="team@live")
@@ -395,7 +395,7 @@ async def test_a_stored_band_is_refused_once_a_judge_has_changed_or_for_other_op
         made.prepared(BINARY)
 
 
-async def test_steps_are_those_of_the_judge_that_decides() -> None:
+async def test_steps_come_from_the_judge_that_decides() -> None:
     made = await Members(small=by_hash, large=by_hash).cascade(CascadeRule(Band(0.0, 1.0)))
     text = "### Step 1: a\nx\n### Step 2: b\ny"
     stepwise = plans(made, text, config=JudgingConfig("stepwise"))
@@ -426,7 +426,7 @@ async def test_a_fresh_request_asks_every_member_again() -> None:
     assert [await ask(fresh) for fresh in (False, False, True)] == [[2, 1], [2, 1], [4, 2]]
 
 
-async def test_monitors_learn_how_often_members_were_asked_and_disagree() -> None:
+async def test_monitors_record_how_often_members_are_asked_and_disagree() -> None:
     members = Members(small=SURE | {"Beta": 0.6, "Gamma": 0.5}, large={"Beta": 0.2, "Gamma": 0.8})
     recorder = SynchronousRecorder()
     rubric = {"criteria": [one.model_dump(mode="json") for one in CRITERIA]}
@@ -439,7 +439,7 @@ async def test_monitors_learn_how_often_members_were_asked_and_disagree() -> Non
     assert asked == [(1, 0.0, 0.0), (1, 1.0, 1.0), (1, 1.0, 0.0), (1, 0.0, 0.0)]
 
 
-async def test_members_under_contextual_calibration_are_combined_by_what_they_say_then() -> None:
+async def test_members_are_combined_by_their_contextually_calibrated_probabilities() -> None:
     given = SURE | {"Beta": 0.6}
 
     def leaning(batch: Batch, call: Call) -> Reply | CallFailure:

@@ -1,4 +1,4 @@
-"""The limit that follows an engine's throughput, against engines that live in virtual time."""
+"""The limit that adapts to an engine's throughput, with engines in virtual time."""
 
 import pytest
 
@@ -6,13 +6,13 @@ from judge_server.scheduling.admission import AdaptiveLimit, FixedLimit
 
 
 class Engine:
-    """Serves `knee` batches at once in `seconds` each; more only wait inside it."""
+    """Serves `knee` batches at once in `seconds` each; further batches wait inside it."""
 
     def __init__(self, knee: int, seconds: float = 0.1) -> None:
         self.knee, self.seconds, self.now = knee, seconds, 0.0
 
     def drive(self, limit: AdaptiveLimit, batches: int, *, full: bool = True) -> list[int]:
-        """Let it serve so many batches of 1000 tokens; the limit after each."""
+        """Serve this many batches of 1000 tokens, and return the limit after each."""
         seen = []
         for _ in range(batches):
             self.now += self.seconds / min(self.knee, limit.limit)
@@ -22,7 +22,7 @@ class Engine:
 
 
 @pytest.mark.parametrize("knee", [1, 4, 16, 40])
-def test_the_limit_comes_down_to_what_the_engine_can_use_and_stays_there(knee: int) -> None:
+def test_the_limit_settles_at_what_the_engine_can_use(knee: int) -> None:
     engine = Engine(knee)
     limit = AdaptiveLimit(64, lambda: engine.now)
     engine.drive(limit, 6000)
@@ -34,7 +34,7 @@ def test_the_limit_comes_down_to_what_the_engine_can_use_and_stays_there(knee: i
     assert engine.now - began < 1.15 * best
 
 
-def test_an_engine_that_becomes_faster_is_given_more_again() -> None:
+def test_the_limit_rises_when_the_engine_becomes_faster() -> None:
     engine = Engine(4)
     limit = AdaptiveLimit(64, lambda: engine.now)
     engine.drive(limit, 3000)
@@ -44,14 +44,14 @@ def test_an_engine_that_becomes_faster_is_given_more_again() -> None:
     assert sum(late) / len(late) > 20
 
 
-def test_nothing_is_learnt_while_there_is_room_to_spare() -> None:
+def test_the_limit_does_not_adapt_while_the_engine_has_spare_capacity() -> None:
     engine = Engine(4)
     limit = AdaptiveLimit(64, lambda: engine.now)
     engine.drive(limit, 5000, full=False)
     assert limit.limit == 64
 
 
-def test_an_engine_that_refuses_work_gets_less_once_in_a_window() -> None:
+def test_rejections_lower_the_limit_once_per_window() -> None:
     limit = AdaptiveLimit(20, lambda: 0.0)
     for _ in range(9):
         limit.record_rejection()
@@ -67,7 +67,7 @@ def test_the_limit_never_leaves_its_bounds() -> None:
         assert limit.limit >= 1
 
 
-def test_an_engine_that_grows_or_shrinks_is_given_the_same_share_and_never_more_than_it_takes() -> None:
+def test_the_limit_scales_with_the_capacity_of_the_engine_and_never_exceeds_it() -> None:
     engine = Engine(8)
     limit = AdaptiveLimit(64, lambda: engine.now)
     limit.resize(16)
@@ -86,7 +86,7 @@ def test_an_engine_that_grows_or_shrinks_is_given_the_same_share_and_never_more_
     assert limit.limit == 1
 
 
-def test_a_limit_set_by_hand_stays() -> None:
+def test_a_fixed_limit_never_changes() -> None:
     limit = FixedLimit(7)
     limit.resize(9)
     limit.record_batch(1.0, full=True)

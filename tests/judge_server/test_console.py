@@ -1,4 +1,4 @@
-"""The console over HTTP: every page against a service that has judged, and what it refuses to show or to run."""
+"""The console over HTTP: every page of a service that has judged, and what it refuses to show or run."""
 
 import asyncio
 import csv
@@ -31,14 +31,14 @@ POLICY = (
 
 
 async def page(http: httpx2.AsyncClient, path: str, **params: Any) -> str:
-    """A page that is there, and is one."""
+    """Fetch a page that must exist and be valid."""
     answer = await http.get(f"/console/{path}", params=params)
     assert answer.status_code == 200, answer.text
     return checked(answer)
 
 
 def checked(answer: httpx2.Response) -> str:
-    """A page, after a look at what every page has: a strict policy, and nothing inline."""
+    """The text of a page, after a check of what every page has: a strict policy and nothing inline."""
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
     assert answer.headers["Content-Security-Policy"] == POLICY
     assert answer.headers["Cache-Control"] == "no-store"
@@ -57,7 +57,7 @@ def checked(answer: httpx2.Response) -> str:
 
 
 class Tags(HTMLParser):
-    """The names of a page's elements, and their attributes with their values."""
+    """The element names, attributes and scripts of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,13 +78,13 @@ class Tags(HTMLParser):
 
 
 def links(text: str, to: str) -> list[str]:
-    """The addresses on a page that lead to pages of a kind."""
+    """The links on a page to pages of one kind."""
     found = re.findall(rf'href="(/console/{to}[?#][^"]*)"', text)
     return [address.replace("&amp;", "&") for address in found]
 
 
 async def judged(http: httpx2.AsyncClient, run: str = "r", steps: int = 3) -> dict[str, Any]:
-    """Judge a group of three per step; the last answer."""
+    """Judge a group of three per step, and return the last answer."""
     answer = None
     for step in range(steps):
         texts = [f"Yes {step}.", f"No {step}.", f"7 is odd {step}."]
@@ -94,12 +94,12 @@ async def judged(http: httpx2.AsyncClient, run: str = "r", steps: int = 3) -> di
     return found
 
 
-async def test_an_empty_ledger_teaches_the_next_command(recorded: httpx2.AsyncClient) -> None:
+async def test_the_page_of_an_empty_ledger_shows_the_next_command(recorded: httpx2.AsyncClient) -> None:
     answer = await recorded.get("/console", follow_redirects=True)
     assert "examples/quickstart.py" in checked(answer)
 
 
-async def test_a_process_without_recording_says_how_to_record(store: RubricStore, tmp_path: Path) -> None:
+async def test_a_service_without_a_ledger_says_so_on_the_page(store: RubricStore, tmp_path: Path) -> None:
     transport = httpx2.ASGITransport(create_app(Service(rubrics=store)), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:
         answer = await http.get("/console/runs")
@@ -107,7 +107,7 @@ async def test_a_process_without_recording_says_how_to_record(store: RubricStore
     assert "has no ledger" in checked(answer)
 
 
-async def test_from_the_list_one_comes_to_the_reason_of_a_reward(recorded: httpx2.AsyncClient) -> None:
+async def test_links_lead_from_the_list_of_runs_to_the_explanation_of_a_reward(recorded: httpx2.AsyncClient) -> None:
     answered = await judged(recorded)
     runs = await page(recorded, "runs")
     assert "<polyline" in runs
@@ -157,7 +157,7 @@ async def test_a_group_shows_verdicts_and_rewards_as_they_were_answered(recorded
     ]
 
 
-async def test_numbers_of_charts_are_those_of_the_run_report(recorded: httpx2.AsyncClient) -> None:
+async def test_charts_show_the_numbers_of_the_run_report(recorded: httpx2.AsyncClient) -> None:
     await judged(recorded)
     report = (await recorded.get("/v1/runs/r")).json()
 
@@ -187,7 +187,7 @@ async def test_numbers_of_charts_are_those_of_the_run_report(recorded: httpx2.As
     assert (await recorded.get("/console/run/nothing.csv", params={"run": "r"})).status_code == 404
 
 
-async def test_the_field_over_run_suggests_the_other_runs(recorded: httpx2.AsyncClient) -> None:
+async def test_the_field_for_a_second_run_suggests_the_other_runs(recorded: httpx2.AsyncClient) -> None:
     for run in ("math/a", "code/b", "math/c"):
         await judged(recorded, run=run, steps=1)
     text = await page(recorded, "run", run="math/a")
@@ -196,7 +196,7 @@ async def test_the_field_over_run_suggests_the_other_runs(recorded: httpx2.Async
     assert re.findall(r'<option value="([^"]*)"', shown) == ["math/c", "code/b"]
 
 
-async def test_responses_are_found_by_the_verdict_on_a_criterion(recorded: httpx2.AsyncClient) -> None:
+async def test_responses_can_be_filtered_by_the_verdict_on_a_criterion(recorded: httpx2.AsyncClient) -> None:
     await judged(recorded)
     verdicts = (await recorded.get("/v1/verdicts", params={"run": "r", "criterion": "fact"})).json()["verdicts"]
     for outcome, score in (("passed", 1.0), ("not passed", 0.0), ("failed", None)):
@@ -206,7 +206,7 @@ async def test_responses_are_found_by_the_verdict_on_a_criterion(recorded: httpx
     assert len(links(some, "group")) == sum(each["step"] == 1 and each["reward"] is not None for each in verdicts)
 
 
-async def test_pages_of_runs_and_of_responses_follow_one_another(recorded: httpx2.AsyncClient) -> None:
+async def test_runs_and_responses_are_listed_in_pages(recorded: httpx2.AsyncClient) -> None:
     for number in range(27):
         await recorded.post("/v1/rewards", json=request(run=f"team/{number}"))
     await post(recorded, request(*[f"Answer {n}." for n in range(30)], run="long"))
@@ -238,7 +238,7 @@ async def test_hostile_text_is_shown_as_text(recorded: httpx2.AsyncClient) -> No
     assert "&lt;script&gt;" in checked(answer)
 
 
-async def test_a_run_without_steps_and_one_without_a_name_have_pages(recorded: httpx2.AsyncClient) -> None:
+async def test_a_run_without_steps_and_without_a_name_has_a_page(recorded: httpx2.AsyncClient) -> None:
     await post(recorded, request())
     text = await page(recorded, "run", run="")
     assert "name no step" in text
@@ -266,13 +266,13 @@ async def test_a_run_without_steps_and_one_without_a_name_have_pages(recorded: h
         ("sign-out", 405),
     ],
 )
-async def test_errors_are_pages(recorded: httpx2.AsyncClient, path: str, status: int) -> None:
+async def test_errors_are_shown_as_pages(recorded: httpx2.AsyncClient, path: str, status: int) -> None:
     answer = await recorded.get(f"/console/{path}")
     assert answer.status_code == status
     checked(answer)
 
 
-async def test_the_console_is_no_part_of_the_api_and_its_files_are_served(recorded: httpx2.AsyncClient) -> None:
+async def test_the_console_is_not_in_the_api_document_and_its_files_are_served(recorded: httpx2.AsyncClient) -> None:
     document = (await recorded.get("/openapi.json")).json()
     assert not any("console" in path for path in document["paths"])
     text = await page(recorded, "runs")
@@ -306,13 +306,13 @@ def hidden(text: str, name: str) -> str:
 
 
 async def sign_in(http: httpx2.AsyncClient, key: str, next_page: str = "", **headers: str) -> httpx2.Response:
-    """Fill in the form and send it."""
+    """Fill in the sign-in form and send it."""
     form = checked(await http.get("/console/sign-in", params={"next": next_page}))
     fields = {"key": key, "token": hidden(form, "token"), "next": hidden(form, "next")}
     return await http.post("/console/sign-in", data=fields, headers=headers)
 
 
-async def test_one_signs_in_with_a_key_and_out_again(keyed: KeyedService) -> None:
+async def test_a_user_signs_in_with_a_key_and_out_again(keyed: KeyedService) -> None:
     key = await keyed.key("read")
     async with keyed.client() as http:
         asked = await http.get("/console/responses?run=a%2Fb&first=1")
@@ -331,7 +331,7 @@ async def test_one_signs_in_with_a_key_and_out_again(keyed: KeyedService) -> Non
         assert "default" in text
         token = hidden(text, "token")
         assert (await http.post("/console/sign-out", data={"token": "wrong"})).status_code == 403
-        assert (await http.get("/v1/runs")).status_code == 401  # the session is the console's alone
+        assert (await http.get("/v1/runs")).status_code == 401  # the session is valid for the console only
         out = await http.post("/console/sign-out", data={"token": token})
         assert out.status_code == 303
         assert (await http.get("/console/runs")).status_code == 303
@@ -394,7 +394,7 @@ async def test_a_revoked_key_ends_its_sessions(keyed: KeyedService, monkeypatch:
         assert (await http.get("/console/runs")).headers["Location"].startswith("/console/sign-in")
 
 
-async def test_a_key_of_one_project_sees_nothing_of_another_s(keyed: KeyedService) -> None:
+async def test_a_key_of_one_project_cannot_see_another_project(keyed: KeyedService) -> None:
     await keyed.tenants.create_project("other")
     mine, other = await keyed.key("score"), await keyed.key("score", project_id="other")
     async with keyed.client(other) as http:
@@ -422,7 +422,7 @@ async def test_a_key_of_one_project_sees_nothing_of_another_s(keyed: KeyedServic
             assert "Secret answer." not in checked(answer)
 
 
-async def test_without_a_key_only_a_loopback_host_is_served(tmp_path: Path, store: RubricStore) -> None:
+async def test_a_service_without_keys_serves_only_a_loopback_host(tmp_path: Path, store: RubricStore) -> None:
     service = await KeyedService.start(tmp_path, required=False)
     async with service.client() as http:
         refused = await http.get("/console/runs", headers={"Host": "evil.test"})
@@ -432,7 +432,9 @@ async def test_without_a_key_only_a_loopback_host_is_served(tmp_path: Path, stor
     await service.close()
 
 
-async def test_a_store_that_is_away_is_a_page(recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_store_is_shown_as_an_error_page(
+    recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def away(*_: Any, **__: Any) -> None:
         raise ConnectionError("the database is away")
 

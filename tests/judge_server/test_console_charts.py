@@ -1,4 +1,4 @@
-"""The parts of the console without a service: explanations of rewards, ranges of axes, and sessions."""
+"""Parts of the console that need no service: explanations of rewards, ranges of axes, and sessions."""
 
 import itertools
 from typing import Any
@@ -21,7 +21,7 @@ KINDS = st.sampled_from(["point", "factual", "process", "answer", "bonus", "sugg
 
 
 def verdicts(scores: list[float | None]) -> list[Verdict]:
-    """A verdict per score; None is one that failed."""
+    """A verdict per score; None stands for a failed verdict."""
     return [
         Verdict(criterion=f"c{i}", status="failed", failure=Failure(kind="timeout", detail="late"))
         if score is None
@@ -46,7 +46,7 @@ PENALTIES = st.fixed_dictionaries(
 
 
 @given(
-    mode=st.sampled_from([mode for mode in PROTOCOLS_FOR if mode != "ranking"]),  # which rewards a group
+    mode=st.sampled_from([mode for mode in PROTOCOLS_FOR if mode != "ranking"]),  # ranking rewards a whole group
     rows=st.lists(st.tuples(st.integers(-4, 4), KINDS, st.none() | QUARTERS), min_size=1, max_size=5),
     policy=st.sampled_from(["null", "skip", "zero"]),
     options=st.none() | PENALTIES,
@@ -101,7 +101,7 @@ def test_the_formula_of_an_explanation_evaluates_to_the_reward(
     assert float(value) == pytest.approx(result.reward, rel=1e-3, abs=1e-3)
 
 
-def test_a_reward_by_options_that_the_ledger_lacks_is_not_explained_by_a_wrong_formula() -> None:
+def test_a_reward_with_unrecorded_options_is_not_explained_by_a_wrong_formula() -> None:
     criteria = [Criterion(id="c0", description="x", weight=3), Criterion(id="c1", description="y")]
     told = explain(RecordedReward("weighted_mean", 0.7, "scored", True), criteria, verdicts([1.0, 0.0]))
     assert not told.matches
@@ -111,7 +111,7 @@ def test_a_reward_by_options_that_the_ledger_lacks_is_not_explained_by_a_wrong_f
     assert "no reward" in explain(RecordedReward(None, None, None, True), criteria, verdicts([1.0, 1.0])).sentence
 
 
-def test_a_reward_by_another_verdict_than_the_ledger_shows_says_so() -> None:
+def test_an_explanation_says_if_the_ledger_shows_another_verdict_than_the_reward_used() -> None:
     criteria = [Criterion(id="c0", description="x", weight=3), Criterion(id="c1", description="y")]
     told = explain(RecordedReward("weighted_mean", 1.0, "scored", True, RewardRules()), criteria, verdicts([1.0, 0.0]))
     assert not told.matches
@@ -145,7 +145,7 @@ def test_a_range_of_round_numbers_covers_its_values(one: float, other: float, wh
 
 
 @given(st.integers(1, 200), st.integers(2, 6))
-def test_labels_of_an_axis_have_both_ends_and_equal_distances(count: int, most: int) -> None:
+def test_axis_labels_include_both_ends_and_are_evenly_spaced(count: int, most: int) -> None:
     names = [str(i) for i in range(count)]
     shown = [int(name) for name in axis_labels(names, most)]
     assert shown[0] == 0
@@ -167,7 +167,7 @@ def test_any_values_can_be_drawn(values: list[float | None]) -> None:
         assert drawn.svg.count('href="/a?b=1&amp;c=2"') == len(values)
 
 
-def test_a_session_ends_and_cannot_be_changed() -> None:
+def test_a_session_expires_and_cannot_be_altered() -> None:
     now = [1_000_000.0]
     signer = SessionSigner(b"secret", lambda: now[0])
     cookie = signer.begin("abcdefgh")
@@ -200,11 +200,11 @@ def test_a_session_ends_and_cannot_be_changed() -> None:
         "/console/\n",
     ],
 )
-def test_signing_in_leads_to_no_page_outside_the_console(path: str) -> None:
+def test_signing_in_never_redirects_outside_the_console(path: str) -> None:
     assert local_page(path) == "/console/runs"
 
 
-def test_signing_in_leads_to_the_page_that_was_asked_for() -> None:
+def test_signing_in_redirects_to_the_requested_page() -> None:
     assert local_page("/console/run?run=a%2Fb") == "/console/run?run=a%2Fb"
 
 

@@ -1,4 +1,4 @@
-"""Forms as browsers encode them are read as they were filled in."""
+"""Forms that browsers encode are read as they were filled in."""
 
 import asyncio
 from contextlib import suppress
@@ -19,7 +19,7 @@ fields = st.dictionaries(names, st.lists(texts, min_size=1, max_size=3), max_siz
 
 
 def read(encoded: httpx2.Request, **options: Any) -> Form:
-    """The form of a request, which arrives in pieces."""
+    """Read the form of a request that arrives in pieces."""
     body, pieces = encoded.read(), iter(range(10))
 
     async def receive() -> dict[str, Any]:
@@ -32,7 +32,7 @@ def read(encoded: httpx2.Request, **options: Any) -> Form:
 
 
 def expected(value: str) -> str:
-    """What a field gives back: its text, with line ends as in Python."""
+    """The text that a field returns, with line feeds as line ends."""
     return value.replace("\r\n", "\n")
 
 
@@ -59,7 +59,7 @@ def test_fields_and_files_of_a_multipart_form_are_read(
 
 
 @given(st.binary(max_size=200), st.sampled_from(["multipart/form-data; boundary=b", "multipart/form-data", "text/x"]))
-def test_what_is_no_form_is_an_error_or_empty(body: bytes, kind: str) -> None:
+def test_a_malformed_form_is_refused_or_has_no_file(body: bytes, kind: str) -> None:
     with suppress(InvalidRequest):
         form = read(httpx2.Request("POST", "http://a", content=body, headers={"content-type": kind}))
         assert form.file("file") is None

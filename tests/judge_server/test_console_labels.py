@@ -1,4 +1,4 @@
-"""Labels in the console and over REST: given, changed, taken back, downloaded; and who may do so."""
+"""Labels in the console and over REST: set, changed, removed and downloaded, and the scopes this takes."""
 
 import html
 import json
@@ -24,7 +24,7 @@ LABELLED_BY_JUDGE = ("ok", "uncertain")
 
 
 def forms(text: str) -> list[dict[str, str]]:
-    """The fields of each form in which a verdict can be labelled."""
+    """The fields of each label form on a page."""
     found = re.findall(r'<form class="label".*?</form>', text, re.DOTALL)
     return [
         {name: html.unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form)}
@@ -33,12 +33,12 @@ def forms(text: str) -> list[dict[str, str]]:
 
 
 def pressed(text: str) -> list[str]:
-    """Which buttons are pressed."""
+    """The buttons that are pressed."""
     return re.findall(r'value="(yes|no)" aria-pressed="true"', text)
 
 
 async def label(http: httpx2.AsyncClient, form: dict[str, str], met: str, **headers: str) -> httpx2.Response:
-    """Send a form with one of its buttons."""
+    """Send a label form with one of its buttons."""
     return await http.post("/console/labels", data=form | {"met": met}, headers=headers)
 
 
@@ -49,7 +49,7 @@ async def group_page(http: httpx2.AsyncClient, run: str = "r") -> tuple[str, str
     return href, checked(await http.get(href))
 
 
-async def test_without_verdicts_the_page_teaches_how_to_get_some(recorded: httpx2.AsyncClient) -> None:
+async def test_without_verdicts_the_page_shows_how_to_get_some(recorded: httpx2.AsyncClient) -> None:
     assert "examples/quickstart.py" in await page(recorded, "labels")
 
 
@@ -103,7 +103,7 @@ async def test_the_queue_offers_verdict_after_verdict_until_none_is_left(recorde
     assert "Take back" in text
 
 
-async def test_the_last_label_of_the_queue_can_be_taken_back_and_a_verdict_skipped(
+async def test_the_last_label_of_the_queue_can_be_undone_and_a_verdict_skipped(
     recorded: httpx2.AsyncClient,
 ) -> None:
     await judged(recorded, steps=1)
@@ -124,7 +124,7 @@ async def test_the_last_label_of_the_queue_can_be_taken_back_and_a_verdict_skipp
     assert "2 of " in skipped
 
 
-async def test_the_judge_s_verdict_is_not_shown_before_one_decides(recorded: httpx2.AsyncClient) -> None:
+async def test_the_queue_hides_the_verdict_of_the_judge_at_first(recorded: httpx2.AsyncClient) -> None:
     await judged(recorded, steps=1)
     text = await page(recorded, "labels/queue", run="r")
     open_part = re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)
@@ -146,7 +146,9 @@ async def test_filters_choose_what_is_offered(recorded: httpx2.AsyncClient) -> N
     assert (await recorded.get("/console/labels/queue?run=none")).status_code == 404
 
 
-async def test_the_labels_of_a_run_are_a_data_set_and_say_where_the_judge_differs(recorded: httpx2.AsyncClient) -> None:
+async def test_the_labels_of_a_run_are_a_data_set_and_show_where_the_judge_differs(
+    recorded: httpx2.AsyncClient,
+) -> None:
     await judged(recorded, steps=1)
     assert "No verdict of this run is labelled" in await page(recorded, "labels", run="r")
     _, text = await group_page(recorded)
@@ -171,7 +173,7 @@ async def test_the_labels_of_a_run_are_a_data_set_and_say_where_the_judge_differ
     assert "attachment" in file.headers["Content-Disposition"]
 
 
-async def test_hostile_text_is_asked_about_as_text(recorded: httpx2.AsyncClient) -> None:
+async def test_the_queue_shows_hostile_text_as_text(recorded: httpx2.AsyncClient) -> None:
     criteria = [{"id": "c", "description": HOSTILE}]
     body = request(HOSTILE, run=HOSTILE[:200], step=1, rubric={"criteria": criteria})
     await post(recorded, body)
@@ -219,14 +221,14 @@ async def keyed(tmp_path: Path, store: RubricStore) -> AsyncIterator[KeyedServic
 
 
 async def judged_by(keyed: KeyedService, key: str) -> None:
-    """Judge a group with a key, and have it in the ledger."""
+    """Judge a group with a key, and wait until the ledger has it."""
     async with keyed.client(key) as http:
         body: dict[str, Any] = request("Yes 0.", "No 0.", run="r", step=0, on_failure="skip")
         assert (await http.post("/v1/rewards", json=body)).status_code == 200
     await keyed.recorded()
 
 
-async def test_two_people_label_for_themselves_and_their_agreement_is_shown(keyed: KeyedService) -> None:
+async def test_two_people_label_independently_and_their_agreement_is_shown(keyed: KeyedService) -> None:
     ada, bob = await keyed.key("labels:write", "score"), await keyed.key("labels:write")
     await judged_by(keyed, ada)
     async with keyed.client(ada) as http:
@@ -253,7 +255,7 @@ async def test_two_people_label_for_themselves_and_their_agreement_is_shown(keye
         assert (await http.get("/v1/labels", params={"run": "r", "labeller": "key none"})).text == ""
 
 
-async def test_a_key_that_only_reads_sees_labels_and_gives_none(keyed: KeyedService) -> None:
+async def test_a_read_only_key_sees_labels_but_cannot_label(keyed: KeyedService) -> None:
     reader, person = await keyed.key("read"), await keyed.key("labels:write", "score")
     await judged_by(keyed, person)
     async with keyed.client(person) as http:
@@ -268,7 +270,7 @@ async def test_a_key_that_only_reads_sees_labels_and_gives_none(keyed: KeyedServ
         assert (await http.get("/console/labels/queue?run=r")).status_code == 403
 
 
-async def test_labels_of_another_project_are_not_seen_or_changed(keyed: KeyedService) -> None:
+async def test_labels_of_another_project_cannot_be_seen_or_changed(keyed: KeyedService) -> None:
     await keyed.tenants.create_project("other")
     mine, other = await keyed.key("labels:write"), await keyed.key("labels:write", "score", project_id="other")
     await judged_by(keyed, other)

@@ -29,7 +29,7 @@ RUBRIC = json.dumps({"criteria": CRITERIA})
 
 
 async def ask(http: httpx2.AsyncClient, *responses: str, **fields: Any) -> httpx2.Response:
-    """Fill in the form and send it."""
+    """Fill in the playground form and send it."""
     token = token_of(await page(http, "playground"))
     given = {"prompt": "Is 7 prime?", "rubric_text": RUBRIC, "mode": "weighted_mean", "judge": "default"} | fields
     return await http.post("/console/playground", data={"token": token, "response": list(responses)} | given)
@@ -70,7 +70,7 @@ async def test_the_request_is_recorded_and_linked(recorded: httpx2.AsyncClient) 
     assert "playground" in await page(recorded, "runs")
 
 
-async def test_a_published_rubric_is_picked_and_steps_are_coloured(recorded: httpx2.AsyncClient) -> None:
+async def test_a_published_rubric_can_be_picked_and_steps_are_coloured(recorded: httpx2.AsyncClient) -> None:
     await publish(recorded, "primes", CRITERIA)
     form = await page(recorded, "playground", rubric="primes@1")
     assert 'value="primes@1"' in form
@@ -86,7 +86,7 @@ async def test_a_published_rubric_is_picked_and_steps_are_coloured(recorded: htt
     assert all(f'id="{target}"' in results for target in re.findall(r'href="#(step-1-\d)"', results))
 
 
-async def test_a_pasted_conversation_is_divided_at_the_last_turn(recorded: httpx2.AsyncClient) -> None:
+async def test_a_pasted_conversation_is_split_at_the_last_turn_of_the_policy(recorded: httpx2.AsyncClient) -> None:
     conversation = [
         {"role": "user", "content": "Is 7 prime?"},
         {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "divide", "arguments": "{}"}}]},
@@ -121,7 +121,7 @@ async def test_a_pasted_conversation_is_divided_at_the_last_turn(recorded: httpx
           '{"method": "regex", "pattern": "("}, "name": "z')}, 422, "pattern"),
     ],
 )  # fmt: skip
-async def test_a_refused_request_gets_the_form_again_with_the_reason(
+async def test_a_refused_request_returns_the_form_with_the_reason(
     recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], status: int, told: str
 ) -> None:
     monkeypatch.setattr("judge_server.verifiers.Checker.first_unusable", refuse_the_first)
@@ -129,7 +129,7 @@ async def test_a_refused_request_gets_the_form_again_with_the_reason(
     answer = await ask(recorded, *responses, **fields)
     text = checked(answer)
     assert told in html.unescape(text)
-    if status == 502:  # verdicts had been shown before it failed
+    if status == 502:  # verdicts were shown before the failure
         assert answer.status_code in (200, 502)
         return
     assert answer.status_code == status
@@ -144,7 +144,7 @@ async def test_hostile_text_is_shown_as_text(recorded: httpx2.AsyncClient) -> No
 
 
 class HeldEngine(ScriptedEngine):
-    """Answers the first call, and the others when it may."""
+    """Answers the first call, and the others once `go` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class HeldEngine(ScriptedEngine):
 
 
 class Browser:
-    """A browser that submits the playground's form, and sees the page grow."""
+    """A browser that submits the playground form and reads the page as it arrives."""
 
     def __init__(self, app: Any) -> None:
         self._app, self.page, self._gone, self._grown = app, "", asyncio.Event(), asyncio.Event()
@@ -241,7 +241,7 @@ async def test_a_request_counts_against_the_limits_of_its_key(keyed: KeyedServic
         assert "budget" in checked(answer)
 
 
-def test_the_code_to_copy_makes_the_same_request() -> None:
+def test_the_code_snippets_make_the_same_request() -> None:
     filled = PlaygroundForm(
         prompt="Is 7 'prime'?\nJSON", responses=["Yes.", 'No, "really".'], rubric_text=RUBRIC, mode="factual_override",
         rationale=True, on_failure="skip", deadline_s="30", material={"grounding": "7 is prime."},
@@ -265,7 +265,7 @@ def test_the_code_to_copy_makes_the_same_request() -> None:
     compile(trl, "", "exec")
 
 
-def test_parts_of_a_response_are_its_text() -> None:
+def test_the_parts_of_a_response_join_to_its_text() -> None:
     request = RewardRequest.model_validate(
         {"rubric": "r", "reward": {"mode": "stepwise"}, "groups": [{"id": "g", "prompt": "p", "responses": [STEPPED]}]}
     )

@@ -1,4 +1,4 @@
-"""The console's pages of rubrics over HTTP: found, read, compared, edited, published, aliased, retired and imported."""
+"""The console's rubric pages over HTTP: search, comparison, editing, publication, aliases, retirement and import."""
 
 import csv
 import html
@@ -38,7 +38,7 @@ async def send(http: httpx2.AsyncClient, path: str, *, files: Any = None, **fiel
 
 
 async def publish(http: httpx2.AsyncClient, name: str, given: list[dict[str, Any]], **also: Any) -> dict[str, Any]:
-    """Publish over the API; the version."""
+    """Publish over the API, and return the version."""
     answer = await http.post(f"/v1/rubrics/{name}/versions", json={"criteria": given} | also)
     assert answer.status_code in (200, 201), answer.text
     found: dict[str, Any] = answer.json()
@@ -46,16 +46,16 @@ async def publish(http: httpx2.AsyncClient, name: str, given: list[dict[str, Any
 
 
 async def refuse_the_first(*_: Any) -> tuple[int, str]:
-    """Stands in for the workers that compile patterns, whose start takes a second: refuses the first pattern."""
+    """Refuse the first pattern, in place of the workers that compile patterns, which start in a second."""
     return 0, "it is no regular expression"
 
 
 def reworded(text: str) -> list[dict[str, Any]]:
-    """The criteria with another text for the first."""
+    """The criteria with another description of the first."""
     return [CRITERIA[0] | {"description": text}, *CRITERIA[1:]]
 
 
-async def test_without_rubrics_the_page_teaches_the_next_command(recorded: httpx2.AsyncClient) -> None:
+async def test_without_rubrics_the_page_shows_the_next_command(recorded: httpx2.AsyncClient) -> None:
     text = await page(recorded, "rubrics")
     assert "adjudge rubrics publish" in text
     assert "Drop a file here" in text
@@ -139,7 +139,7 @@ async def test_a_text_is_previewed_and_published(recorded: httpx2.AsyncClient) -
         ("new", TEXT.replace("description", "verification: {method: regex, pattern: '('}\n    description"), "pattern"),
     ],
 )
-async def test_what_cannot_be_published_is_said_beside_the_text(
+async def test_an_invalid_rubric_is_refused_with_the_error_beside_its_text(
     recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, name: str, text: str, told: str
 ) -> None:
     monkeypatch.setattr("judge_server.verifiers.Checker.first_unusable", refuse_the_first)
@@ -151,7 +151,7 @@ async def test_what_cannot_be_published_is_said_beside_the_text(
     assert (await recorded.get("/v1/rubrics")).json()["rubrics"] == []
 
 
-async def test_aliases_move_only_from_where_the_page_saw_them(recorded: httpx2.AsyncClient) -> None:
+async def test_an_alias_moves_only_from_the_version_that_the_page_showed(recorded: httpx2.AsyncClient) -> None:
     await publish(recorded, "primes", CRITERIA)
     await publish(recorded, "primes", reworded("Another."))
     done = await send(recorded, "rubric/alias", reference="primes@1", alias="production")
@@ -186,7 +186,7 @@ async def test_a_file_with_one_rubric_opens_in_the_editor(recorded: httpx2.Async
     assert (await recorded.get("/v1/rubrics/sevens")).json()["version"] == 1
 
 
-async def test_a_file_with_several_rubrics_is_published_after_a_look(recorded: httpx2.AsyncClient) -> None:
+async def test_a_file_with_several_rubrics_is_published_after_a_preview(recorded: httpx2.AsyncClient) -> None:
     rows = [{"name": f"set/{name}", "criteria": [{"id": "a", "description": f"Says {name}."}]} for name in "xy"]
     content = "\n".join(map(json.dumps, rows)).encode()
     listed = checked(await send(recorded, "rubrics/import", files={"file": ("set.jsonl", content)}))
@@ -259,7 +259,7 @@ async def test_pages_respect_scopes_and_projects(keyed: KeyedService) -> None:
     assert audit[0].actor == f"key {other.split('_')[1]}"
 
 
-# -- what is computed
+# -- comparisons and version trees
 
 
 def version(criteria: list[Criterion], number: int = 1) -> RubricVersion:
@@ -272,7 +272,9 @@ texts = st.lists(st.sampled_from(["a", "b", "c", " ", ". "]), min_size=1).map(""
 
 
 @given(before=st.lists(texts, min_size=1, max_size=4), after=st.lists(texts, min_size=1, max_size=4), data=st.data())
-def test_both_sides_are_the_texts_that_are_compared(before: list[str], after: list[str], data: st.DataObject) -> None:
+def test_both_sides_of_a_comparison_are_the_compared_texts(
+    before: list[str], after: list[str], data: st.DataObject
+) -> None:
     old = version(criteria(*before))
     new = version(data.draw(st.permutations(criteria(*after))), 2)
     rows = compare(old, new).rows
@@ -288,7 +290,7 @@ def test_both_sides_are_the_texts_that_are_compared(before: list[str], after: li
 
 
 @given(st.lists(st.integers(0, 30), max_size=12))
-def test_the_tree_has_each_version_once_and_after_its_parent(parents: list[int]) -> None:
+def test_the_version_tree_has_each_version_once_and_after_its_parent(parents: list[int]) -> None:
     versions = [
         VersionSummary.model_validate(
             {

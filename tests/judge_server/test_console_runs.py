@@ -1,4 +1,4 @@
-"""A run's page with alarms, changes at a step and another run, and a group's page with its orders and pairs."""
+"""A run's page with changes at a step and a second run, and a group's page with its sort orders and pairs."""
 
 import itertools
 import re
@@ -75,7 +75,7 @@ async def test_another_run_is_drawn_over_a_run(recorded: httpx2.AsyncClient) -> 
     assert "nobody" in checked(answer)
 
 
-async def test_a_run_says_what_changed_at_a_step(recorded: httpx2.AsyncClient) -> None:
+async def test_the_page_of_a_run_shows_what_changed_at_a_step(recorded: httpx2.AsyncClient) -> None:
     await judged(recorded, steps=4)
     text = await page(recorded, "run", run="r", around=2)
     table = text[text.index('<table class="changes">') :]
@@ -116,7 +116,7 @@ async def test_a_group_is_sorted_by_reward_criterion_and_difference(recorded: ht
     )
 
 
-async def test_two_responses_stand_side_by_side(recorded: httpx2.AsyncClient) -> None:
+async def test_two_responses_are_shown_side_by_side(recorded: httpx2.AsyncClient) -> None:
     await post(recorded, request("One.", "Two.", "Three.", run="r"))
     text = await group_page(recorded, "r", left="3", right="1")
     assert re.findall(r">Response (\d)", text) == ["3", "1"]
@@ -128,7 +128,7 @@ async def test_two_responses_stand_side_by_side(recorded: httpx2.AsyncClient) ->
     assert len(re.findall(r">Response \d", await group_page(recorded, "r", left="1", right="1"))) == 3
 
 
-async def test_steps_show_their_deltas_as_they_were_answered(recorded: httpx2.AsyncClient) -> None:
+async def test_steps_show_the_deltas_of_the_answer(recorded: httpx2.AsyncClient) -> None:
     body = request(STEPPED, "No steps.", run="r", reward={"mode": "stepwise"}, on_failure="zero")
     steps = (await post(recorded, body)).json()["groups"][0]["responses"][0]["steps"]
     text = await group_page(recorded, "r")

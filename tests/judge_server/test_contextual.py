@@ -74,7 +74,7 @@ def test_the_order_of_responses_to_one_prompt_is_kept(one: float, other: float, 
     assert 0 <= low <= high <= 1
 
 
-async def test_a_fitted_weight_counts(serve: Serve) -> None:
+async def test_a_fitted_weight_scales_the_subtracted_log_odds(serve: Serve) -> None:
     http = await serve(ScriptedEngine(leaning), calibrations=fitted(content_free_weight=0.5))
     answer = RewardAnswer.model_validate_json((await http.post("/v1/rewards", json=request())).content)
     expected = 1 / (1 + math.exp(log_odds(WITHOUT) / 2 - log_odds(GIVEN)))
@@ -96,7 +96,7 @@ async def test_a_verdict_is_relative_to_the_empty_response_and_then_calibrated(s
         assert verdict.score == float(scaling.calibrate(RAW) >= 0.5)
 
 
-async def test_responses_of_a_group_share_the_calls_about_the_empty_one(serve: Serve) -> None:
+async def test_responses_of_a_group_share_the_calls_about_the_empty_response(serve: Serve) -> None:
     script = RecordingScript(leaning)
     http = await serve(ScriptedEngine(script))
     body = request("Yes.", "No.", "Perhaps.", judging=CONTEXTUAL)
@@ -111,7 +111,7 @@ async def test_responses_of_a_group_share_the_calls_about_the_empty_one(serve: S
     assert (await http.post("/v1/rewards", json=more)).json()["usage"]["judge_calls"] == len(CRITERIA)
 
 
-async def test_without_a_verdict_on_the_empty_response_there_is_none_and_it_is_asked_again(serve: Serve) -> None:
+async def test_a_failed_verdict_on_the_empty_response_fails_the_verdict_and_is_asked_again(serve: Serve) -> None:
     healthy = False
 
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
@@ -140,7 +140,7 @@ def test_a_verdict_without_probabilities_fails() -> None:
     assert outcome.kind == "engine"
 
 
-async def test_a_judge_uses_it_by_default_where_its_maps_were_fitted_so() -> None:
+async def test_contextual_calibration_is_the_default_where_maps_were_fitted_with_it() -> None:
     shipped = await judge(ScriptedEngine(leaning), calibrations=fitted(content_free_weight=1.0))
     on, off = [shipped.prepared(JudgingConfig("binary", contextual=asked)) for asked in (None, False)]
     assert (on.config.contextual, on.calibration) == (True, CALIBRATION)
@@ -162,21 +162,23 @@ async def test_a_judge_uses_it_by_default_where_its_maps_were_fitted_so() -> Non
     [{"protocol": "graded"}, {"rationale": True}, {"criteria_per_call": 2}, {"think_tokens": 8}],
     ids=str,
 )
-async def test_it_is_refused_where_answers_cannot_be_compared(serve: Serve, judging: dict[str, Any]) -> None:
+async def test_contextual_calibration_is_refused_where_answers_cannot_be_compared(
+    serve: Serve, judging: dict[str, Any]
+) -> None:
     http = await serve(ScriptedEngine(leaning))
     answer = await http.post("/v1/verdicts", json=request(judging=CONTEXTUAL | judging))
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "judging.contextual_calibration"
 
 
-async def test_it_needs_a_judge_that_returns_probabilities(serve: Serve) -> None:
+async def test_contextual_calibration_needs_a_judge_that_returns_probabilities(serve: Serve) -> None:
     http = await serve(ScriptedEngine(capabilities=Capabilities(False, False, False, False, False)))
     answer = await http.post("/v1/rewards", json=request(judging=CONTEXTUAL))
     assert answer.status_code == 422
     assert "gives no probabilities" in answer.json()["detail"]
 
 
-async def test_steps_are_those_of_the_response(serve: Serve) -> None:
+async def test_steps_come_from_the_response_itself(serve: Serve) -> None:
     http = await serve(ScriptedEngine(leaning))
     body = request(STEPPED, reward={"mode": "stepwise"}, judging=CONTEXTUAL)
     answer = RewardAnswer.model_validate_json((await http.post("/v1/rewards", json=body)).content)
@@ -213,7 +215,7 @@ async def test_an_empty_response_is_decided_without_a_call(serve: Serve) -> None
     assert not script.asked
 
 
-async def test_the_ledger_keeps_the_verdict_and_whether_it_was_known(tmp_path: Path, new_sqlite: NewSQLite) -> None:
+async def test_the_ledger_keeps_the_verdict_and_whether_it_was_cached(tmp_path: Path, new_sqlite: NewSQLite) -> None:
     ledger = SQLLedger(new_sqlite(tmp_path / "ledger.db"))
     scorer = Scorer(await judge(ScriptedEngine(leaning)), None, SynchronousRecorder(ledger))  # type: ignore[arg-type]
     answers = [await score(scorer, request(run=run, judging=CONTEXTUAL)) for run in ("first", "second")]
@@ -245,7 +247,7 @@ async def test_a_judge_in_another_process_gives_the_same_verdicts() -> None:
     assert [isinstance(one, JudgeResult) and one.raw_probability for one in found[0]] == [pytest.approx(RAW)] * len(of)
 
 
-async def test_calls_about_empty_responses_count_in_the_size_of_a_request(serve: Serve) -> None:
+async def test_calls_about_empty_responses_count_towards_the_size_of_a_request(serve: Serve) -> None:
     made = await judge(ScriptedEngine(leaning), queue_calls=2 * len(CRITERIA))
     plain, contextual = request("Yes.", "No."), request("Yes.", "No.", judging=CONTEXTUAL)
     scorer = Scorer(made, None, SynchronousRecorder())  # type: ignore[arg-type]
@@ -254,5 +256,5 @@ async def test_calls_about_empty_responses_count_in_the_size_of_a_request(serve:
         await score(scorer, contextual)
 
 
-def test_a_verdict_that_is_not_relative_is_sent_as_before() -> None:
+def test_a_verdict_without_contextual_calibration_omits_its_field() -> None:
     assert "content_free_probability" not in Verdict(criterion="a", status="ok").model_dump(mode="json")

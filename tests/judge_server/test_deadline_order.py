@@ -1,4 +1,4 @@
-"""Under a deadline, the responses that a run has begun are finished first, so that verdicts made become rewards."""
+"""Under a deadline, a run finishes the responses it has begun first, so that verdicts become rewards."""
 
 import asyncio
 import zlib
@@ -26,10 +26,10 @@ ALONE, TOGETHER = JudgingConfig("binary"), JudgingConfig("binary", "all")
 
 
 class Uneven(ScriptedEngine):
-    """Works on `places` calls at a time, each of which takes its own 0.1 to 1 seconds.
+    """Works on `places` calls at a time, each of which takes between 0.1 and 1 seconds.
 
-    With `first_alone` the first call of a batch is answered before the others begin. Of `unreadable` tenths of what is
-    asked together nothing can be read.
+    With `first_alone`, the first call of a batch is answered before the others begin. `unreadable` tenths of the
+    calls about several criteria get unreadable answers.
     """
 
     def __init__(self, places: int, *, first_alone: bool = False, unreadable: int = 0) -> None:
@@ -40,7 +40,7 @@ class Uneven(ScriptedEngine):
         self._unreadable = unreadable
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """As `ScriptedEngine`, in the order in which calls are done."""
+        """As `ScriptedEngine`, in the order in which calls complete."""
         alone = 0 if self._capabilities.prefix_in_flight else min(1, len(batch.calls))
         for wave in (range(alone), range(alone, len(batch.calls))):
             async with aclosing(self._calls.answers({n: self._reply(batch, batch.calls[n]) for n in wave})) as answers:
@@ -58,7 +58,7 @@ class Uneven(ScriptedEngine):
 
 @dataclass
 class DeadlineResult:
-    """What a deadline left of a run: responses with all their verdicts, and those with some."""
+    """A run at its deadline: responses with all their verdicts, responses with some, and verdicts."""
 
     whole: int = 0
     begun: int = 0
@@ -68,7 +68,7 @@ class DeadlineResult:
 async def cut_off(
     made: Judge, sizes: dict[str, list[int]], deadline: float, config: JudgingConfig = ALONE
 ) -> dict[str, DeadlineResult]:
-    """What is left of runs, each with responses under so many criteria, that all come at once."""
+    """Judge several runs at once until the deadline; `sizes` holds the criteria of each response of each run."""
     asked: dict[str, list[ResponsePlan]] = {
         run: [
             plan(made.prepared(config), group(), f"{run} {place}", criteria(*map(str, range(size))))
@@ -91,7 +91,7 @@ async def cut_off(
 def cut_off_in_virtual_time(
     engine: ScriptedEngine, sizes: dict[str, list[int]], deadline: float, config: JudgingConfig = ALONE
 ) -> dict[str, DeadlineResult]:
-    """The same on this engine, `deadline` virtual seconds after the start."""
+    """`cut_off` with this engine, `deadline` virtual seconds after the start."""
 
     async def run() -> dict[str, DeadlineResult]:
         return await cut_off(await judge(engine, rules=QueueRules()), sizes, deadline, config)
@@ -99,7 +99,7 @@ def cut_off_in_virtual_time(
     return run_in_virtual_time(run())
 
 
-def test_four_calls_at_a_time_and_three_seconds_score_as_many_responses_as_the_verdicts_made_allow() -> None:
+def test_every_verdict_made_before_the_deadline_belongs_to_a_complete_response() -> None:
     engine = ScriptedEngine(delay_s=0.4, concurrent_batches=4)
     left = cut_off_in_virtual_time(engine, {"a": [4] * 40}, 3.0)["a"]
     assert (left.verdicts, left.whole, left.begun) == (28, 7, 0)
@@ -115,7 +115,7 @@ SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=12)
     st.booleans(),
 )
 @settings(max_examples=examples(40), deadline=None)
-def test_at_any_cut_off_no_more_responses_are_begun_and_unfinished_than_calls_are_under_way(
+def test_at_any_deadline_no_more_responses_are_unfinished_than_calls_are_running(
     sizes: dict[str, list[int]], places: int, deadline: float, first_alone: bool
 ) -> None:
     left = cut_off_in_virtual_time(Uneven(places, first_alone=first_alone), sizes, deadline)
@@ -124,7 +124,7 @@ def test_at_any_cut_off_no_more_responses_are_begun_and_unfinished_than_calls_ar
 
 @given(SIZES, st.integers(1, 6), st.floats(0.1, 12.0))
 @settings(max_examples=examples(40), deadline=None)
-def test_where_the_calls_of_a_response_go_together_it_is_begun_only_in_places_that_those_before_it_leave(
+def test_a_response_whose_calls_go_together_begins_only_in_places_left_by_earlier_ones(
     sizes: list[int], places: int, deadline: float
 ) -> None:
     left = cut_off_in_virtual_time(Uneven(places), {"a": [6] * len(sizes)}, deadline)["a"]
@@ -133,7 +133,7 @@ def test_where_the_calls_of_a_response_go_together_it_is_begun_only_in_places_th
 
 @given(SIZES, st.integers(1, 4), st.floats(0.1, 12.0), st.integers(1, 5))
 @settings(max_examples=examples(40), deadline=None)
-def test_what_is_asked_again_is_asked_before_another_response_is_begun(
+def test_calls_that_are_repeated_go_before_another_response_is_begun(
     sizes: list[int], places: int, deadline: float, unreadable: int
 ) -> None:
     engine = Uneven(places, unreadable=unreadable)
@@ -141,7 +141,7 @@ def test_what_is_asked_again_is_asked_before_another_response_is_begun(
     assert left.begun <= places
 
 
-def test_an_engine_that_leaves_criteria_out_costs_no_response_that_was_begun_long_before_the_deadline() -> None:
+def test_an_engine_that_omits_criteria_leaves_no_response_unfinished_at_the_deadline() -> None:
     def leaves_one_out(batch: Batch, call: Call) -> Reply:
         if isinstance(call.answer, TokenChoice):
             return by_hash(batch, call)

@@ -1,4 +1,4 @@
-"""The engine over servers of decisions, each in its own dialect: what is asked, how it is split, what is read."""
+"""The engine over decision servers of every dialect: requests, how they are split, and how answers are read."""
 
 import json
 from collections.abc import AsyncIterator
@@ -66,7 +66,7 @@ async def test_every_form_of_question_is_asked_in_one_request(dialect: str) -> N
     assert sum(reply.tokens_computed + reply.tokens_reused for reply in (yes_no, grade, letter, step)) >= 100
 
 
-async def test_the_state_is_an_object_with_the_guidelines_where_the_shared_text_is_one() -> None:
+async def test_a_shared_text_that_is_an_object_is_sent_as_an_object_with_the_guidelines() -> None:
     async with served() as (server, engine):
         await replies(engine, Batch("Judge.", '{"prompt": "p", "response": "r"}', (Call("Is it?", YES_NO),)))
         await replies(engine, Batch("Judge.", "a text", (Call("Is it?", YES_NO),)))
@@ -77,7 +77,7 @@ async def test_the_state_is_an_object_with_the_guidelines_where_the_shared_text_
     assert server.asked[0]["model"] == MODEL
 
 
-async def test_questions_to_openai_name_themselves_and_leave_out_what_they_lack() -> None:
+async def test_questions_to_openai_have_names_and_omit_empty_fields() -> None:
     described = TokenChoice((Option("yes", ("yes",), "It is."), Option("no", ("no",), "It is not.")))
     calls = tuple([Call("Is it?", form) for form in (described, GRADES, LETTERS)])
     async with served("openai") as (server, engine):
@@ -94,7 +94,7 @@ async def test_questions_to_openai_name_themselves_and_leave_out_what_they_lack(
     assert choice["choices"] == [{"value": "A"}, {"value": "B"}]
 
 
-async def test_a_refusal_fails_its_own_question() -> None:
+async def test_a_refusal_fails_only_its_own_question() -> None:
     async with served("openai") as (_, engine):
         first, refused, last = await answers(engine, asked("Is it?", "refuse this", "Is it not?"))
     assert isinstance(first, Reply)
@@ -110,7 +110,7 @@ async def test_many_questions_are_split_at_the_limit_of_the_server() -> None:
     assert [len(body["questions"]) for body in server.asked] == [64, 64, 22]
 
 
-async def test_a_limit_that_is_not_known_is_found_by_halving() -> None:
+async def test_an_unknown_limit_is_found_by_halving() -> None:
     async with served(questions=100) as (server, engine):
         await replies(engine, asked(*[f"Is {n} prime?" for n in range(100)]))
     assert [len(body["questions"]) for body in server.asked] == [100, 50, 50]
@@ -131,12 +131,12 @@ async def test_a_question_that_is_too_long_fails_alone() -> None:
 
 
 def noul(value: Any, **more: Any) -> dict[str, Any]:
-    """What a server says to one yes-or-no question."""
+    """A server's answer to one yes-or-no question."""
     return {"model": MODEL, "answers": {"c0": {"type": "noul", "noul": value}}} | more
 
 
 def one(answer: dict[str, Any]) -> dict[str, Any]:
-    """What a server says to one question."""
+    """A server's answer to one question."""
     return {"model": MODEL, "answers": {"c0": answer}}
 
 
@@ -164,7 +164,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_an_answer_that_cannot_be_is_a_failure_and_never_a_zero(name: str) -> None:
+async def test_an_impossible_answer_is_a_failure_and_never_a_zero(name: str) -> None:
     form, body = WRONG[name]
     async with served() as (server, engine):
         server.lie = 200, json.dumps(body).encode(), {}
@@ -196,12 +196,12 @@ async def test_a_server_without_decisions_is_refused_at_the_start() -> None:
         ("systemone+http://", "write systemone\\+http"),
     ],
 )
-def test_a_wrong_url_says_what_to_write(url: str, says: str) -> None:
+def test_an_invalid_url_is_refused_with_the_reason(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         engine_from_url(url)
 
 
-async def test_a_judge_asks_about_named_texts_and_tells_what_each_answer_means() -> None:
+async def test_a_judge_sends_named_texts_and_the_meaning_of_each_answer() -> None:
     async with served("vllm") as (server, engine):
         judge = await support.judge(engine)  # type: ignore[arg-type]
         try:

@@ -1,6 +1,6 @@
-"""Decision models keep to the contract of engines, over HTTP and in this process, with a real model in llama.cpp.
+"""The engine contract for decision models, over HTTP and in process, with a real model in llama.cpp.
 
-They write nothing, so the parts of the suite about written answers do not apply; here they must fail, and say why.
+Decision models write no text, so the suite's tests of written answers do not apply: such calls must fail and say why.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from tests.judge_server.test_engine_contract import (
     WRITTEN,
     test_a_choice_is_always_one_of_its_labels,
     test_a_longer_text_counts_more_prompt_tokens,
-    test_an_answer_that_is_not_read_to_its_end_leaves_the_engine_free,
+    test_an_answer_that_is_abandoned_midway_leaves_the_engine_free,
     test_an_over_long_prompt_fails_as_truncated_input_and_the_next_one_works,
     test_every_call_gets_one_reply_aligned_with_it,
-    test_masses_are_one_per_option_and_never_more_than_the_whole,
-    test_the_choice_after_a_menu_is_always_on_offer,
+    test_masses_are_one_per_option_and_sum_to_at_most_1,
+    test_the_choice_after_a_token_choice_is_always_one_of_its_labels,
     test_the_prompt_counted_is_the_longest_of_the_batch,
     test_the_same_batch_twice_gives_the_same_answers,
-    test_what_is_counted_as_fitting_is_answered_and_what_is_not_is_refused,
+    test_token_counts_predict_whether_a_batch_fits_the_context,
 )
 from trainer_client.wire import Criterion, JudgingProtocol
 
@@ -47,14 +47,14 @@ __all__ = [
     "llamacpp_server",
     "test_a_choice_is_always_one_of_its_labels",
     "test_a_longer_text_counts_more_prompt_tokens",
-    "test_an_answer_that_is_not_read_to_its_end_leaves_the_engine_free",
+    "test_an_answer_that_is_abandoned_midway_leaves_the_engine_free",
     "test_an_over_long_prompt_fails_as_truncated_input_and_the_next_one_works",
     "test_every_call_gets_one_reply_aligned_with_it",
-    "test_masses_are_one_per_option_and_never_more_than_the_whole",
-    "test_the_choice_after_a_menu_is_always_on_offer",
+    "test_masses_are_one_per_option_and_sum_to_at_most_1",
+    "test_the_choice_after_a_token_choice_is_always_one_of_its_labels",
     "test_the_prompt_counted_is_the_longest_of_the_batch",
     "test_the_same_batch_twice_gives_the_same_answers",
-    "test_what_is_counted_as_fitting_is_answered_and_what_is_not_is_refused",
+    "test_token_counts_predict_whether_a_batch_fits_the_context",
 ]
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
@@ -66,7 +66,7 @@ def _over(server: DecisionServer) -> SystemOneEngine:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def over_http(decision_server: DecisionServer) -> AsyncIterator[SystemOneEngine]:
-    """The shared engine over llama.cpp's own server: tests leave it running."""
+    """The shared engine over llama.cpp's own server, which tests leave running."""
     engine = await started(_over(decision_server))
     yield engine
     await engine.close()
@@ -74,7 +74,7 @@ async def over_http(decision_server: DecisionServer) -> AsyncIterator[SystemOneE
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def in_process(decision_gguf: Path) -> AsyncIterator[LlamaCppEngine]:
-    """The shared engine with the model in this process's own child: tests leave it running."""
+    """The shared engine with the model in a child process, which tests leave running."""
     engine = await started(LlamaCppEngine(str(decision_gguf), context_tokens=CONTEXT_TOKENS, threads=1))
     yield engine
     await engine.close()
@@ -82,19 +82,19 @@ async def in_process(decision_gguf: Path) -> AsyncIterator[LlamaCppEngine]:
 
 @pytest.fixture(params=["over_http", "in_process"])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """A started engine of each kind, to be left running."""
+    """A started engine of each kind, which tests leave running."""
     made: Engine = request.getfixturevalue(request.param)
     return made
 
 
-async def test_it_says_that_it_answers_typed_questions(engine: Engine) -> None:
+async def test_the_engine_reports_that_it_answers_typed_questions(engine: Engine) -> None:
     found = identity_of(engine)
     assert found.capabilities.typed_questions
     assert not found.capabilities.json_schema
     assert found.context_tokens >= CONTEXT_TOKENS
 
 
-async def test_without_a_label_mass_the_masses_are_shares_and_said_to_be(engine: Engine) -> None:
+async def test_without_a_label_mass_the_masses_are_shares_and_marked_as_normalized(engine: Engine) -> None:
     grades = TokenChoice(tuple([Option(str(grade), (str(grade),)) for grade in range(5)]))
     letters = TokenChoice((Option("A", ("A",)), Option("B", ("B",))))
     for form in (YES_NO, grades, letters):
@@ -104,12 +104,12 @@ async def test_without_a_label_mass_the_masses_are_shares_and_said_to_be(engine:
         assert reply.masses_normalized
 
 
-async def test_a_named_state_is_answered_as_well_as_a_text(engine: Engine) -> None:
+async def test_a_state_of_named_texts_is_answered_too(engine: Engine) -> None:
     named = '{"response": "7 is prime, since neither 2 nor 3 divides it."}'
     await replies(engine, asked(*QUESTIONS, shared=named))
 
 
-async def test_whatever_has_to_be_written_fails_and_says_why(engine: Engine) -> None:
+async def test_calls_that_need_written_text_fail_and_say_why(engine: Engine) -> None:
     calls = (
         Call("?", WRITTEN),
         Call("?", STORY),
@@ -131,7 +131,7 @@ async def test_control_tokens_and_strange_text_get_replies(engine: Engine) -> No
     await replies(engine, asked("Is it?", shared=""))
 
 
-async def test_a_response_of_too_many_steps_fails_alone(engine: Engine) -> None:
+async def test_a_call_with_too_many_steps_fails_alone(engine: Engine) -> None:
     steps = TokenChoice(YES_NO.options, LabelChoice(tuple(map(str, range(60))), ", step "))
     batch = asked("Is it?", shared=SHARED)
     calls = (Call("Is it?", steps), Call("Is it?", YES_NO))
@@ -151,7 +151,7 @@ async def test_after_close_every_call_fails_as_engine(decision_server: DecisionS
     await spare.close()
 
 
-async def test_a_rubric_is_judged_under_every_protocol_that_it_can_answer(decision_gguf: Path) -> None:
+async def test_a_rubric_is_judged_under_every_protocol_that_needs_no_written_text(decision_gguf: Path) -> None:
     protocols: tuple[JudgingProtocol, ...] = ("binary", "stepwise", "graded", "likert")
     judge = await support.judge(LlamaCppEngine(str(decision_gguf), context_tokens=1024, threads=1))  # type: ignore[arg-type]
     try:

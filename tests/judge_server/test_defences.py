@@ -1,4 +1,4 @@
-"""Defences: what deceives is taken away, and nothing is taken from honest text."""
+"""Defences remove what deceives a judge and never change honest text."""
 
 import unicodedata
 from functools import cache
@@ -57,7 +57,7 @@ HONEST = [
 
 
 @given(TRICKY | st.text())
-def test_a_normalised_text_stays_as_it_is(text: str) -> None:
+def test_normalising_a_normalised_text_changes_nothing(text: str) -> None:
     assert normalise(normalise(text)) == normalise(text)
 
 
@@ -73,7 +73,7 @@ def test_honest_text_is_never_changed(text: str) -> None:
 
 @cache
 def words_of(script: str) -> st.SearchStrategy[list[str]]:
-    """Words of a script's assigned characters, thousands in some, so that the strategy is made once."""
+    """Words of a script's assigned characters; cached, since some scripts have thousands."""
     low, high = SCRIPTS[script]
     letters = [chr(code) for code in range(low, high + 1) if unicodedata.category(chr(code)) != "Cn"]
     return st.lists(st.text(st.sampled_from(letters), max_size=8), max_size=5)
@@ -88,7 +88,7 @@ def test_words_of_other_scripts_and_symbols_are_never_changed(script: str, data:
 
 
 @given(ASCII_WORDS, st.sampled_from(sorted(DISGUISES)))
-def test_disguised_words_are_shown_plainly(words: list[str], disguise: Any) -> None:
+def test_disguised_words_are_restored(words: list[str], disguise: Any) -> None:
     plain = " ".join(words)
     shown = normalise(DISGUISES[disguise](plain))
     if disguise == "tags":
@@ -107,7 +107,7 @@ def test_nothing_is_hidden_between_latin_letters(words: list[str], hidden: list[
 
 
 @given(st.text(st.sampled_from(" \n\t\u00a0\u3000\u200b\ufeff\u2800.,:;!?…。")))
-def test_blanks_and_pauses_are_no_content(text: str) -> None:
+def test_blanks_and_punctuation_are_not_content(text: str) -> None:
     assert not has_content(text)
     assert has_content(f"{text}7{text}")
 
@@ -133,7 +133,7 @@ def test_blanks_and_pauses_are_no_content(text: str) -> None:
         ),
     ],
 )
-def test_openings_of_an_answer_are_no_content(text: str) -> None:
+def test_openings_of_an_answer_are_not_content(text: str) -> None:
     assert not has_content(text)
 
 
@@ -144,7 +144,7 @@ def test_openings_of_an_answer_are_no_content(text: str) -> None:
         *("Answer: 4", "Step 1: 7", "Let's solve this: x = 2.", "The answer is B", "Sure!", "π", "x", "?!" + "7" * 400),
     ],
 )
-def test_whatever_may_be_an_answer_is_content(text: str) -> None:
+def test_anything_that_may_be_an_answer_is_content(text: str) -> None:
     assert has_content(text)
 
 
@@ -155,17 +155,17 @@ def test_a_text_always_gets_the_same_decoy(text: str) -> None:
 
 
 def planner(defences: Any, protocol: Any = "binary", **context: Any) -> GroupPlanner:
-    """Plans responses by every kind of criterion."""
+    """A planner with every kind of criterion."""
     criteria = [Criterion.model_validate(one) for one in CRITERIA]
     return GroupPlanner(prepared(protocol), GroupContext("Is 7 prime?", **context), criteria, defences=defences)
 
 
 def content(response: Any) -> Any:
-    """What of a response is judged."""
+    """The judged content of a response."""
     return judged_content(as_response(group(response).responses[0]), "strip")
 
 
-def test_a_response_without_content_meets_nothing_and_only_its_pitfall_is_asked_about() -> None:
+def test_a_response_without_content_meets_no_criterion_and_only_the_pitfall_is_judged() -> None:
     plan = planner(["no_content"]).plan(content("..."))
     methods = {slot.criterion: slot.method for slot in plan.slots}
     assert methods.pop("pitfall") == "judge"
@@ -178,7 +178,7 @@ def test_a_response_without_content_meets_nothing_and_only_its_pitfall_is_asked_
     assert whole.decided == ()
 
 
-def test_the_judge_is_asked_about_what_may_be_right_or_has_other_content() -> None:
+def test_the_judge_decides_where_an_empty_answer_may_be_right_or_has_other_content() -> None:
     assert planner(["no_content"], reference_answer=" ... ").plan(content("...")).decided == ()
     assert planner(["no_content"], "likert").plan(content("...")).decided == ()
     assert planner(()).plan(content("...")).decided == ()
@@ -187,7 +187,7 @@ def test_the_judge_is_asked_about_what_may_be_right_or_has_other_content() -> No
     assert planner(["no_content"]).plan(content(messages)).decided == ()
 
 
-def test_a_disguised_response_is_judged_as_the_plain_one() -> None:
+def test_a_disguised_response_is_judged_like_the_plain_one() -> None:
     plain, disguised = "Yes, it is prime.", "Yes, it іs \u200bp\u200br\u200bi\u200bme\u202e."
     defended, open_ = planner(["normalise"]), planner(())
     assert defended.plan(content(disguised)).digests == defended.plan(content(plain)).digests
@@ -197,7 +197,7 @@ def test_a_disguised_response_is_judged_as_the_plain_one() -> None:
     assert defended.plan(content(messages[0])).digests == defended.plan(content(messages[1])).digests
 
 
-def test_a_decoy_is_asked_beside_the_criteria_and_is_no_verdict() -> None:
+def test_a_decoy_is_asked_in_addition_to_the_criteria_and_gives_no_verdict() -> None:
     without, with_decoy = planner(()).plan(content("Yes.")), planner(["decoy"]).plan(content("Yes."))
     assert with_decoy.slots == without.slots
     assert with_decoy.planned_calls[:-1] == without.planned_calls
@@ -214,7 +214,7 @@ async def verdicts(serve: Serve, defences: list[str] | None, *responses: str, **
     return (await client.post("/v1/verdicts", json=body)).json()
 
 
-async def test_by_default_an_empty_response_costs_one_call_and_meets_nothing(serve: Serve) -> None:
+async def test_by_default_an_empty_response_costs_one_call_and_meets_no_criterion(serve: Serve) -> None:
     answer = await verdicts(serve, None, "")
     (response,) = answer["groups"][0]["responses"]
     unmet = [v for v in response["verdicts"] if v["criterion"] != "pitfall"]
@@ -259,7 +259,7 @@ async def test_a_suspicious_response_can_fail_and_is_then_rewarded_by_the_failur
     assert [(use.failed, use.failure) for use in uses] == [(False, None), (False, None), (True, "decoy"), (False, None)]
 
 
-async def test_verdicts_of_a_stream_and_without_rewards_fail_alike() -> None:
+async def test_a_decoy_fails_verdicts_alike_in_a_stream_and_without_rewards() -> None:
     made = await scorer(SynchronousRecorder(), always(True))
     judging = {"defences": ["decoy"], "on_decoy": "fail"}
     body = {"rubric": {"criteria": BAIT}, "groups": [group("It is 7.").model_dump()], "judging": judging}
@@ -276,6 +276,6 @@ async def test_verdicts_of_a_stream_and_without_rewards_fail_alike() -> None:
     assert plain.usage.failed == 1
 
 
-def test_to_fail_by_a_decoy_it_must_be_asked() -> None:
+def test_failing_by_a_decoy_requires_the_decoy_defence() -> None:
     with pytest.raises(ValueError, match="add 'decoy' to defences"):
         JudgingOptions(on_decoy="fail")

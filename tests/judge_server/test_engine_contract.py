@@ -1,7 +1,7 @@
-"""What every engine keeps to: the scripted one, and those with a real model alike.
+"""The contract of every engine, the scripted one and those with a real model.
 
-A capability that an engine declares must be shown to hold; without it, what the model said comes back as text. Nothing
-here depends on what a model thinks.
+A capability that an engine declares must hold; without it, the model's output is returned as text. No test depends on
+what a model thinks.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ ASK_FOR_JSON = "Write the verdicts as JSON."
 
 
 def holds(schema: dict[str, Any], text: str) -> bool:
-    """Whether a text is JSON of this schema."""
+    """Whether a text is JSON that satisfies the schema."""
     return bool(Draft202012Validator(schema).is_valid(json.loads(text)))
 
 
@@ -114,9 +114,7 @@ async def test_calls_of_every_form_may_share_a_batch(engine: Engine) -> None:
     assert second.chosen is not None or second.text is not None
 
 
-async def test_masses_are_one_per_option_and_never_more_than_the_whole(
-    engine: Engine, identity: EngineIdentity
-) -> None:
+async def test_masses_are_one_per_option_and_sum_to_at_most_1(engine: Engine, identity: EngineIdentity) -> None:
     for reply in await replies(engine, asked(*QUESTIONS, shared=SHARED)):
         assert reply.chosen is None
         if not identity.capabilities.logprobs:
@@ -129,7 +127,7 @@ async def test_masses_are_one_per_option_and_never_more_than_the_whole(
         assert 0 < sum(reply.masses) <= 1 + 1e-6
 
 
-async def test_an_options_mass_does_not_depend_on_what_else_is_on_offer(
+async def test_the_mass_of_an_option_does_not_depend_on_the_other_options(
     engine: Engine, identity: EngineIdentity
 ) -> None:
     if not identity.capabilities.logprobs:
@@ -144,12 +142,12 @@ async def test_an_options_mass_does_not_depend_on_what_else_is_on_offer(
             found.setdefault(option.label, []).append(mass)
     for masses in found.values():
         assert masses == pytest.approx([masses[0]] * len(masses), abs=0.03)
-        assert masses[0] < 0.97, "an option alone on the menu would have all the mass under a mask"
+        assert masses[0] < 0.97, "an option alone in its choice would have all the mass under a mask"
     assert len(found["yes"]) == len(found["no"]) == 3
 
 
 @pytest.mark.parametrize("steps", [("1", "2"), ("3", "10", "1", "100", "-1"), ("0",)], ids=str)
-async def test_the_choice_after_a_menu_is_always_on_offer(
+async def test_the_choice_after_a_token_choice_is_always_one_of_its_labels(
     engine: Engine, identity: EngineIdentity, steps: tuple[str, ...]
 ) -> None:
     token_choice = TokenChoice((YES, NO), LabelChoice(steps, ", step "))
@@ -183,7 +181,7 @@ async def test_a_choice_is_always_one_of_its_labels(
             assert reply.chosen in choice.labels or reply.text is not None
 
 
-async def test_what_is_written_satisfies_its_schema(engine: Engine, identity: EngineIdentity) -> None:
+async def test_json_output_satisfies_its_schema(engine: Engine, identity: EngineIdentity) -> None:
     for reply in await replies(engine, asked(QUESTIONS[0], HOSTILE, STRANGE, answer=WRITTEN, shared=SHARED)):
         assert reply.text is not None
         assert (reply.masses, reply.chosen) == (None, None)
@@ -193,7 +191,7 @@ async def test_what_is_written_satisfies_its_schema(engine: Engine, identity: En
             assert holds(VERDICTS, reply.text)
 
 
-async def test_what_is_written_ends_at_its_limit_and_says_so(engine: Engine) -> None:
+async def test_json_output_is_cut_at_its_limit_and_marked_as_cut(engine: Engine) -> None:
     (reply,) = await replies(engine, asked(QUESTIONS[0], answer=JsonOutput(WRITTEN.schema, 6), shared=SHARED))
     assert reply.cut
     assert reply.text is not None
@@ -201,7 +199,7 @@ async def test_what_is_written_ends_at_its_limit_and_says_so(engine: Engine) -> 
     assert not reply.text.rstrip().endswith("}")
 
 
-async def test_prose_is_what_the_model_says_and_its_tokens_are_counted(engine: Engine) -> None:
+async def test_text_output_is_stripped_and_its_tokens_are_counted(engine: Engine) -> None:
     for reply in await replies(engine, asked("Tell a story.", HOSTILE, STRANGE, answer=STORY, shared=SHARED)):
         assert reply.text
         assert reply.text == reply.text.strip()
@@ -210,7 +208,7 @@ async def test_prose_is_what_the_model_says_and_its_tokens_are_counted(engine: E
         assert reply.tokens_computed + reply.tokens_reused > 0
 
 
-async def test_prose_ends_at_its_limit_and_says_so(engine: Engine) -> None:
+async def test_text_output_is_cut_at_its_limit_and_marked_as_cut(engine: Engine) -> None:
     question = "Count from one to one hundred, in words."
     (reply,) = await replies(engine, asked(question, answer=TextOutput(3), shared=SHARED))
     assert reply.cut
@@ -222,7 +220,7 @@ async def test_prose_ends_at_its_limit_and_says_so(engine: Engine) -> None:
 # Reasons and thoughts
 
 
-async def test_reasons_come_back_bounded_and_before_the_answer(engine: Engine, identity: EngineIdentity) -> None:
+async def test_reasons_are_returned_and_bounded(engine: Engine, identity: EngineIdentity) -> None:
     question = "Explain at length whether 7 is prime."
     (plain,) = await replies(engine, asked(question, shared=SHARED))
     (reasoned,) = await replies(engine, asked(question, shared=SHARED, reasoning=REASONING))
@@ -237,7 +235,7 @@ async def test_reasons_come_back_bounded_and_before_the_answer(engine: Engine, i
     assert read >= plain.tokens_computed + plain.tokens_reused
 
 
-async def test_the_answer_is_given_in_the_light_of_the_reasons(engine: Engine, identity: EngineIdentity) -> None:
+async def test_the_answer_depends_on_the_reasons(engine: Engine, identity: EngineIdentity) -> None:
     if not identity.capabilities.logprobs:
         pytest.skip("this engine shows no probabilities")
     found: dict[str | None, tuple[float, ...] | None] = {}
@@ -280,7 +278,7 @@ async def test_thoughts_are_bounded_and_never_in_the_reply(
         assert holds(VERDICTS, reply.text)
 
 
-async def test_a_menu_is_answered_after_thoughts(engine: Engine) -> None:
+async def test_a_token_choice_is_answered_after_thoughts(engine: Engine) -> None:
     (reply,) = await replies(engine, asked("Think at length: is 7 prime?", shared=SHARED, think_tokens=10))
     assert reply.masses is not None or reply.text is not None
     assert reply.reasoning is None
@@ -290,10 +288,10 @@ async def test_a_menu_is_answered_after_thoughts(engine: Engine) -> None:
 # Sampling
 
 
-async def test_a_seed_repeats_its_sample_and_others_differ(engine: Engine, identity: EngineIdentity) -> None:
+async def test_a_seed_repeats_its_reasons_and_other_seeds_differ(engine: Engine, identity: EngineIdentity) -> None:
     reasons: dict[int, set[str]] = {}
     story = asked("Tell a story.", shared=SHARED, reasoning=REASONING)
-    await replies(engine, story)  # a prompt read anew rounds otherwise than one that is known, and a sample may turn
+    await replies(engine, story)  # a new prompt rounds differently from a cached one, which can change a sample
     for seed in (1, 2, 3, 1, 2**31 - 1, 1):
         batch = Batch(story.system, story.shared, (replace(story.calls[0], sample=SamplingOptions(1.0, seed)),))
         (reply,) = await replies(engine, batch)
@@ -304,7 +302,7 @@ async def test_a_seed_repeats_its_sample_and_others_differ(engine: Engine, ident
         assert all(len(texts) == 1 for texts in reasons.values())
 
 
-async def test_a_seed_repeats_the_prose_it_samples_and_others_differ(engine: Engine, identity: EngineIdentity) -> None:
+async def test_a_seed_repeats_its_text_output_and_other_seeds_differ(engine: Engine, identity: EngineIdentity) -> None:
     found: dict[int, set[str]] = {}
     await replies(engine, asked("Tell a story.", answer=STORY, shared=SHARED))
     for seed in (1, 2, 3, 1):
@@ -317,12 +315,12 @@ async def test_a_seed_repeats_the_prose_it_samples_and_others_differ(engine: Eng
         assert all(len(texts) == 1 for texts in found.values())
 
 
-async def test_without_a_sample_what_is_written_is_the_same_each_time(engine: Engine) -> None:
+async def test_without_sampling_the_reasons_are_the_same_each_time(engine: Engine) -> None:
     found = [await replies(engine, asked(QUESTIONS[0], shared=SHARED, reasoning=REASONING)) for _ in range(3)]
     assert len({reply.reasoning for (reply,) in found[1:]}) == 1
 
 
-async def test_a_menu_is_read_from_its_distribution_whatever_the_sample(
+async def test_a_token_choice_is_read_from_its_distribution_whatever_the_sampling(
     engine: Engine, identity: EngineIdentity
 ) -> None:
     if not identity.capabilities.logprobs:
@@ -342,7 +340,7 @@ async def test_the_same_batch_twice_gives_the_same_answers(engine: Engine) -> No
         assert one.masses == pytest.approx(other.masses, abs=0.05)
 
 
-# Room
+# Context length
 
 
 async def test_an_over_long_prompt_fails_as_truncated_input_and_the_next_one_works(
@@ -359,7 +357,7 @@ async def test_an_over_long_prompt_fails_as_truncated_input_and_the_next_one_wor
 
 
 @pytest.mark.parametrize("what", ["written", "prose", "reasons", "thoughts", "ask"])
-async def test_all_that_may_come_after_the_prompt_needs_room(
+async def test_everything_that_may_follow_the_prompt_counts_towards_the_context(
     engine: Engine, identity: EngineIdentity, what: str
 ) -> None:
     much = 2 * identity.context_tokens
@@ -376,9 +374,7 @@ async def test_all_that_may_come_after_the_prompt_needs_room(
     assert refused.kind == "truncated_input"
 
 
-async def test_what_is_counted_as_fitting_is_answered_and_what_is_not_is_refused(
-    engine: Engine, identity: EngineIdentity
-) -> None:
+async def test_token_counts_predict_whether_a_batch_fits_the_context(engine: Engine, identity: EngineIdentity) -> None:
     for words in (20, 5 * identity.context_tokens):
         batch = asked("Is it?", "Is it, do you think?", shared="word " * words)
         fits = await engine.count_tokens(batch) <= identity.context_tokens
@@ -404,11 +400,11 @@ async def test_text_of_any_kind_gets_replies(engine: Engine) -> None:
         await replies(engine, asked("Is it?", shared=shared, reasoning=Reasoning(4, STRANGE)))
 
 
-# Giving up, and before and after
+# Cancellation, start and close
 
 
 @pytest.mark.parametrize("form", [ENDLESS, YES_NO], ids=["written", "reasons"])
-async def test_a_call_that_is_given_up_midway_leaves_the_engine_free(
+async def test_a_call_that_is_cancelled_midway_leaves_the_engine_free(
     engine: Engine, form: JsonOutput | TokenChoice
 ) -> None:
     reasoning = Reasoning(400, "So?") if form is YES_NO else None
@@ -420,7 +416,7 @@ async def test_a_call_that_is_given_up_midway_leaves_the_engine_free(
     await replies(engine, asked("Is it?"))
 
 
-async def test_an_answer_that_is_not_read_to_its_end_leaves_the_engine_free(engine: Engine) -> None:
+async def test_an_answer_that_is_abandoned_midway_leaves_the_engine_free(engine: Engine) -> None:
     async with aclosing(engine.answer(asked(*QUESTIONS, shared=SHARED))) as outcomes:  # type: ignore[type-var]
         await anext(outcomes)
     await replies(engine, asked("Is it?"))
@@ -438,7 +434,7 @@ async def test_after_close_every_call_fails_as_engine_and_it_is_not_ready(spare:
     await spare.close()
 
 
-async def test_calls_in_flight_when_it_closes_fail_as_engine_or_are_answered(spare: Engine) -> None:
+async def test_calls_in_flight_at_close_fail_as_engine_or_are_answered(spare: Engine) -> None:
     task = asyncio.create_task(answers(spare, asked("Count for ever.", *QUESTIONS, answer=ENDLESS, shared=SHARED)))
     await asyncio.sleep(0.5)
     await spare.close()

@@ -1,4 +1,4 @@
-"""Whose turn it is, in virtual time: shares, classes, order within a run, and what is taken out."""
+"""The order of a fair queue, in virtual time: shares, classes, order within a run, and removal."""
 
 from collections import Counter, defaultdict
 from collections.abc import Container
@@ -19,7 +19,7 @@ TOLERANCE = 1e-6
 def queue_of(
     runs: dict[str, list[int]], priority: Priority = "online", resumed: Container[int] = (), **options: object
 ) -> FairQueue[int]:
-    """A queue with these runs' pieces, each numbered in its run; those of the numbers `begun` are the rest of work."""
+    """A queue of these runs' pieces, numbered per run; the pieces in `resumed` continue work already begun."""
     queue: FairQueue[int] = FairQueue(**options)  # type: ignore[arg-type]
     for run, costs in runs.items():
         for number, cost in enumerate(costs):
@@ -28,7 +28,7 @@ def queue_of(
 
 
 def drain(queue: FairQueue[int]) -> list[FairQueueItem[int]]:
-    """All pieces in the order of their turns."""
+    """All pieces in the order in which they are served."""
     served = []
     while (entry := queue.pop()) is not None:
         served.append(entry)
@@ -40,7 +40,7 @@ BEGUN = st.frozensets(st.integers(0, 29))
 
 @given(RUNS, st.dictionaries(st.sampled_from("abcde"), st.sampled_from([0.5, 1.0, 3.0])), BEGUN)
 @settings(max_examples=examples(60))
-def test_over_any_interval_in_which_two_runs_wait_their_shares_differ_by_one_piece_of_each_at_most(
+def test_the_shares_of_two_waiting_runs_differ_by_at_most_one_piece_of_each(
     runs: dict[str, list[int]], weights: dict[str, float], resumed: frozenset[int]
 ) -> None:
     served = drain(queue_of(runs, resumed=resumed, weights=weights))
@@ -60,13 +60,13 @@ def test_over_any_interval_in_which_two_runs_wait_their_shares_differ_by_one_pie
             end = min(both_wait_until[a], both_wait_until[b])
             ahead = [given_to[a][place] - given_to[b][place] for place in range(end + 1)]
             assert max(ahead) - min(ahead) <= largest[a] + largest[b] + TOLERANCE
-            # since both came to wait at the same time, neither is more than one piece ahead
+            # both began to wait at the same time, so neither is more than one piece ahead
             assert max(map(abs, ahead)) <= max(largest[a], largest[b]) + TOLERANCE
 
 
 @given(RUNS, BEGUN)
 @settings(max_examples=examples(40))
-def test_everything_is_served_once_and_each_run_in_its_own_order_what_is_begun_first(
+def test_every_piece_is_served_once_in_the_order_of_its_run_with_resumed_work_first(
     runs: dict[str, list[int]], resumed: frozenset[int]
 ) -> None:
     queue = queue_of(runs, resumed=resumed)
@@ -83,7 +83,9 @@ def test_everything_is_served_once_and_each_run_in_its_own_order_what_is_begun_f
 
 @given(st.integers(1, 50), st.integers(1, 2000), st.integers(1, 50))
 @settings(max_examples=examples(40))
-def test_a_light_run_waits_for_one_piece_however_much_another_has_queued(cost: int, flood: int, light: int) -> None:
+def test_a_light_run_waits_for_at_most_one_piece_however_much_another_run_has_queued(
+    cost: int, flood: int, light: int
+) -> None:
     queue = queue_of({"flood": [cost] * flood})
     queue.pop()
     queue.push(FairQueueItem("light", "online", light, 0))
@@ -91,7 +93,7 @@ def test_a_light_run_waits_for_one_piece_however_much_another_has_queued(cost: i
     assert "light" in [entry.run for entry in turns if entry is not None]
 
 
-def test_the_rest_of_what_a_run_has_begun_costs_another_run_no_turn() -> None:
+def test_resumed_work_of_a_run_costs_other_runs_no_turn() -> None:
     queue = queue_of({"a": [10] * 4, "b": [10] * 4})
     queue.pop()
     queue.push(FairQueueItem("a", "online", 10, 9, resumed=True))
@@ -100,7 +102,9 @@ def test_the_rest_of_what_a_run_has_begun_costs_another_run_no_turn() -> None:
 
 @given(COSTS, COSTS, st.sampled_from([0.05, 0.1, 0.3]))
 @settings(max_examples=examples(40))
-def test_bulk_gets_its_share_while_online_waits_and_no_more(online: list[int], bulk: list[int], share: float) -> None:
+def test_bulk_work_gets_its_share_and_no_more_while_online_work_waits(
+    online: list[int], bulk: list[int], share: float
+) -> None:
     queue = queue_of({"a": online * 5}, bulk_share=share)
     for number, cost in enumerate(bulk * 5):
         queue.push(FairQueueItem("b", "bulk", cost, number))
@@ -115,21 +119,21 @@ def test_bulk_gets_its_share_while_online_waits_and_no_more(online: list[int], b
         assert abs(ahead) <= max(online) / (1 - share) + max(bulk) / share + TOLERANCE
 
 
-def test_bulk_work_alone_has_the_engine_to_itself_and_online_work_comes_before_it() -> None:
+def test_bulk_work_alone_is_served_at_once_and_online_work_goes_before_it() -> None:
     queue = queue_of({"b": [10] * 4}, "bulk")
     assert [entry.run for entry in (queue.pop(), queue.pop()) if entry] == ["b", "b"]
     queue.push(FairQueueItem("a", "online", 10, 0))
     assert [entry.run for entry in drain(queue)] == ["a", "b", "b"]
 
 
-def test_bulk_work_that_comes_while_online_work_waits_stands_behind_it() -> None:
+def test_bulk_work_that_arrives_while_online_work_waits_is_served_after_some_of_it() -> None:
     queue = queue_of({"a": [10] * 30})
     queue.pop()
     queue.push(FairQueueItem("b", "bulk", 10, 0))
     assert 5 <= [entry.run for entry in drain(queue)].index("b") <= 10
 
 
-def test_a_run_that_did_not_wait_is_owed_nothing() -> None:
+def test_a_run_gains_no_credit_while_it_does_not_wait() -> None:
     queue = queue_of({"a": [10] * 20})
     for _ in range(10):
         queue.pop()
@@ -140,7 +144,7 @@ def test_a_run_that_did_not_wait_is_owed_nothing() -> None:
 
 @given(RUNS, st.data())
 @settings(max_examples=examples(40))
-def test_what_is_taken_out_costs_its_run_nothing(runs: dict[str, list[int]], data: st.DataObject) -> None:
+def test_a_removed_piece_costs_its_run_nothing(runs: dict[str, list[int]], data: st.DataObject) -> None:
     kept = {
         run: data.draw(st.lists(st.booleans(), min_size=len(costs), max_size=len(costs))) for run, costs in runs.items()
     }
@@ -160,7 +164,7 @@ def test_what_is_taken_out_costs_its_run_nothing(runs: dict[str, list[int]], dat
     assert [(e.run, e.cost) for e in drain(queue)] == [(e.run, e.cost) for e in drain(plain)]
 
 
-def test_a_run_that_is_passed_over_makes_up_for_nothing() -> None:
+def test_a_run_that_was_passed_over_does_not_catch_up() -> None:
     queue = queue_of({"a": [10] * 20, "b": [10] * 20})
     for _ in range(10):
         entry = queue.pop(["b"])
@@ -170,7 +174,7 @@ def test_a_run_that_is_passed_over_makes_up_for_nothing() -> None:
     assert queue_of({"b": [1]}).pop(["b"]) is None
 
 
-def test_names_that_come_once_and_never_again_leave_nothing_behind() -> None:
+def test_runs_that_come_only_once_leave_little_state_behind() -> None:
     queue: FairQueue[int] = FairQueue()
     for number in range(2_000):
         queue.push(FairQueueItem(f"run {number}", "online", 1.0, number))
@@ -185,12 +189,12 @@ def test_a_share_that_would_starve_a_class_is_refused(share: float) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan")])
-def test_a_weight_that_is_none_is_refused_with_its_run(weight: float) -> None:
+def test_an_invalid_weight_is_refused_with_the_name_of_its_run(weight: float) -> None:
     with pytest.raises(ValueError, match="run 'a'"):
         FairQueue({"a": weight})
 
 
-def test_a_light_run_that_was_idle_goes_first_within_its_credit_and_gets_no_more_than_that() -> None:
+def test_a_light_run_that_was_idle_goes_first_only_within_its_credit() -> None:
     now = [0.0]
     queue: FairQueue[int] = FairQueue(idle_credit_s=1.0, clock=lambda: now[0])
     queue.push(FairQueueItem("light", "online", 1.0, 0))
@@ -204,11 +208,11 @@ def test_a_light_run_that_was_idle_goes_first_within_its_credit_and_gets_no_more
     served = [queue.pop() for _ in range(40)]
     lights = [entry is not None and entry.run == "light" for entry in served]
     first = lights.index(False)
-    assert 9 <= first <= 11  # a second of what the flood got
+    assert 9 <= first <= 11  # one second of the flood's rate
     assert sum(lights[first:]) == pytest.approx((40 - first) / 2, abs=1)
 
 
-def test_a_new_run_has_no_credit_and_without_a_credit_no_run_has_one() -> None:
+def test_idle_credit_is_not_given_to_new_runs_or_when_it_is_off() -> None:
     for credit, run in ((1.0, "new"), (0.0, "light")):
         now = [0.0]
         queue: FairQueue[int] = FairQueue(idle_credit_s=credit, clock=lambda now=now: now[0])  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Faults in the middle of judging: what was finished is kept, what failed is no reward, and little is asked again."""
+"""Faults during judging: finished verdicts are kept, failures give no reward, and few calls are repeated."""
 
 import asyncio
 from collections import Counter
@@ -21,7 +21,7 @@ TWELVE = criteria(*[f"Part {n} holds." for n in range(12)])
 
 
 class EngineDyingMidBatch(ScriptedEngine):
-    """Answers each batch up to its half, then keeps it in flight until it dies; from then on every call fails."""
+    """Answers half of each batch and keeps the rest in flight until it dies; afterwards every call fails."""
 
     def __init__(self) -> None:
         super().__init__(concurrent_batches=100)
@@ -51,11 +51,11 @@ class EngineDyingMidBatch(ScriptedEngine):
 
 
 def failures(outcomes: JudgementResults) -> Counter[str]:
-    """Failures by kind."""
+    """Count failures by kind."""
     return Counter(o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure))
 
 
-async def test_an_engine_that_dies_with_500_calls_in_flight_costs_those_and_no_others(
+async def test_an_engine_that_dies_with_500_calls_in_flight_fails_only_those_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
@@ -70,7 +70,7 @@ async def test_an_engine_that_dies_with_500_calls_in_flight_costs_those_and_no_o
     assert sum(isinstance(o, JudgeResult) for o in outcomes.by_digest.values()) == 504
     finished = [key for key in engine.asked if engine.answered[key]]
     assert {engine.asked[key] for key in finished} == {1}
-    assert max(engine.asked.values()) == 2  # in flight at the fault, and once more
+    assert max(engine.asked.values()) == 2  # in flight at the fault, and one retry
     engine.alive_again = True
     again = await made.outcomes(asked, await deadline_after())
     assert (len(again.cached), again.calls, failures(again)) == (504, 504, {})
@@ -79,7 +79,7 @@ async def test_an_engine_that_dies_with_500_calls_in_flight_costs_those_and_no_o
     }
 
 
-async def test_no_reward_is_made_of_what_an_engine_failed_when_it_died(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failures_of_a_dead_engine_give_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
     engine = EngineDyingMidBatch()
     engine.dead.set()
@@ -91,7 +91,7 @@ async def test_no_reward_is_made_of_what_an_engine_failed_when_it_died(monkeypat
 
 
 class Redis:
-    """A Redis on a port of its own, that can be killed and started again with what it had forgotten."""
+    """A Redis on a separate port that can be stopped and started again."""
 
     def __init__(self, folder: Path) -> None:
         self.port = unused_port()
@@ -100,23 +100,23 @@ class Redis:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The server's URL."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     async def start(self) -> None:
-        """Start it."""
+        """Start the server."""
         self._server = ValkeyServer(port=self.port, data_dir=self._folder)
         await asyncio.to_thread(self._server.start)
 
     async def stop(self) -> None:
-        """Stop it, if it runs."""
+        """Stop the server if it is running."""
         server, self._server = self._server, None
         if server is not None:
             await asyncio.to_thread(server.stop)
 
 
 @pytest.mark.redis
-async def test_a_redis_that_dies_and_comes_back_makes_judging_slower_and_never_wrong(tmp_path: Path) -> None:
+async def test_a_redis_restart_makes_judging_slower_and_never_wrong(tmp_path: Path) -> None:
     redis = Redis(tmp_path)
     await redis.start()
     now = 0.0
@@ -139,7 +139,7 @@ async def test_a_redis_that_dies_and_comes_back_makes_judging_slower_and_never_w
         assert (await score("a")).calls == 12
         assert (await score("b")).calls == 12
         await redis.start()
-        assert (await score("b")).calls == 12  # left alone for a second
+        assert (await score("b")).calls == 12  # the cache tries Redis again only after a second
         now += 2.0
         assert (await score("b")).calls == 12
         assert len((await score("b")).cached) == 12
@@ -149,17 +149,17 @@ async def test_a_redis_that_dies_and_comes_back_makes_judging_slower_and_never_w
 
 
 class HangingCache(MemoryCache):
-    """A cache that answers nothing, ever."""
+    """A cache that never answers."""
 
     async def get_many(self, digests: object) -> dict[bytes, JudgeResult]:  # type: ignore[override]
-        """Never."""
+        """Never return."""
         await asyncio.Event().wait()
         return {}
 
     put_many = get_many  # type: ignore[assignment]
 
 
-async def test_a_cache_that_hangs_does_not_hold_up_the_answer_at_the_deadline() -> None:
+async def test_a_hanging_cache_does_not_delay_the_answer_at_the_deadline() -> None:
     made = await judge(cache=HangingCache())
     outcomes = await asyncio.wait_for(made.outcomes(plans(made, "Yes.", of=TWELVE), await deadline_after(0.05)), 10)
     assert failures(outcomes) == {"timeout": 12}

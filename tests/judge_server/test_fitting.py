@@ -1,4 +1,4 @@
-"""A response that is too long for the judge is shown without its middle, or not at all: never past the context."""
+"""A response that is too long for the judge's context is shown without its middle, or refused."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ SETUP = prepared()
 
 
 def fit(text: str, context: int, prompt: str = "Is 7 prime?", engine: ScriptedEngine = ENGINE) -> ResponsePlan:
-    """Fit one response, and say how long its prompt came out."""
+    """Fit one response into the context, and return its plan."""
     of = criteria("Is right.", "Is a longer question than the other one is.")
 
     async def with_kept(keep: int | None) -> ResponsePlan:
@@ -28,7 +28,7 @@ def fit(text: str, context: int, prompt: str = "Is 7 prime?", engine: ScriptedEn
 
 
 def tokens(fitted: ResponsePlan) -> int:
-    """What the scripted engine counts."""
+    """The scripted engine's token count."""
     return asyncio.run(ENGINE.count_tokens(fitted.batch))
 
 
@@ -40,7 +40,7 @@ BARE = tokens(fit("", 10**6))
     st.sampled_from(["x", "long words ", "数学", "### Step 1: a\n", "<|im_start|>", "\x00"]),
     st.integers(BARE + BARE // 4, 5_000),
 )
-def test_with_room_for_some_of_it_every_response_fits_the_context(length: int, unit: str, context: int) -> None:
+def test_a_response_fits_the_context_if_there_is_room_for_part_of_it(length: int, unit: str, context: int) -> None:
     text = (unit * length)[:length]
     fitted = fit(text, context)
     assert tokens(fitted) <= context
@@ -50,15 +50,13 @@ def test_with_room_for_some_of_it_every_response_fits_the_context(length: int, u
 
 
 @given(st.integers(1, 5_000), st.integers(1, BARE - 1))
-def test_where_the_prompt_alone_is_too_long_nothing_is_left_out_and_the_engine_refuses(
-    length: int, context: int
-) -> None:
+def test_nothing_is_omitted_if_the_prompt_alone_is_too_long(length: int, context: int) -> None:
     fitted = fit("x" * length, context)
     assert fitted.characters_omitted == 0
     assert fitted.digests == fit("x" * length, 10**6).digests
 
 
-def test_the_longest_question_decides_whether_it_fits() -> None:
+def test_the_longest_question_decides_whether_a_response_fits() -> None:
     fitted = fit("x" * 8000, 500)
     batch = fitted.batch
     lengths = [asyncio.run(ENGINE.count_tokens(Batch(batch.system, batch.shared, (c,)))) for c in batch.calls]
@@ -66,14 +64,14 @@ def test_the_longest_question_decides_whether_it_fits() -> None:
     assert max(lengths) > min(lengths)
 
 
-def test_a_short_response_is_not_even_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tokens_of_a_short_response_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ScriptedEngine()
     monkeypatch.setattr(engine, "count_tokens", None)
     assert fit("short", 10_000, engine=engine).characters_omitted == 0
 
 
 @pytest.mark.parametrize("way", [{"per_call": "all"}, {"rationale": True}, {"think_tokens": 400}], ids=str)
-def test_room_is_left_for_what_the_judge_writes(way: dict[str, Any]) -> None:
+def test_room_is_left_for_the_output_of_the_judge(way: dict[str, Any]) -> None:
     text = "word " * 300
     of = criteria(*(f"Is {n}." for n in range(12)))
 

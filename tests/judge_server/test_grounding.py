@@ -1,4 +1,4 @@
-"""A grounding is cut to its budget where a sentence ends, or as near to that as its text allows."""
+"""A grounding is cut to its budget at the end of a sentence, or as close to it as the text allows."""
 
 import pytest
 from hypothesis import given
@@ -53,7 +53,9 @@ def fit(text: str, budget: int | None) -> str:
         ("क्या हाल है। सब ठीक है।", 16, "क्या हाल है।"),
     ],
 )
-def test_it_ends_with_the_last_sentence_or_paragraph_within_the_budget(text: str, budget: int, shown: str) -> None:
+def test_a_grounding_ends_with_the_last_sentence_or_paragraph_within_the_budget(
+    text: str, budget: int, shown: str
+) -> None:
     assert fit_grounding(text, budget) == (shown, len(text) - len(shown))
 
 
@@ -68,11 +70,11 @@ def test_it_ends_with_the_last_sentence_or_paragraph_within_the_budget(text: str
         ("It ends here.” And goes on.", 13, "It ends"),
     ],
 )
-def test_what_only_resembles_the_end_of_a_sentence_is_none(text: str, budget: int, shown: str) -> None:
+def test_text_that_only_resembles_the_end_of_a_sentence_is_ignored(text: str, budget: int, shown: str) -> None:
     assert fit(text, budget) == shown
 
 
-def test_where_the_last_sentence_would_leave_out_more_than_half_it_ends_with_a_word() -> None:
+def test_a_grounding_ends_with_a_word_if_the_last_sentence_end_would_omit_more_than_half() -> None:
     text = "Short. Then a line that goes on and on without any end at all"
     assert fit(text, 12) == "Short."
     assert fit(text, 13) == "Short. Then a"
@@ -90,7 +92,7 @@ def test_where_the_last_sentence_would_leave_out_more_than_half_it_ends_with_a_w
         ("e" + "\u0301" * 9, 4, "e" + "\u0301" * 3),
     ],
 )
-def test_a_text_without_words_ends_before_a_character_that_would_be_torn(text: str, budget: int, shown: str) -> None:
+def test_a_text_without_words_ends_before_a_character_that_would_be_split(text: str, budget: int, shown: str) -> None:
     assert fit(text, budget) == shown
 
 
@@ -100,7 +102,7 @@ def test_a_text_within_its_budget_is_shown_whole(text: str) -> None:
 
 
 @given(texts, budgets)
-def test_what_is_shown_is_the_beginning_within_the_budget_and_the_rest_is_counted(text: str, budget: int) -> None:
+def test_the_beginning_within_the_budget_is_shown_and_the_rest_is_counted(text: str, budget: int) -> None:
     shown, omitted = fit_grounding(text, budget)
     assert text.startswith(shown)
     assert len(shown) <= budget
@@ -108,7 +110,7 @@ def test_what_is_shown_is_the_beginning_within_the_budget_and_the_rest_is_counte
 
 
 @given(texts, budgets)
-def test_what_was_cut_is_not_cut_again(text: str, budget: int) -> None:
+def test_a_cut_grounding_is_not_cut_again(text: str, budget: int) -> None:
     shown = fit(text, budget)
     assert fit_grounding(shown, budget) == (shown, 0)
 
@@ -119,5 +121,5 @@ def test_a_larger_budget_never_shows_less(text: str, one: int, other: int) -> No
 
 
 @given(texts, st.integers(1, 120))
-def test_something_is_shown_of_whatever_there_is(text: str, budget: int) -> None:
+def test_a_positive_budget_always_shows_some_text(text: str, budget: int) -> None:
     assert fit(text, budget) or not text

@@ -1,4 +1,4 @@
-"""What a criterion tells the judge beside its description: where it is shown, and that it changes nothing elsewhere."""
+"""The guidance fields of a criterion: where the judge sees them, and that they change nothing elsewhere."""
 
 import pytest
 from hypothesis import given, settings
@@ -36,11 +36,11 @@ def asked(protocol: JudgingProtocol, *criteria: Criterion, per_call: int | str =
     return plan(way, group("Yes."), "Yes.", list(criteria)).batch.calls[0].question
 
 
-def test_a_graded_question_shows_all_of_it_after_the_description() -> None:
+def test_a_graded_question_shows_all_guidance_after_the_description() -> None:
     assert f"Statement: Says why.\n{LINES}How far is the statement true" in asked("graded", GUIDED)
 
 
-def test_a_checklist_shows_it_under_the_criterion_it_belongs_to() -> None:
+def test_a_checklist_shows_guidance_under_its_own_criterion() -> None:
     other = PLAIN.model_copy(update={"id": "b", "description": "Is short."})
     indented = "".join(f"   {line}\n" for line in LINES.splitlines())
     for protocol, points in (("checklist", "(at most 1 point)"), ("graded", "(grade 0 to 4)")):
@@ -50,9 +50,7 @@ def test_a_checklist_shows_it_under_the_criterion_it_belongs_to() -> None:
 
 @pytest.mark.parametrize("protocol", ["binary", "stepwise"])
 @pytest.mark.parametrize("per_call", [1, "all"])
-def test_a_verdict_of_yes_or_no_is_asked_without_the_guide_to_scores(
-    protocol: JudgingProtocol, per_call: int | str
-) -> None:
+def test_a_yes_or_no_question_omits_the_scoring_guide(protocol: JudgingProtocol, per_call: int | str) -> None:
     text = asked(protocol, GUIDED, PLAIN.model_copy(update={"id": "b"}), per_call=per_call)
     assert "Required elements: a cause; an effect\n" in text
     assert "Scoring guide" not in text
@@ -60,7 +58,7 @@ def test_a_verdict_of_yes_or_no_is_asked_without_the_guide_to_scores(
 
 @pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded", "checklist"])
 @pytest.mark.parametrize("field", GUIDANCE_FIELDS)
-def test_what_is_not_set_leaves_no_trace(protocol: JudgingProtocol, field: str) -> None:
+def test_an_unset_guidance_field_leaves_no_trace(protocol: JudgingProtocol, field: str) -> None:
     shown = asked(protocol, GUIDED.model_copy(update={field: getattr(PLAIN, field)}))
     hidden = field == "scoring_guide" and protocol in ("binary", "stepwise")
     assert (shown == asked(protocol, GUIDED)) == hidden
@@ -68,26 +66,26 @@ def test_what_is_not_set_leaves_no_trace(protocol: JudgingProtocol, field: str) 
     assert "None" not in shown
 
 
-def test_no_control_token_of_a_chat_template_comes_through() -> None:
+def test_guidance_shows_no_control_token_of_a_chat_template() -> None:
     tricky = PLAIN.model_copy(update={"scoring_guide": "<|im_end|>", "required_elements": ("<|im_start|>",)})
     assert "<|" not in asked("graded", tricky)
 
 
-def test_templates_of_ones_own_may_show_it() -> None:
+def test_custom_templates_may_show_guidance() -> None:
     text = "{{ criterion.description }}{% if criterion.name %} ({{ criterion.name }}){% endif %}"
     check_template("question.j2", text, where="x")
 
 
 @settings(max_examples=examples(30))
 @given(st.sampled_from(GUIDANCE_FIELDS), st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20))
-def test_a_digest_holds_it_where_it_is_set_and_only_there(field: str, text: str) -> None:
+def test_a_digest_changes_with_guidance_only_if_it_is_set(field: str, text: str) -> None:
     value = (text,) if isinstance(getattr(PLAIN, field), tuple) else text
     guided = Criterion.model_validate({**PLAIN.model_dump(), field: value})
     assert content_digest([guided]) != content_digest([PLAIN])
     assert content_digest([guided.model_copy(update={field: getattr(PLAIN, field)})]) == content_digest([PLAIN])
 
 
-def test_digests_from_before_there_was_any_of_it_hold() -> None:
+def test_digests_from_before_guidance_existed_stay_valid() -> None:
     assert content_digest([PLAIN]) == "sha256:2eece02d418e4f75ffe09fc22a09c81495c08454bf6bc17e981a4e25200c8cb3"
 
 
@@ -103,6 +101,6 @@ def test_digests_from_before_there_was_any_of_it_hold() -> None:
         ("verification_method", ""),
     ],
 )
-def test_it_is_bounded(field: str, value: object) -> None:
+def test_guidance_fields_are_bounded(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         Criterion.model_validate({"id": "a", "description": "x", field: value})

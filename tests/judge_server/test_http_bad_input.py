@@ -12,14 +12,14 @@ from tests.judge_server.test_http_rewards import rewards
 
 
 async def refused(http: httpx2.AsyncClient, content: str | bytes, status: int = 422) -> dict[str, Any]:
-    """The problem that a body gets, every one of them complete."""
+    """Send a body that must be refused, and return its problem."""
     answer = await http.post("/v1/rewards", content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == status, answer.text
     return checked_problem(answer)
 
 
 def checked_problem(answer: httpx2.Response) -> dict[str, Any]:
-    """A problem document as it should be."""
+    """Check that an answer is a complete problem document."""
     assert answer.headers["Content-Type"] == "application/problem+json"
     problem: dict[str, Any] = answer.json()
     assert problem["status"] == answer.status_code
@@ -31,7 +31,7 @@ def checked_problem(answer: httpx2.Response) -> dict[str, Any]:
 
 
 def fields(problem: dict[str, Any]) -> dict[str, str]:
-    """What is wrong with which field."""
+    """The error message of each field."""
     return {error["field"]: error["message"] for error in problem["errors"]}
 
 
@@ -126,7 +126,7 @@ async def test_a_bad_request_is_refused_by_the_field_that_is_wrong(
 
 
 @pytest.mark.parametrize("weight", ["NaN", "Infinity", "-Infinity", "1e999"])
-async def test_a_weight_that_is_no_finite_number_is_refused(http: httpx2.AsyncClient, weight: str) -> None:
+async def test_a_weight_that_is_not_finite_is_refused(http: httpx2.AsyncClient, weight: str) -> None:
     body = json.dumps(rubric({"id": "a", "weight": "W"})).replace('"W"', weight)
     assert "finite" in fields(await refused(http, body))["rubric.criteria.0.weight"]
 
@@ -139,7 +139,7 @@ async def test_a_weight_that_is_no_finite_number_is_refused(http: httpx2.AsyncCl
         ("stepwise", [1], "kind 'answer'"),
     ],
 )
-async def test_a_rubric_that_cannot_feed_the_mode_is_refused_before_judging(
+async def test_a_rubric_that_is_unsuitable_for_the_mode_is_refused_before_judging(
     http: httpx2.AsyncClient, mode: str, weights: list[float], says: str
 ) -> None:
     body = rubric(*({"id": f"c{i}", "weight": w} for i, w in enumerate(weights))) | {"reward": {"mode": mode}}
@@ -150,7 +150,7 @@ async def test_a_rubric_that_cannot_feed_the_mode_is_refused_before_judging(
     assert says in fields(await refused(http, json.dumps(own)))["groups.0.rubric"]
 
 
-async def test_an_unknown_rubric_or_version_is_answered_with_the_closest(http: httpx2.AsyncClient) -> None:
+async def test_an_unknown_rubric_or_version_is_refused_with_the_closest_match(http: httpx2.AsyncClient) -> None:
     await http.post("/v1/rubrics/math/quadratics/versions", json={"criteria": CRITERIA})
     for asked, closest in (("math/quadratic", "math/quadratics"), ("math/quadratics@7", "math/quadratics@1")):
         problem = await refused(http, json.dumps(request(rubric=asked)), 404)
@@ -162,9 +162,7 @@ async def test_an_unknown_rubric_or_version_is_answered_with_the_closest(http: h
 
 
 @pytest.mark.parametrize("body", ["", "{", '{"groups": [}', "\x00", b"\xff\xfe{}", '{"run": "\\u12"}', "[" * 100_000])
-async def test_a_body_that_is_no_json_is_refused_and_said_to_be_none(
-    http: httpx2.AsyncClient, body: str | bytes
-) -> None:
+async def test_a_body_that_is_not_json_is_refused_without_a_field(http: httpx2.AsyncClient, body: str | bytes) -> None:
     problem = await refused(http, body)
     assert problem["type"] == "urn:adjudge:invalid-request"
     assert all(not error["field"] for error in problem["errors"])
@@ -187,14 +185,14 @@ async def test_a_body_that_is_no_json_is_refused_and_said_to_be_none(
     ids=["empty", "blank", "1 MB", "steps", "boxes", "control", "fence", "chat", "order", "template"],
 )
 @pytest.mark.parametrize("mode", ["weighted_mean", "stepwise"])
-async def test_whatever_a_response_holds_it_gets_verdicts(http: httpx2.AsyncClient, text: str, mode: str) -> None:
+async def test_a_response_with_any_content_gets_verdicts(http: httpx2.AsyncClient, text: str, mode: str) -> None:
     answer = await rewards(http, request(text, reward={"mode": mode}))
     response = answer.groups[0].responses[0]
     assert response.status == "scored"
     assert [verdict.status for verdict in response.verdicts] == ["ok"] * len(CRITERIA)
 
 
-async def test_hostile_text_anywhere_else_in_a_group_is_only_text_too(http: httpx2.AsyncClient) -> None:
+async def test_hostile_text_in_other_fields_of_a_group_is_treated_as_text(http: httpx2.AsyncClient) -> None:
     hostile = "\x00\ud800<|im_start|>[INST]</bbbbbbbbbbbb>"
     told = dict.fromkeys(("grounding", "reference_answer", "ground_truth"), hostile)
     for prompt in (hostile, [{"role": "user", "content": hostile}]):
@@ -202,7 +200,7 @@ async def test_hostile_text_anywhere_else_in_a_group_is_only_text_too(http: http
         assert (await rewards(http, request(groups=[group]))).groups[0].responses[0].status == "scored"
 
 
-async def test_a_body_above_the_limit_is_refused_with_and_without_its_length_announced(serve: Serve) -> None:
+async def test_a_body_above_the_limit_is_refused_with_and_without_a_content_length(serve: Serve) -> None:
     http = await serve(max_body_bytes=2000)
     body = json.dumps(request("x" * 2000)).encode()
 
@@ -245,7 +243,7 @@ async def test_the_coefficient_of_a_penalty_may_be_close_to_0(http: httpx2.Async
     ],
     ids=["coefficient", "target", "sum of weights", "next to nothing"],
 )
-async def test_numbers_at_the_edge_make_a_finite_reward_or_are_refused(http: httpx2.AsyncClient, body: Any) -> None:
+async def test_extreme_numbers_give_a_finite_reward_or_are_refused(http: httpx2.AsyncClient, body: Any) -> None:
     answer = await http.post("/v1/rewards", json=body)
     if answer.status_code != 200:
         assert answer.status_code == 422, answer.text
@@ -274,6 +272,6 @@ async def test_a_nul_in_a_path_or_query_is_refused(http: httpx2.AsyncClient, pat
     assert "NUL" in checked_problem(answer)["detail"]
 
 
-async def test_a_number_of_too_many_digits_is_refused(http: httpx2.AsyncClient) -> None:
+async def test_a_number_with_too_many_digits_is_refused(http: httpx2.AsyncClient) -> None:
     body = json.dumps(request(groups=a_group(tokens=7))).replace('"tokens": 7', '"tokens": 1' + "0" * 10_000)
     await refused(http, body)

@@ -1,4 +1,4 @@
-"""`/v1/compat/openrlhf` and `/v1/compat/slime`, by what OpenRLHF 0.11.0 and slime 0.3.1 send, recorded from their code.
+"""`/v1/compat/openrlhf` and `/v1/compat/slime` with the requests of OpenRLHF 0.11.0 and slime 0.3.1, from their code.
 
 OpenRLHF: `SingleTurnAgentExecutor._fetch_rewards_via_http` in `openrlhf/utils/agent.py`. slime: `remote_rm` in
 `slime/rollout/rm_hub/__init__.py`. `tests/services/test_compat.py` sends the same over a socket to a real service.
@@ -35,7 +35,7 @@ SLIME = "/v1/compat/slime"
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retry comes at once."""
+    """Retry without a pause."""
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
     monkeypatch.setattr("judge_server.api.compat.scoring.FIRST_RETRY_AFTER_S", 0.001)
 
@@ -65,7 +65,7 @@ async def published(http: httpx2.AsyncClient) -> None:
     assert answer.status_code == 201, answer.text
 
 
-async def test_openrlhf_gets_a_list_of_rewards_of_the_text_behind_the_prompt(http: httpx2.AsyncClient) -> None:
+async def test_openrlhf_gets_a_list_of_rewards_for_the_text_after_the_prompt(http: httpx2.AsyncClient) -> None:
     for response, reward in (("7", 1.0), ("It is 7.", 0.25), ("yes", 0.75)):
         answer = await to_openrlhf(http, response)
         assert answer.json() == {"rewards": [reward], "scores": [reward], "extra_logs": {"rubric": [reward]}}
@@ -109,7 +109,7 @@ async def test_a_query_that_does_not_begin_with_its_prompt_is_refused(http: http
     assert "2, 1 and 1" in checked_problem(uneven)["detail"]
 
 
-async def test_a_mistake_in_the_setup_is_refused_with_its_place(http: httpx2.AsyncClient) -> None:
+async def test_a_mistake_in_the_setup_is_refused_with_its_field(http: httpx2.AsyncClient) -> None:
     for query, place in (
         ("?rubrik=a@1", "rubrik"),
         ("?on_failure=null", "on_failure"),
@@ -142,7 +142,7 @@ async def test_a_failure_is_an_error_unless_the_url_names_a_policy(serve: Serve,
             assert reward == {"zero": 0.0, "skip": 1.0}[policy]
 
 
-async def test_a_passing_failure_is_tried_again_here_until_there_is_a_reward(serve: Serve) -> None:
+async def test_a_transient_failure_is_retried_until_there_is_a_reward(serve: Serve) -> None:
     failures = 7
 
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
@@ -156,7 +156,7 @@ async def test_a_passing_failure_is_tried_again_here_until_there_is_a_reward(ser
     assert failures < 0
 
 
-async def test_a_failure_that_stays_is_an_error_at_the_deadline(serve: Serve) -> None:
+async def test_a_persistent_failure_is_an_error_at_the_deadline(serve: Serve) -> None:
     http = await serve(failing("Is kind"))
     started = await to_slime(http, "7", label={"rubric": JUDGED}, query="?deadline_s=0.2")
     assert "failed (" in problem_with(502, started)["detail"]
@@ -171,7 +171,7 @@ async def test_a_judge_that_is_loading_is_an_error_at_the_deadline(serve: Serve)
 
 
 @given(st.text(max_size=40).filter(lambda text: text and not text.lstrip().startswith("{")))
-def test_any_other_text_is_the_ground_truth(text: str) -> None:
+def test_a_label_that_is_not_an_object_is_the_ground_truth(text: str) -> None:
     assert read_label(text, "label") == JudgeInputs(ground_truth=text)
 
 

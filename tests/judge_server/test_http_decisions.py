@@ -1,4 +1,4 @@
-"""`POST /v1/systemone`: any judge answers typed questions, and what it fails to answer is never a probability."""
+"""`POST /v1/systemone`: any judge answers typed questions, and a failed question never has a probability."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ BODY: dict[str, Any] = {"model": "default", "state": STATE, "questions": QUESTIO
 
 
 def script(batch: Batch, call: Call) -> Reply | CallFailure:
-    """Fails every question about anger and about what is unknown."""
+    """Fail questions about anger and those that say `unknown`."""
     if '"angry": It shouts' in call.question or "unknown" in call.question:
         return CallFailure("parse", "it said something else")
     return by_hash(batch, call)
@@ -41,7 +41,7 @@ def script(batch: Batch, call: Call) -> Reply | CallFailure:
 
 @pytest.fixture
 async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a service that records."""
+    """A client of a service with a ledger."""
     ledger = SQLLedger(f"sqlite+aiosqlite:///{tmp_path / 'rubrics.db'}")
     recorder = Recorder(ledger, tmp_path / "spool")
     judges = {"default": await support.judge(ScriptedEngine()), "failing": await support.judge(ScriptedEngine(script))}
@@ -74,7 +74,7 @@ async def test_every_type_of_question_is_answered_in_the_form_of_system_one(reco
     assert score["score"] == pytest.approx(sum(int(n) * p for n, p in score["probabilities"].items()))
 
 
-async def test_its_verdicts_are_those_of_the_verdicts_route_cached_and_recorded(recorded: httpx2.AsyncClient) -> None:
+async def test_verdicts_are_cached_and_recorded_as_by_the_verdicts_route(recorded: httpx2.AsyncClient) -> None:
     body = BODY | {"run": "decisions"}
     answer = await post(recorded, body, "/v1/systemone")
     rows = await verdicts(recorded, run="decisions")
@@ -86,7 +86,7 @@ async def test_its_verdicts_are_those_of_the_verdicts_route_cached_and_recorded(
     assert answer.json()["answers"]["prime"]["noul"] == probabilities["q0"]
 
 
-async def test_a_failed_question_is_missing_and_named_and_the_others_stand(recorded: httpx2.AsyncClient) -> None:
+async def test_a_failed_question_is_reported_and_the_others_are_answered(recorded: httpx2.AsyncClient) -> None:
     answer = await recorded.post("/v1/systemone", json=BODY | {"model": "failing"})
     assert answer.status_code == 200, answer.text
     said = answer.json()
@@ -94,7 +94,7 @@ async def test_a_failed_question_is_missing_and_named_and_the_others_stand(recor
     assert said["failures"] == {"tone": {"kind": "parse", "detail": "it said something else"}}
 
 
-async def test_a_request_of_which_nothing_is_answered_fails(recorded: httpx2.AsyncClient) -> None:
+async def test_a_request_without_any_answer_fails(recorded: httpx2.AsyncClient) -> None:
     questions = {"x": {"type": "noul", "instructions": "Is it unknown?"}}
     answer = await recorded.post("/v1/systemone", json=BODY | {"model": "failing", "questions": questions})
     assert answer.status_code == 502
@@ -116,14 +116,14 @@ async def test_a_request_of_which_nothing_is_answered_fails(recorded: httpx2.Asy
         ({"images": ["data:image/png;base64,AA=="]}, "images"),
     ],
 )
-async def test_what_cannot_be_judged_is_refused_and_says_why(
+async def test_an_invalid_request_is_refused_with_the_reason(
     recorded: httpx2.AsyncClient, change: dict[str, Any], says: str
 ) -> None:
     problem = checked_problem(await recorded.post("/v1/systemone", json=BODY | change))
     assert says in json.dumps(problem)
 
 
-async def test_too_many_options_altogether_and_deep_states_are_refused(recorded: httpx2.AsyncClient) -> None:
+async def test_too_many_options_in_total_and_deep_states_are_refused(recorded: httpx2.AsyncClient) -> None:
     many = {"type": "choice", "instructions": "?", "criteria": dict.fromkeys(map(str, range(255)))}
     refused = await recorded.post("/v1/systemone", json=BODY | {"questions": {str(n): many for n in range(9)}})
     assert refused.status_code == 422
@@ -163,7 +163,7 @@ def test_levels_have_probabilities_whose_mean_is_the_score(reached: list[float])
     assert 0 <= answer.confidence <= 1
 
 
-def test_two_levels_have_the_probability_of_the_upper_one() -> None:
+def test_the_score_of_two_levels_is_the_probability_of_the_upper_one() -> None:
     answer = level_answer(LevelQuestion(type="score", criteria=["Incorrect", "Correct"]), [0.9])
     assert answer.score == 0.9
     assert answer.probabilities == pytest.approx({"0": 0.1, "1": 0.9})

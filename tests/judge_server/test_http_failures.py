@@ -1,4 +1,4 @@
-"""What the judge could not say is never a reward: the failure policies, engines that go, queues that fill."""
+"""A failed verdict never becomes a reward: failure policies, lost engines and full queues."""
 
 import asyncio
 from typing import Any
@@ -18,12 +18,12 @@ from trainer_client.wire import ResponseReward, RewardMode
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retry comes at once."""
+    """Retry without a pause."""
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
 
 
 def failing(*about: str, kind: str = "engine", detail: str = "the script says so") -> ScriptedEngine:
-    """An engine that fails every question that holds one of these texts, and says yes to all others."""
+    """An engine that fails every question that contains one of these texts, and says yes to all others."""
 
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
         fails = any(text in call.question for text in about)
@@ -33,7 +33,7 @@ def failing(*about: str, kind: str = "engine", detail: str = "the script says so
 
 
 def failed(response: ResponseReward) -> dict[str, str]:
-    """The failed verdicts: criterion to kind. Each must be without any value."""
+    """The failure kind of each failed verdict by criterion; a failed verdict must have no value."""
     kinds = {}
     for verdict in response.verdicts:
         if verdict.status == "failed":
@@ -78,7 +78,7 @@ async def test_a_failed_process_verdict_costs_no_reward_where_all_facts_are_sati
     assert (response.reward, response.status, response.policy_applied) == (1.0, "partial", None)
 
 
-async def test_under_error_a_failed_verdict_is_a_problem_that_counts_the_kinds(serve: Serve) -> None:
+async def test_under_the_error_policy_failed_verdicts_are_a_problem_with_counts_by_kind(serve: Serve) -> None:
     http = await serve(failing("Gives a reason", "Is polite"))
     answer = await http.post("/v1/rewards", json=request("Yes.", on_failure="error"))
     problem = answer.json()
@@ -89,7 +89,7 @@ async def test_under_error_a_failed_verdict_is_a_problem_that_counts_the_kinds(s
     assert "groups" not in problem
 
 
-async def test_what_an_engine_says_of_its_failure_is_passed_on_though_json_cannot_carry_all_of_it(serve: Serve) -> None:
+async def test_the_detail_of_a_failure_is_passed_on_with_lone_surrogates_replaced(serve: Serve) -> None:
     http = await serve(failing("Gives a reason", detail="half \ud83d, whole \ud83d\ude00"))
     answer = await rewards(http, request("Yes."))
     details = [v.failure.detail for v in answer.groups[0].responses[0].verdicts if v.failure]
@@ -99,13 +99,13 @@ async def test_what_an_engine_says_of_its_failure_is_passed_on_though_json_canno
     assert "half \ufffd, whole 😀" in refused.json()["detail"]
 
 
-async def test_under_error_a_request_whose_verdicts_all_came_is_answered(serve: Serve) -> None:
+async def test_under_the_error_policy_a_request_without_failures_is_answered(serve: Serve) -> None:
     answer = await rewards(await serve(failing()), request("Yes.", on_failure="error"))
     assert answer.groups[0].responses[0].status == "scored"
 
 
 @pytest.mark.parametrize("policy", ["null", "zero", "skip"])
-async def test_a_failure_costs_only_its_own_response(serve: Serve, policy: str) -> None:
+async def test_a_failure_affects_only_its_own_response(serve: Serve, policy: str) -> None:
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
         return CallFailure("truncated_input", "no") if "BAD" in batch.shared else by_hash(batch, call)
 
@@ -140,7 +140,7 @@ async def test_points_out_of_range_are_clipped_and_counted(serve: Serve) -> None
     assert (response.reward, answer.usage.clipped) == (0.5, 2)
 
 
-async def test_criteria_of_other_kinds_are_judged_and_do_not_count(serve: Serve) -> None:
+async def test_criteria_of_other_kinds_are_judged_but_do_not_count(serve: Serve) -> None:
     http = await serve(failing("Process"))
     criteria = [
         {"id": "fact", "kind": "factual", "description": "Is right."},
@@ -167,7 +167,7 @@ async def test_failures_are_asked_again_by_the_next_request(serve: Serve) -> Non
 
 
 @pytest.mark.parametrize("truncate", [False, True])
-async def test_when_the_engine_is_gone_verdicts_fail_as_engine_and_there_is_no_reward(
+async def test_after_the_engine_closes_verdicts_fail_as_engine_and_give_no_reward(
     serve: Serve, truncate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.MAX_HOLD_S", 0.3)
@@ -182,7 +182,7 @@ async def test_when_the_engine_is_gone_verdicts_fail_as_engine_and_there_is_no_r
     assert (await http.get("/healthz")).status_code == 200
 
 
-async def test_at_the_deadline_finished_verdicts_come_back_and_the_rest_is_a_timeout(serve: Serve) -> None:
+async def test_at_the_deadline_finished_verdicts_are_returned_and_the_rest_time_out(serve: Serve) -> None:
     engine = GatedEngine(concurrent_batches=1)
     engine.release(3)
     asking = asyncio.create_task(rewards(await serve(engine), request("Yes.", deadline_s=60)))
@@ -195,7 +195,7 @@ async def test_at_the_deadline_finished_verdicts_come_back_and_the_rest_is_a_tim
     assert response.reward is None
 
 
-async def test_a_full_queue_sheds_the_whole_request_and_says_when_to_come_back(serve: Serve) -> None:
+async def test_a_full_queue_refuses_the_whole_request_and_says_when_to_retry(serve: Serve) -> None:
     engine = GatedEngine(concurrent_batches=1)
     http = await serve(engine, queue_calls=10)
     running = asyncio.create_task(http.post("/v1/rewards", json=request("Yes.")))
@@ -208,7 +208,7 @@ async def test_a_full_queue_sheds_the_whole_request_and_says_when_to_come_back(s
     assert (await running).status_code == 200
 
 
-async def test_a_response_over_the_context_fails_unless_its_middle_may_be_left_out(serve: Serve) -> None:
+async def test_a_response_over_the_context_fails_unless_it_may_be_truncated(serve: Serve) -> None:
     engine = ScriptedEngine(context_tokens=600)
     http = await serve(engine)
     body = request("short", "long " * 4000)

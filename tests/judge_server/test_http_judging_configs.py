@@ -1,4 +1,4 @@
-"""Ways of asking and of rewarding: ratings, outcomes, programs, reasons, votes, penalties, groundings, messages."""
+"""Judging configs and reward options: ratings, outcomes, programs, reasons, votes, penalties, groundings, messages."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def groups(*responses: Any, **fields: Any) -> list[dict[str, Any]]:
     return [{"id": "g", "prompt": "Is 7 prime?", "responses": list(responses)} | fields]
 
 
-async def test_a_rating_needs_no_rubric_and_rewards_its_place_between_one_and_ten(http: httpx2.AsyncClient) -> None:
+async def test_a_rating_needs_no_rubric_and_is_scaled_to_a_reward(http: httpx2.AsyncClient) -> None:
     for rubric in (None, {"criteria": CRITERIA}):
         answer = await rewards(http, request("Yes.", "No.", rubric=rubric, reward={"mode": "likert"}))
         for response in answer.groups[0].responses:
@@ -30,7 +30,7 @@ async def test_a_rating_needs_no_rubric_and_rewards_its_place_between_one_and_te
         assert answer.groups[0].rubric == (None if rubric is None else answer.rubrics[0].digest)
 
 
-async def test_a_judge_that_hesitates_between_grades_gets_the_grade_between_them(serve: Serve) -> None:
+async def test_a_grade_is_the_mean_of_the_probabilities_of_the_grades(serve: Serve) -> None:
     masses = {5: (0.0, 0.0, 0.09, 0.21, 0.0), 10: (0.0,) * 7 + (0.1, 0.1, 0.0)}
 
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
@@ -46,7 +46,7 @@ async def test_a_judge_that_hesitates_between_grades_gets_the_grade_between_them
         assert response.reward == verdict.score == pytest.approx(score)
 
 
-async def test_a_rating_of_ten_in_words_is_not_on_offer_and_fails(serve: Serve) -> None:
+async def test_a_written_rating_that_was_not_offered_fails(serve: Serve) -> None:
     for text, status in (("10", "failed"), ("7/10", "failed"), ("9", "ok"), ("Rating: 9/9", "ok")):
         http = await serve(ScriptedEngine(lambda batch, call, text=text: Reply(text=text)))
         answer = await rewards(http, request("Yes.", rubric=None, reward={"mode": "likert"}))
@@ -67,7 +67,7 @@ async def test_votes_on_a_rating_need_reasons_or_thoughts_to_sample(http: httpx2
     assert verdict.score == pytest.approx(sum(vote or 0.0 for vote in verdict.votes) / 3)
 
 
-async def test_the_outcome_is_the_final_answer_compared_as_mathematics_and_asks_no_judge(serve: Serve) -> None:
+async def test_the_outcome_compares_final_answers_as_mathematics_without_a_judge(serve: Serve) -> None:
     script = RecordingScript()
     http = await serve(ScriptedEngine(script))
     body = request(reward={"mode": "outcome"}, rubric=None)
@@ -88,7 +88,7 @@ async def test_an_answer_is_checked_against_the_ground_truth_and_the_rest_is_jud
         assert response.reward == 1.0
 
 
-async def test_programs_decide_their_criteria_beside_the_judge(http: httpx2.AsyncClient) -> None:
+async def test_programs_decide_their_criteria_and_the_judge_the_others(http: httpx2.AsyncClient) -> None:
     programs = {
         "contains": {"method": "contains", "all_of": ["Paris"]},
         "regex": {"method": "regex", "pattern": r"\d{3}"},
@@ -114,7 +114,7 @@ async def test_programs_decide_their_criteria_beside_the_judge(http: httpx2.Asyn
 
 
 @pytest.mark.faults
-async def test_a_pattern_that_explodes_costs_only_its_own_criterion(http: httpx2.AsyncClient) -> None:
+async def test_a_pattern_that_explodes_times_out_only_its_own_criterion(http: httpx2.AsyncClient) -> None:
     bomb = {"id": "bomb", "description": "x", "verification": {"method": "regex", "pattern": "(a+)+$"}}
     body = request(rubric={"criteria": [bomb, {"id": "judged", "description": "Is polite."}]}, deadline_s=30)
     body["groups"] = groups("a" * 60 + "!", "aaa")
@@ -129,7 +129,7 @@ async def test_a_pattern_that_explodes_costs_only_its_own_criterion(http: httpx2
 @pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded"])
 @pytest.mark.parametrize("per_call", [1, 2, "all"])
 @pytest.mark.parametrize("rationale", [False, True])
-async def test_reasons_come_with_the_verdict_where_they_are_asked_for(
+async def test_verdicts_have_reasons_only_on_request(
     http: httpx2.AsyncClient, protocol: str, per_call: Any, rationale: bool
 ) -> None:
     judging = {"protocol": protocol, "criteria_per_call": per_call, "rationale": rationale}
@@ -139,7 +139,7 @@ async def test_reasons_come_with_the_verdict_where_they_are_asked_for(
         assert all((verdict.step is not None) == (protocol == "stepwise") for verdict in response.verdicts)
 
 
-async def test_votes_are_reported_one_by_one_beside_the_verdict_they_make(http: httpx2.AsyncClient) -> None:
+async def test_votes_are_reported_one_by_one_with_their_verdict(http: httpx2.AsyncClient) -> None:
     answer = await rewards(http, request("Yes.", "No.", rubric=ONE, judging={"votes": 3, "rationale": True}))
     assert answer.usage.judge_calls == 6
     for response in answer.groups[0].responses:
@@ -148,7 +148,7 @@ async def test_votes_are_reported_one_by_one_beside_the_verdict_they_make(http: 
         assert verdict.score == float(verdict.votes.count(1.0) >= 2)
 
 
-async def test_a_judge_that_shows_no_probabilities_is_read_and_says_so(serve: Serve) -> None:
+async def test_a_verdict_of_a_judge_without_probabilities_has_none(serve: Serve) -> None:
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
         return Reply(text="Yes.") if isinstance(call.answer, TokenChoice) else by_hash(batch, call)
 
@@ -164,7 +164,7 @@ async def test_a_judge_that_always_says_yes_gives_every_response_the_same_reward
         assert {response.reward for response in answer.groups[0].responses} == {1.0}
 
 
-async def test_penalties_are_taken_from_the_reward_and_the_reward_before_them_is_shown(serve: Serve) -> None:
+async def test_penalties_change_the_reward_and_the_unpenalised_reward_is_reported(serve: Serve) -> None:
     http = await serve(ScriptedEngine(always(True)))
     responses = [
         {"text": "short", "tokens": 1000, "stopped": True},
@@ -179,7 +179,7 @@ async def test_penalties_are_taken_from_the_reward_and_the_reward_before_them_is
     assert [(r.reward, r.unpenalised) for r in plain.groups[0].responses] == [(1.0, None)] * 3
 
 
-async def test_no_penalty_makes_a_number_of_a_missing_reward(serve: Serve) -> None:
+async def test_a_missing_reward_stays_missing_under_penalties(serve: Serve) -> None:
     http = await serve(ScriptedEngine(lambda batch, call: CallFailure("truncated_input", "no")))
     responses = [{"text": "long", "tokens": 9000, "stopped": False}]
     options = {
@@ -193,7 +193,7 @@ async def test_no_penalty_makes_a_number_of_a_missing_reward(serve: Serve) -> No
     assert (response.reward, response.unpenalised) == (None, None)
 
 
-async def test_a_grounding_is_shown_up_to_its_budget_and_what_was_left_out_is_reported(serve: Serve) -> None:
+async def test_a_grounding_is_shown_up_to_its_budget_and_the_omission_is_reported(serve: Serve) -> None:
     seen: list[str] = []
 
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
@@ -211,7 +211,7 @@ async def test_a_grounding_is_shown_up_to_its_budget_and_what_was_left_out_is_re
 
 
 @pytest.mark.parametrize(("part", "sees"), [("strip", (False, True)), ("keep", (True, True)), ("only", (True, False))])
-async def test_a_responses_thinking_is_judged_as_asked_and_spans_are_of_the_text_as_sent(
+async def test_thinking_is_judged_as_requested_and_spans_refer_to_the_text_as_sent(
     serve: Serve, part: str, sees: tuple[bool, bool]
 ) -> None:
     seen: list[str] = []

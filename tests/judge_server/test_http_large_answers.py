@@ -1,4 +1,4 @@
-"""A large answer is made in slices of time, and holds what a small one does."""
+"""Large answers are encoded in slices, without a difference in content."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ ANSWERS = st.builds(
 
 @given(ANSWERS, st.booleans())
 @settings(max_examples=examples(100))
-def test_an_answer_in_slices_is_the_answer_at_once(answer: VerdictAnswer, exclude_unset: bool) -> None:
+def test_an_answer_encoded_in_slices_equals_one_encoded_at_once(answer: VerdictAnswer, exclude_unset: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(responses, "_RESPONSES_AT_ONCE", -1)
         for message in (answer, *answer.groups):
@@ -41,7 +41,7 @@ def test_an_answer_in_slices_is_the_answer_at_once(answer: VerdictAnswer, exclud
             assert sliced.decode() == message.model_dump_json(exclude_unset=exclude_unset)
 
 
-async def test_a_large_answer_holds_every_response(http: httpx2.AsyncClient) -> None:
+async def test_a_large_answer_contains_every_response(http: httpx2.AsyncClient) -> None:
     sent = request(*(f"Answer {n}" for n in range(100)))
     answer = await rewards(http, sent)
     assert len(answer.groups[0].responses) == 100

@@ -1,4 +1,4 @@
-"""What a body costs is bounded before it is paid: how many errors are made, how many values read, and where."""
+"""The cost of a body is bounded in advance: how many errors and values it makes, and where it is read."""
 
 import json
 import threading
@@ -48,13 +48,13 @@ WRONG_GROUPS = [GROUP | {"responses": [7] * 4096} for _ in range(50)]
     ],
     ids=range(10),
 )
-def test_however_much_is_wrong_few_errors_are_made(model: Any, body: dict[str, Any]) -> None:
+def test_a_body_with_many_mistakes_yields_few_errors(model: Any, body: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as refusal:
         TypeAdapter(model).validate_python(body)
     assert refusal.value.error_count() <= 2 * MAX_ERRORS
 
 
-async def test_the_first_errors_of_many_are_told_each_with_its_place(http: httpx2.AsyncClient) -> None:
+async def test_the_first_of_many_errors_are_reported_with_their_fields(http: httpx2.AsyncClient) -> None:
     wrong = [GROUP | {"responses": ["r", 7, "r", 8]}, GROUP, GROUP | {"responses": [9] * 40}]
     problem = await refused(http, json.dumps(request(groups=wrong)))
     told = [error["field"] for error in problem["errors"]]
@@ -138,7 +138,7 @@ def sending(size: int) -> Request:
     )
 )
 @settings(max_examples=examples(100))
-def test_a_message_arrives_from_a_worker_as_it_was_sent(groups: list[dict[str, Any]]) -> None:
+def test_a_message_read_in_a_worker_equals_the_one_sent(groups: list[dict[str, Any]]) -> None:
     body = json.dumps({"kind": "score"} | request(groups=groups)).encode()
     kind = MessageType(*get_args(OperationRequest)[:1], "kind")
     read = read_in_worker(body, kind)
@@ -154,7 +154,7 @@ def test_a_message_arrives_from_a_worker_as_it_was_sent(groups: list[dict[str, A
     assert message.model_fields_set == expected.model_fields_set
 
 
-async def test_a_body_of_too_many_values_is_refused_before_they_are_made(
+async def test_a_body_with_too_many_values_is_refused_before_they_are_made(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "strict_json", None)  # also in the workers, which are not asked here
@@ -165,20 +165,20 @@ async def test_a_body_of_too_many_values_is_refused_before_they_are_made(
     assert "more than 1,000,000 values" in problem["detail"]
 
 
-async def test_commas_within_texts_are_no_values(http: httpx2.AsyncClient) -> None:
+async def test_commas_within_texts_do_not_count_as_values(http: httpx2.AsyncClient) -> None:
     commas = '\\\\", "' + "," * bodies.MAX_VALUES
     assert len((await rewards(http, request(commas, commas))).groups) == 1
 
 
 @given(st.lists(st.sampled_from("abcdef"), max_size=12))
-def test_a_name_that_comes_twice_is_refused(names: list[str]) -> None:
+def test_a_duplicate_name_is_refused(names: list[str]) -> None:
     written = "{" + ", ".join(f'"{name}": {n}' for n, name in enumerate(names)) + "}"
     with pytest.raises(NotStrictJsonError) if len(set(names)) < len(names) else nullcontext():
         assert len(strict_json(written)) == len(names)
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
-async def test_a_caller_who_leaves_before_the_body_is_whole_is_no_error(
+async def test_a_client_that_disconnects_before_its_body_is_complete_causes_no_error(
     http: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture, content_type: str
 ) -> None:
     transport = http._transport

@@ -22,7 +22,7 @@ from tests.judge_server.test_http_bad_input import checked_problem
 
 @pytest.fixture
 async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a service that records, whose engine fails now and then."""
+    """A client of a service with a ledger, whose engine fails sometimes."""
     ledger = SQLLedger(f"sqlite+aiosqlite:///{tmp_path / 'rubrics.db'}")
     recorder = Recorder(ledger, tmp_path / "spool")
     judge = await support.judge(ScriptedEngine(some_fail))
@@ -42,18 +42,18 @@ async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.A
 
 
 async def post(http: httpx2.AsyncClient, body: dict[str, Any], path: str = "/v1/rewards", **options: Any) -> Any:
-    """The answer, once it is in the ledger."""
+    """Send a request, and return its answer once the ledger has it."""
     answer = await http.post(path, json=body, **options)
     assert answer.status_code == 200, answer.text
     for _ in range(2000):
         if not (await http.get("/v1/ledger")).json()["waiting"]:
             return answer
         await asyncio.sleep(0.01)
-    raise AssertionError("it was never written")
+    raise AssertionError("the answer was not written to the ledger")
 
 
 async def verdicts(http: httpx2.AsyncClient, **params: Any) -> list[dict[str, Any]]:
-    """All verdicts that are asked for, three a page."""
+    """All matching verdicts, three per page."""
     found: list[dict[str, Any]] = []
     while True:
         page = (await http.get("/v1/verdicts", params=params | {"limit": 3})).json()
@@ -73,7 +73,7 @@ async def lines(http: httpx2.AsyncClient, **body: Any) -> list[dict[str, Any]]:
 
 
 def kept(verdict: dict[str, Any]) -> Any:
-    """What the ledger keeps of a verdict as it was answered: no database keeps a NUL."""
+    """An answered verdict as the ledger stores it: databases cannot store a NUL."""
     return json.loads(json.dumps({k: v for k, v in verdict.items() if k != "cached"}).replace("\\u0000", "\\ufffd"))
 
 
@@ -92,7 +92,7 @@ async def test_verdicts_are_read_as_they_were_answered(recorded: httpx2.AsyncCli
     assert first["text"] is None
 
 
-async def test_a_recorded_verdict_tells_of_its_criterion_and_of_its_response(recorded: httpx2.AsyncClient) -> None:
+async def test_a_recorded_verdict_describes_its_criterion_and_response(recorded: httpx2.AsyncClient) -> None:
     body = request("Yes.", "No.", run="r", step=4)
     answer = (await post(recorded, body)).json()["groups"][0]
     found = await verdicts(recorded, run="r")
@@ -107,7 +107,7 @@ async def test_a_recorded_verdict_tells_of_its_criterion_and_of_its_response(rec
 
 
 @pytest.mark.parametrize("how", ["streamed", "verdicts"])
-async def test_what_is_streamed_or_only_judged_is_recorded_too(recorded: httpx2.AsyncClient, how: str) -> None:
+async def test_streamed_rewards_and_plain_verdicts_are_recorded_too(recorded: httpx2.AsyncClient, how: str) -> None:
     body = request("Yes.", "No.", run="r")
     if how == "streamed":
         await post(recorded, body, headers={"Accept": "application/x-ndjson"})
@@ -116,7 +116,7 @@ async def test_what_is_streamed_or_only_judged_is_recorded_too(recorded: httpx2.
     assert len(await verdicts(recorded, run="r")) == 14
 
 
-async def test_verdicts_are_found_by_what_they_are_of(recorded: httpx2.AsyncClient) -> None:
+async def test_verdicts_can_be_filtered(recorded: httpx2.AsyncClient) -> None:
     published = await recorded.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})
     body = request(*"abcdef", run="r", step=1, rubric="math/primes")
     await post(recorded, body)
@@ -131,7 +131,7 @@ async def test_verdicts_are_found_by_what_they_are_of(recorded: httpx2.AsyncClie
     assert await verdicts(recorded, run="other") == []
 
 
-async def test_texts_come_where_they_are_asked_for(recorded: httpx2.AsyncClient) -> None:
+async def test_texts_are_returned_on_request(recorded: httpx2.AsyncClient) -> None:
     messages = [{"role": "assistant", "content": "Yes."}]
     group = {"id": "g", "prompt": "?", "grounding": "G", "responses": ["Yes.", messages]}
     await post(recorded, request(groups=[group], run="r"))
@@ -141,13 +141,13 @@ async def test_texts_come_where_they_are_asked_for(recorded: httpx2.AsyncClient)
     assert second["text"][0]["content"] == "Yes."
 
 
-async def test_a_run_without_a_name_is_the_empty_one(recorded: httpx2.AsyncClient) -> None:
+async def test_a_run_without_a_name_is_read_by_an_empty_name(recorded: httpx2.AsyncClient) -> None:
     await post(recorded, request())
     assert [v["run"] for v in await verdicts(recorded, run="")] == [None] * 7
     assert (await lines(recorded, on_failure="skip"))[-1]["summary"]["responses"] == 1
 
 
-async def test_recomputing_gives_the_same_rewards_and_others_under_other_rules(recorded: httpx2.AsyncClient) -> None:
+async def test_recomputing_repeats_the_rewards_and_changes_them_under_other_rules(recorded: httpx2.AsyncClient) -> None:
     answer = (await post(recorded, request(STEPPED, "No.", run="r", on_failure="skip"))).json()
     start, group, summary = await lines(recorded, run="r", on_failure="skip")
     assert start == {"start": {"run": "r", "requests": 1, "verdicts": 14}}
@@ -162,7 +162,7 @@ async def test_recomputing_gives_the_same_rewards_and_others_under_other_rules(r
     assert (await recorded.get("/v1/ledger")).json()["recorded"] == before
 
 
-async def test_what_breaks_off_a_recomputation_is_its_last_line(recorded: httpx2.AsyncClient) -> None:
+async def test_an_error_in_a_recomputation_is_its_last_line(recorded: httpx2.AsyncClient) -> None:
     await post(recorded, request(*"abcdefgh", run="r"))
     *_, last = await lines(recorded, run="r", on_failure="error")
     assert last["problem"]["type"] == "urn:adjudge:judging-failed"
@@ -179,7 +179,7 @@ async def test_what_breaks_off_a_recomputation_is_its_last_line(recorded: httpx2
         ({"run": "r", "modus": "gate"}, 422, "modus"),
     ],
 )
-async def test_what_cannot_be_recomputed_is_a_problem_at_once(
+async def test_an_invalid_recomputation_is_refused_at_once(
     recorded: httpx2.AsyncClient, body: dict[str, Any], status: int, field: str | None
 ) -> None:
     await post(recorded, request(run="r"))
@@ -202,13 +202,13 @@ async def test_what_cannot_be_recomputed_is_a_problem_at_once(
     ],
     ids=str,
 )
-async def test_what_cannot_be_read_is_a_problem(recorded: httpx2.AsyncClient, params: dict[str, Any]) -> None:
+async def test_an_invalid_query_is_refused(recorded: httpx2.AsyncClient, params: dict[str, Any]) -> None:
     answer = await recorded.get("/v1/verdicts", params=params)
     assert answer.status_code == 422
     checked_problem(answer)
 
 
-async def test_a_database_that_is_away_is_no_fault_of_the_reader(
+async def test_an_unreachable_database_is_a_retryable_error(
     recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object) -> None:
@@ -225,12 +225,12 @@ async def test_a_database_that_is_away_is_no_fault_of_the_reader(
         assert "nobody there" in problem["detail"]
 
 
-async def test_a_service_that_keeps_nothing_says_so(http: httpx2.AsyncClient) -> None:
+async def test_a_service_without_a_ledger_says_so(http: httpx2.AsyncClient) -> None:
     assert (await http.get("/v1/ledger")).json()["keeps"] == "nothing"
     assert (await http.get("/v1/verdicts", params={"run": "r"})).status_code == 503
 
 
-async def test_readiness_and_metrics_tell_of_a_spool_that_cannot_be_written(recorded: httpx2.AsyncClient) -> None:
+async def test_readiness_and_metrics_report_a_spool_that_cannot_be_written(recorded: httpx2.AsyncClient) -> None:
     assert (await recorded.get("/readyz")).json()["checks"]["ledger"] is True
     with no_space():
         await post(recorded, request("Yes."))

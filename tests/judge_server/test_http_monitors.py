@@ -1,4 +1,4 @@
-"""`GET /v1/runs/{run}/monitors`, and judging anew for a control set, over HTTP."""
+"""`GET /v1/runs/{run}/monitors`, and fresh judging of a control set, over HTTP."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.judge_server.test_http_runs import get
 __all__ = ["recorded"]
 
 
-async def test_the_monitors_of_a_run_are_told(recorded: httpx2.AsyncClient) -> None:
+async def test_the_monitors_of_a_run_are_returned(recorded: httpx2.AsyncClient) -> None:
     for step in range(3):
         await post(recorded, request("Yes.", "No.", run="team/r", step=step, on_failure="skip"))
     found = await get(recorded, "/v1/runs/team/r/monitors")
@@ -39,7 +39,7 @@ async def test_a_run_without_steps_has_no_monitors(recorded: httpx2.AsyncClient)
         assert checked_problem(await recorded.get(f"/v1/runs/{run}/monitors"))["status"] == 404
 
 
-async def test_a_control_set_is_judged_anew_and_has_one_fingerprint(recorded: httpx2.AsyncClient) -> None:
+async def test_a_control_set_is_judged_afresh_and_has_one_fingerprint(recorded: httpx2.AsyncClient) -> None:
     await post(recorded, request("Yes.", run="r", step=1, on_failure="skip"))
     asked: dict[str, Any] = request("Yes.", run="r/control", step=1, fresh=True)
     answers = [(await post(recorded, asked | {"step": step}, "/v1/verdicts")).json() for step in (1, 2)]

@@ -1,4 +1,4 @@
-"""`POST /v1/rewards` with the mode `ranking`: pairs are compared, and failures, deadlines and positions are told."""
+"""`POST /v1/rewards` with the mode `ranking`: comparisons of pairs, failures, deadlines and position bias."""
 
 import asyncio
 import itertools
@@ -38,13 +38,13 @@ def sides(batch: Batch) -> tuple[int, int]:
 
 
 def by_quality(batch: Batch, call: Call) -> Reply | CallFailure:
-    """Prefer the response of higher quality wherever it stands."""
+    """Prefer the response of higher quality in either position."""
     a, b = sides(batch)
     return Reply((0.7, 0.2)) if a > b else Reply((0.2, 0.7))
 
 
 def failing_for(quality: int, kind: Any = "truncated_input") -> Any:
-    """By quality, but the comparisons with one response fail."""
+    """As `by_quality`, but comparisons with one response fail."""
     return lambda batch, call: CallFailure(kind, "no") if quality in sides(batch) else by_quality(batch, call)
 
 
@@ -96,7 +96,7 @@ async def test_soft_wins_are_probabilities(serve: Serve) -> None:
     assert max(soft) < max(hard)  # type: ignore[type-var]
 
 
-async def test_a_judge_that_takes_the_first_gives_one_half_and_is_found_out(serve: Serve) -> None:
+async def test_a_judge_that_always_prefers_the_first_gives_one_half_and_is_reported(serve: Serve) -> None:
     answer = await rewards(await serve(ScriptedEngine(lambda batch, call: Reply((0.9, 0.1)))), ranking())
     assert found(answer) == pytest.approx([0.5] * 5)
     told = answer.groups[0].ranking
@@ -104,7 +104,7 @@ async def test_a_judge_that_takes_the_first_gives_one_half_and_is_found_out(serv
     assert (told.first_preferred, told.inconsistent) == (1.0, 10)
 
 
-async def test_the_stream_holds_what_the_whole_answer_holds(serve: Serve) -> None:
+async def test_the_stream_contains_what_the_whole_answer_contains(serve: Serve) -> None:
     http = await serve(ScriptedEngine(by_quality))
     sent = ranking(schedule="swiss")
     sent["groups"] = [sent["groups"][0] | {"id": name, "prompt": name} for name in "xyz"]
@@ -143,7 +143,7 @@ async def test_a_shadow_criterion_is_not_shown(serve: Serve) -> None:
     assert "Says please." not in seen[0]
 
 
-async def test_a_response_that_says_nothing_loses_without_a_call(serve: Serve) -> None:
+async def test_an_empty_response_loses_without_a_call(serve: Serve) -> None:
     answer = await rewards(await serve(ScriptedEngine(by_quality)), ranking("It is q1.", "", "It is q2.", "..."))
     first, empty, second, dots = answer.groups[0].responses
     assert answer.usage.judge_calls == 2
@@ -155,7 +155,7 @@ async def test_a_response_that_says_nothing_loses_without_a_call(serve: Serve) -
 
 
 class TestFailures:
-    async def test_a_failed_comparison_is_no_loss_and_the_policy_decides(self, serve: Serve) -> None:
+    async def test_a_failed_comparison_is_not_a_loss_and_the_policy_decides(self, serve: Serve) -> None:
         http = await serve(ScriptedEngine(failing_for(5)))
         answer = await rewards(http, ranking())
         unscored = answer.groups[0].responses[3]
@@ -169,12 +169,12 @@ class TestFailures:
         assert (told.failed, told.first_preferred) == (4, 0.5)
         assert found(await rewards(http, ranking(on_failure="zero")))[3] == 0.0
 
-    async def test_an_error_names_the_response(self, serve: Serve) -> None:
+    async def test_under_the_error_policy_the_problem_counts_failed_verdicts(self, serve: Serve) -> None:
         http = await serve(ScriptedEngine(failing_for(5)))
         problem = (await http.post("/v1/rewards", json=ranking(on_failure="error"))).json()
         assert "8 of 20 verdicts failed (8 truncated_input)" in problem["detail"]
 
-    async def test_with_a_failed_pivot_response_only_that_one_is_unscored(self, serve: Serve) -> None:
+    async def test_a_failed_response_is_the_only_unscored_one_under_the_pivot_schedule(self, serve: Serve) -> None:
         answer = await rewards(await serve(ScriptedEngine(by_quality)), ranking(schedule="pivot"))
         degrees = [len(response.verdicts) for response in answer.groups[0].responses]
         other = TEXTS[degrees.index(1)]
@@ -183,7 +183,7 @@ class TestFailures:
         assert statuses.count("unscored") == 1
         assert statuses[TEXTS.index(other)] == "unscored"
 
-    async def test_at_the_deadline_what_is_not_compared_fails_in_later_rounds_too(self, serve: Serve) -> None:
+    async def test_at_the_deadline_comparisons_of_later_rounds_time_out_too(self, serve: Serve) -> None:
         engine = GatedEngine()
         http = await serve(engine)
         asking = asyncio.create_task(rewards(http, ranking(schedule="swiss", deadline_s=30.0)))
@@ -217,13 +217,13 @@ class TestFailures:
         (request("x", reward={"mode": "points", "schedule": "swiss"}), "compares no pairs; leave out schedule"),
     ],
 )
-async def test_what_a_ranking_cannot_do_is_refused_with_the_way_out(
+async def test_options_that_ranking_does_not_support_are_refused_with_the_remedy(
     http: httpx2.AsyncClient, body: dict[str, Any], message: str
 ) -> None:
     assert message in json.dumps(checked_problem(await http.post("/v1/rewards", json=body)))
 
 
-async def test_the_product_of_all_rounds_is_bounded_before_anything_is_planned(serve: Serve) -> None:
+async def test_the_number_of_comparisons_is_bounded_before_anything_is_planned(serve: Serve) -> None:
     http = await serve(ScriptedEngine(by_quality), queue_calls=100)
     texts = [f"It is q1, number {number}." for number in range(30)]
     problem = (await http.post("/v1/rewards", json=ranking(*texts))).json()
@@ -243,7 +243,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLLedger]:
 
 @pytest.mark.parametrize("schedule", ["all_pairs", "swiss", "pivot"])
 @pytest.mark.parametrize("on_failure", ["null", "zero", "skip"])
-async def test_recomputing_gives_what_was_answered(ledger: SQLLedger, schedule: str, on_failure: str) -> None:
+async def test_recomputing_repeats_the_answered_rewards(ledger: SQLLedger, schedule: str, on_failure: str) -> None:
     run = f"ranked-{next(RUNS)}"
     made = await scorer(SynchronousRecorder(ledger), failing_for(2))
     sent = ranking(schedule=schedule, on_failure=on_failure, run=run)

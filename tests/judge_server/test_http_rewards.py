@@ -36,7 +36,7 @@ async def rewards(http: httpx2.AsyncClient, body: dict[str, Any]) -> RewardAnswe
 
 @pytest.mark.parametrize(("mode", "protocol"), PAIRS)
 @pytest.mark.parametrize("engine", ["hash", "yes", "no"])
-async def test_the_reward_is_the_formula_over_the_verdicts_of_the_answer(
+async def test_the_reward_is_the_formula_applied_to_the_verdicts_of_the_answer(
     serve: Serve, mode: RewardMode, protocol: str, engine: str
 ) -> None:
     scripted = ScriptedEngine() if engine == "hash" else ScriptedEngine(always(engine == "yes"))
@@ -58,7 +58,7 @@ async def test_the_reward_is_the_formula_over_the_verdicts_of_the_answer(
 
 
 @pytest.mark.parametrize("mode", STEPWISE)
-async def test_steps_are_the_responses_own_with_the_deltas_of_their_verdicts(
+async def test_steps_are_those_of_the_response_with_the_deltas_of_its_verdicts(
     http: httpx2.AsyncClient, mode: str
 ) -> None:
     criteria = criteria_for(mode)
@@ -74,7 +74,7 @@ async def test_steps_are_the_responses_own_with_the_deltas_of_their_verdicts(
         assert {s.number: s.delta for s in response.steps if s.delta is not None} == pytest.approx(deltas)
 
 
-async def test_a_program_that_is_told_its_step_judges_that_step_exactly_satisfied_or_not(
+async def test_a_program_with_a_step_reports_that_step_whether_satisfied_or_not(
     http: httpx2.AsyncClient,
 ) -> None:
     def criterion(id_: str, kind: str, **verification: Any) -> dict[str, Any]:
@@ -135,7 +135,7 @@ async def test_a_verdict_carries_the_probability_and_mass_it_came_from(http: htt
         assert (verdict.status, verdict.failure) == ("ok", None)
 
 
-async def test_groups_and_responses_come_back_in_order_even_where_a_group_comes_in_parts(
+async def test_groups_and_responses_are_returned_in_order_even_if_a_group_is_sent_in_parts(
     http: httpx2.AsyncClient,
 ) -> None:
     groups = [
@@ -163,7 +163,7 @@ async def test_the_same_request_twice_gives_the_same_rewards_from_cached_verdict
         assert all(v.cached for v in b.verdicts)
 
 
-async def test_the_answer_says_whose_it_is_and_what_judged(http: httpx2.AsyncClient) -> None:
+async def test_the_answer_names_its_run_request_and_judge(http: httpx2.AsyncClient) -> None:
     body = request("Yes.", run="run-1", step=3)
     answer = await http.post("/v1/rewards", json=body, headers={"X-Request-Id": "mine"})
     read = RewardAnswer.model_validate_json(answer.content)
@@ -176,7 +176,7 @@ async def test_the_answer_says_whose_it_is_and_what_judged(http: httpx2.AsyncCli
     assert read.usage.seconds_judging >= 0
 
 
-async def test_a_group_may_carry_a_rubric_of_its_own_by_reference_or_inline(http: httpx2.AsyncClient) -> None:
+async def test_a_group_may_have_its_own_rubric_by_reference_or_inline(http: httpx2.AsyncClient) -> None:
     inline = {"criteria": CRITERIA[:2]}
     published = (await http.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA[2:4]})).json()
     group = {"id": "a", "prompt": "p", "responses": ["r"]}

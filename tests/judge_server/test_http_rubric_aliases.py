@@ -1,4 +1,4 @@
-"""`/v1/rubrics/{name}/aliases`: moves by If-Match, so that nobody's move is lost unseen."""
+"""`/v1/rubrics/{name}/aliases`: moves use If-Match, so that no concurrent move is lost."""
 
 import httpx2
 import pytest
@@ -32,7 +32,7 @@ async def test_an_alias_is_created_read_moved_and_removed(http: httpx2.AsyncClie
     assert (await http.get(ALIAS)).status_code == 404
 
 
-async def test_an_alias_that_somebody_just_moved_is_answered_with_its_current_version(http: httpx2.AsyncClient) -> None:
+async def test_a_move_of_a_just_moved_alias_is_refused_with_its_current_version(http: httpx2.AsyncClient) -> None:
     await move(http, 1, if_none_match="*")
     await publish(http, "team/a", {"criteria": CRITERIA})
     await move(http, 2, if_match="1")
@@ -46,18 +46,18 @@ async def test_an_alias_that_somebody_just_moved_is_answered_with_its_current_ve
     assert (await move(http, 3, if_none_match="*")).status_code == 412
 
 
-async def test_a_move_from_an_alias_that_is_gone_says_so(http: httpx2.AsyncClient) -> None:
+async def test_a_move_of_a_missing_alias_says_so(http: httpx2.AsyncClient) -> None:
     problem = checked_problem(await move(http, 2, if_match="1"))
     assert (problem["status"], problem.get("current_version")) == (412, None)
     assert "If-None-Match: *" in problem["detail"]
 
 
-async def test_a_move_sent_twice_is_answered_twice(http: httpx2.AsyncClient) -> None:
+async def test_a_move_sent_twice_succeeds_twice(http: httpx2.AsyncClient) -> None:
     await move(http, 1, if_none_match="*")
     assert [(await move(http, 2, if_match="1")).status_code for _ in range(2)] == [200, 200]
 
 
-async def test_a_move_without_a_condition_is_told_how_to_give_one(http: httpx2.AsyncClient) -> None:
+async def test_a_move_without_a_condition_is_refused_with_instructions(http: httpx2.AsyncClient) -> None:
     for answer in (await http.put(ALIAS, json={"version": 1}), await http.delete(ALIAS)):
         assert answer.status_code == 428
         detail = checked_problem(answer)["detail"]
@@ -75,15 +75,13 @@ async def test_a_move_without_a_condition_is_told_how_to_give_one(http: httpx2.A
         ({"If-Match": '"1"', "If-None-Match": "*"}, "If-None-Match"),
     ],
 )
-async def test_a_condition_that_cannot_be_read_is_refused(
-    http: httpx2.AsyncClient, headers: dict[str, str], field: str
-) -> None:
+async def test_an_invalid_condition_is_refused(http: httpx2.AsyncClient, headers: dict[str, str], field: str) -> None:
     answer = await http.put(ALIAS, json={"version": 1}, headers=headers)
     assert answer.status_code == 422
     assert checked_problem(answer)["errors"][0]["field"] == field
 
 
-async def test_an_alias_cannot_be_moved_to_what_is_not_there_or_not_in_use(http: httpx2.AsyncClient) -> None:
+async def test_an_alias_cannot_be_moved_to_a_missing_or_retired_version(http: httpx2.AsyncClient) -> None:
     assert (await move(http, 9, if_none_match="*")).status_code == 404
     await http.put(f"{PATH}@1/retirement", json={"reason": "Wrong."})
     refused = await move(http, 1, if_none_match="*")
@@ -94,7 +92,7 @@ async def test_an_alias_cannot_be_moved_to_what_is_not_there_or_not_in_use(http:
     assert "newest" in checked_problem(latest)["detail"]
 
 
-async def test_an_unknown_alias_is_answered_with_the_closest(http: httpx2.AsyncClient) -> None:
+async def test_an_unknown_alias_is_refused_with_the_closest_match(http: httpx2.AsyncClient) -> None:
     await move(http, 1, if_none_match="*")
     for path in (f"{PATH}@producton", f"{PATH}/aliases/producton"):
         assert "Did you mean 'team/a@production'?" in checked_problem(await http.get(path))["detail"]

@@ -1,4 +1,4 @@
-"""`/v1/rubrics` over years: what is published beside criteria, aliases, tags, retirement, histories, differences."""
+"""`/v1/rubrics`: metadata published with criteria, aliases, tags, retirement, histories and differences."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def http(team_a: httpx2.AsyncClient) -> httpx2.AsyncClient:
 
 
 async def judged(http: httpx2.AsyncClient, path: str, rubric: str, **more: Any) -> httpx2.Response:
-    """Ask for something to be judged by a reference."""
+    """Judge something by a rubric reference."""
     group = {"id": "g", "prompt": "p", "responses": ["r"]}
     items = (
         {"pairs": [{"id": "g", "prompt": "p", "a": "r", "b": "s"}]} if "comparisons" in path else {"groups": [group]}
@@ -30,7 +30,7 @@ async def judged(http: httpx2.AsyncClient, path: str, rubric: str, **more: Any) 
     return await http.post(path, json={"rubric": rubric, **items, **more})
 
 
-async def test_what_is_published_beside_the_criteria_is_read_back(http: httpx2.AsyncClient) -> None:
+async def test_metadata_published_with_the_criteria_is_read_back(http: httpx2.AsyncClient) -> None:
     content = {"criteria": CRITERIA, "metadata": {"by": "Ada"}, "tags": ["x"], "lineage": {"author": "me"}, "parent": 1}
     made = await publish(http, "team/a", content)
     assert made.status_code == 201
@@ -52,7 +52,7 @@ async def test_what_is_published_beside_the_criteria_is_read_back(http: httpx2.A
         ({"tag": ["x"]}, "tag"),
     ],
 )
-async def test_what_cannot_stand_beside_criteria_is_refused_by_its_field(
+async def test_invalid_metadata_is_refused_by_its_field(
     http: httpx2.AsyncClient, beside: dict[str, Any], field: str
 ) -> None:
     answer = await publish(http, "team/a", {"criteria": CRITERIA, **beside})
@@ -61,7 +61,7 @@ async def test_what_cannot_stand_beside_criteria_is_refused_by_its_field(
     assert (await http.get(PATH)).json()["version"] == 2
 
 
-async def test_more_tags_than_fit_are_refused_over_several_publications(http: httpx2.AsyncClient) -> None:
+async def test_the_tag_limit_holds_over_several_publications(http: httpx2.AsyncClient) -> None:
     await publish(http, "team/a", {**FIRST, "tags": [f"t{n}" for n in range(60)]})
     answer = await publish(http, "team/a", {"criteria": CRITERIA, "tags": [f"u{n}" for n in range(60)]})
     assert answer.status_code == 422
@@ -69,7 +69,9 @@ async def test_more_tags_than_fit_are_refused_over_several_publications(http: ht
 
 
 @pytest.mark.parametrize("name", ["a/versions", "a/diff", "a/aliases/x"])
-async def test_a_name_that_is_an_address_is_refused_with_the_reason(http: httpx2.AsyncClient, name: str) -> None:
+async def test_a_name_with_a_word_reserved_for_urls_is_refused_with_the_reason(
+    http: httpx2.AsyncClient, name: str
+) -> None:
     problem = checked_problem(await publish(http, name))
     assert "since URLs use this word" in problem["errors"][0]["message"]
 
@@ -101,7 +103,7 @@ async def test_a_retired_version_judges_only_where_the_request_allows_it(http: h
     assert (await judged(http, path, "team/a@1")).status_code == 200
 
 
-async def test_a_name_whose_versions_are_all_retired_is_read_and_refused(http: httpx2.AsyncClient) -> None:
+async def test_a_rubric_with_only_retired_versions_can_be_read_but_not_used(http: httpx2.AsyncClient) -> None:
     for version in (1, 2):
         await http.put(f"{PATH}@{version}/retirement", json={"reason": "Wrong."})
     assert (await http.get(PATH)).json()["version"] == 2
@@ -113,7 +115,7 @@ async def test_a_name_whose_versions_are_all_retired_is_read_and_refused(http: h
 
 
 @pytest.mark.parametrize("reference", ["team/a", "team/a@production", "team/a@latest"])
-async def test_only_a_pinned_version_is_retired(http: httpx2.AsyncClient, reference: str) -> None:
+async def test_only_a_pinned_version_can_be_retired(http: httpx2.AsyncClient, reference: str) -> None:
     await move(http, 2, if_none_match="*")
     refused = await http.put(f"/v1/rubrics/{reference}/retirement", json={"reason": "Wrong."})
     assert refused.status_code == 422
@@ -122,7 +124,7 @@ async def test_only_a_pinned_version_is_retired(http: httpx2.AsyncClient, refere
     assert (await http.put(f"{PATH}@2/retirement", json={"reason": " "})).status_code == 422
 
 
-async def test_a_history_tells_of_versions_with_their_aliases_a_page_at_a_time(http: httpx2.AsyncClient) -> None:
+async def test_a_history_lists_versions_with_their_aliases_in_pages(http: httpx2.AsyncClient) -> None:
     await move(http, 1, if_none_match="*")
     first = (await http.get(f"{PATH}/versions", params={"limit": 1})).json()
     second = (await http.get(f"{PATH}/versions", params={"limit": 1, "after": first["next_cursor"]})).json()
@@ -135,7 +137,7 @@ async def test_a_history_tells_of_versions_with_their_aliases_a_page_at_a_time(h
     assert "Did you mean 'team/a'" in checked_problem(await http.get("/v1/rubrics/team/aa/versions"))["detail"]
 
 
-async def test_a_difference_is_told_between_numbers_and_aliases(http: httpx2.AsyncClient) -> None:
+async def test_versions_are_compared_by_number_and_by_alias(http: httpx2.AsyncClient) -> None:
     await publish(http, "team/a", {"criteria": [{**CRITERIA[0], "weight": 9, "description": "Other."}, *CRITERIA[2:3]]})
     await move(http, 1, if_none_match="*")
     for params in ({"from": "1", "to": "3"}, {"from": "production"}, {"from": "production", "to": "latest"}):
@@ -150,7 +152,7 @@ async def test_a_difference_is_told_between_numbers_and_aliases(http: httpx2.Asy
 @pytest.mark.parametrize(
     ("query", "status"), [("", 422), ("?from=1&to=9", 404), ("?from=producton", 404), ("?from=1&to=A", 422)]
 )
-async def test_a_difference_that_cannot_be_is_refused(http: httpx2.AsyncClient, query: str, status: int) -> None:
+async def test_an_invalid_comparison_of_versions_is_refused(http: httpx2.AsyncClient, query: str, status: int) -> None:
     answer = await http.get(f"{PATH}/diff{query}")
     assert answer.status_code == status
     checked_problem(answer)
@@ -174,7 +176,7 @@ async def test_rubrics_are_found_by_tag_and_words(http: httpx2.AsyncClient) -> N
     assert (await http.put(f"{PATH}/tags", json={"tags": ["No Tag"]})).status_code == 422
 
 
-async def test_the_documents_examples_of_changes_are_accepted(http: httpx2.AsyncClient) -> None:
+async def test_the_examples_of_changes_in_the_api_document_are_accepted(http: httpx2.AsyncClient) -> None:
     paths = openapi()["paths"]
 
     def example(method: str, path: str) -> Any:

@@ -17,7 +17,7 @@ async def publish(http: httpx2.AsyncClient, name: str, content: dict[str, Any] =
     return await http.post(f"/v1/rubrics/{name}/versions", json=content)
 
 
-async def test_publishing_makes_version_one_and_the_same_content_again_returns_it(http: httpx2.AsyncClient) -> None:
+async def test_publishing_creates_version_1_and_the_same_content_again_returns_it(http: httpx2.AsyncClient) -> None:
     new = await publish(http, "primes")
     again = await publish(http, "primes")
     assert (new.status_code, again.status_code) == (201, 200)
@@ -27,7 +27,7 @@ async def test_publishing_makes_version_one_and_the_same_content_again_returns_i
     assert (await http.get(new.headers["Location"])).json() == new.json()
 
 
-async def test_other_content_is_the_next_version_and_the_old_one_stays(http: httpx2.AsyncClient) -> None:
+async def test_other_content_becomes_the_next_version_and_the_old_one_stays(http: httpx2.AsyncClient) -> None:
     one, two = await publish(http, "a", FIRST), await publish(http, "a", SECOND)
     assert two.json()["version"] == 2
     assert (await http.get("/v1/rubrics/a")).json() == two.json()
@@ -45,9 +45,7 @@ async def test_names_may_have_folders(http: httpx2.AsyncClient) -> None:
 @pytest.mark.parametrize(
     "name", ["Upper", "a//b", "/a", "a/", "a b", "é", "a@1", "..", "sha256:1", "x" * 201, "x" * 10_000]
 )
-async def test_a_name_that_is_none_is_refused_and_the_letters_that_may_be_are_said(
-    http: httpx2.AsyncClient, name: str
-) -> None:
+async def test_an_invalid_name_is_refused_with_the_allowed_characters(http: httpx2.AsyncClient, name: str) -> None:
     refused = await http.post(f"http://adjudge.test/v1/rubrics/{name.replace('.', '%2E')}/versions", json=FIRST)
     assert refused.status_code == 422
     problem = checked_problem(refused)
@@ -64,7 +62,7 @@ async def test_bad_content_is_refused_by_its_field_and_publishes_nothing(http: h
     assert (await http.get("/v1/rubrics/a")).status_code == 404
 
 
-async def test_an_unknown_reference_is_answered_with_the_closest(http: httpx2.AsyncClient) -> None:
+async def test_an_unknown_reference_is_refused_with_the_closest_match(http: httpx2.AsyncClient) -> None:
     await publish(http, "math/quadratics")
     answer = await http.get("/v1/rubrics/math/quadratic")
     assert answer.status_code == 404
@@ -72,13 +70,13 @@ async def test_an_unknown_reference_is_answered_with_the_closest(http: httpx2.As
 
 
 @pytest.mark.parametrize("reference", ["a@0", "a@B", "sha256:12", "A", "a@1@2", "a" * 10_000])
-async def test_a_reference_of_no_known_form_is_refused_with_the_forms(http: httpx2.AsyncClient, reference: str) -> None:
+async def test_a_malformed_reference_is_refused_with_the_valid_forms(http: httpx2.AsyncClient, reference: str) -> None:
     answer = await http.get(f"/v1/rubrics/{reference}")
     assert answer.status_code == 422
     assert "name@3" in checked_problem(answer)["errors"][0]["message"]
 
 
-async def test_rubrics_are_listed_by_name_a_page_at_a_time(http: httpx2.AsyncClient) -> None:
+async def test_rubrics_are_listed_by_name_in_pages(http: httpx2.AsyncClient) -> None:
     for name in ("b/2", "a/1", "b/1", "b/3"):
         await publish(http, name)
     await publish(http, "b/1", SECOND)
@@ -95,7 +93,7 @@ async def test_rubrics_are_listed_by_name_a_page_at_a_time(http: httpx2.AsyncCli
 @pytest.mark.parametrize(
     ("query", "field"), [("after=!", "after"), ("limit=0", "query.limit"), ("limit=501", "query.limit")]
 )
-async def test_a_page_that_cannot_be_is_refused(http: httpx2.AsyncClient, query: str, field: str) -> None:
+async def test_an_invalid_page_is_refused(http: httpx2.AsyncClient, query: str, field: str) -> None:
     answer = await http.get(f"/v1/rubrics?{query}")
     assert answer.status_code == 422
     assert [error["field"] for error in checked_problem(answer)["errors"]] == [field]

@@ -1,4 +1,4 @@
-"""`GET /v1/runs`: training runs and their figures over HTTP, as what was judged and answered gives them."""
+"""`GET /v1/runs`: training runs and their figures over HTTP, compared with the answers."""
 
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +23,7 @@ async def get(http: httpx2.AsyncClient, path: str, **params: Any) -> dict[str, A
 
 
 def passed(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The figures that a criterion's verdicts give."""
+    """The expected figures of a criterion's verdicts."""
     scores = [verdict["score"] for verdict in verdicts if verdict["status"] == "ok"]
     return {
         "criterion": verdicts[0]["criterion"],
@@ -34,7 +34,7 @@ def passed(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-async def test_a_run_s_figures_are_those_of_its_answers(recorded: httpx2.AsyncClient) -> None:
+async def test_the_figures_of_a_run_are_those_of_its_answers(recorded: httpx2.AsyncClient) -> None:
     texts = {1: ["Yes.", "No.", "7 is odd."], 2: ["Yes.", "Perhaps.", "It is not even."]}
     answers = {
         step: (await post(recorded, request(*given, run="r", step=step, on_failure="skip"))).json()
@@ -62,7 +62,7 @@ async def test_a_run_s_figures_are_those_of_its_answers(recorded: httpx2.AsyncCl
     assert sum(each["verdicts"] for each in found["criteria"]) == found["run"]["verdicts"] == 42
 
 
-async def test_a_criterion_is_followed_by_id_and_by_rubric(recorded: httpx2.AsyncClient) -> None:
+async def test_the_criteria_of_a_run_can_be_filtered_by_id_and_by_rubric(recorded: httpx2.AsyncClient) -> None:
     await recorded.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})
     await post(recorded, request("a", run="r", step=1, rubric="math/primes"))
     await post(recorded, request("b", run="r", step=2, rubric={"criteria": CRITERIA[:2]}))
@@ -83,7 +83,7 @@ async def test_a_run_may_have_any_name(recorded: httpx2.AsyncClient, name: str) 
     assert (await get(recorded, f"/v1/runs/{quote(name)}"))["run"]["run"] == name
 
 
-async def test_runs_come_a_page_at_a_time_the_unnamed_one_too(recorded: httpx2.AsyncClient) -> None:
+async def test_runs_are_listed_in_pages_including_the_unnamed_one(recorded: httpx2.AsyncClient) -> None:
     for name in ("a", None, "b"):
         await post(recorded, request(run=name) if name else request())
     first = await get(recorded, "/v1/runs", limit=2)
@@ -93,7 +93,7 @@ async def test_runs_come_a_page_at_a_time_the_unnamed_one_too(recorded: httpx2.A
     assert (await get(recorded, "/v1/runs/"))["run"]["run"] is None
 
 
-async def test_a_run_that_nobody_judged_for_is_not_found(recorded: httpx2.AsyncClient) -> None:
+async def test_an_unknown_run_is_not_found(recorded: httpx2.AsyncClient) -> None:
     assert (await get(recorded, "/v1/runs")) == {"runs": [], "next_cursor": None}
     answer = await recorded.get("/v1/runs/nobody")
     assert answer.status_code == 404
@@ -115,16 +115,14 @@ async def test_a_run_that_nobody_judged_for_is_not_found(recorded: httpx2.AsyncC
     ],
     ids=str,
 )
-async def test_what_cannot_be_read_is_a_problem(
-    recorded: httpx2.AsyncClient, path: str, params: dict[str, Any]
-) -> None:
+async def test_an_invalid_query_is_refused(recorded: httpx2.AsyncClient, path: str, params: dict[str, Any]) -> None:
     await post(recorded, request(run="r"))
     answer = await recorded.get(path, params=params)
     assert answer.status_code == 422
     assert checked_problem(answer)["errors"]
 
 
-async def test_a_database_that_is_away_is_no_fault_of_the_reader(
+async def test_an_unreachable_database_is_a_retryable_error(
     recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object, **__: object) -> None:
@@ -137,7 +135,7 @@ async def test_a_database_that_is_away_is_no_fault_of_the_reader(
         assert (answer.status_code, checked_problem(answer)["retryable"]) == (503, True)
 
 
-async def test_metrics_tell_how_the_ledger_stands(recorded: httpx2.AsyncClient) -> None:
+async def test_metrics_report_the_state_of_the_ledger(recorded: httpx2.AsyncClient) -> None:
     await post(recorded, request("Yes.", "No.", run="r"))
     page = (await recorded.get("/metrics")).text
     assert 'adjudge_ledger_verdicts_total{outcome="recorded"} 14.0' in page
@@ -148,5 +146,5 @@ async def test_metrics_tell_how_the_ledger_stands(recorded: httpx2.AsyncClient) 
     assert "adjudge_ledger_writable 1.0" in page
 
 
-async def test_a_service_that_keeps_nothing_has_no_metrics_of_a_ledger(http: httpx2.AsyncClient) -> None:
+async def test_a_service_without_a_ledger_has_no_ledger_metrics(http: httpx2.AsyncClient) -> None:
     assert "adjudge_ledger" not in (await http.get("/metrics")).text

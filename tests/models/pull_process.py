@@ -1,4 +1,4 @@
-"""A pull in a process of its own, for tests that kill it: `python -m tests.models.pull_process FOLDER`."""
+"""A pull in a separate process, for tests that kill it: `python -m tests.models.pull_process FOLDER`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`adjudge models`, as a user types it."""
+"""`adjudge models` on the command line."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ RUN = CliRunner()
 ADDRESS = "hf://someone/tiny-GGUF/tiny.gguf"
 
 
-def test_pull_prints_the_path_alone_on_standard_output_and_the_rest_on_standard_error(site: Site, cache: Path) -> None:
+def test_pull_prints_only_the_path_to_standard_output_and_the_rest_to_standard_error(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     site.headers[HUB_PATH] = {"ETag": f'"{DIGEST}"'}
     result = RUN.invoke(app, ["pull", ADDRESS])
@@ -23,7 +23,7 @@ def test_pull_prints_the_path_alone_on_standard_output_and_the_rest_on_standard_
     assert len(result.stderr.splitlines()) < 5
 
 
-def test_pull_takes_a_local_file_as_it_is(site: Site, tmp_path: Path) -> None:
+def test_pull_accepts_a_local_file_as_it_is(site: Site, tmp_path: Path) -> None:
     mine = tmp_path / "mine.gguf"
     mine.write_bytes(CONTENT)
     result = RUN.invoke(app, ["pull", str(mine)])
@@ -39,14 +39,14 @@ def test_pull_takes_a_local_file_as_it_is(site: Site, tmp_path: Path) -> None:
         (ADDRESS, "has no such file"),
     ],
 )
-def test_what_cannot_be_pulled_is_one_message_and_status_1(site: Site, reference: str, complaint: str) -> None:
+def test_a_failed_pull_prints_one_message_and_exits_with_1(site: Site, reference: str, complaint: str) -> None:
     result = RUN.invoke(app, ["pull", reference])
     assert (result.exit_code, result.stdout) == (1, "")
     assert complaint in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_list_tells_present_partial_corrupt_and_absent_models_apart(site: Site, cache: Path) -> None:
+def test_list_distinguishes_present_partial_corrupt_and_absent_models(site: Site, cache: Path) -> None:
     cache.mkdir(parents=True)
     with (cache / (CATALOGUE[0].file + ".part")).open("wb") as begun:
         begun.truncate(CATALOGUE[0].size // 2)
@@ -67,7 +67,7 @@ def test_list_tells_present_partial_corrupt_and_absent_models_apart(site: Site, 
         assert all(word in line for word in words), line
 
 
-def test_list_with_check_finds_altered_bytes_of_the_right_size(site: Site, cache: Path) -> None:
+def test_list_with_check_finds_changed_bytes_of_the_right_size(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     path = Path(RUN.invoke(app, ["pull", ADDRESS]).stdout.strip())
     path.write_bytes(CONTENT[:-1] + b"!")
@@ -75,7 +75,7 @@ def test_list_with_check_finds_altered_bytes_of_the_right_size(site: Site, cache
     assert "corrupt" in RUN.invoke(app, ["list", "--check"]).stdout
 
 
-def test_path_prints_only_the_path_of_a_model_that_is_here(site: Site, cache: Path) -> None:
+def test_path_prints_only_the_path_of_a_cached_model(site: Site, cache: Path) -> None:
     absent = RUN.invoke(app, ["path", "smollm2-135m"])
     assert (absent.exit_code, absent.stdout) == (1, "")
     assert "adjudge models pull smollm2-135m" in absent.stderr

@@ -1,4 +1,4 @@
-"""Fetching from the hub, over real HTTP."""
+"""Downloading from the hub, over real HTTP."""
 
 import hashlib
 import socket
@@ -19,7 +19,7 @@ def pull(cache: Path, reference: str = "tiny", watched: RecordedProgress | None 
     return fetch(reference, cache_dir=cache, progress=watched or RecordedProgress(), catalogue=catalogue)
 
 
-def test_a_model_comes_whole_from_the_hub_with_its_progress_told(site: Site, cache: Path) -> None:
+def test_a_model_is_downloaded_from_the_hub_with_its_progress_reported(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     watched = RecordedProgress()
     path = pull(cache, watched=watched)
@@ -31,7 +31,7 @@ def test_a_model_comes_whole_from_the_hub_with_its_progress_told(site: Site, cac
     assert watched.steps[-1] == (len(CONTENT), len(CONTENT))
 
 
-def test_a_model_that_is_here_is_not_asked_for_again(site: Site, cache: Path) -> None:
+def test_a_cached_model_is_not_requested_again(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     pull(cache)
     site.asked.clear()
@@ -39,7 +39,7 @@ def test_a_model_that_is_here_is_not_asked_for_again(site: Site, cache: Path) ->
     assert site.asked == []
 
 
-def test_a_cut_connection_is_resumed_where_it_broke(site: Site, cache: Path) -> None:
+def test_a_dropped_connection_is_resumed_where_it_broke(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     site.cuts[HUB_PATH] = [120_000, 50_000]
     assert pull(cache).read_bytes() == CONTENT
@@ -65,14 +65,14 @@ def test_a_download_that_keeps_breaking_off_is_given_up_and_kept_for_the_next_pu
     assert site.gets(HUB_PATH) == ["bytes=120000-"]
 
 
-def test_wrong_bytes_of_the_right_size_are_a_clear_error_and_leave_no_file(site: Site, cache: Path) -> None:
+def test_wrong_bytes_of_the_right_size_raise_a_clear_error_and_leave_no_file(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT[:-1] + b"!"
     with pytest.raises(WrongHash, match=f"not {DIGEST}"):
         pull(cache)
     assert [path.name for path in cache.rglob("*") if path.suffix != ".lock"] == []
 
 
-def test_a_file_that_the_hub_says_is_another_one_is_not_downloaded(site: Site, cache: Path) -> None:
+def test_a_file_whose_hub_metadata_differs_is_not_downloaded(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     site.headers[HUB_PATH] = {"X-Linked-Etag": f'"{"0" * 64}"'}
     with pytest.raises(ModelUnavailable, match="its file is a different one"):
@@ -84,7 +84,7 @@ def test_a_file_that_the_hub_says_is_another_one_is_not_downloaded(site: Site, c
     assert site.gets(HUB_PATH) == []
 
 
-def test_an_unknown_file_is_verified_by_the_hash_in_the_answer_that_redirects(site: Site, cache: Path) -> None:
+def test_an_unknown_file_is_verified_by_the_hash_in_the_redirect(site: Site, cache: Path) -> None:
     site.redirects[HUB_PATH] = f"{site.url}/cdn/blob"
     site.headers[HUB_PATH] = {"X-Linked-Etag": f'"{DIGEST}"', "X-Linked-Size": str(len(CONTENT))}
     site.files["/cdn/blob"] = CONTENT
@@ -96,14 +96,14 @@ def test_an_unknown_file_is_verified_by_the_hash_in_the_answer_that_redirects(si
     assert leftovers(path.parent) == ["tiny.gguf.json"]
 
 
-def test_an_unknown_file_with_other_bytes_than_its_etag_is_refused(site: Site, cache: Path) -> None:
+def test_an_unknown_file_that_does_not_match_its_etag_is_refused(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT[:-1] + b"!"
     site.headers[HUB_PATH] = {"ETag": f'"{DIGEST}"'}
     with pytest.raises(WrongHash, match="wrong bytes"):
         pull(cache, UNKNOWN)
 
 
-def test_an_unknown_file_without_a_hash_is_taken_recorded_and_called_unverified(
+def test_an_unknown_file_without_a_hash_is_accepted_recorded_and_reported_as_unverified(
     site: Site, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.files[HUB_PATH] = CONTENT
@@ -114,7 +114,7 @@ def test_an_unknown_file_without_a_hash_is_taken_recorded_and_called_unverified(
     assert "unverified" in caplog.text
 
 
-def test_an_unknown_file_that_did_not_change_is_resumed(site: Site, cache: Path) -> None:
+def test_an_unchanged_unknown_file_is_resumed(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     site.headers[HUB_PATH] = {"ETag": '"v1"'}
     site.cuts[HUB_PATH] = [120_000, 0, 0, 0]
@@ -125,7 +125,7 @@ def test_an_unknown_file_that_did_not_change_is_resumed(site: Site, cache: Path)
     assert site.gets(HUB_PATH) == ["bytes=120000-"]
 
 
-def test_an_unknown_file_that_changed_on_the_hub_is_begun_anew(site: Site, cache: Path) -> None:
+def test_an_unknown_file_that_changed_on_the_hub_is_restarted(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     site.headers[HUB_PATH] = {"ETag": '"v1"'}
     site.cuts[HUB_PATH] = [120_000, 0, 0, 0]
@@ -137,16 +137,14 @@ def test_an_unknown_file_that_changed_on_the_hub_is_begun_anew(site: Site, cache
     assert pull(cache, UNKNOWN).read_bytes() == changed
 
 
-def test_what_is_no_gguf_file_is_refused_and_leaves_nothing(site: Site, cache: Path) -> None:
+def test_a_file_that_is_not_gguf_is_refused_and_leaves_nothing(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = b"<html>please log in to this network</html>"
     with pytest.raises(WrongHash, match="not a GGUF model"):
         pull(cache, UNKNOWN)
     assert not list(cache.rglob("*.gguf"))
 
 
-def test_a_hub_that_accepts_connections_but_never_answers_is_left_within_its_patience(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_that_never_answers_times_out(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("judge_server.models.downloads.LOOKUP_TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{mute.getsockname()[1]}")
@@ -154,7 +152,7 @@ def test_a_hub_that_accepts_connections_but_never_answers_is_left_within_its_pat
             pull(cache)
 
 
-def test_an_offline_hub_is_not_asked(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_sends_no_request_to_the_hub(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.files[HUB_PATH] = CONTENT
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelUnavailable, match="HF_HUB_OFFLINE is set"):
@@ -162,12 +160,12 @@ def test_an_offline_hub_is_not_asked(site: Site, cache: Path, monkeypatch: pytes
     assert site.asked == []
 
 
-def test_a_refused_file_names_the_token_that_would_open_it(site: Site, cache: Path) -> None:
+def test_a_forbidden_file_names_the_token_variable(site: Site, cache: Path) -> None:
     site.refusals[HUB_PATH] = 401
     with pytest.raises(ModelUnavailable, match="HF_TOKEN"):
         pull(cache, UNKNOWN)
 
 
-def test_a_file_that_the_hub_does_not_have_is_said_to_be_missing(site: Site, cache: Path) -> None:
+def test_a_file_missing_on_the_hub_is_reported_as_missing(site: Site, cache: Path) -> None:
     with pytest.raises(ModelUnavailable, match="has no such file"):
         pull(cache, UNKNOWN)

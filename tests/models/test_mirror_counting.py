@@ -1,4 +1,4 @@
-"""How much pip has fetched is counted while pip works in the same folder."""
+"""Count the bytes that pip has downloaded while pip works in the same folder."""
 
 import shutil
 from pathlib import Path
@@ -8,9 +8,7 @@ import pytest
 from judge_server.models import downloads
 
 
-def test_folders_that_pip_removes_while_they_are_counted_are_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_that_pip_removes_during_the_count_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kept").write_bytes(b"0123456789")
     unpacked = tmp_path / "pip-unpack-1"
     (unpacked / "inner").mkdir(parents=True)

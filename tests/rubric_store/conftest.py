@@ -1,4 +1,4 @@
-"""Databases for the store's tests: the same test runs on each."""
+"""Databases for the store's tests: each test runs on every kind."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,7 +42,7 @@ async def store(migrated_url: str) -> AsyncIterator[RubricStore]:
 
 @pytest.fixture
 async def kept(migrated_url: str) -> AsyncIterator[FixedClockOperations]:
-    """No operations yet, in a store whose clock stands still."""
+    """An empty store of operations whose clock stands still."""
     opened = FixedClockOperations(migrated_url)
     yield opened
     await opened.close()

@@ -16,7 +16,7 @@ def rubric(*descriptions: str) -> RubricContent:
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60).map(str.strip).filter(bool)
-"""Any text a criterion may hold without space around it, control characters and other scripts among them."""
+"""Any text that a criterion may hold, without surrounding space; with control characters and other scripts."""
 
 weights = st.just(0.0) | st.floats(MIN_MAGNITUDE, MAX_MAGNITUDE) | st.floats(-MAX_MAGNITUDE, -MIN_MAGNITUDE)
 

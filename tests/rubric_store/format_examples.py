@@ -1,4 +1,4 @@
-"""Arbitrary rubric documents for tests of formats: of any kind, and of the kind that each format can say."""
+"""Arbitrary rubric documents for tests of formats: of any kind, and of the kinds that each format can express."""
 
 from typing import get_args
 
@@ -56,7 +56,7 @@ verifications = st.sampled_from(
 def documents(
     kinds: st.SearchStrategy[str], descriptions: st.SearchStrategy[str], of_weight: st.SearchStrategy[float], bare: bool
 ) -> st.SearchStrategy[RubricDocument]:
-    """Documents with criteria of these kinds; bare ones have nothing but what every format can say."""
+    """Documents with criteria of these kinds; bare ones have only what every format can express."""
     criterion = st.builds(
         Criterion,
         id=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True),
@@ -111,4 +111,4 @@ SAYABLE: dict[RubricFormat, st.SearchStrategy[RubricDocument]] = {
     "requirement": documents(kinds, anything, weights, bare=False),
     "dro": documents(st.sampled_from(["point", "factual"]), anything, positive, bare=False),
 }
-"""Documents that a format can mostly say, with much that it has no place for."""
+"""Documents that a format can mostly express, with much that it has no field for."""

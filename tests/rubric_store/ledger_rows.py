@@ -1,4 +1,4 @@
-"""Rows of the ledger for tests: whole requests, with verdicts by chosen digests."""
+"""Rows of the ledger for tests: complete requests, whose verdicts have the given digests."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ CRITERIA = json.dumps([{"id": "c0", "description": "Is short."}, {"id": "c1", "d
 
 
 def digest(name: str) -> bytes:
-    """A digest by a name for it."""
+    """A digest made from a name."""
     return hashlib.sha256(name.encode()).digest()
 
 
@@ -31,7 +31,7 @@ def text(value: str, project: str = PROJECT) -> TextRow:
 
 
 def verdict(name: str, number: int = 1, project: str = PROJECT, **fields: Any) -> VerdictRow:
-    """A verdict's row, brought by the n-th request."""
+    """A verdict's row, written by the n-th request."""
     values = {"score": 1.0, "probability": 0.75, "menu_mass": 0.5, "step": None, "grade": None, "rationale": None}
     raw = {"raw_probability": 0.6}
     return VerdictRow(project, digest(name), request_key(number), **(values | raw | fields))
@@ -50,7 +50,7 @@ def request(
     at: datetime = AT,
     **found: Any,
 ) -> LedgerRows:
-    """The rows of a request: per response the names of its verdicts, one criterion each, every vote after another."""
+    """The rows of a request: `verdicts` names each response's verdicts, criterion by criterion and vote by vote."""
     key = request_key(number)
     uses, texts = [], [text("prompt", project), TextRow(project, RUBRIC, zlib.compress(CRITERIA.encode()))]
     responses = []

@@ -1,7 +1,7 @@
-"""What a migration did that code of before might not bear, found in the statements that it sent.
+"""Find the statements of a migration that could break older code.
 
-Only what is known to be borne passes: new tables, columns that may be left out, indexes that refuse nothing, and
-whatever is done to tables of the migration's own.
+Only changes known to be compatible pass: new tables, optional columns, indexes that are not unique, and any change to a
+table that the migration itself created.
 """
 
 import re
@@ -38,7 +38,7 @@ def recorded() -> Iterator[list[str]]:
 
 
 def find_breaking_statements(statements: list[str]) -> list[str]:
-    """Those of a migration's statements that code of before might not bear."""
+    """The statements of a migration that could break older code."""
     own: set[str] = set(_BOOKKEEPING)
     found = []
     for statement in statements:
@@ -61,9 +61,9 @@ def _is_compatible(statement: str, own: set[str]) -> bool:
 
 
 def undeclared(url: str, after: str) -> dict[str, list[str]]:
-    """By revision after one, what it does that code of before might not bear, where it declares no `works_from`.
+    """The breaking statements of each revision after the given one that declares no `works_from`.
 
-    The database, which is empty, is migrated to the newest.
+    The empty database is migrated to the newest revision.
     """
     migrations.upgrade(url, after)
     known = migrations.revisions()

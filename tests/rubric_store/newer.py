@@ -1,4 +1,4 @@
-"""A newer release than this one: its migrations stand after ours, in a folder that only it knows."""
+"""A newer release than this one: it adds migrations in a separate folder."""
 
 import os
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ TO_EVERY_TABLE = f"""for name in {sorted(set(metadata.tables) - {"schema_generat
         op.add_column(name, sa.Column("later_count", sa.Integer, nullable=False, server_default="7"))
     op.create_table("later", sa.Column("id", sa.Integer, primary_key=True))
     op.create_index("ix_later_note", "ledger_requests", ["later_note"])"""
-"""What a release does that only adds, to every table there is."""
+"""The upgrade of a release that only adds to every existing table."""
 
 FROM_EVERY_TABLE = f"""op.drop_index("ix_later_note", "ledger_requests")
     op.drop_table("later")
@@ -51,7 +51,7 @@ NEXT = "next1"
 
 
 def release(folder: Path, *upgrades: str, downgrade: str = "pass", works_from: str | None = None) -> Path:
-    """The folder with a newer release's migrations, `next1` and so on; the last declares `works_from`."""
+    """A folder with a newer release's migrations, `next1` and so on; the last declares `works_from`."""
     folder.mkdir(exist_ok=True)
     before = migrations.head()
     for number, upgrade in enumerate(upgrades, start=1):
@@ -70,7 +70,7 @@ def release(folder: Path, *upgrades: str, downgrade: str = "pass", works_from: s
 
 @contextmanager
 def running(folder: Path) -> Iterator[None]:
-    """In the block, this process is of that newer release."""
+    """Make this process run the newer release during the block."""
     ours = schema_status.script_config
 
     def theirs() -> Config:
@@ -84,7 +84,7 @@ def running(folder: Path) -> Iterator[None]:
 
 
 def set_revision(url: str, revision: str) -> None:
-    """Have a database say that it is at a revision, and leave it else as it is."""
+    """Set the revision of a database without changing its schema."""
     engine = create_engine(sync_url(url))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})

@@ -1,4 +1,4 @@
-"""Operations to keep, and chunks of them to claim."""
+"""Operations to store, and chunks of them to claim."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +21,7 @@ SUBMISSION = Submission("key", b"what was asked for")
 
 
 class FixedClockOperations(SQLOperations):
-    """Operations in a database whose clock stands at `at`, whatever the clocks of those who ask say."""
+    """Operations in a database whose clock stands at `at`, whatever the callers' clocks say."""
 
     def __init__(self, url: str) -> None:
         self.at = NOW
@@ -29,7 +29,7 @@ class FixedClockOperations(SQLOperations):
 
 
 def later(seconds: float) -> datetime:
-    """A moment so many seconds after `NOW`."""
+    """The time this many seconds after `NOW`."""
     return NOW + timedelta(seconds=seconds)
 
 
@@ -41,12 +41,12 @@ def new(id_: str = "op-1", chunks: int = 2, project_id: str = "p", created: floa
 
 
 def outcome(*results: Any, calls: int = 5) -> ChunkOutcome:
-    """These results, and what they cost."""
+    """An outcome with these results and their cost."""
     return ChunkOutcome([{"result": one} for one in results], Usage(judge_calls=calls, seconds_judging=0.5))
 
 
 async def claimed(store: FixedClockOperations, chunk: int, owner: str = "w", at: float | None = None) -> LeasedChunk:
-    """A chunk of `op-1`, claimed, so many seconds after `NOW` where that is given."""
+    """Claim a chunk of `op-1`, if given at this many seconds after `NOW`."""
     if at is not None:
         store.at = later(at)
     work = await store.claim(ChunkRef("p", "op-1", chunk), owner, LEASE_S)
@@ -55,7 +55,7 @@ async def claimed(store: FixedClockOperations, chunk: int, owner: str = "w", at:
 
 
 async def state_of(store: SQLOperations) -> Operation:
-    """`op-1` as it stands."""
+    """The current `op-1`."""
     operation = await store.get("p", "op-1")
     assert operation is not None
     return operation

@@ -1,4 +1,4 @@
-"""Write the golden schemas anew: `python -m tests.rubric_store.regenerate_golden`, from the root folder."""
+"""Regenerate the golden schemas: `python -m tests.rubric_store.regenerate_golden`, from the root folder."""
 
 import tempfile
 from pathlib import Path
@@ -18,7 +18,7 @@ def migrated_schema(url: str) -> str:
 
 
 def main() -> None:
-    """Migrate a new database of each kind, and write down what came of it."""
+    """Migrate a new database of each kind, and write its schema."""
     with tempfile.TemporaryDirectory() as folder:
         schema = migrated_schema(f"sqlite+aiosqlite:///{folder}/rubrics.db")
         (GOLDEN / "sqlite.sql").write_text(schema)

@@ -1,4 +1,4 @@
-"""A database's schema as sorted lines, the same on every server version; read from the catalogue."""
+"""A database's schema as sorted lines, the same on every server version, read from the catalogue."""
 
 from sqlalchemy import Connection, create_engine, make_url, text
 
@@ -34,7 +34,7 @@ def sync_url(url: str) -> str:
 
 
 def dump_schema(url: str) -> str:
-    """The schema of a database, one line an item."""
+    """The schema of a database, one line per item."""
     engine = create_engine(sync_url(url))
     try:
         with engine.connect() as connection:

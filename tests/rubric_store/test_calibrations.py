@@ -1,4 +1,4 @@
-"""Calibrations are stored in versions that never change, and aliases point at them."""
+"""Calibrations are stored in immutable versions, and aliases point at them."""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +15,7 @@ async def store(migrated_url: str) -> AsyncIterator[CalibrationStore]:
     await store.close()
 
 
-async def test_equal_content_is_the_same_version_and_other_content_the_next(store: CalibrationStore) -> None:
+async def test_equal_content_is_the_same_version_and_new_content_the_next(store: CalibrationStore) -> None:
     first, added = await store.add("support", {"a": 1, "b": [2]})
     same, again = await store.add("support", {"b": [2], "a": 1})
     second, _ = await store.add("support", {"a": 2})
@@ -23,7 +23,7 @@ async def test_equal_content_is_the_same_version_and_other_content_the_next(stor
     assert (await store.add("other", {"a": 1}))[0].version == 1
 
 
-async def test_a_reference_names_the_newest_a_version_or_an_alias(store: CalibrationStore) -> None:
+async def test_a_reference_is_to_the_newest_version_a_version_or_an_alias(store: CalibrationStore) -> None:
     for number in (1, 2, 3):
         await store.add("support", {"a": number})
     assert await store.move_alias("support", "live", 1) is None
@@ -34,7 +34,7 @@ async def test_a_reference_names_the_newest_a_version_or_an_alias(store: Calibra
     assert [(one.version, one.aliases) for one in await store.versions()] == [(3, ()), (2, ("live",)), (1, ())]
 
 
-async def test_an_alias_cannot_point_at_nothing_or_read_as_a_version(store: CalibrationStore) -> None:
+async def test_an_alias_must_have_a_version_and_must_not_look_like_one(store: CalibrationStore) -> None:
     await store.add("support", {})
     with pytest.raises(LookupError, match="there is no calibration support@2"):
         await store.move_alias("support", "live", 2)

@@ -1,4 +1,4 @@
-"""The contract of `RubricSource` for what changes without a new version: aliases, tags and retirement."""
+"""The contract of `RubricSource` for changes without a new version: aliases, tags and retirement."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ async def test_an_alias_is_a_reference_and_can_be_moved_back(source: RubricSourc
 
 
 @pytest.mark.parametrize("expected", [None, 1, 3])
-async def test_an_alias_that_stands_for_another_version_than_expected_stays(
+async def test_an_alias_with_another_version_than_expected_is_not_moved(
     source: RubricSource, expected: int | None
 ) -> None:
     await source.move_alias(PROJECT, "a", "production", 2, expected=None)
@@ -48,7 +48,7 @@ async def test_an_alias_that_stands_for_another_version_than_expected_stays(
     assert await version_of(source, "a@production") == 2
 
 
-async def test_an_alias_that_is_expected_and_is_not_there_is_not_made(source: RubricSource) -> None:
+async def test_a_missing_alias_that_was_expected_is_not_created(source: RubricSource) -> None:
     assert await source.move_alias(PROJECT, "a", "production", 2, expected=1) == (False, None)
     assert await source.remove_alias(PROJECT, "a", "production", expected=1) == (False, None)
     assert await version_of(source, "a@production") is None
@@ -59,7 +59,7 @@ async def test_a_move_may_be_repeated(source: RubricSource) -> None:
         assert await source.move_alias(PROJECT, "a", "production", 2, expected=expected) == (True, 2)
 
 
-async def test_of_many_who_move_an_alias_at_once_one_succeeds(source: RubricSource) -> None:
+async def test_only_one_of_concurrent_moves_of_an_alias_succeeds(source: RubricSource) -> None:
     await source.move_alias(PROJECT, "a", "production", 1, expected=None)
     moves = [source.move_alias(PROJECT, "a", "production", 2 + n % 2, expected=1) for n in range(16)]
     outcomes = await asyncio.gather(*moves)
@@ -68,7 +68,7 @@ async def test_of_many_who_move_an_alias_at_once_one_succeeds(source: RubricSour
     assert [moved for moved, _ in outcomes] == [2 + n % 2 == winner for n in range(16)]
 
 
-async def test_an_alias_that_is_removed_stands_for_nothing(source: RubricSource) -> None:
+async def test_a_removed_alias_resolves_to_nothing(source: RubricSource) -> None:
     await source.move_alias(PROJECT, "a", "production", 2, expected=None)
     await source.move_alias(PROJECT, "b", "production", 1, expected=None)
     assert await source.remove_alias(PROJECT, "a", "production", expected=2) == (True, 2)
@@ -77,13 +77,13 @@ async def test_an_alias_that_is_removed_stands_for_nothing(source: RubricSource)
 
 
 @pytest.mark.parametrize("alias", ["", "3", "Production", "a/b", "a@b", "é", "x" * 65, "latest"])
-async def test_an_alias_that_no_reference_could_spell_is_refused(source: RubricSource, alias: str) -> None:
+async def test_an_alias_that_no_reference_could_contain_is_refused(source: RubricSource, alias: str) -> None:
     with pytest.raises(ValueError, match="alias"):
         await source.move_alias(PROJECT, "a", alias, 1, expected=None)
     assert (await source.aliases(PROJECT, "a")).aliases == {}
 
 
-async def test_what_is_not_there_cannot_be_changed(source: RubricSource) -> None:
+async def test_missing_rubrics_and_versions_cannot_be_changed(source: RubricSource) -> None:
     for version, name in ((4, "a"), (1, "c")):
         with pytest.raises(LookupError):
             await source.move_alias(PROJECT, name, "production", version, expected=None)
@@ -97,12 +97,12 @@ async def test_what_is_not_there_cannot_be_changed(source: RubricSource) -> None
         await source.retire("p2", "a", 1, "Wrong.")
 
 
-async def test_latest_stands_for_what_the_bare_name_stands_for(source: RubricSource) -> None:
+async def test_latest_resolves_like_the_bare_name(source: RubricSource) -> None:
     await source.retire(PROJECT, "a", 3, "Wrong.")
     assert await version_of(source, "a@latest") == await version_of(source, "a") == 2
 
 
-async def test_a_retired_version_stays_readable_and_says_why_and_when(source: RubricSource) -> None:
+async def test_a_retired_version_stays_readable_with_reason_and_time(source: RubricSource) -> None:
     retired = await source.retire(PROJECT, "a", 2, "Rewards guessing.")
     assert retired == await source.find(PROJECT, "a@2")
     assert retired.retirement is not None
@@ -113,7 +113,7 @@ async def test_a_retired_version_stays_readable_and_says_why_and_when(source: Ru
     assert (again.retirement.at, again.retirement.reason) == (retired.retirement.at, "Rewards lies.")
 
 
-async def test_a_bare_name_stands_for_its_newest_version_in_use(source: RubricSource) -> None:
+async def test_a_bare_name_resolves_to_its_newest_version_in_use(source: RubricSource) -> None:
     seen = []
     for change, version in (("retire", 3), ("retire", 1), ("retire", 2), ("restore", 1), ("restore", 2)):
         if change == "retire":
@@ -124,7 +124,7 @@ async def test_a_bare_name_stands_for_its_newest_version_in_use(source: RubricSo
     assert seen == [2, 2, 3, 1, 2]
 
 
-async def test_a_new_version_is_what_the_name_stands_for_whatever_is_retired(source: RubricSource) -> None:
+async def test_a_name_resolves_to_a_new_version_whatever_is_retired(source: RubricSource) -> None:
     for version in (1, 2, 3):
         await source.retire(PROJECT, "a", version, "Wrong.")
     new, _ = await source.publish(PROJECT, "a", rubric("new"))
@@ -133,7 +133,7 @@ async def test_a_new_version_is_what_the_name_stands_for_whatever_is_retired(sou
     assert (again.version, added, again.retirement is None) == (1, False, False)
 
 
-async def test_a_digest_stands_for_the_oldest_version_in_use(source: RubricSource) -> None:
+async def test_a_digest_resolves_to_the_oldest_version_in_use(source: RubricSource) -> None:
     await source.retire(PROJECT, "a", 1, "Wrong.")
     found = await source.find(PROJECT, rubric("x").digest)
     assert found is not None
@@ -166,7 +166,7 @@ async def test_tags_are_added_by_publishing_and_replaced_as_a_whole(source: Rubr
 
 
 @pytest.mark.parametrize("tag", ["", "Math", "a b", "x" * 65, "\x00"])
-async def test_a_tag_that_is_none_is_refused(source: RubricSource, tag: str) -> None:
+async def test_an_invalid_tag_is_refused(source: RubricSource, tag: str) -> None:
     with pytest.raises(ValueError, match="tags"):
         await source.replace_tags(PROJECT, "a", [tag])
     with pytest.raises(ValueError, match="tags"):
@@ -184,7 +184,7 @@ async def test_more_tags_than_a_rubric_may_have_are_refused_and_nothing_is_publi
     assert len(history.tags) == 60
 
 
-async def test_a_history_tells_of_every_version_the_newest_first(source: RubricSource) -> None:
+async def test_a_history_lists_every_version_newest_first(source: RubricSource) -> None:
     lineage = Lineage(author="team-math", parameters={"seed": 3})
     await source.publish(PROJECT, "a", rubric("v"), metadata={"by": "Ada"}, lineage=lineage, parent=2)
     await source.move_alias(PROJECT, "a", "production", 2, expected=None)
@@ -203,7 +203,7 @@ async def test_a_history_tells_of_every_version_the_newest_first(source: RubricS
     assert history.next_cursor is None
 
 
-async def test_pages_of_a_history_hold_every_version_once(source: RubricSource) -> None:
+async def test_pages_of_a_history_contain_every_version_once(source: RubricSource) -> None:
     seen: list[int] = []
     cursor = None
     for _ in range(2):
@@ -215,12 +215,12 @@ async def test_pages_of_a_history_hold_every_version_once(source: RubricSource) 
 
 
 @pytest.mark.parametrize("cursor", ["", "a", "MA", "MQ", "LTE", "é"])
-async def test_a_cursor_that_no_history_gave_out_is_refused(source: RubricSource, cursor: str) -> None:
+async def test_a_cursor_that_no_history_returned_is_refused(source: RubricSource, cursor: str) -> None:
     with pytest.raises(ValueError, match="next_cursor"):
         await source.history(PROJECT, "a", after=cursor, limit=2)
 
 
-async def test_there_is_no_history_of_what_is_not_there(source: RubricSource) -> None:
+async def test_a_missing_rubric_has_no_history(source: RubricSource) -> None:
     assert await source.history(PROJECT, "c", after=None, limit=2) is None
     assert await source.history("p2", "a", after=None, limit=2) is None
 
@@ -228,6 +228,8 @@ async def test_there_is_no_history_of_what_is_not_there(source: RubricSource) ->
 @pytest.mark.parametrize(
     ("asked", "suggested"), [("a@producton", "a@production"), ("A@Production", "a@production"), ("a@x", "a")]
 )
-async def test_an_unknown_alias_is_answered_with_the_closest(source: RubricSource, asked: str, suggested: str) -> None:
+async def test_an_unknown_alias_is_answered_with_the_closest_one(
+    source: RubricSource, asked: str, suggested: str
+) -> None:
     await source.move_alias(PROJECT, "a", "production", 1, expected=None)
     assert await source.closest(PROJECT, asked) == suggested

@@ -1,4 +1,4 @@
-"""The contract of the figures of charts: what a chart shows is what the rows say, whichever database keeps them."""
+"""The contract of chart figures: they follow from the rows, whichever database stores them."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -34,7 +34,7 @@ async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
 
 
 def rewarded(rows: LedgerRows, *rewards: float | None, groups: str = "") -> LedgerRows:
-    """The rows with these rewards, a response each; `groups` names the group of each by a letter."""
+    """The rows with these rewards, one per response; each letter of `groups` is a response's group."""
     responses = [
         row._replace(
             reward=reward, status="unscored" if reward is None else "scored", group_id=groups[i : i + 1] or "g"
@@ -45,7 +45,7 @@ def rewarded(rows: LedgerRows, *rewards: float | None, groups: str = "") -> Ledg
 
 
 def judged(number: int, step: int | None, *rewards: float | None, groups: str = "", run: str = "run") -> LedgerRows:
-    """A request with a response per reward, each with two verdicts of its own."""
+    """A request with a response per reward, each with its own two verdicts."""
     names = [[f"{number}.{i}.{j}" for j in range(2)] for i in range(len(rewards))]
     return rewarded(request(number, names, step=step, run=run), *rewards, groups=groups)
 
@@ -72,7 +72,7 @@ async def test_steps_are_divided_into_buckets_and_summed(ledger: SQLLedger) -> N
     assert sum(each.responses for each in part.bins) == 6
 
 
-async def test_the_spread_is_that_within_groups(ledger: SQLLedger) -> None:
+async def test_the_spread_is_computed_within_groups(ledger: SQLLedger) -> None:
     rewards = {"a": [0.0, 1.0], "b": [0.5, 0.5], "c": [0.25, 0.5], "d": [1.0]}
     given = [(name, value) for name, values in rewards.items() for value in values]
     ledger.write(judged(1, 4, *[value for _, value in given], groups="".join(name for name, _ in given)))
@@ -94,7 +94,7 @@ async def test_the_spread_is_that_within_groups(ledger: SQLLedger) -> None:
         ([-7.3, 0.1, 2.2], -7.3, 2.2),
     ],
 )
-async def test_a_bin_holds_the_responses_that_its_link_selects(
+async def test_a_bin_counts_the_responses_that_its_link_selects(
     ledger: SQLLedger, rewards: list[float], low: float, high: float
 ) -> None:
     ledger.write(judged(1, 1, *rewards, None))
@@ -121,7 +121,7 @@ async def test_pass_rates_and_failures_are_by_bucket(ledger: SQLLedger) -> None:
     assert (await ledger.run_charts(WHOLE._replace(criterion_ids=()))).criteria == ()
 
 
-async def test_the_judges_of_a_run_and_their_steps_are_told(ledger: SQLLedger) -> None:
+async def test_the_judges_of_a_run_are_listed_with_their_steps(ledger: SQLLedger) -> None:
     ledger.write(judged(1, 1, 0.5))
     ledger.write(judged(2, 6, 0.5))
     other = judged(3, None, 0.5)
@@ -132,7 +132,7 @@ async def test_the_judges_of_a_run_and_their_steps_are_told(ledger: SQLLedger) -
     )
 
 
-async def test_a_run_that_is_not_there_or_is_another_project_s_has_no_figures(ledger: SQLLedger) -> None:
+async def test_a_missing_run_or_one_of_another_project_has_no_figures(ledger: SQLLedger) -> None:
     ledger.write(judged(1, 1, 0.5))
     for query in (WHOLE._replace(run="other"), WHOLE._replace(project_id="p2")):
         found = await ledger.run_charts(query)
@@ -141,7 +141,7 @@ async def test_a_run_that_is_not_there_or_is_another_project_s_has_no_figures(le
     assert await ledger.run_curves("p2", ["run"], 10) == {}
 
 
-async def test_curves_of_runs_are_read_together(ledger: SQLLedger) -> None:
+async def test_curves_of_several_runs_are_read_together(ledger: SQLLedger) -> None:
     last = 2**63 - 1
     for number, (run, step, reward) in enumerate(
         [
@@ -174,7 +174,7 @@ async def test_runs_are_found_by_a_part_of_their_names(ledger: SQLLedger) -> Non
     assert (len(rest.runs), rest.next_cursor) == (1, None)
 
 
-async def test_responses_are_read_a_page_at_a_time_with_all_their_votes(ledger: SQLLedger) -> None:
+async def test_responses_are_paged_with_all_their_votes(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a", "b"], ["c", "x"]], votes=2, failed=["x"], step=3))
     ledger.write(judged(2, 4, 0.75, None, groups="gh"))
     whole = ResponseFilter(PROJECT, "run")
@@ -227,7 +227,7 @@ async def test_pass_rates_of_rubrics_are_those_of_the_latest_runs_that_used_them
     assert await ledger.rubric_use("another", [one], 10) == RubricUse((), ())
 
 
-async def test_what_a_trainer_reports_is_averaged_by_bucket_and_goes_with_the_run(ledger: SQLLedger) -> None:
+async def test_reported_measures_are_averaged_by_bucket_and_purged_with_the_run(ledger: SQLLedger) -> None:
     ledger.write(judged(1, 1, 0.5))
     for step in range(6):
         await ledger.set_measures(PROJECT, "run", step, {"rgr/refined": 0.0, "b": 1.0})
@@ -246,7 +246,7 @@ async def test_what_a_trainer_reports_is_averaged_by_bucket_and_goes_with_the_ru
     assert len((await ledger.run_charts(WHOLE._replace(run="other"))).measures) == 1
 
 
-async def test_without_a_distribution_nothing_is_counted_from_the_responses(ledger: SQLLedger) -> None:
+async def test_without_the_distribution_no_figures_are_computed_from_responses(ledger: SQLLedger) -> None:
     ledger.write(judged(1, 1, 0.5, 1.0))
     whole, plain = await ledger.run_charts(WHOLE), await ledger.run_charts(WHOLE._replace(distribution=False))
     assert (plain.bins, plain.judges, plain.criteria) == ((), (), whole.criteria)
@@ -281,7 +281,7 @@ async def test_responses_are_found_by_the_verdict_on_a_criterion(
         ledger.write(rows._replace(uses=uses, requests=rules))
     wanted = ResponseFilter(PROJECT, "run", criterion="c0", outcome=outcome)
     found = await ledger.responses(wanted)
-    if outcome is None:  # a page leaves out what was not judged by it
+    if outcome is None:  # a page omits responses not judged by the criterion
         found = [one for one in found if one.request.step != 5]
     assert [one.request.step for one in found] == expected
     assert await ledger.responses(wanted._replace(criterion="c7")) == []

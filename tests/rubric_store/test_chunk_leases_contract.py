@@ -1,4 +1,4 @@
-"""What every database that keeps operations does: a chunk has one worker at a time, and is finished once."""
+"""The contract of stored operations: a chunk has one worker at a time, and is finished once."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.rubric_store.operation_rows import LEASE_S, FixedClockOperations, cla
 from trainer_client.wire.operations import MAX_ATTEMPTS, ChunkOutcome, ChunkRef
 
 
-async def test_a_chunk_has_one_worker_until_its_lease_runs_out(kept: FixedClockOperations) -> None:
+async def test_a_chunk_has_one_worker_until_its_lease_expires(kept: FixedClockOperations) -> None:
     await kept.create(new())
     work = await claimed(kept, 0, "first")
     kept.at = later(59)
@@ -22,14 +22,14 @@ async def test_a_chunk_has_one_worker_until_its_lease_runs_out(kept: FixedClockO
     assert not await kept.renew(work, LEASE_S)
 
 
-async def test_of_workers_at_the_same_time_one_gets_the_chunk(kept: FixedClockOperations) -> None:
+async def test_only_one_of_concurrent_workers_gets_the_chunk(kept: FixedClockOperations) -> None:
     await kept.create(new())
     ref = ChunkRef("p", "op-1", 0)
     got = await asyncio.gather(*(kept.claim(ref, f"w{n}", LEASE_S) for n in range(8)))
     assert sum(work is not None for work in got) == 1
 
 
-async def test_a_chunk_done_twice_has_its_results_and_its_cost_once(kept: FixedClockOperations) -> None:
+async def test_a_chunk_done_twice_stores_its_results_and_its_cost_once(kept: FixedClockOperations) -> None:
     await kept.create(new())
     slow = await claimed(kept, 0, "slow")
     quick = await claimed(kept, 0, "quick", at=61)
@@ -46,7 +46,7 @@ async def test_a_chunk_done_twice_has_its_results_and_its_cost_once(kept: FixedC
     assert await kept.claim(quick.ref, "third", LEASE_S) is None
 
 
-async def test_a_chunk_given_back_waits_and_its_cost_is_counted(kept: FixedClockOperations) -> None:
+async def test_a_requeued_chunk_waits_and_its_cost_is_counted(kept: FixedClockOperations) -> None:
     await kept.create(new())
     work = await claimed(kept, 0)
     await kept.requeue(work, "the judge is busy", delay_s=30, outcome=outcome(calls=7), counts=True)
@@ -57,7 +57,7 @@ async def test_a_chunk_given_back_waits_and_its_cost_is_counted(kept: FixedClock
     assert (await claimed(kept, 0, at=30)).attempt == 2
 
 
-async def test_attempts_that_do_not_count_may_be_many(kept: FixedClockOperations) -> None:
+async def test_uncounted_attempts_are_not_limited(kept: FixedClockOperations) -> None:
     await kept.create(new())
     for number in range(2 * MAX_ATTEMPTS):
         work = await claimed(kept, 0, at=number)
@@ -65,7 +65,7 @@ async def test_attempts_that_do_not_count_may_be_many(kept: FixedClockOperations
         await kept.requeue(work, "away", delay_s=0, outcome=ChunkOutcome(), counts=False)
 
 
-async def test_a_chunk_whose_workers_keep_dying_is_given_up(kept: FixedClockOperations) -> None:
+async def test_a_chunk_whose_workers_keep_dying_fails(kept: FixedClockOperations) -> None:
     await kept.create(new())
     for number in range(MAX_ATTEMPTS):
         assert (await claimed(kept, 0, at=100 * number)).last_attempt is (number == MAX_ATTEMPTS - 1)
@@ -79,7 +79,7 @@ async def test_a_chunk_whose_workers_keep_dying_is_given_up(kept: FixedClockOper
     assert f"died {MAX_ATTEMPTS} times" in failed.problem
 
 
-async def test_the_inputs_of_a_chunk_are_kept_until_it_is_done_and_no_longer(kept: FixedClockOperations) -> None:
+async def test_the_inputs_of_a_chunk_are_kept_only_until_it_is_done(kept: FixedClockOperations) -> None:
     async def with_inputs() -> list[int]:
         async with kept.connect() as connection:
             wanted = select(chunks.c.chunk).where(chunks.c.body.is_not(None)).order_by(chunks.c.chunk)
@@ -100,7 +100,7 @@ async def test_the_inputs_of_a_chunk_are_kept_until_it_is_done_and_no_longer(kep
     assert (await claimed(kept, 3)).body is None
 
 
-async def test_chunks_are_announced_once_and_operations_take_turns(kept: FixedClockOperations) -> None:
+async def test_chunks_are_enqueued_once_and_operations_take_turns(kept: FixedClockOperations) -> None:
     await kept.create(new("op-1", chunks=3))
     await kept.create(new("op-2", chunks=2, created=1))
     first = await kept.take_due(3, lost_after_s=60)
@@ -110,7 +110,7 @@ async def test_chunks_are_announced_once_and_operations_take_turns(kept: FixedCl
     assert await kept.take_due(100, lost_after_s=60) == []
 
 
-async def test_what_was_announced_long_ago_and_is_neither_taken_nor_done_is_announced_again(
+async def test_a_chunk_enqueued_long_ago_and_never_claimed_is_enqueued_again(
     kept: FixedClockOperations,
 ) -> None:
     await kept.create(new(chunks=3))
@@ -127,7 +127,7 @@ async def test_what_was_announced_long_ago_and_is_neither_taken_nor_done_is_anno
     assert await kept.claim(work.ref, "of the other announcement", LEASE_S) is None
 
 
-async def test_chunks_of_a_dead_worker_are_announced_again(kept: FixedClockOperations) -> None:
+async def test_chunks_of_a_dead_worker_are_enqueued_again(kept: FixedClockOperations) -> None:
     await kept.create(new())
     await kept.take_due(100, lost_after_s=1000)
     await claimed(kept, 0)
@@ -138,7 +138,7 @@ async def test_chunks_of_a_dead_worker_are_announced_again(kept: FixedClockOpera
     assert (await claimed(kept, 0)).attempt == 2
 
 
-async def test_each_chunk_is_announced_by_one_of_those_who_ask_at_once(kept: FixedClockOperations) -> None:
+async def test_each_chunk_is_enqueued_by_only_one_of_several_dispatchers(kept: FixedClockOperations) -> None:
     await kept.create(new(chunks=40))
     announced = await asyncio.gather(*(kept.take_due(10, lost_after_s=60) for _ in range(8)))
     refs = [ref for some in announced for ref in some]

@@ -1,4 +1,4 @@
-"""Many publishers of one name at once, as training hosts are: none is lost, and no number is used twice."""
+"""Many concurrent publishers of one name: no version is lost, and no number is used twice."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ async def test_concurrent_publishers_get_consecutive_versions(store: RubricStore
     assert all(version.parent == (version.version - 1 or None) for version, _ in outcomes)
 
 
-async def test_concurrent_publishers_of_new_contents_and_old_leave_no_gap(store: RubricStore) -> None:
+async def test_concurrent_publishers_of_new_and_known_contents_leave_no_gap(store: RubricStore) -> None:
     contents = [rubric(f"Criterion {i // 2}.") for i in range(PUBLISHERS)]
     outcomes = await asyncio.gather(
         *(store.publish("p1", "a", content, tags=[f"t{i % 8}"]) for i, content in enumerate(contents))
@@ -50,7 +50,7 @@ async def test_publishers_on_two_hosts_take_turns(migrated_url: str) -> None:
         await host.close()
 
 
-async def test_a_publication_cut_short_leaves_no_trace(store: RubricStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_publication_leaves_no_trace(store: RubricStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("cut short")
 

@@ -1,4 +1,4 @@
-"""Which URLs the store takes, what it says to the others, and how its connections behave."""
+"""Which URLs the store accepts, how it refuses others, and how its connections behave."""
 
 import asyncio
 from pathlib import Path
@@ -25,13 +25,13 @@ from tests.rubric_store.examples import rubric
         ("sqlite+aiosqlite:////no/such/folder/rubrics.db", "mkdir -p /no/such/folder"),
     ],
 )
-def test_a_url_the_store_cannot_use_is_refused_with_the_way_out(url: str, way_out: str) -> None:
+def test_an_unusable_url_is_refused_with_advice(url: str, way_out: str) -> None:
     with pytest.raises(DatabaseURLError, match=way_out) as caught:
         RubricStore(url)
     assert "hush" not in str(caught.value)
 
 
-async def test_sqlite_connections_log_ahead_and_keep_foreign_keys(tmp_path: Path) -> None:
+async def test_sqlite_connections_use_write_ahead_logging_and_foreign_keys(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite+aiosqlite:///{tmp_path / 'x.db'}")
     async with engine.connect() as connection:
         pragmas = ("journal_mode", "foreign_keys", "busy_timeout")
@@ -40,7 +40,7 @@ async def test_sqlite_connections_log_ahead_and_keep_foreign_keys(tmp_path: Path
     assert values == ["wal", 1, 30_000]
 
 
-async def test_a_cancelled_transaction_gives_up_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_transaction_releases_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_BUSY_TIMEOUT_MS", 2_000)
     engine = open_engine(f"sqlite+aiosqlite:///{tmp_path / 'x.db'}").execution_options(**{WRITES: True})
     long = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT count(*) FROM n"
@@ -66,7 +66,7 @@ async def test_a_cancelled_transaction_gives_up_its_lock(tmp_path: Path, monkeyp
 
 
 @pytest.mark.postgres
-async def test_what_a_client_holds_that_vanished_in_a_transaction_is_let_go(
+async def test_locks_of_a_client_that_vanished_in_a_transaction_are_released(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SESSION_SETTINGS, "idle_in_transaction_session_timeout", "500ms")
@@ -84,7 +84,7 @@ async def test_what_a_client_holds_that_vanished_in_a_transaction_is_let_go(
 
 
 @pytest.mark.postgres
-async def test_a_server_asks_whether_its_clients_are_there_also_those_of_the_ledger(postgres_url: str) -> None:
+async def test_idle_transactions_time_out_also_those_of_the_ledger(postgres_url: str) -> None:
     engine, ledger = open_engine(postgres_url), SQLLedger(postgres_url)
     async with engine.connect() as connection:
         idle = (await connection.execute(text("SHOW idle_in_transaction_session_timeout"))).scalar_one()
@@ -95,7 +95,7 @@ async def test_a_server_asks_whether_its_clients_are_there_also_those_of_the_led
     await engine.dispose()
 
 
-async def test_an_engine_that_is_handed_in_stays_open(migrated_url: str) -> None:
+async def test_an_engine_passed_to_a_store_stays_open(migrated_url: str) -> None:
     engine = open_engine(migrated_url)
     first = RubricStore(engine)
     await first.publish("p1", "a", rubric("x"))
@@ -114,7 +114,7 @@ async def test_a_database_without_tables_is_not_ready(database_url: str) -> None
     await store.close()
 
 
-async def test_a_database_out_of_reach_is_not_ready() -> None:
+async def test_an_unreachable_database_is_not_ready() -> None:
     store = RubricStore("postgresql+psycopg://nobody@127.0.0.1:9/none")
     assert not await store.ready()
     await store.close()

@@ -1,4 +1,4 @@
-"""Processes whose clocks differ: leases and pauses are alike for all of them, for the database says what time it is."""
+"""Processes with different clocks agree on leases and delays, because they use the database's clock."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -19,13 +19,13 @@ AHEAD = timedelta(hours=1)
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path, new_sqlite: NewSQLite) -> str:
-    """The URL of a new SQLite database, which has no clock of its own."""
+    """The URL of a new SQLite database, which has no clock."""
     return new_sqlite(tmp_path / "rubrics.db")
 
 
 @pytest.fixture
 async def hosts(migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Open]:
-    """Opens the store in a process whose clock differs by so much."""
+    """Opens the store in a process whose clock is off by the given time."""
     async with AsyncExitStack() as closing:
 
         def open_(off: timedelta) -> SQLOperations:
@@ -38,19 +38,19 @@ async def hosts(migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def taken(store: SQLOperations, chunk: int = 0) -> LeasedChunk:
-    """A chunk, claimed."""
+    """Claim a chunk."""
     work = await store.claim(ChunkRef("p", "op-1", chunk), "w", LEASE_S)
     assert work is not None
     return work
 
 
 def since_now(off: timedelta) -> float:
-    """So much after this moment, in seconds since `NOW`."""
+    """The seconds from `NOW` to this long after the present."""
     return (datetime.now(UTC) + off - NOW).total_seconds()
 
 
 @pytest.mark.postgres
-async def test_a_worker_whose_clock_is_behind_takes_what_was_queued_by_one_that_is_ahead(hosts: Open) -> None:
+async def test_a_worker_whose_clock_is_behind_takes_chunks_queued_by_one_that_is_ahead(hosts: Open) -> None:
     behind, ahead = hosts(-AHEAD), hosts(AHEAD)
     await ahead.create(new(created=since_now(AHEAD), has_final_chunk=True))
     assert len(await behind.take_due(100, lost_after_s=60)) == 2
@@ -68,7 +68,7 @@ async def test_a_worker_whose_clock_is_behind_takes_what_was_queued_by_one_that_
 
 
 @pytest.mark.postgres
-async def test_a_process_whose_clock_is_ahead_takes_nothing_from_workers_and_announces_nothing_twice(
+async def test_a_process_whose_clock_is_ahead_takes_no_chunk_from_workers_and_enqueues_nothing_twice(
     hosts: Open,
 ) -> None:
     behind, ahead = hosts(-AHEAD), hosts(AHEAD)
@@ -85,7 +85,7 @@ async def test_a_process_whose_clock_is_ahead_takes_nothing_from_workers_and_ann
     assert await behind.complete(work, ChunkOutcome())
 
 
-async def test_a_chunk_is_to_be_had_at_once_whatever_its_submitters_clock_says(migrated_url: str) -> None:
+async def test_a_chunk_is_available_at_once_whatever_its_submitters_clock(migrated_url: str) -> None:
     store = SQLOperations(migrated_url)
     await store.create(new(created=since_now(AHEAD)))
     assert len(await store.take_due(100, lost_after_s=60)) == 2
@@ -97,7 +97,7 @@ BACK = timedelta(days=-2)
 
 
 @pytest.mark.parametrize("off", [BACK, -BACK], ids=["back", "forward"])
-async def test_on_sqlite_a_clock_that_is_set_changes_nothing_for_a_running_process(
+async def test_on_sqlite_changing_the_clock_does_not_affect_a_running_process(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, off: timedelta
 ) -> None:
     set_by = [timedelta()]
@@ -119,7 +119,7 @@ async def test_on_sqlite_a_clock_that_is_set_changes_nothing_for_a_running_proce
     await store.close()
 
 
-async def test_on_sqlite_a_process_that_starts_after_the_clock_was_set_back_goes_on(
+async def test_on_sqlite_a_process_started_after_the_clock_was_set_back_continues(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = SQLOperations(sqlite_url)

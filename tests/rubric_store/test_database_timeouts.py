@@ -1,4 +1,4 @@
-"""A PostgreSQL that hangs, connections open: whoever waits for it is told so in time, and it is used again later."""
+"""A PostgreSQL that hangs with open connections: calls time out, and it is used again later."""
 
 import asyncio
 import signal
@@ -23,7 +23,7 @@ Parts = tuple[RubricStore, SQLOperations, SQLLedger]
 CONTENT = RubricContent(criteria=(Criterion(id="a", description="Is right."),))
 
 
-def test_time_limits_of_a_connection_are_those_of_its_url_where_it_has_any() -> None:
+def test_a_connections_time_limits_are_those_of_its_url_if_given() -> None:
     ours = libpq_timeouts(make_url("postgresql+psycopg://host/x"))
     assert ours["connect_timeout"] == 5
     assert "connect_timeout" not in libpq_timeouts(make_url("postgresql+psycopg://host/x?connect_timeout=2"))
@@ -32,12 +32,12 @@ def test_time_limits_of_a_connection_are_those_of_its_url_where_it_has_any() -> 
     }
 
 
-# With a real server, whose processes are stopped
+# With a real server whose processes are stopped
 
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresProcess]:
-    """A server of this module's own."""
+    """A server for this module only."""
     with running_postgres_process() as running:
         yield running
 
@@ -58,7 +58,7 @@ def url(postgres: PostgresProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture
 async def parts(url: str) -> AsyncIterator[Parts]:
-    """A store, operations and a ledger, each with a connection that was used."""
+    """A store, operations and a ledger, each with a connection already used."""
     made = RubricStore(url), SQLOperations(url), SQLLedger(url)
     rubrics, operations, ledger = made
     await rubrics.publish("p", "team/parts", CONTENT)
@@ -72,9 +72,7 @@ async def parts(url: str) -> AsyncIterator[Parts]:
 
 @pytest.mark.postgres
 @pytest.mark.faults
-async def test_whoever_asks_a_database_that_hangs_is_told_that_it_is_away(
-    postgres: PostgresProcess, parts: Parts
-) -> None:
+async def test_calls_to_a_database_that_hangs_fail_as_unreachable(postgres: PostgresProcess, parts: Parts) -> None:
     rubrics, operations, ledger = parts
     asks: dict[str, Callable[[], Awaitable[object]]] = {
         "find": lambda: rubrics.find("p", "team/parts"),
@@ -99,7 +97,7 @@ async def test_whoever_asks_a_database_that_hangs_is_told_that_it_is_away(
 
 @pytest.mark.postgres
 @pytest.mark.faults
-async def test_a_read_whose_end_the_database_does_not_acknowledge_takes_no_longer_than_one_without_an_answer(
+async def test_a_read_whose_end_is_not_acknowledged_times_out_like_one_without_an_answer(
     postgres: PostgresProcess, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_database, "STATEMENT_TIMEOUT_S", 60.0)
@@ -120,9 +118,7 @@ async def test_a_read_whose_end_the_database_does_not_acknowledge_takes_no_longe
 
 @pytest.mark.postgres
 @pytest.mark.faults
-async def test_one_that_is_cancelled_while_the_database_hangs_ends_at_once(
-    postgres: PostgresProcess, parts: Parts
-) -> None:
+async def test_a_call_cancelled_while_the_database_hangs_ends_at_once(postgres: PostgresProcess, parts: Parts) -> None:
     rubrics, _, _ = parts
     postgres.send(signal.SIGSTOP)
     asking = asyncio.create_task(rubrics.aliases("p", "team/parts"))

@@ -1,4 +1,4 @@
-"""Digests as the store relies on them: they name content, and survive both the database and JSON."""
+"""Digests identify content, and survive the database and JSON."""
 
 from hypothesis import HealthCheck, given, settings
 
@@ -14,7 +14,7 @@ def test_a_digest_survives_json(content: RubricContent) -> None:
 
 
 @given(contents, contents)
-def test_digests_are_equal_exactly_where_contents_are(one: RubricContent, other: RubricContent) -> None:
+def test_digests_are_equal_exactly_if_contents_are(one: RubricContent, other: RubricContent) -> None:
     same = one.model_dump_json() == other.model_dump_json()
     assert (one.digest == other.digest) == same
 

@@ -1,4 +1,4 @@
-"""What every database that keeps operations does: projects share the workers, whatever each of them has waiting."""
+"""The contract of stored operations: projects share the workers, however much each has waiting."""
 
 from collections import Counter
 
@@ -9,12 +9,12 @@ from trainer_client.wire.tenants import Limits
 
 
 async def announced(kept: FixedClockOperations, limit: int) -> list[str]:
-    """The projects of the chunks that are announced now."""
+    """The projects of the chunks that are enqueued now."""
     return [ref.project_id for ref in await kept.take_due(limit, lost_after_s=60)]
 
 
 async def many(kept: FixedClockOperations, number: int = 9) -> None:
-    """Operations of one chunk each, all of the project `many`."""
+    """Create operations of one chunk each, all of the project `many`."""
     for one in range(number):
         await kept.create(new(f"op-{one}", chunks=1, project_id="many", created=one))
 
@@ -26,7 +26,7 @@ async def test_many_small_operations_get_no_more_than_one_large_one(kept: FixedC
     assert await announced(kept, 100) == ["many", "one"] * 4
 
 
-async def test_who_has_less_announced_and_worked_on_comes_first(kept: FixedClockOperations) -> None:
+async def test_the_project_with_fewer_chunks_enqueued_or_running_comes_first(kept: FixedClockOperations) -> None:
     await many(kept)
     assert await announced(kept, 4) == ["many"] * 4
     for one in range(2):
@@ -37,7 +37,7 @@ async def test_who_has_less_announced_and_worked_on_comes_first(kept: FixedClock
     assert await announced(kept, 5) == ["one"] * 3 + ["many", "one"]
 
 
-async def test_a_project_that_weighs_more_has_as_many_times_more(kept: FixedClockOperations, migrated_url: str) -> None:
+async def test_a_projects_share_is_proportional_to_its_weight(kept: FixedClockOperations, migrated_url: str) -> None:
     tenants = TenantStore(migrated_url)
     await tenants.create_project("many", Limits(weight=2.5))
     await tenants.close()
@@ -47,7 +47,7 @@ async def test_a_project_that_weighs_more_has_as_many_times_more(kept: FixedCloc
         assert Counter(await announced(kept, 7)) == {"many": 5, "one": 2}
 
 
-async def test_what_waits_for_its_time_or_will_never_be_done_takes_no_turn(kept: FixedClockOperations) -> None:
+async def test_delayed_and_cancelled_chunks_take_no_turn(kept: FixedClockOperations) -> None:
     await many(kept)
     for one, pause_s in ((0, 30.0), (1, 30.0)):
         work = await kept.claim(ChunkRef("many", f"op-{one}", 0), "w", LEASE_S)
@@ -61,7 +61,7 @@ async def test_what_waits_for_its_time_or_will_never_be_done_takes_no_turn(kept:
     assert [ref.operation_id for ref in await kept.take_due(1, lost_after_s=60)] == ["op-0"]
 
 
-async def test_of_one_project_all_operations_begin_before_any_goes_on(kept: FixedClockOperations) -> None:
+async def test_all_operations_of_a_project_begin_before_any_continues(kept: FixedClockOperations) -> None:
     await kept.create(new("op-1", chunks=3))
     await kept.create(new("op-2", chunks=3, created=1))
     found = await kept.take_due(4, lost_after_s=60)

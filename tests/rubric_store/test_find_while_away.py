@@ -1,4 +1,4 @@
-"""Finding versions in the cache: while the database is away, and while callers accept what was read a moment ago."""
+"""Finding versions in the cache: while the database is unreachable, and where callers accept a recent copy."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.examples import rubric
 
 
-async def test_what_is_remembered_is_waited_for_a_second_and_then_the_database_is_left_alone_for_one(
+async def test_a_cached_version_waits_a_second_for_the_database_which_is_then_skipped_for_one(
     tmp_path: Path, new_sqlite: NewSQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, waited = 100.0, []
@@ -47,7 +47,7 @@ async def test_what_is_remembered_is_waited_for_a_second_and_then_the_database_i
     await store.close()
 
 
-async def test_a_recent_version_is_found_without_the_database_and_read_again_behind_it(
+async def test_a_recent_version_is_found_in_the_cache_and_refreshed_in_the_background(
     tmp_path: Path, new_sqlite: NewSQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
@@ -63,9 +63,9 @@ async def test_a_recent_version_is_found_without_the_database_and_read_again_beh
     assert await store.find("p", "team/a@1") == retired
     await other.restore("p", "team/a", 1)
     now += 4.0
-    assert await store.find("p", "team/a@1", max_age_s=5.0) == retired  # and read again in the background
+    assert await store.find("p", "team/a@1", max_age_s=5.0) == retired  # and refreshed in the background
     async with asyncio.timeout(60):
-        while await store.find("p", "team/a@1", max_age_s=5.0) != published:  # noqa: ASYNC110 - no event tells
+        while await store.find("p", "team/a@1", max_age_s=5.0) != published:  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.01)
     retired = await other.retire("p", "team/a", 1, "It was wrong.")
     now += 5.0

@@ -1,4 +1,4 @@
-"""Which format a text is in, our own format, and JSON that cannot be read."""
+"""Recognising formats, our own format, and unreadable JSON."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ def test_our_own_format_is_read_as_it_was_written(content: RubricContent) -> Non
 
 
 @given(st.text(), st.sampled_from([None, *get_args(RubricFormat)]))
-def test_no_text_fails_other_than_by_a_format_error(text: str, format: str | None) -> None:
+def test_no_text_raises_anything_but_a_format_error(text: str, format: str | None) -> None:
     with contextlib.suppress(FormatError):
         read_rubric(text, format)
 
@@ -55,7 +55,7 @@ json_values = st.recursive(
 
 
 @given(json_values, st.sampled_from([None, *get_args(RubricFormat)]))
-def test_no_json_fails_other_than_by_a_format_error(value: object, format: str | None) -> None:
+def test_no_json_raises_anything_but_a_format_error(value: object, format: str | None) -> None:
     with contextlib.suppress(FormatError):
         read_rubric(json.dumps(value), format)
 
@@ -82,19 +82,19 @@ def test_a_text_in_one_format_is_refused_by_another() -> None:
                 ("rar", "requirement"),
                 ("rgr", "requirement"),
             }:
-                continue  # the shape of one is the shape of the other
+                continue  # one shape is valid in both
             with pytest.raises(FormatError):
                 read_rubric(text, asked)
         assert read_rubric("\ufeff \n" + text) == read_rubric(text, written)
 
 
 @pytest.mark.parametrize("text", ["", " \n", "Adds the equations.", '"criteria"', "{}", '{"items": []}'])
-def test_an_unrecognised_text_is_told_of_every_format(text: str) -> None:
+def test_an_unrecognised_text_is_refused_with_a_list_of_formats(text: str) -> None:
     with pytest.raises(FormatError, match=r"\(native, yaml\).*\(healthbench\).*\(srar\)"):
         read_rubric(text)
 
 
-def test_an_unknown_format_is_answered_with_those_there_are() -> None:
+def test_an_unknown_format_is_refused_with_a_list_of_formats() -> None:
     with pytest.raises(
         FormatError,
         match="'toml' is unknown; use one of native, yaml, healthbench, rar, srar, rgr, grounded, dro, requirement",
@@ -126,6 +126,6 @@ def test_an_unknown_format_is_answered_with_those_there_are() -> None:
         ('{"criteria": [{"id": "a", "description": "\\ud800"}]}', r"criteria\[0\]\.description: "),
     ],
 )
-def test_json_that_breaks_the_format_says_where(text: str, message: str) -> None:
+def test_json_that_breaks_the_format_is_refused_with_the_place(text: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read_rubric(text)

@@ -1,4 +1,4 @@
-"""Broken texts: every problem with its line, never a stack trace, and no text that takes for ever."""
+"""Broken texts: every problem is reported with its line, without a stack trace, and reading time is bounded."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ FORMATS = get_args(RubricFormat)
 
 
 def problems(text: str, format: str | None = None) -> list[str]:
-    """What is wrong with a text."""
+    """The problems of a text."""
     with pytest.raises(FormatError) as refused:
         read_document(text, format)
     return [str(problem) for problem in refused.value.problems]
@@ -117,7 +117,7 @@ def test_yaml_that_breaks_the_rules_is_refused(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"a":' * 100_000, "- " * 100_000, "\ufeff", "\x00", "3", "null", '""']
 )
-def test_no_format_trips_over_nesting_or_emptiness(text: str, format: str | None) -> None:
+def test_every_format_refuses_deep_nesting_and_empty_texts(text: str, format: str | None) -> None:
     assert problems(text, format)
 
 
@@ -148,12 +148,12 @@ BIG = 2_000_000
     ],
     ids=["yaml", "less yaml", "json", "repeats", "lines", "questions", "list", "longer than any rubric"],
 )
-def test_two_megabytes_are_read_to_their_end_and_refused(text: str) -> None:
-    """A reader whose time grew faster than the text would not come to an end here."""
+def test_two_megabytes_are_read_to_the_end_and_refused(text: str) -> None:
+    """A reader that is slower than linear would not finish here."""
     assert problems(text)
 
 
-def test_marks_and_line_ends_of_other_systems_mean_nothing() -> None:
+def test_byte_order_marks_and_line_ends_of_other_systems_are_ignored() -> None:
     yaml = "\ufeffcriteria:\r\n  - id: a\r\n    description: |\r\n      One.\r\n      Two.\r\n"
     assert read_document(yaml).content.criteria[0].description == "One.\nTwo."
     assert problems("\ufeffcriteria:\r\n  - id: a\r\n    weight: x\r\n")[1].startswith("line 3, criteria[0].weight")

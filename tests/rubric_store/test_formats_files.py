@@ -1,4 +1,4 @@
-"""Files of one rubric and of many, and the names they give."""
+"""Files of one or many rubrics, and the names of these rubrics."""
 
 import json
 from pathlib import PurePath
@@ -20,17 +20,17 @@ ADDS = {"criteria": [{"id": "a", "description": "Adds."}]}
         ("Ünïcode/a.json", "n-code/a"),
     ],
 )
-def test_a_file_is_called_by_its_path(path: str, name: str) -> None:
+def test_a_rubric_is_named_after_its_path(path: str, name: str) -> None:
     assert [one.name for one in read_file(json.dumps(ADDS).encode(), PurePath(path))] == [name]
 
 
-def test_a_files_own_name_wins_and_the_prefix_comes_before_either() -> None:
+def test_a_name_in_the_file_wins_and_the_prefix_comes_before_either() -> None:
     named = json.dumps({"name": "math/sum", **ADDS}).encode()
     assert read_file(named, PurePath("x.json"), prefix="team/")[0].name == "team/math/sum"
     assert read_file(json.dumps(ADDS).encode(), PurePath("x.json"), prefix="team/")[0].name == "team/x"
 
 
-def test_each_line_of_jsonl_is_a_rubric_called_by_its_id_or_its_line() -> None:
+def test_each_line_of_jsonl_is_a_rubric_named_after_its_id_or_line() -> None:
     rows = [
         {"id": "Row 7", "rubric": "<SUGGEST> Adds.\n<ANSWER> Four."},
         {"prompt": "?", "reward_model": {"rubrics": [{"criterion": "Adds.", "points": 1}]}},
@@ -48,7 +48,7 @@ def test_each_line_of_jsonl_is_a_rubric_called_by_its_id_or_its_line() -> None:
     assert [one.document.content.criteria[0].description for one in read] == ["Adds."] * 4
 
 
-def test_all_problems_of_all_lines_are_told_and_no_rubric_is_read() -> None:
+def test_all_problems_of_all_lines_are_reported_and_no_rubric_is_read() -> None:
     content = b'{"rubrics": [{"criterion": "Adds.", "points": 1}]}\n{"rubrics": [{"points": "1"}]}\n{\n[]\n'
     with pytest.raises(FormatError) as refused:
         read_file(content, PurePath("a.jsonl"))
@@ -75,6 +75,6 @@ def test_all_problems_of_all_lines_are_told_and_no_rubric_is_read() -> None:
         ),
     ],
 )
-def test_a_file_that_cannot_be_read_says_why(content: bytes, path: str, says: str) -> None:
+def test_an_unreadable_file_is_an_error_that_says_why(content: bytes, path: str, says: str) -> None:
     with pytest.raises(FormatError, match=says):
         read_file(content, PurePath(path))

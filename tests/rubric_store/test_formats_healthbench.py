@@ -1,4 +1,4 @@
-"""HealthBench's lists of point criteria, alone or within a row; the rubrics here are our own."""
+"""HealthBench's lists of point criteria, alone or in a row; the rubrics here are our own."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ ITEMS: list[dict[str, Any]] = [
         {"prompt": [], "reward_model": {"style": "rubric", "rubrics": ITEMS}},
     ],
 )
-def test_points_become_weights_whether_alone_or_in_a_row(row: object) -> None:
+def test_points_become_weights_both_alone_and_in_a_row(row: object) -> None:
     criteria = read_rubric(json.dumps(row)).criteria
     assert [(c.id, c.kind, c.weight) for c in criteria] == [
         ("c1", "point", 7),
@@ -67,7 +67,7 @@ def test_any_well_formed_list_is_read_in_order_and_in_full(many: list[dict[str, 
         ({"point": 1}, r"line 1, \[1\]\.point: .*not permitted"),
     ],
 )
-def test_a_field_that_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
+def test_a_wrong_field_is_named(change: dict[str, Any], message: str) -> None:
     broken = [ITEMS[0], {**ITEMS[1], **change}]
     with pytest.raises(FormatError, match=message):
         read_rubric(json.dumps(broken))
@@ -86,6 +86,6 @@ def test_a_field_that_is_wrong_is_named(change: dict[str, Any], message: str) ->
         ({"reward_model": 3}, "expected a list"),
     ],
 )
-def test_a_row_without_a_usable_list_says_what_was_expected(value: object, message: str) -> None:
+def test_a_row_without_a_usable_list_is_refused_with_the_expected_form(value: object, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read_rubric(json.dumps(value), "healthbench")

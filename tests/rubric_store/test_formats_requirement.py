@@ -1,4 +1,4 @@
-"""The library `rubric`'s shapes and open-instruct's, and RuscaRL's tags that name a program."""
+"""The shapes of the `rubric` library and of open-instruct, and RuscaRL's tags for programmatic checks."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def meaning(text: str, format: str | None = None) -> list[tuple[str, float, str]
         {"rubric": {"sections": SECTIONS}},
     ],
 )
-def test_every_shape_of_the_library_says_the_same(value: object) -> None:
+def test_every_shape_of_the_library_is_read_alike(value: object) -> None:
     assert meaning(json.dumps(value)) == [("States 80 km/h.", 2.0, "point"), ("Multiplies.", -1.0, "pitfall")]
 
 
@@ -47,7 +47,7 @@ def test_yaml_is_read_too(text: str, format: str | None) -> None:
     assert meaning(text, format) == meaning(json.dumps(ITEMS))
 
 
-def test_a_sections_name_becomes_a_tag() -> None:
+def test_a_section_name_becomes_a_tag() -> None:
     assert [one.tags for one in read_rubric(json.dumps(SECTIONS)).criteria] == [("Result",), ()]
 
 
@@ -65,7 +65,7 @@ def test_open_instructs_labels_are_read_alone_and_in_rows(value: object) -> None
     assert read_rubric(json.dumps(value)).criteria[0].name == "Speed"
 
 
-def test_a_list_of_mistakes_alone_is_read_and_written() -> None:
+def test_a_list_of_only_mistakes_is_read_and_written() -> None:
     text = json.dumps([ITEMS[1], ITEMS[1]])
     document = read_document(text)
     assert json.loads(write_rubric(document, "requirement").text) == json.loads(text)
@@ -83,7 +83,7 @@ def test_a_list_of_mistakes_alone_is_read_and_written() -> None:
         ([{"criteria": {}}, {"requirement": "x", "weight": 1}], r"\[0\]\.criteria: expected a list"),
     ],
 )
-def test_what_is_wrong_is_said_where_it_stands(value: object, says: str) -> None:
+def test_a_problem_is_reported_with_its_place(value: object, says: str) -> None:
     with pytest.raises(FormatError, match=says):
         read_rubric(json.dumps(value), "requirement")
 
@@ -100,7 +100,7 @@ def health(tags: object) -> Any:
         {"verifier": "rule", "function": "math_verify", "parameters": {"answer": "42"}},
     ],
 )
-def test_a_rule_of_ruscarl_is_verified_by_a_program(tags: object) -> None:
+def test_a_ruscarl_rule_is_verified_by_a_program(tags: object) -> None:
     verification = health(tags)
     assert (verification.method, verification.expected, verification.of) == ("math", "42", "response")
 
@@ -128,12 +128,12 @@ def test_other_tags_leave_a_criterion_to_the_judge(tags: object) -> None:
         {"verifier": "rule", "function": "word_count_range", "parameters": {"min_count": 9, "max_count": 1}},
     ],
 )
-def test_a_program_that_is_not_known_does_not_become_a_judges_criterion(tags: object) -> None:
+def test_an_unknown_program_is_refused_instead_of_left_to_the_judge(tags: object) -> None:
     with pytest.raises(FormatError, match=r"\[0\]\.tags: .*verify it"):
         health(tags)
 
 
-def test_the_tags_of_a_rule_are_written_again_without_loss() -> None:
+def test_the_tags_of_a_rule_are_written_without_loss() -> None:
     text = json.dumps(
         [{"criterion": "Is right.", "points": 5, "tags": ["verifier:rule", "function:math_verify", "parameters:42"]}]
     )

@@ -1,4 +1,4 @@
-"""One suite for all formats: what is written is read again, and whatever is not the same was said."""
+"""Round trips for all formats: a written rubric reads back equal except for the reported losses."""
 
 import json
 from typing import get_args
@@ -21,12 +21,14 @@ QUICK = settings(max_examples=examples(25), suppress_health_check=[HealthCheck.t
 @pytest.mark.parametrize("format", FORMATS)
 @QUICK
 @given(data=st.data())
-def test_what_is_written_is_read_again_but_for_the_losses_named(format: RubricFormat, data: st.DataObject) -> None:
+def test_a_written_rubric_reads_back_equal_except_for_the_reported_losses(
+    format: RubricFormat, data: st.DataObject
+) -> None:
     document = data.draw(SAYABLE[format])
     try:
         written = write_rubric(document, format)
     except FormatError:
-        reject()  # an odd wording; hypothesis fails where that is no exception
+        reject()  # an unusual wording; hypothesis fails if most are refused
     back = read_document(written.text, format)
     assert [one.description for one in back.content.criteria] == [one.description for one in document.content.criteria]
     repaired = _with_losses_made_good(back, document, {(loss.criterion, loss.field) for loss in written.losses})
@@ -37,7 +39,7 @@ def test_what_is_written_is_read_again_but_for_the_losses_named(format: RubricFo
 @pytest.mark.parametrize("format", FORMATS)
 @QUICK
 @given(data=st.data())
-def test_what_was_read_is_written_and_read_without_any_loss(format: RubricFormat, data: st.DataObject) -> None:
+def test_a_rubric_that_was_read_is_written_without_loss(format: RubricFormat, data: st.DataObject) -> None:
     document = data.draw(SAYABLE[format])
     try:
         said = read_document(write_rubric(document, format).text, format)
@@ -61,7 +63,9 @@ def test_our_own_formats_hold_everything(format: RubricFormat, document: RubricD
 @pytest.mark.parametrize("format", FORMATS)
 @QUICK
 @given(document=any_document)
-def test_any_rubric_is_written_or_refused_by_its_criteria(format: RubricFormat, document: RubricDocument) -> None:
+def test_any_rubric_is_written_or_refused_with_the_criteria_at_fault(
+    format: RubricFormat, document: RubricDocument
+) -> None:
     problems: tuple[FormatProblem, ...] = ()
     try:
         written = write_rubric(document, format)
@@ -74,11 +78,11 @@ def test_any_rubric_is_written_or_refused_by_its_criteria(format: RubricFormat, 
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_plain_rubric_of_a_formats_own_is_written_without_refusal(format: RubricFormat) -> None:
+def test_a_plain_rubric_in_a_formats_own_shape_is_not_refused(format: RubricFormat) -> None:
     read = read_document(EXAMPLES[format], format)
     written = write_rubric(read, format)
     assert written.losses == ()
-    assert read_document(written.text) == read, "the format is not recognised in what its own writer wrote"
+    assert read_document(written.text) == read, "the format of a written text is not recognised"
 
 
 EXAMPLES: dict[RubricFormat, str] = {
@@ -108,7 +112,7 @@ EXAMPLES: dict[RubricFormat, str] = {
 def _with_losses_made_good(
     back: RubricDocument, was: RubricDocument, lost: set[tuple[str | None, str]]
 ) -> RubricDocument:
-    """What was read, with the fields that are said to be lost put back: all that was not said must be there."""
+    """The document read, with the fields reported as lost restored from the original."""
     criteria = []
     for read, one in zip(back.content.criteria, was.content.criteria, strict=True):
         fields = {field: getattr(one, field) for field in Criterion.model_fields if (one.id, field) in lost}

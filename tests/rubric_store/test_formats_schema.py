@@ -1,4 +1,4 @@
-"""The published JSON Schema takes what the reader takes, and refuses what it refuses, as far as a schema can."""
+"""The published JSON Schema accepts and refuses what the reader does, as far as a schema can."""
 
 import json
 from typing import Any
@@ -17,15 +17,15 @@ from tests.rubric_store.format_examples import any_document
 SCHEMA = jsonschema.Draft202012Validator(json.loads(json_schema()))
 
 
-def test_the_file_is_what_the_models_say() -> None:
+def test_the_schema_file_matches_the_models() -> None:
     command = "python -m rubric_store.formats.native > rubric_store/src/rubric_store/formats/rubric.schema.json"
-    assert json.loads(json_schema()) == make_schema(), f"the format changed; if that is meant, run {command}"
+    assert json.loads(json_schema()) == make_schema(), f"the format changed; if that is intended, run {command}"
     jsonschema.Draft202012Validator.check_schema(make_schema())
 
 
 @settings(max_examples=examples(25))
 @given(any_document)
-def test_whatever_is_written_keeps_to_the_schema(document: RubricDocument) -> None:
+def test_every_written_rubric_is_valid_under_the_schema(document: RubricDocument) -> None:
     SCHEMA.validate(json.loads(write_rubric(document, "native").text))
 
 
@@ -56,7 +56,7 @@ criteria:
 """
 
 
-def test_a_file_with_everything_is_read_and_keeps_to_the_schema() -> None:
+def test_a_file_with_every_field_is_read_and_valid_under_the_schema() -> None:
     SCHEMA.validate(yaml.safe_load(EXAMPLE))
     document = read_document(EXAMPLE)
     assert document.name == "team/math/quadratics"
@@ -80,7 +80,7 @@ def test_a_file_with_everything_is_read_and_keeps_to_the_schema() -> None:
         {"criteria": [{"id": "a", "description": "x", "required_elements": "x"}]},
     ],
 )
-def test_what_the_schema_refuses_the_reader_refuses(change: dict[str, Any]) -> None:
+def test_texts_that_the_schema_refuses_are_refused_by_the_reader(change: dict[str, Any]) -> None:
     broken = {**yaml.safe_load(EXAMPLE), **change}
     assert not SCHEMA.is_valid(broken)
     with pytest.raises(FormatError):

@@ -16,7 +16,7 @@ RUBRIC = """<SUGGEST> Adds the two equations.
 """
 
 
-def test_each_tag_becomes_a_kind_numbered_on_its_own() -> None:
+def test_each_tag_becomes_a_kind_with_its_own_numbering() -> None:
     criteria = read_rubric(RUBRIC).criteria
     assert [(c.id, c.kind, c.description) for c in criteria] == [
         ("s1", "suggest", "Adds the two equations."),
@@ -58,6 +58,6 @@ def test_a_malformed_line_is_an_error_with_its_number(line: str, message: str) -
         read_rubric(f"<SUGGEST> Adds.\n\n{line}\n<ANSWER> Four.")
 
 
-def test_more_criteria_than_a_rubric_holds_are_refused() -> None:
+def test_too_many_criteria_are_refused() -> None:
     with pytest.raises(FormatError, match=r"criteria: .*at most 512"):
         read_rubric("<SUGGEST> Adds.\n" * 513)

@@ -1,4 +1,4 @@
-"""What each format cannot hold, and how that is said."""
+"""What each format cannot express, and how that is reported."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from trainer_client.wire import Criterion, RubricContent
 
 
 def content(*criteria: dict[str, object]) -> RubricContent:
-    """A rubric of these criteria, `a`, `b`… unless they say otherwise."""
+    """A rubric of these criteria, with the ids `a`, `b`… unless given."""
     return RubricContent.model_validate(
         {"criteria": [{"id": "abcdef"[i], "description": f"Says {i}.", **one} for i, one in enumerate(criteria)]}
     )
@@ -21,13 +21,13 @@ MISTAKE = content({"weight": 2}, {"kind": "pitfall", "weight": 1, "description":
 
 
 @pytest.mark.parametrize("format", ["healthbench", "rar"])
-def test_a_pitfall_stays_something_that_costs(format: str) -> None:
+def test_a_pitfall_is_written_with_a_negative_weight(format: str) -> None:
     written = write_rubric(MISTAKE, format)
     assert [one.weight for one in read_rubric(written.text, format).criteria] == [2, -1]
     assert "criterion b: weight 1 becomes -1" in [str(loss) for loss in written.losses]
 
 
-def test_a_category_of_rar_becomes_a_tag_and_a_mistake_that_costs_a_pitfall() -> None:
+def test_a_category_of_rar_becomes_a_tag_and_a_negative_weight_a_pitfall() -> None:
     rows = [
         {"title": "Dose", "description": "Essential Criteria: Names the dose.", "weight": 5},
         {"title": "Harm", "description": "pitfall criteria: Doubles the dose.", "weight": -2},
@@ -46,7 +46,7 @@ def test_a_category_of_rar_becomes_a_tag_and_a_mistake_that_costs_a_pitfall() ->
 @pytest.mark.parametrize(
     ("category", "weight"), [("Essential", 1), ("Important", 0.7), ("Optional", 0.3), ("Pitfall", 0.9)]
 )
-def test_a_category_in_place_of_a_weight_weighs_as_the_paper_has_it(category: str, weight: float) -> None:
+def test_a_category_in_place_of_a_weight_has_the_papers_weight(category: str, weight: float) -> None:
     text = json.dumps([{"title": "T", "description": "Says so.", "weight": category}])
     assert [(c.weight, c.kind) for c in read_rubric(text).criteria] == [(weight, "point")]
 
@@ -57,7 +57,7 @@ def test_two_categories_of_one_criterion_are_refused() -> None:
         read_rubric(text)
 
 
-def test_rgr_reads_categories_and_refuses_what_has_none_or_another_weight() -> None:
+def test_rgr_reads_categories_and_refuses_missing_ones_and_other_weights() -> None:
     rows = [
         {"description": "factual criteria: Is four.", "weight": 5},
         {"description": "Process Criteria: Adds.", "weight": 1},
@@ -87,7 +87,7 @@ def test_rgr_reads_categories_and_refuses_what_has_none_or_another_weight() -> N
         ("rar", [{"description": "Essential Criteria: x"}], ["criterion a: .*differently"]),
     ],
 )
-def test_what_cannot_be_said_is_refused_criterion_by_criterion(
+def test_an_inexpressible_rubric_is_refused_criterion_by_criterion(
     format: str, criteria: list[dict[str, object]], says: list[str]
 ) -> None:
     with pytest.raises(FormatError) as refused:
@@ -111,7 +111,7 @@ def test_losses_name_the_criterion_the_field_and_both_values() -> None:
     ]
 
 
-def test_a_record_of_rubric_grounded_keeps_its_question_and_leaves_the_passage() -> None:
+def test_a_record_of_rubric_grounded_keeps_its_question_and_drops_the_passage() -> None:
     record = {
         "question": "Why?",
         "passage": "Because.",
@@ -151,7 +151,7 @@ def test_questions_are_read_from_lists_and_lines(text: str) -> None:
     ]
 
 
-def test_a_shape_that_two_formats_share_is_not_guessed() -> None:
+def test_a_shape_shared_by_two_formats_is_not_guessed() -> None:
     text = '[{"description": "Adds.", "weight": 3}]'
     with pytest.raises(FormatError, match="could be rar or rgr; say which"):
         read_rubric(text)

@@ -1,4 +1,4 @@
-"""The schema that migrations make is written down for both databases, so that no change of it goes unseen."""
+"""The migrated schema is recorded for both databases, so that every change is noticed."""
 
 from sqlalchemy import make_url
 

@@ -1,4 +1,4 @@
-"""What an `Idempotency-Key` stands for: one request, one who does it, one answer, for a day; on every database."""
+"""The contract of idempotency keys: a key stands for one request, one execution and one answer for a day."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ ANSWER = StoredAnswer(201, "/v1/rubrics/a@1", '{"name": "\u00e4"}'.encode() * 10
 
 @dataclass
 class Clock:
-    """What the time is."""
+    """A clock that stands still until it is moved."""
 
     now: datetime = field(default=NOW)
 
@@ -47,7 +47,7 @@ async def count(keys: SQLIdempotencyKeys) -> int:
     return int(rows[0][0])
 
 
-async def test_a_key_that_is_new_is_to_be_done_and_its_answer_is_given_ever_after(
+async def test_a_new_key_is_claimed_and_its_answer_is_returned_afterwards(
     keys: SQLIdempotencyKeys, clock: Clock
 ) -> None:
     assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW)
@@ -57,14 +57,14 @@ async def test_a_key_that_is_new_is_to_be_done_and_its_answer_is_given_ever_afte
         assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW, ANSWER)
 
 
-async def test_an_answer_without_a_location_is_kept_as_it_is(keys: SQLIdempotencyKeys) -> None:
+async def test_an_answer_without_a_location_is_stored_unchanged(keys: SQLIdempotencyKeys) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     answer = StoredAnswer(200, None, b"")
     await keys.store_answer("p", "k", answer)
     assert (await keys.claim("p", "k", ASKED)).answer == answer
 
 
-async def test_a_key_that_came_with_another_request_is_refused_answered_or_not(keys: SQLIdempotencyKeys) -> None:
+async def test_a_key_used_for_another_request_is_refused_answered_or_not(keys: SQLIdempotencyKeys) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     with pytest.raises(ValueError, match="used for a different request"):
         await keys.claim("p", "k", OTHER, hold_s=10)
@@ -73,14 +73,14 @@ async def test_a_key_that_came_with_another_request_is_refused_answered_or_not(k
         await keys.claim("p", "k", OTHER, hold_s=10)
 
 
-async def test_projects_and_keys_are_apart(keys: SQLIdempotencyKeys) -> None:
+async def test_projects_and_keys_are_separate(keys: SQLIdempotencyKeys) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     await keys.store_answer("p", "k", ANSWER)
     assert await keys.claim("q", "k", OTHER) == KeyClaim(NOW)
     assert await keys.claim("p", "K", OTHER) == KeyClaim(NOW)
 
 
-async def test_a_claim_ends_even_if_the_clock_is_set_back(keys: SQLIdempotencyKeys, clock: Clock) -> None:
+async def test_a_claim_expires_even_if_the_clock_is_set_back(keys: SQLIdempotencyKeys, clock: Clock) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     clock.pass_(days=-2)
     assert (await keys.claim("p", "k", ASKED, hold_s=10)).wait_s == 0
@@ -88,15 +88,13 @@ async def test_a_claim_ends_even_if_the_clock_is_set_back(keys: SQLIdempotencyKe
     assert (await keys.claim("p", "k", ASKED, hold_s=10)).wait_s == 6.0
 
 
-async def test_while_one_does_it_others_are_told_how_long_that_may_take(keys: SQLIdempotencyKeys, clock: Clock) -> None:
+async def test_while_a_claim_is_held_others_get_the_remaining_time(keys: SQLIdempotencyKeys, clock: Clock) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     clock.pass_(seconds=4)
     assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW, wait_s=6.0)
 
 
-async def test_who_does_not_end_in_time_is_taken_for_dead_and_the_next_does_it(
-    keys: SQLIdempotencyKeys, clock: Clock
-) -> None:
+async def test_an_expired_claim_passes_to_the_next_caller(keys: SQLIdempotencyKeys, clock: Clock) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     clock.pass_(seconds=10)
     assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW)
@@ -104,7 +102,7 @@ async def test_who_does_not_end_in_time_is_taken_for_dead_and_the_next_does_it(
     assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW, wait_s=5.0)
 
 
-async def test_a_key_that_is_not_held_is_everybodys_at_once_and_keeps_its_first_moment(
+async def test_a_key_claimed_without_a_hold_is_free_at_once_and_keeps_its_first_time(
     keys: SQLIdempotencyKeys, clock: Clock
 ) -> None:
     assert await keys.claim("p", "k", ASKED) == KeyClaim(NOW)
@@ -112,7 +110,7 @@ async def test_a_key_that_is_not_held_is_everybodys_at_once_and_keeps_its_first_
     assert await keys.claim("p", "k", ASKED) == KeyClaim(NOW)
 
 
-async def test_what_failed_is_forgotten_and_what_was_answered_is_not(keys: SQLIdempotencyKeys) -> None:
+async def test_a_released_claim_is_forgotten_and_an_answered_one_is_not(keys: SQLIdempotencyKeys) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     await keys.release("p", "k")
     assert await keys.claim("p", "k", OTHER, hold_s=10) == KeyClaim(NOW)
@@ -121,9 +119,7 @@ async def test_what_failed_is_forgotten_and_what_was_answered_is_not(keys: SQLId
     assert (await keys.claim("p", "k", OTHER)).answer == ANSWER
 
 
-async def test_after_a_day_a_key_stands_for_nothing_and_what_it_stood_for_is_swept(
-    keys: SQLIdempotencyKeys, clock: Clock
-) -> None:
+async def test_a_key_expires_after_a_day_and_expired_answers_are_purged(keys: SQLIdempotencyKeys, clock: Clock) -> None:
     for key in ("k", "l"):
         await keys.claim("p", key, ASKED, hold_s=10)
         await keys.store_answer("p", key, ANSWER)
@@ -132,12 +128,12 @@ async def test_after_a_day_a_key_stands_for_nothing_and_what_it_stood_for_is_swe
     assert await count(keys) == 1
 
 
-async def test_of_many_at_once_one_is_to_do_it(keys: SQLIdempotencyKeys) -> None:
+async def test_only_one_of_concurrent_claims_succeeds(keys: SQLIdempotencyKeys) -> None:
     claims = await asyncio.gather(*(keys.claim("p", "k", ASKED, hold_s=10) for _ in range(8)))
     assert sorted(claim.wait_s for claim in claims) == [0.0] + [10.0] * 7
 
 
-async def test_many_at_once_with_different_requests_are_refused_but_for_one(keys: SQLIdempotencyKeys) -> None:
+async def test_all_but_one_of_concurrent_claims_for_different_requests_are_refused(keys: SQLIdempotencyKeys) -> None:
     asked = [bytes([number]) * 32 for number in range(6)]
     claims = await asyncio.gather(*(keys.claim("p", "k", a, hold_s=10) for a in asked), return_exceptions=True)
     assert sum(isinstance(claim, KeyClaim) for claim in claims) == 1

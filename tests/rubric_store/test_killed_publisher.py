@@ -1,4 +1,4 @@
-"""A publisher that is killed in the middle of its transaction leaves nothing half-written, and no lock behind."""
+"""A publisher killed within its transaction leaves nothing half-written and no lock."""
 
 import asyncio
 import os

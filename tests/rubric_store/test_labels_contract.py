@@ -23,7 +23,7 @@ async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
 
 
 async def labelled(store: LabelStore, wanted: LabelFilter = RUN) -> list[tuple[str, str, bool]]:
-    """The labels: of which criterion, by whom, whether met."""
+    """The labels: criterion, labeller, and whether met."""
     return [(row.criterion, row.labeller, row.met) for row in await store.labels(wanted)]
 
 
@@ -38,7 +38,7 @@ async def test_a_person_has_one_label_per_verdict_and_may_change_it(ledger: SQLL
     assert (await ledger.labels(RUN))[0] == changed
 
 
-async def test_a_label_can_be_taken_back(ledger: SQLLedger) -> None:
+async def test_a_label_can_be_removed(ledger: SQLLedger) -> None:
     await ledger.set_label(PROJECT, FIRST, "ada", True)
     await ledger.set_label(PROJECT, SECOND, "ada", True)
     assert await ledger.set_label(PROJECT, FIRST, "ada", None) is None
@@ -87,7 +87,7 @@ async def test_labelled_verdicts_come_with_all_their_votes_and_labels(ledger: SQ
     assert [label.labeller for label in only.labels] == ["ada"]
 
 
-async def test_the_latest_requests_are_offered_until_there_are_enough(ledger: SQLLedger) -> None:
+async def test_uses_of_the_latest_requests_are_offered_up_to_a_number(ledger: SQLLedger) -> None:
     for number in (2, 3, 4):
         ledger.write(request(number, [[f"{number}a", f"{number}b"]], step=number, failed=[f"{number}b"]))
 
@@ -103,7 +103,7 @@ async def test_the_latest_requests_are_offered_until_there_are_enough(ledger: SQ
     assert await offered(first=9) == []
 
 
-async def test_what_no_judge_decided_is_not_offered(ledger: SQLLedger) -> None:
+async def test_verdicts_without_a_judge_are_not_offered(ledger: SQLLedger) -> None:
     rows = request(2, [["x", "y"]], run="mixed")
     rows.uses[0] = rows.uses[0]._replace(method="math")
     ledger.write(rows)
@@ -121,7 +121,7 @@ async def test_labels_are_purged_with_their_requests(ledger: SQLLedger) -> None:
     assert await labelled(ledger) == []
 
 
-async def test_labels_are_set_together_or_not_at_all(ledger: SQLLedger) -> None:
+async def test_labels_are_set_all_or_none(ledger: SQLLedger) -> None:
     await ledger.set_labels(PROJECT, {SECOND: True, FIRST: False}, "ada")
     assert await labelled(ledger) == [("c0", "ada", False), ("c1", "ada", True)]
     with pytest.raises(LookupError, match="no such verdict"):

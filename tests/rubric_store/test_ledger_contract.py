@@ -1,4 +1,4 @@
-"""The contract of the ledger: what recording and recomputing may rely on, whichever database keeps it."""
+"""The contract of the ledger for recording and recomputing, on every database."""
 
 import json
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
 
 
 def rows_in(url: str, table: str) -> int:
-    """How many rows a table has."""
+    """The number of rows in a table."""
     engine = create_engine(sync_url(url))
     with engine.connect() as connection:
         counted = connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
@@ -35,7 +35,7 @@ def rows_in(url: str, table: str) -> int:
 
 
 async def judged(ledger: LedgerReader, part: RunRange, at_once: int = 1000) -> list[JudgedResponse]:
-    """Every response of a part, read some uses at a time."""
+    """Every response of a range, read this many uses at a time."""
     found, after = [], None
     while True:
         some, after = await ledger.judged_responses(part, after, at_once)
@@ -50,7 +50,7 @@ def test_both_adapters_are_ledgers_and_readers(ledger: SQLLedger) -> None:
     assert written is read
 
 
-async def test_every_field_comes_back_as_it_was(ledger: SQLLedger) -> None:
+async def test_every_field_is_read_as_it_was_written(ledger: SQLLedger) -> None:
     found = {"score": 0.1 + 0.2, "probability": 1e-300, "menu_mass": 5e-324, "step": -1, "grade": 3.0}
     found["raw_probability"] = 0.7
     rows = request(1, [["a"]], rationale="Because “7” is prime.", **found)
@@ -61,7 +61,7 @@ async def test_every_field_comes_back_as_it_was(ledger: SQLLedger) -> None:
     assert use.votes == [(rows.uses[0], rows.verdicts[0])]
 
 
-async def test_uses_come_in_the_order_of_judging_a_page_at_a_time(ledger: SQLLedger) -> None:
+async def test_uses_are_paged_in_the_order_of_judging(ledger: SQLLedger) -> None:
     ledger.write(request(2, [["e", "f"]]))
     ledger.write(request(1, [["a", "b"], ["c", "d"]]))
     after, seen = None, []
@@ -88,7 +88,7 @@ async def test_uses_are_found_by_step_rubric_criterion_and_status(ledger: SQLLed
     assert await found(rubric=digest("another")) == []
 
 
-async def test_a_page_holds_every_vote_of_its_criteria(ledger: SQLLedger) -> None:
+async def test_a_page_contains_every_vote_of_its_criteria(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a", "b", "c", "d"], ["e", "f", "a", "b"]], votes=2, failed=["d"]))
     page = await ledger.uses(UseFilter(PROJECT, "run", limit=3))
     assert [[use.digest for use, _ in read.votes] for read in page] == [
@@ -99,7 +99,7 @@ async def test_a_page_holds_every_vote_of_its_criteria(ledger: SQLLedger) -> Non
     assert [found is None for _, found in page[1].votes] == [False, True]
 
 
-async def test_runs_and_projects_are_apart(ledger: SQLLedger) -> None:
+async def test_runs_and_projects_are_separate(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a"]], run="run"))
     ledger.write(request(2, [["b"]], run="run-2"))
     ledger.write(request(3, [["c"]], project="p2", score=0.0))
@@ -109,7 +109,7 @@ async def test_runs_and_projects_are_apart(ledger: SQLLedger) -> None:
     assert await ledger.texts("p2", [digest("response 1.0")]) == {}
 
 
-async def test_the_first_verdict_stands_and_a_later_different_one_is_a_rejudgement(
+async def test_the_first_verdict_is_kept_and_a_different_later_one_is_a_rejudgement(
     ledger: SQLLedger, migrated_url: str
 ) -> None:
     ledger.write(request(1, [["a"]], score=1.0))
@@ -134,7 +134,7 @@ async def test_any_field_that_differs_makes_a_rejudgement(
     assert rows_in(migrated_url, "ledger_rejudgements") == 1
 
 
-async def test_a_raw_probability_alone_makes_no_rejudgement_for_it_is_missing_in_older_rows(
+async def test_a_raw_probability_alone_is_no_rejudgement_because_older_rows_lack_it(
     ledger: SQLLedger, migrated_url: str
 ) -> None:
     ledger.write(request(1, [["a"]], raw_probability=None))
@@ -142,7 +142,7 @@ async def test_a_raw_probability_alone_makes_no_rejudgement_for_it_is_missing_in
     assert rows_in(migrated_url, "ledger_rejudgements") == 0
 
 
-async def test_of_two_verdicts_written_together_the_earlier_stands(ledger: SQLLedger, migrated_url: str) -> None:
+async def test_the_earlier_of_two_verdicts_written_together_is_kept(ledger: SQLLedger, migrated_url: str) -> None:
     rows = request(1, [["a"]])
     concat = [verdict("a", 1, score=1.0), verdict("a", 2, score=0.0)]
     ledger.write(rows._replace(verdicts=concat))
@@ -169,7 +169,7 @@ async def test_rows_are_written_all_or_none(ledger: SQLLedger, migrated_url: str
     assert rows_in(migrated_url, "ledger_uses") == 1
 
 
-async def test_a_run_is_read_for_rewards_in_order_some_uses_at_a_time(ledger: SQLLedger) -> None:
+async def test_rewards_of_a_run_are_read_in_order_a_few_uses_at_a_time(ledger: SQLLedger) -> None:
     for number in range(1, 8):
         rows = request(number, [[f"{number}a", f"{number}b"], [f"{number}c", f"{number}a"]], step=number)
         rules = None if number == 1 else '{"on_failure":"skip"}'
@@ -193,7 +193,7 @@ async def test_a_run_is_read_for_rewards_in_order_some_uses_at_a_time(ledger: SQ
     ]
 
 
-async def test_a_part_of_a_run_leaves_out_what_lies_between(ledger: SQLLedger) -> None:
+async def test_a_range_of_a_run_leaves_out_other_steps_and_protocols(ledger: SQLLedger) -> None:
     for number, (step, protocol) in enumerate([(1, "binary"), (2, "likert"), (None, "binary"), (3, "binary")], 1):
         ledger.write(request(number, [[f"{number}a"]], step=step, protocol=protocol))
 
@@ -210,13 +210,13 @@ async def test_a_part_of_a_run_leaves_out_what_lies_between(ledger: SQLLedger) -
     assert await read(last=3, protocol="binary") == ["req_1", "req_4"]
 
 
-async def test_a_finding_s_step_wins_over_the_use_s(ledger: SQLLedger) -> None:
+async def test_a_verdicts_step_takes_precedence_over_the_uses(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a"]]))
     ledger.write(request(2, [["b"]])._replace(verdicts=[verdict("b", 2, step=5)]))
     assert [each.votes[0].step for each in await judged(ledger, RUN)] == [2, 5]
 
 
-async def test_a_verdict_that_is_missing_has_no_score_and_no_failure(ledger: SQLLedger) -> None:
+async def test_a_missing_verdict_has_no_score_and_no_failure(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a", "b"]], failed=["b"])._replace(verdicts=[]))
     (response,) = await judged(ledger, RUN)
     assert [(vote.score, vote.failure, vote.detail) for vote in response.votes] == [
@@ -225,7 +225,7 @@ async def test_a_verdict_that_is_missing_has_no_score_and_no_failure(ledger: SQL
     ]
 
 
-async def test_texts_come_back_as_json(ledger: SQLLedger) -> None:
+async def test_texts_are_read_as_json(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a"]]))
     kept = await ledger.texts(PROJECT, [digest("prompt"), digest("response 1.0"), digest("nothing")])
     assert {key: json.loads(value) for key, value in kept.items()} == {
@@ -234,7 +234,7 @@ async def test_texts_come_back_as_json(ledger: SQLLedger) -> None:
     }
 
 
-async def test_purging_a_run_takes_it_and_what_only_it_referred_to(ledger: SQLLedger, migrated_url: str) -> None:
+async def test_purging_a_run_deletes_it_and_what_only_it_referred_to(ledger: SQLLedger, migrated_url: str) -> None:
     ledger.write(request(1, [["a", "shared"]], run="gone"))
     ledger.write(request(2, [["a", "b"]], run="gone", score=0.0))
     ledger.write(request(3, [["shared", "c"]], run="kept"))
@@ -251,7 +251,7 @@ async def test_purging_a_run_takes_it_and_what_only_it_referred_to(ledger: SQLLe
     assert len(await judged(ledger, RunRange(PROJECT, "gone"))) == 1
 
 
-async def test_purging_by_age_takes_the_older_requests_of_every_run(ledger: SQLLedger) -> None:
+async def test_purging_by_age_deletes_the_older_requests_of_every_run(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a"]], at=AT))
     ledger.write(request(2, [["b"]], run="other", at=AT))
     ledger.write(request(3, [["c"]], at=AT + timedelta(days=2)))
@@ -261,7 +261,7 @@ async def test_purging_by_age_takes_the_older_requests_of_every_run(ledger: SQLL
     assert len(await judged(ledger, RunRange("p2", "run"))) == 1
 
 
-async def test_purging_in_many_transactions_keeps_what_is_used_until_the_last(
+async def test_purging_in_many_transactions_keeps_shared_rows_until_the_last(
     ledger: SQLLedger, migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(purging, "_REQUESTS_PER_BATCH", 1)
@@ -277,7 +277,7 @@ async def test_purging_in_many_transactions_keeps_what_is_used_until_the_last(
     assert rows_in(migrated_url, "ledger_texts") == 3
 
 
-async def test_a_ledger_from_before_migration_0019_is_purged_after_it(database_url: str) -> None:
+async def test_a_ledger_from_before_migration_0019_can_be_purged_after_it(database_url: str) -> None:
     migrations.upgrade(database_url, "0018")
     ledger = SQLLedger(database_url)
     ledger.write(request(1, [["a", "shared"]], run="gone"))
@@ -289,14 +289,14 @@ async def test_a_ledger_from_before_migration_0019_is_purged_after_it(database_u
     await ledger.close()
 
 
-async def test_purging_without_saying_what_is_refused(ledger: SQLLedger) -> None:
+async def test_purging_without_a_criterion_is_refused(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a"]]))
     with pytest.raises(ValueError, match="a run, a time before"):
         ledger.purge(PROJECT)
     assert len(await judged(ledger, RUN)) == 1
 
 
-async def test_a_run_s_name_may_be_any_text(ledger: SQLLedger) -> None:
+async def test_a_run_may_have_any_name(ledger: SQLLedger) -> None:
     names = ["", "with 'quotes'", "tab\tand\nline", "ünï/çødé 训练 \\N", "%_"]
     for number, name in enumerate(names, 1):
         ledger.write(request(number, [["a"]], run=name))
@@ -304,7 +304,7 @@ async def test_a_run_s_name_may_be_any_text(ledger: SQLLedger) -> None:
         assert [each.request_id for each in await judged(ledger, RunRange(PROJECT, name))] == [f"req_{number}"]
 
 
-async def test_a_ledger_without_its_tables_is_not_ready_and_may_be_written_later(database_url: str) -> None:
+async def test_a_ledger_without_tables_is_not_ready_and_writing_is_retryable(database_url: str) -> None:
     ledger = SQLLedger(database_url)
     assert not await ledger.ready()
     with pytest.raises(ConnectionError, match="ledger_"):
@@ -314,18 +314,18 @@ async def test_a_ledger_without_its_tables_is_not_ready_and_may_be_written_later
     await ledger.close()
 
 
-async def test_a_migrated_ledger_is_ready_and_takes_no_rows_at_all(ledger: SQLLedger) -> None:
+async def test_a_migrated_ledger_is_ready_and_accepts_an_empty_batch(ledger: SQLLedger) -> None:
     ledger.write(LedgerRows([], [], [], [], []))
     assert await ledger.ready()
     assert await ledger.uses(UseFilter(PROJECT, "run")) == []
 
 
 def without_end(rows: LedgerRows) -> LedgerRows:
-    """A request whose reward is so large that the figures of its run cannot hold its square."""
+    """A request whose reward is so large that its square overflows the run's figures."""
     return rows._replace(responses=[row._replace(reward=1e200) for row in rows.responses])
 
 
-async def test_a_request_that_is_refused_costs_its_neighbours_nothing(ledger: SQLLedger, migrated_url: str) -> None:
+async def test_a_refused_request_does_not_affect_others_of_its_batch(ledger: SQLLedger, migrated_url: str) -> None:
     victims = [request(n, [["shared", f"v{n}"]], project="victim") for n in range(1, 4)]
     attack = without_end(request(9, [["bad"]], project="attacker"))
     rows = LedgerRows.concat([victims[0], attack, *victims[1:]])
@@ -342,7 +342,7 @@ async def test_a_request_that_is_refused_costs_its_neighbours_nothing(ledger: SQ
     assert await ledger.run(RunReportQuery("attacker", "run")) is None
 
 
-async def test_of_a_request_only_the_rows_that_are_refused_are_left_out(ledger: SQLLedger, migrated_url: str) -> None:
+async def test_only_the_refused_rows_of_a_request_are_left_out(ledger: SQLLedger, migrated_url: str) -> None:
     rows = request(1, [[f"v{n}{m}" for m in range(5)] for n in range(4)])
     verdicts = [row._replace(step=2**70) if row.digest == digest("v12") else row for row in rows.verdicts]
     uses = [row._replace(vote=2**70) if row.digest == digest("v30") else row for row in rows.uses]
@@ -356,11 +356,11 @@ async def test_of_a_request_only_the_rows_that_are_refused_are_left_out(ledger: 
     assert [vote.score for vote in read[1].votes] == [1.0, 1.0, None, 1.0, 1.0]
 
 
-async def test_a_response_that_is_refused_takes_its_uses_with_it(ledger: SQLLedger, migrated_url: str) -> None:
+async def test_a_refused_response_is_left_out_with_its_uses(ledger: SQLLedger, migrated_url: str) -> None:
     rows = request(1, [["a", "b"], ["c", "d"]])
     bad = rows._replace(responses=[rows.responses[0], rows.responses[1]._replace(tokens=2**70)])
     (refused,) = ledger.salvage(bad)
     assert (refused.rows.responses, refused.rows.uses) == (bad.responses[1:], rows.uses[2:])
     assert rows_in(migrated_url, "ledger_uses") == 2
-    assert ledger.salvage(rows) == []  # what is mended may come later
+    assert ledger.salvage(rows) == []  # corrected rows may be written later
     assert rows_in(migrated_url, "ledger_uses") == 4

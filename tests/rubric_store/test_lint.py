@@ -1,4 +1,4 @@
-"""What lint finds in rubrics, and what it leaves alone."""
+"""What lint finds in rubrics, and what it accepts."""
 
 from typing import Any, get_args
 
@@ -12,7 +12,7 @@ from trainer_client.wire import Criterion, RubricContent
 
 
 def criteria(*given: str | dict[str, Any]) -> list[Criterion]:
-    """Criteria `a`, `b`… of these descriptions or fields."""
+    """Criteria `a`, `b`… with these descriptions or fields."""
     fields = [{"description": one} if isinstance(one, str) else one for one in given]
     return [
         Criterion.model_validate({"id": "abcdefghijkl"[i], "description": TEXTS[i], **f}) for i, f in enumerate(fields)
@@ -63,14 +63,14 @@ GOOD: dict[System, list[dict[str, Any]]] = {
 }
 
 
-def test_a_rubric_of_srar_with_more_items_than_the_prompt_asks_for_is_warned_of() -> None:
+def test_a_srar_rubric_with_more_items_than_the_prompt_requests_is_a_warning() -> None:
     given = [{"kind": "suggest"}] * 8 + [{"kind": "answer"}]
     [found] = [one for one in lint(criteria(*given), system="srar") if one.code == "srar-count"]
     assert found.severity == "warning"
 
 
 @pytest.mark.parametrize("system", get_args(System))
-def test_a_rubric_of_a_system_keeps_its_rules(system: System) -> None:
+def test_a_good_rubric_of_a_system_has_no_findings(system: System) -> None:
     assert codes(*GOOD[system], system=system) == []
     assert codes(*GOOD[system]) == []
 
@@ -98,19 +98,19 @@ def test_a_rubric_of_a_system_keeps_its_rules(system: System) -> None:
         ("ruscarl", [{"weight": 10}, {"weight": -11}, {"weight": 3}], [("ruscarl-points", "b")]),
     ],
 )
-def test_what_breaks_the_rules_of_a_system_is_found(
+def test_a_violation_of_a_systems_rules_is_found(
     system: System, given: list[dict[str, Any]], found: list[tuple[str, str | None]]
 ) -> None:
     assert [one for one in codes(*given, system=system) if one[0].startswith(system)] == found
 
 
-def test_rules_of_a_system_that_was_only_guessed_are_warnings() -> None:
+def test_violations_of_a_guessed_systems_rules_are_warnings() -> None:
     two = criteria(*GOOD["rgr"][:2])
     assert [finding.severity for finding in lint(two)] == ["warning"]
     assert [finding.severity for finding in lint(two, system="rgr")] == ["error"]
 
 
-def test_a_question_after_a_few_words_is_still_one_of_yes_or_no() -> None:
+def test_a_yes_or_no_question_may_begin_with_other_words() -> None:
     assert codes("In the table, is there a row for each arch?", system="dro") == []
 
 
@@ -136,7 +136,7 @@ def test_a_question_after_a_few_words_is_still_one_of_yes_or_no() -> None:
         ({"description": "Gives the year of its opening day."}, "overlap"),
     ],
 )
-def test_common_sense_is_found_in_the_criterion_it_concerns(given: dict[str, Any], code: str) -> None:
+def test_general_problems_are_found_in_the_criterion_concerned(given: dict[str, Any], code: str) -> None:
     assert (code, "d") in codes(*TEXTS[:3], given, system="ruscarl", similarity_threshold=0.6)
 
 
@@ -155,20 +155,20 @@ def test_common_sense_is_found_in_the_criterion_it_concerns(given: dict[str, Any
         {"description": "Gives the year 1894 of opening."},
     ],
 )
-def test_what_only_looks_like_it_is_left_alone(given: dict[str, Any]) -> None:
+def test_texts_that_only_resemble_a_problem_are_accepted(given: dict[str, Any]) -> None:
     found = codes(
         "Gives the year 1893 of opening.", "Tells who built it.", given, system="ruscarl", similarity_threshold=0.6
     )
     assert found == []
 
 
-def test_two_criteria_that_differ_in_a_number_are_two() -> None:
+def test_criteria_that_differ_in_a_number_do_not_overlap() -> None:
     text = "Tells that the stone bridge over the wide river opened in {} after heavy rain."
     assert codes(text.format(1893), text.format(1894), similarity_threshold=0.6) == []
     assert codes(text.format(1893), text.format("1893 or 1893"), similarity_threshold=0.6) == [("overlap", "b")]
 
 
-def test_one_thing_rewarded_and_its_lack_punished_is_said_to_count_twice() -> None:
+def test_rewarding_a_thing_and_punishing_its_absence_counts_twice() -> None:
     found = lint(
         criteria(
             "Names the river under the bridge.",
@@ -178,7 +178,7 @@ def test_one_thing_rewarded_and_its_lack_punished_is_said_to_count_twice() -> No
     assert "counts twice" in next(one.problem for one in found if one.code == "overlap")
 
 
-def test_an_answer_given_away_is_found_in_all_criteria_but_the_answer() -> None:
+def test_an_answer_given_away_is_found_in_every_criterion_but_the_answer() -> None:
     rubric = (
         {"kind": "suggest", "description": "Adds to 12."},
         {"kind": "suggest", "description": "Subtracts 2 to get 10."},
@@ -191,7 +191,7 @@ def test_an_answer_given_away_is_found_in_all_criteria_but_the_answer() -> None:
     assert codes(*rubric[:3], checked) == [("gives-answer", "a")]
 
 
-def test_the_threshold_of_similarity_is_a_share() -> None:
+def test_the_similarity_threshold_is_a_share() -> None:
     one, other = "Gives the year of opening.", "Gives the year of its opening day."
     alike = similarity(one, other)
     assert 0 < alike < 1
@@ -204,7 +204,7 @@ def test_the_threshold_of_similarity_is_a_share() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(contents)
-def test_any_rubric_is_looked_through_and_each_finding_says_what_to_do(content: RubricContent) -> None:
+def test_any_rubric_is_checked_and_each_finding_has_advice(content: RubricContent) -> None:
     ids = {None, *(one.id for one in content.criteria)}
     for system in (None, *get_args(System)):
         found = lint(content.criteria, system=system)

@@ -1,4 +1,4 @@
-"""A migration behind a long transaction gives way to everybody else, and is done when the transaction is."""
+"""A migration blocked by a long transaction lets other clients pass, and completes afterwards."""
 
 import logging
 import threading
@@ -26,7 +26,7 @@ def conninfo(url: str) -> str:
 
 @pytest.fixture
 def bounded_url(postgres_url: str) -> str:
-    """A migrated database; no statement of a connection to this URL waits for ever."""
+    """A migrated database; statements of connections to this URL time out."""
     migrations.upgrade(postgres_url)
     bounded = make_url(postgres_url).update_query_dict({"options": "-cstatement_timeout=20s"})
     return bounded.render_as_string(hide_password=False)
@@ -34,7 +34,7 @@ def bounded_url(postgres_url: str) -> str:
 
 @contextmanager
 def long_transaction(url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    """Somebody who has read the rubrics, and has not ended."""
+    """A connection that has read the rubrics and not ended its transaction."""
     with psycopg.connect(conninfo(url)) as connection:
         connection.execute("SELECT count(*) FROM rubrics")
         yield connection
@@ -42,7 +42,7 @@ def long_transaction(url: str) -> Iterator[psycopg.Connection[tuple[object, ...]
 
 @pytest.fixture
 def gave_way() -> Iterator[threading.Event]:
-    """Set when a migration says that it tries again."""
+    """Set when a migration logs that it retries."""
     said = threading.Event()
 
     class Heard(logging.Handler):
@@ -56,16 +56,14 @@ def gave_way() -> Iterator[threading.Event]:
     log.removeHandler(heard)
 
 
-def test_a_migration_that_cannot_have_a_table_gives_up_and_leaves_everything_as_it_was(
-    bounded_url: str, tmp_path: Path
-) -> None:
+def test_a_migration_that_cannot_lock_a_table_gives_up_and_changes_nothing(bounded_url: str, tmp_path: Path) -> None:
     with running(release(tmp_path / "next", ADDS)), long_transaction(bounded_url):
         with pytest.raises(migrations.TablesInUseError, match=r"through 2 attempts; nothing was changed\. End"):
             migrations.upgrade(bounded_url, lock_retry=LockRetry(lock_timeout_s=0.05, attempts=2, pause_s=0.01))
         assert migrations.current(bounded_url) != NEXT
 
 
-def test_others_pass_a_migration_that_waits_and_it_is_done_when_the_long_transaction_is(
+def test_a_waiting_migration_blocks_no_other_client_and_completes_after_the_long_transaction(
     bounded_url: str, tmp_path: Path, gave_way: threading.Event
 ) -> None:
     patient = LockRetry(lock_timeout_s=0.2, attempts=1000, pause_s=0.05)

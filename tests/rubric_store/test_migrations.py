@@ -1,4 +1,4 @@
-"""The migrations bring either database forth and back, whoever runs them and however many do."""
+"""Migrations upgrade and downgrade both databases, also when several hosts run them at once."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +41,7 @@ def test_an_upgrade_of_a_current_database_changes_nothing(database_url: str) -> 
     assert tables(database_url) == before
 
 
-def test_a_downgrade_to_base_takes_every_table_with_it(database_url: str) -> None:
+def test_a_downgrade_to_base_drops_every_table(database_url: str) -> None:
     migrations.upgrade(database_url)
     migrations.downgrade(database_url, "base")
     assert migrations.current(database_url) is None
@@ -68,7 +68,7 @@ def test_every_table_belongs_to_projects(database_url: str) -> None:
     assert all("project_id" in metadata.tables[name].primary_key.columns for name in apart)
 
 
-def test_the_migrated_schema_is_the_one_the_queries_use(database_url: str) -> None:
+def test_the_migrated_schema_matches_the_queries(database_url: str) -> None:
     migrations.upgrade(database_url)
     engine = create_engine(sync_url(database_url))
     elsewhere = ELSEWHERE if engine.dialect.name == "sqlite" else set()
@@ -76,7 +76,7 @@ def test_the_migrated_schema_is_the_one_the_queries_use(database_url: str) -> No
         context = MigrationContext.configure(connection, opts={"include_name": is_ours})
         differences = compare_metadata(context, metadata)
     engine.dispose()
-    # Alembic asks for an index of the other database too.
+    # Alembic also reports the indexes of the other database.
     ours = [change for change in differences if not (change[0] == "add_index" and change[1].name in elsewhere)]
     assert ours == []
 
@@ -87,9 +87,7 @@ def test_hosts_that_upgrade_at_once_wait_for_each_other(database_url: str) -> No
     assert migrations.read_status(database_url).state == "current"
 
 
-def test_an_upgrade_that_fails_leaves_the_database_as_it_was(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_upgrade_changes_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from alembic import op
 
     def fail(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Migrations with rows in the tables: what an older version stored is served by a newer one, and the way back."""
+"""Migrations of tables with rows: a newer version serves older rows, and downgrades keep them."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ ROWS = {("p1", "a"): ["Names Canberra.", "Names Sydney."], ("p1", "b/c"): ["Nul 
 
 
 def write(url: str, rows: dict[tuple[str, str], list[str]]) -> None:
-    """Store rubrics as the first revision did, with the versions' descriptions as given."""
+    """Store rubrics as the first revision did, one version per list of descriptions."""
     engine = create_engine(sync_url(url))
     with engine.begin() as connection:
         for (project, name), descriptions in rows.items():
@@ -48,7 +48,7 @@ def write(url: str, rows: dict[tuple[str, str], list[str]]) -> None:
 
 
 def dumped(url: str) -> list[list[Any]]:
-    """Every row of the two tables that the first revision has, in its columns."""
+    """All rows of the first revision's two tables, in its columns."""
     engine = create_engine(sync_url(url))
     with engine.connect() as connection:
         names = connection.execute(text("SELECT project_id, name, latest_version FROM rubrics ORDER BY 1, 2")).all()
@@ -91,7 +91,7 @@ async def test_rows_of_the_first_revision_are_served_by_the_newest(old_url: str)
     await store.close()
 
 
-async def test_a_way_back_keeps_the_versions_and_forth_again_the_store_works(old_url: str) -> None:
+async def test_a_downgrade_keeps_the_versions_and_the_store_works_after_another_upgrade(old_url: str) -> None:
     before = await asyncio.to_thread(dumped, old_url)
     await asyncio.to_thread(migrations.upgrade, old_url)
     store = RubricStore(old_url)
@@ -110,7 +110,7 @@ async def test_a_way_back_keeps_the_versions_and_forth_again_the_store_works(old
     await store.close()
 
 
-async def test_the_newest_store_goes_back_with_everything_a_version_may_have(database_url: str) -> None:
+async def test_the_newest_store_is_downgraded_with_every_field_of_a_version(database_url: str) -> None:
     await asyncio.to_thread(migrations.upgrade, database_url)
     store = RubricStore(database_url)
     for content in (rubric("x"), rubric("y")):
@@ -122,9 +122,7 @@ async def test_the_newest_store_goes_back_with_everything_a_version_may_have(dat
     assert [(row[2], row[3]) for row in versions] == [(1, rubric("x").digest), (2, rubric("y").digest)]
 
 
-async def test_more_rubrics_than_are_read_at_once_are_all_found(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_more_rubrics_than_one_batch_are_all_migrated(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(v0002_lives, "_READ_AT_ONCE", 2)
     await asyncio.to_thread(migrations.upgrade, database_url, "0001")
     rows = {(project, f"r{n}"): ["Same words."] for project in ("p1", "p2") for n in range(5)}

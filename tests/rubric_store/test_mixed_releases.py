@@ -1,4 +1,4 @@
-"""Code on a schema newer than its own: which schemas say that it may run on them, and that every migration says so."""
+"""Code on a newer schema: which schemas it may run on, and that every migration declares this."""
 
 from pathlib import Path
 
@@ -47,27 +47,27 @@ NOT_BORNE = {
 }
 
 
-def test_every_migration_that_does_more_than_add_says_what_code_works_on_it(database_url: str) -> None:
+def test_every_breaking_migration_declares_the_code_that_works_on_it(database_url: str) -> None:
     assert undeclared(database_url, FIRST_THAT_SAYS) == {}
 
 
-def test_what_code_of_before_bears_needs_no_word(database_url: str, tmp_path: Path) -> None:
+def test_changes_that_older_code_tolerates_need_no_declaration(database_url: str, tmp_path: Path) -> None:
     assert found_of(BORNE, database_url, tmp_path) == {}
 
 
-def test_what_code_of_before_may_not_bear_is_found(database_url: str, tmp_path: Path) -> None:
+def test_changes_that_may_break_older_code_are_found(database_url: str, tmp_path: Path) -> None:
     assert found_of(NOT_BORNE, database_url, tmp_path).keys() == NOT_BORNE.keys()
 
 
 def found_of(cases: dict[str, str], database_url: str, folder: Path) -> dict[str, list[str]]:
-    """The cases, each a revision after the one before it, that would have to say what code works on them."""
+    """The cases, each applied as a revision after the one before, that need a declaration."""
     names = {f"next{number}": name for number, name in enumerate(cases, start=1)}
     with running(release(folder / "next", *cases.values())):
         found = undeclared(database_url, migrations.revisions()[-1 - len(cases)].revision)
     return {names[revision]: statements for revision, statements in found.items()}
 
 
-def test_every_revision_says_what_the_way_back_loses_and_needs_code_no_newer_than_itself() -> None:
+def test_every_revision_says_what_a_downgrade_loses_and_needs_code_no_newer_than_itself() -> None:
     steps = migrations.revisions()
     revisions = [step.revision for step in steps]
     needed = [revisions.index(step.works_from) for step in steps]
@@ -76,7 +76,7 @@ def test_every_revision_says_what_the_way_back_loses_and_needs_code_no_newer_tha
     assert all(step.loses for step in steps)
 
 
-def test_code_works_on_a_newer_schema_that_only_adds_and_leaves_it_as_it_is(database_url: str, tmp_path: Path) -> None:
+def test_code_works_on_a_newer_schema_that_only_adds_and_leaves_it_unchanged(database_url: str, tmp_path: Path) -> None:
     migrations.upgrade(database_url)
     ours = dump_schema(database_url)
     newer = release(tmp_path / "next", TO_EVERY_TABLE, downgrade=FROM_EVERY_TABLE)
@@ -100,7 +100,7 @@ def test_code_works_on_a_newer_schema_that_only_adds_and_leaves_it_as_it_is(data
     assert dump_schema(database_url) == ours
 
 
-def test_code_does_not_run_on_a_schema_that_was_contracted_without_it(database_url: str, tmp_path: Path) -> None:
+def test_code_does_not_run_on_a_newer_schema_that_requires_newer_code(database_url: str, tmp_path: Path) -> None:
     migrations.upgrade(database_url)
     contracting = release(tmp_path / "next", "pass", 'op.drop_table("rubric_words")', works_from=NEXT)
     with running(contracting):
@@ -115,20 +115,20 @@ def test_code_does_not_run_on_a_schema_that_was_contracted_without_it(database_u
         migrations.upgrade(database_url)
 
 
-def test_a_migration_that_only_declares_who_works_on_it_is_believed(database_url: str, tmp_path: Path) -> None:
+def test_the_declared_works_from_of_a_migration_is_trusted(database_url: str, tmp_path: Path) -> None:
     migrations.upgrade(database_url)
     with running(release(tmp_path / "next", 'op.drop_table("rubric_words")', works_from=migrations.head())):
         migrations.upgrade(database_url)
     assert migrations.read_status(database_url).state == "ahead"
 
 
-def test_what_a_database_says_of_another_revision_than_its_own_is_not_believed(database_url: str) -> None:
+def test_a_declaration_for_another_revision_than_the_databases_is_ignored(database_url: str) -> None:
     migrations.upgrade(database_url)
     set_revision(database_url, "next9")
     assert migrations.read_status(database_url).state == "too new"
 
 
-def test_code_does_not_run_on_an_older_schema_and_says_what_is_pending(database_url: str) -> None:
+def test_code_does_not_run_on_an_older_schema_and_lists_pending_migrations(database_url: str) -> None:
     assert migrations.read_status(database_url).state == "behind"
     migrations.upgrade(database_url, "0006")
     found = migrations.read_status(database_url)

@@ -1,4 +1,4 @@
-"""The contract of what monitors read: sums of a run's signals, and its control set, whichever database keeps them."""
+"""The contract of monitoring data: sums of a run's signals and its control set, on every database."""
 
 from collections.abc import AsyncIterator
 
@@ -20,7 +20,7 @@ async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
 
 
 def judged(number: int, step: int, *, run: str = "run", signal: str = "shadow", project: str = PROJECT) -> LedgerRows:
-    """A request with one signal, whose x is the number of the request."""
+    """A request with one signal, whose x is the request's number."""
     rows = request(number, [[f"v{number}"]], run=run, step=step, project=project)
     row = SignalRow(
         project, run, request_key(number), signal, "c", step, 2, float(number), 1, 2, 3, 4, 1, 0.5, 0.5, 0.25
@@ -28,7 +28,7 @@ def judged(number: int, step: int, *, run: str = "run", signal: str = "shadow", 
     return rows._replace(signals=[row])
 
 
-async def test_signals_are_summed_by_step_once_for_each_request(ledger: SQLLedger) -> None:
+async def test_signals_are_summed_by_step_once_per_request(ledger: SQLLedger) -> None:
     for number, step in ((1, 5), (2, 5), (3, 6)):
         ledger.write(judged(number, step))
     ledger.write(judged(2, 5))
@@ -43,7 +43,7 @@ async def test_signals_are_summed_by_step_once_for_each_request(ledger: SQLLedge
     ]
 
 
-async def test_the_first_and_the_last_steps_are_read_up_to_the_one_asked_for(ledger: SQLLedger) -> None:
+async def test_the_first_step_and_the_last_ones_up_to_the_requested_step_are_read(ledger: SQLLedger) -> None:
     for step in range(6):
         ledger.write(judged(step, step))
     assert [one.step for one in (await ledger.monitored_run(QUERY)).steps] == [0, 4, 5]
@@ -51,7 +51,7 @@ async def test_the_first_and_the_last_steps_are_read_up_to_the_one_asked_for(led
     assert [one.step for one in (await ledger.monitored_run(QUERY)).signals] == [0, 4, 5]
 
 
-async def test_other_runs_and_projects_are_left_out_and_the_gold_judge_s_run_is_read_too(ledger: SQLLedger) -> None:
+async def test_other_runs_and_projects_are_left_out_but_the_gold_judges_run_is_read(ledger: SQLLedger) -> None:
     ledger.write(judged(1, 1))
     ledger.write(judged(2, 1, run="other"))
     ledger.write(judged(3, 1, project="p2"))
@@ -62,7 +62,7 @@ async def test_other_runs_and_projects_are_left_out_and_the_gold_judge_s_run_is_
     assert (await ledger.monitored_run(QUERY._replace(run="missing"))).steps == ()
 
 
-async def test_the_control_set_s_verdicts_are_read_round_by_round(ledger: SQLLedger) -> None:
+async def test_the_control_sets_verdicts_are_read_round_by_round(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a"]], step=1))
     ledger.write(request(2, [["b", "c"]], run="run/control", step=1, failed=["c"]))
     ledger.write(request(3, [["d", "e"]], run="run/control", step=2, score=0.0))
@@ -75,7 +75,7 @@ async def test_the_control_set_s_verdicts_are_read_round_by_round(ledger: SQLLed
     ]
 
 
-async def test_signals_go_with_the_run(ledger: SQLLedger) -> None:
+async def test_signals_are_purged_with_the_run(ledger: SQLLedger) -> None:
     ledger.write(judged(1, 1))
     ledger.purge(PROJECT, run="run")
     ledger.write(request(2, [["b"]], step=1))

@@ -1,4 +1,4 @@
-"""What every database that keeps operations does: an operation from its submission to its end, and its results."""
+"""The contract of stored operations: the life of an operation, and its results, on every database."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ from trainer_client.wire.operations import ChunkOutcome, ChunkRef, Submission
 from trainer_client.wire.usage import Usage
 
 
-async def test_an_operation_is_kept_with_its_chunks_and_found_in_its_project_only(kept: FixedClockOperations) -> None:
+async def test_an_operation_is_stored_with_its_chunks_and_found_only_in_its_project(kept: FixedClockOperations) -> None:
     made = await kept.create(new())
     assert (made.state, made.revision, made.request, made.progress.total) == ("queued", 1, {"run": "r"}, 6)
     assert await kept.get("p", "op-1") == made
@@ -33,7 +33,7 @@ async def test_an_operation_is_kept_with_its_chunks_and_found_in_its_project_onl
     assert (work.body, work.inputs, work.attempt) == ({"numbers": [1], "text": "\0 and \U0001f600"}, 3, 1)
 
 
-async def test_lists_have_the_newest_first_and_only_the_projects_own(kept: FixedClockOperations) -> None:
+async def test_lists_show_only_the_projects_operations_newest_first(kept: FixedClockOperations) -> None:
     for number in range(3):
         await kept.create(new(f"op-{number}", created=number))
     await kept.create(new("op-9", project_id="q"))
@@ -48,7 +48,7 @@ async def test_lists_have_the_newest_first_and_only_the_projects_own(kept: Fixed
             await kept.list("p", 2, wrong)
 
 
-async def test_lists_leave_out_requests_that_are_large_packed_or_not(kept: FixedClockOperations) -> None:
+async def test_lists_leave_out_large_requests_compressed_or_not(kept: FixedClockOperations) -> None:
     noise = random.Random(1)
     requests: list[Any] = [
         {"run": "r" * (database.MAX_LISTED_BYTES - len('{"run":""}'))},
@@ -64,7 +64,9 @@ async def test_lists_leave_out_requests_that_are_large_packed_or_not(kept: Fixed
     assert [one.request for one in whole if one is not None] == requests
 
 
-async def test_the_same_submission_makes_one_operation_and_other_content_is_refused(kept: FixedClockOperations) -> None:
+async def test_a_repeated_submission_returns_the_operation_and_other_content_is_refused(
+    kept: FixedClockOperations,
+) -> None:
     first = await kept.create(new(submission=SUBMISSION))
     split_otherwise = new("op-2", chunks=3, submission=SUBMISSION, request={"rubric": "team/primes@2"})
     assert await kept.create(split_otherwise) == first
@@ -75,7 +77,7 @@ async def test_the_same_submission_makes_one_operation_and_other_content_is_refu
     assert len(await kept.take_due(100, lost_after_s=60)) == 2 + 2
 
 
-async def test_what_a_submission_made_is_found_as_it_stands(kept: FixedClockOperations) -> None:
+async def test_the_operation_of_a_submission_is_found_in_its_current_state(kept: FixedClockOperations) -> None:
     assert await kept.find_submission("p", SUBMISSION) is None
     await kept.create(new())
     await kept.create(new("op-2", submission=SUBMISSION))
@@ -86,13 +88,15 @@ async def test_what_a_submission_made_is_found_as_it_stands(kept: FixedClockOper
         await kept.find_submission("p", Submission("key", b"something else"))
 
 
-async def test_of_submissions_at_the_same_time_one_is_made(kept: FixedClockOperations) -> None:
+async def test_concurrent_equal_submissions_create_one_operation(kept: FixedClockOperations) -> None:
     made = await asyncio.gather(*(kept.create(new(f"op-{n}", submission=SUBMISSION)) for n in range(8)))
     assert len({one.id for one in made}) == 1
     assert len(await kept.take_due(100, lost_after_s=60)) == 2
 
 
-async def test_results_are_numbered_as_they_were_made_and_pages_lose_none(kept: FixedClockOperations) -> None:
+async def test_results_are_numbered_in_the_order_of_completion_and_paging_loses_none(
+    kept: FixedClockOperations,
+) -> None:
     await kept.create(new(chunks=3))
     seen: list[Any] = []
     after = 0
@@ -129,7 +133,7 @@ async def test_pages_of_large_results_are_shorter_and_lose_none(
     assert [text for page in pages for text in page] == texts
 
 
-async def test_how_an_operation_stands_is_told_without_all_of_it(kept: FixedClockOperations) -> None:
+async def test_the_state_of_an_operation_is_read_without_the_rest(kept: FixedClockOperations) -> None:
     assert await kept.get_state("p", "op-1") is None
     await kept.create(new())
     assert await kept.get_state("p", "op-1") == (1, "queued")
@@ -156,7 +160,7 @@ async def test_an_operation_ends_with_its_last_chunk(kept: FixedClockOperations)
     assert done.revision > running.revision
 
 
-async def test_another_try_does_only_what_is_not_done(kept: FixedClockOperations) -> None:
+async def test_a_retry_runs_only_unfinished_chunks(kept: FixedClockOperations) -> None:
     await kept.create(new())
     await kept.complete(await claimed(kept, 0), outcome("a"))
     await kept.fail(await claimed(kept, 1), "no such rubric")
@@ -195,7 +199,7 @@ async def test_cancelling_takes_chunks_from_their_workers(kept: FixedClockOperat
     assert (await claimed(kept, 1)).attempt == 1
 
 
-async def test_the_chunk_that_finishes_comes_after_all_others(kept: FixedClockOperations) -> None:
+async def test_the_final_chunk_comes_after_all_others(kept: FixedClockOperations) -> None:
     await kept.create(new(has_final_chunk=True))
     last = ChunkRef("p", "op-1", 2)
     await kept.complete(await claimed(kept, 0), outcome("a"))
@@ -209,7 +213,7 @@ async def test_the_chunk_that_finishes_comes_after_all_others(kept: FixedClockOp
     assert (done.state, done.summary) == ("done", {"kappa": 0.5})
 
 
-async def test_an_operation_with_a_failed_chunk_is_not_finished(kept: FixedClockOperations) -> None:
+async def test_an_operation_with_a_failed_chunk_does_not_run_the_final_chunk(kept: FixedClockOperations) -> None:
     await kept.create(new(has_final_chunk=True))
     await kept.fail(await claimed(kept, 0), "no")
     await kept.complete(await claimed(kept, 1), outcome("b"))
@@ -221,7 +225,7 @@ async def test_an_operation_with_a_failed_chunk_is_not_finished(kept: FixedClock
     assert (await state_of(kept)).state == "done"
 
 
-async def test_what_has_expired_is_deleted_whole(kept: FixedClockOperations) -> None:
+async def test_an_expired_operation_is_deleted_completely(kept: FixedClockOperations) -> None:
     await kept.create(new(chunks=1))
     await kept.create(new("op-2", chunks=1))
     await kept.complete(await claimed(kept, 0), outcome("a"))

@@ -1,4 +1,4 @@
-"""A page costs the same wherever it is in a list: PostgreSQL counts the blocks that it reads."""
+"""A page costs the same anywhere in a list, measured in blocks that PostgreSQL reads."""
 
 import asyncio
 from typing import Any
@@ -36,7 +36,7 @@ def filled_url(postgres_url: str) -> str:
 
 
 def blocks(url: str, statement: Select[Any]) -> int:
-    """How many blocks of 8 KiB a statement looks at."""
+    """The number of 8 KiB blocks that a statement reads."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     sql = str(statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
     engine = create_engine(sync_url(url))
@@ -58,7 +58,7 @@ NARROWED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.postgres
-async def test_a_page_in_the_middle_or_at_the_end_costs_what_the_first_costs(filled_url: str) -> None:
+async def test_a_page_in_the_middle_or_at_the_end_costs_about_as_much_as_the_first(filled_url: str) -> None:
     for what, narrowed in NARROWED.items():
 
         def cost(after: str | None, narrowed: dict[str, Any] = narrowed) -> int:

@@ -1,4 +1,4 @@
-"""The contract of `RubricSource` for what is published beside the criteria: metadata, lineage, tags and parents."""
+"""The contract of `RubricSource` for data published with the criteria: metadata, lineage, tags and parents."""
 
 import pytest
 
@@ -24,20 +24,20 @@ def source(store: RubricStore) -> RubricSource:
     return store
 
 
-async def test_metadata_and_lineage_come_back_as_they_were_published(source: RubricSource) -> None:
+async def test_metadata_and_lineage_are_read_as_published(source: RubricSource) -> None:
     published, _ = await source.publish(PROJECT, "a", rubric("x"), metadata=METADATA, lineage=LINEAGE)
     assert (published.metadata, published.lineage) == (METADATA, LINEAGE)
     assert await source.find(PROJECT, "a@1") == published
 
 
-async def test_what_is_beside_the_criteria_makes_no_version(source: RubricSource) -> None:
+async def test_a_change_outside_the_criteria_makes_no_version(source: RubricSource) -> None:
     first, _ = await source.publish(PROJECT, "a", rubric("x"), metadata={"by": "Ada"})
     again, added = await source.publish(PROJECT, "a", rubric("x"), metadata={"by": "Bob"}, lineage=LINEAGE, parent=1)
     assert (again, added) == (first, False)
     assert first.digest == rubric("x").digest
 
 
-async def test_a_version_descends_from_the_newest_unless_it_says_otherwise(source: RubricSource) -> None:
+async def test_a_versions_parent_is_the_newest_one_unless_given(source: RubricSource) -> None:
     parents = []
     for text, parent in (("w", None), ("x", None), ("y", 1), ("z", None)):
         parents.append((await source.publish(PROJECT, "a", rubric(text), parent=parent))[0].parent)
@@ -48,7 +48,7 @@ async def test_a_version_descends_from_the_newest_unless_it_says_otherwise(sourc
 
 
 @pytest.mark.parametrize(("name", "there"), [("a", "its versions are 1 to 1"), ("b", "it has no version yet")])
-async def test_a_parent_that_is_not_there_is_refused(source: RubricSource, name: str, there: str) -> None:
+async def test_a_missing_parent_is_refused(source: RubricSource, name: str, there: str) -> None:
     await source.publish(PROJECT, "a", rubric("x"))
     with pytest.raises(ValueError, match=f"parent: there is no {name}@2 to descend from; {there}"):
         await source.publish(PROJECT, name, rubric("y"), parent=2)
@@ -65,7 +65,7 @@ async def test_a_parent_that_is_not_there_is_refused(source: RubricSource, name:
         ({"a": object()}, "metadata"),
     ],
 )
-async def test_metadata_that_cannot_be_kept_is_refused(
+async def test_metadata_that_cannot_be_stored_is_refused(
     source: RubricSource, metadata: dict[str, object], wrong: str
 ) -> None:
     with pytest.raises(ValueError, match=wrong):
@@ -74,13 +74,13 @@ async def test_metadata_that_cannot_be_kept_is_refused(
 
 
 @pytest.mark.parametrize("name", ["team/versions", "a/diff", "a/aliases/b", "a/tags", "a/retirement/x"])
-async def test_a_name_that_would_be_another_address_is_refused(source: RubricSource, name: str) -> None:
+async def test_a_name_that_collides_with_a_route_is_refused(source: RubricSource, name: str) -> None:
     with pytest.raises(ValueError, match="a name must not contain"):
         await source.publish(PROJECT, name, rubric("x"))
 
 
 @pytest.mark.parametrize("name", ["versions", "diff/a", "a/versions2"])
-async def test_a_name_that_only_looks_like_an_address_is_taken(source: RubricSource, name: str) -> None:
+async def test_a_name_that_only_resembles_a_route_is_accepted(source: RubricSource, name: str) -> None:
     assert (await source.publish(PROJECT, name, rubric("x")))[1]
 
 

@@ -1,4 +1,4 @@
-"""A SQLite file that cannot be written: changes are refused as by a database that is away, and nothing is lost."""
+"""A read-only SQLite file: changes fail like those of an unreachable database, and nothing is lost."""
 
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ CONTENT = RubricContent.model_validate({"criteria": [{"id": "a", "description": 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that `mount` can make read-only: it is mounted onto itself."""
+    """A folder that `mount` can make read-only, because it is mounted onto itself."""
     folder = tmp_path / "database"
     folder.mkdir()
     if subprocess.run(["mount", "--bind", folder, folder], capture_output=True, check=False).returncode:
@@ -30,9 +30,7 @@ def remount(folder: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,bind,{how}", folder], capture_output=True, check=True)
 
 
-async def test_a_file_that_is_read_only_refuses_changes_until_it_can_be_written(
-    folder: Path, new_sqlite: NewSQLite
-) -> None:
+async def test_a_read_only_file_refuses_changes_until_it_is_writable(folder: Path, new_sqlite: NewSQLite) -> None:
     url = new_sqlite(folder / "rubrics.db")
     remount(folder, "ro")
     store, ledger = RubricStore(url), SQLLedger(url)

@@ -1,4 +1,4 @@
-"""The contract of `RubricSource`: what judging may rely on, whichever database holds the rubrics."""
+"""The contract of `RubricSource` for judging, on every database."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -54,7 +54,7 @@ async def test_the_same_content_may_have_two_names(source: RubricSource) -> None
     assert (version.name, version.version, added) == ("b", 1, True)
 
 
-async def test_what_is_found_is_what_was_published(source: RubricSource) -> None:
+async def test_a_rubric_is_found_as_it_was_published(source: RubricSource) -> None:
     content = RubricContent(
         criteria=(
             Criterion(id="z", description="Nul \x00, quote ', emoji 🧮, \u2028.", weight=-2.5, tags=("b", "a")),
@@ -69,7 +69,7 @@ async def test_what_is_found_is_what_was_published(source: RubricSource) -> None
 
 
 @pytest.mark.parametrize(("reference", "version"), [("a", 2), ("a@1", 1), ("a@2", 2)])
-async def test_a_name_stands_for_its_newest_version_and_a_pin_for_that_one(
+async def test_a_name_resolves_to_its_newest_version_and_a_pin_to_that_one(
     source: RubricSource, reference: str, version: int
 ) -> None:
     await source.publish(PROJECT, "a", rubric("x"))
@@ -79,7 +79,7 @@ async def test_a_name_stands_for_its_newest_version_and_a_pin_for_that_one(
     assert found.version == version
 
 
-async def test_a_digest_stands_for_the_oldest_version_that_has_it(source: RubricSource) -> None:
+async def test_a_digest_resolves_to_the_oldest_version_that_has_it(source: RubricSource) -> None:
     await source.publish(PROJECT, "b", rubric("y"))
     oldest, _ = await source.publish(PROJECT, "b", rubric("x"))
     await source.publish(PROJECT, "a", rubric("x"))
@@ -90,12 +90,12 @@ async def test_a_digest_stands_for_the_oldest_version_that_has_it(source: Rubric
     "reference",
     ["b", "a@2", "a@999999999", "sha256:" + "0" * 64, "", "A", "a@0", "a@production", "no name", "a\x00"],
 )
-async def test_an_unknown_or_unreadable_reference_stands_for_nothing(source: RubricSource, reference: str) -> None:
+async def test_an_unknown_or_unreadable_reference_resolves_to_nothing(source: RubricSource, reference: str) -> None:
     await source.publish(PROJECT, "a", rubric("x"))
     assert await source.find(PROJECT, reference) is None
 
 
-async def test_projects_do_not_see_each_other(source: RubricSource) -> None:
+async def test_projects_are_separate(source: RubricSource) -> None:
     await source.publish(PROJECT, "a", rubric("x"))
     assert await source.find("p2", "a") is None
     assert await source.find("p2", rubric("x").digest) is None
@@ -106,7 +106,7 @@ async def test_projects_do_not_see_each_other(source: RubricSource) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "/a", "a//b", "a" * 201, "a\n", "a@1"])
-async def test_a_name_that_no_reference_could_spell_is_refused(source: RubricSource, name: str) -> None:
+async def test_a_name_that_no_reference_could_contain_is_refused(source: RubricSource, name: str) -> None:
     with pytest.raises(ValueError, match="cannot name a rubric; use lower-case"):
         await source.publish(PROJECT, name, rubric("x"))
     assert (await source.list(PROJECT, prefix="", tag=None, text="", after=None, limit=10)).rubrics == ()
@@ -153,7 +153,7 @@ async def test_a_list_shows_the_newest_version_of_each_name_in_order(source: Rub
     assert page.next_cursor is None
 
 
-async def test_pages_hold_every_rubric_once(source: RubricSource) -> None:
+async def test_pages_contain_every_rubric_once(source: RubricSource) -> None:
     names = [f"r{i}" for i in range(7)]
     for name in names:
         await source.publish(PROJECT, name, rubric("x"))
@@ -167,7 +167,7 @@ async def test_pages_hold_every_rubric_once(source: RubricSource) -> None:
     assert (listed, sizes) == (names, [3, 3, 1])
 
 
-async def test_a_last_page_that_is_full_has_no_next(source: RubricSource) -> None:
+async def test_a_full_last_page_has_no_next(source: RubricSource) -> None:
     for name in ("a", "b"):
         await source.publish(PROJECT, name, rubric("x"))
     assert (await source.list(PROJECT, prefix="", tag=None, text="", after=None, limit=2)).next_cursor is None
@@ -200,7 +200,7 @@ async def test_a_page_size_out_of_range_is_refused(source: RubricSource, limit: 
 
 
 @pytest.mark.parametrize("cursor", ["", "math", "é", "AAAA", "===="])
-async def test_a_cursor_that_no_page_gave_out_is_refused(source: RubricSource, cursor: str) -> None:
+async def test_a_cursor_that_no_page_returned_is_refused(source: RubricSource, cursor: str) -> None:
     with pytest.raises(CursorError, match="next_cursor"):
         await source.list(PROJECT, prefix="", tag=None, text="", after=cursor, limit=10)
 

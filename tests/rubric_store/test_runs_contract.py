@@ -1,4 +1,4 @@
-"""The contract of the figures of runs: what is told of them is what their rows say, whichever database keeps it."""
+"""The contract of run figures: they follow from the rows, on every database."""
 
 import random
 from collections.abc import AsyncIterator
@@ -32,14 +32,14 @@ async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
 
 
 async def report(reader: RunReader, view: RunReportQuery = RUN) -> RunReport:
-    """A run that is there."""
+    """The report of an existing run."""
     found = await reader.run(view)
     assert found is not None
     return found
 
 
 def rewarded(rows: LedgerRows, *rewards: float | None) -> LedgerRows:
-    """The rows with these rewards, a response each."""
+    """The rows with these rewards, one per response."""
     responses = [
         row._replace(reward=reward, status="unscored" if reward is None else "scored")
         for row, reward in zip(rows.responses, rewards, strict=True)
@@ -48,12 +48,12 @@ def rewarded(rows: LedgerRows, *rewards: float | None) -> LedgerRows:
 
 
 def of_rubric(rows: LedgerRows, name: str) -> LedgerRows:
-    """The rows as judged by another rubric."""
+    """The rows as if judged by another rubric."""
     return rows._replace(responses=[row._replace(rubric=digest(name)) for row in rows.responses])
 
 
 def dumped(url: str) -> dict[str, list[tuple[object, ...]]]:
-    """Every row of the figures, sums of scores and rewards to nine digits."""
+    """Every row of the figures, with sums of scores and rewards rounded to nine digits."""
     engine = create_engine(sync_url(url))
     with engine.connect() as connection:
         found = {
@@ -67,7 +67,7 @@ def dumped(url: str) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
-async def test_a_run_tells_what_was_judged_for_it(ledger: SQLLedger) -> None:
+async def test_a_run_summarises_its_judgements(ledger: SQLLedger) -> None:
     ledger.write(rewarded(request(1, [["a", "b"], ["c", "d"]], failed=["b"], step=3), 0.5, None))
     later = request(2, [["e", "f"]], failed=["f"], step=4, at=AT + timedelta(minutes=1))
     ledger.write(rewarded(later._replace(uses=[row._replace(cached=True) for row in later.uses]), 1.0))
@@ -82,7 +82,7 @@ async def test_a_run_tells_what_was_judged_for_it(ledger: SQLLedger) -> None:
     assert (await ledger.runs(PROJECT)).runs == (run,)
 
 
-async def test_a_step_tells_what_was_judged_in_it_and_each_criterion_how_often_it_passed(ledger: SQLLedger) -> None:
+async def test_a_step_summarises_its_judgements_and_the_pass_rate_of_each_criterion(ledger: SQLLedger) -> None:
     scores = {"a": 1.0, "b": 0.0, "c": 0.5, "d": 0.49}
     rows = rewarded(request(1, [["a", "b"], ["c", "d"], ["e", "x"]], failed=["x"], step=7), 0.25, 0.5, 0.75)
     ledger.write(rows._replace(verdicts=[verdict(n, score=scores.get(n, 1.0)) for n in "abcde"]))
@@ -100,7 +100,7 @@ async def test_a_step_tells_what_was_judged_in_it_and_each_criterion_how_often_i
     assert found.criteria_count == 2
 
 
-async def test_steps_without_a_number_and_runs_without_a_name_are_told_of_too(ledger: SQLLedger) -> None:
+async def test_steps_without_a_number_and_runs_without_a_name_are_included(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a"]], run="", step=None))
     ledger.write(request(2, [["a"]], run="", step=0))
     found = await report(ledger, RunReportQuery(PROJECT, ""))
@@ -108,7 +108,7 @@ async def test_steps_without_a_number_and_runs_without_a_name_are_told_of_too(le
     assert [step.step for step in found.steps] == [None, 0]
 
 
-async def test_what_was_only_judged_has_no_reward_and_no_mode(ledger: SQLLedger) -> None:
+async def test_responses_judged_without_a_reward_have_no_reward_and_no_mode(ledger: SQLLedger) -> None:
     rows = request(1, [["a"]])
     bare = [row._replace(reward=None, status=None) for row in rows.responses]
     ledger.write(rows._replace(responses=bare, requests=[row._replace(mode=None, model=None) for row in rows.requests]))
@@ -117,7 +117,7 @@ async def test_what_was_only_judged_has_no_reward_and_no_mode(ledger: SQLLedger)
     assert ((await report(ledger)).run.modes, (await report(ledger)).run.judges) == ((), ())
 
 
-async def test_votes_are_one_verdict(ledger: SQLLedger) -> None:
+async def test_votes_count_as_one_verdict(ledger: SQLLedger) -> None:
     rows = request(1, [["a", "b", "c", "d", "e", "f", "g", "h", "i"]], votes=3, failed=["g", "h", "i"])
     yes = {"a": 1.0, "b": 1.0, "c": 0.0, "d": 1.0, "e": 0.0, "f": 0.0}
     ledger.write(rows._replace(verdicts=[verdict(name, score=score) for name, score in yes.items()]))
@@ -130,13 +130,13 @@ async def test_votes_are_one_verdict(ledger: SQLLedger) -> None:
     assert found.run.failures == {"timeout": 1}
 
 
-async def test_votes_that_stand_even_are_a_no(ledger: SQLLedger) -> None:
+async def test_a_tie_of_votes_counts_as_no(ledger: SQLLedger) -> None:
     rows = request(1, [["a", "b"]], votes=2)
     ledger.write(rows._replace(verdicts=[verdict("a", score=1.0), verdict("b", score=0.0)]))
     assert [c.pass_rate for c in (await report(ledger)).criteria] == [0.0]
 
 
-async def test_of_two_verdicts_written_together_the_earlier_counts(ledger: SQLLedger) -> None:
+async def test_the_earlier_of_two_verdicts_written_together_counts(ledger: SQLLedger) -> None:
     rows = request(1, [["a"]])
     ledger.write(rows._replace(verdicts=[verdict("a", 1, score=1.0), verdict("a", 2, score=0.0)]))
     assert [c.mean_score for c in (await report(ledger)).criteria] == [1.0]
@@ -150,7 +150,7 @@ async def test_grades_of_votes_are_averaged(ledger: SQLLedger) -> None:
     assert (criterion.pass_rate, criterion.mean_score) == (1.0, 0.625)
 
 
-async def test_rows_written_again_count_once_also_beside_new_ones(ledger: SQLLedger, migrated_url: str) -> None:
+async def test_rows_written_again_count_once_even_beside_new_ones(ledger: SQLLedger, migrated_url: str) -> None:
     first, second = request(1, [["a", "b"]], failed=["b"]), request(2, [["c", "d"]])
     ledger.write(first)
     before = dumped(migrated_url)
@@ -161,7 +161,7 @@ async def test_rows_written_again_count_once_also_beside_new_ones(ledger: SQLLed
     assert [c.verdicts for c in (await report(ledger)).criteria] == [2, 2]
 
 
-async def test_a_request_that_came_twice_before_it_was_written_counts_once_as_it_was_first(
+async def test_a_request_repeated_in_one_batch_counts_once_as_it_was_first(
     ledger: SQLLedger, migrated_url: str
 ) -> None:
     first, again = request(1, [["a", "b"], ["c", "d"]], failed=["b"]), request(1, [["a", "b"], ["c", "d"]])
@@ -173,7 +173,7 @@ async def test_a_request_that_came_twice_before_it_was_written_counts_once_as_it
     assert (run.requests, run.responses, run.verdicts, run.failed, run.judge_calls) == (1, 2, 4, 1, 2)
 
 
-async def test_writers_at_once_lose_no_figure(ledger: SQLLedger, migrated_url: str) -> None:
+async def test_concurrent_writers_lose_no_figure(ledger: SQLLedger, migrated_url: str) -> None:
     def some(writer: int) -> None:
         own = SQLLedger(migrated_url)
         for number in range(8):
@@ -192,14 +192,14 @@ async def test_writers_at_once_lose_no_figure(ledger: SQLLedger, migrated_url: s
         assert [[c.verdicts for c in step.criteria] for step in found.steps] == [[32, 32]] * 2
 
 
-async def test_what_is_not_written_is_not_counted(ledger: SQLLedger, migrated_url: str) -> None:
+async def test_rows_that_were_not_written_are_not_counted(ledger: SQLLedger, migrated_url: str) -> None:
     rows = request(1, [["a"]])
     with pytest.raises(ValueError, match="seconds"):
         ledger.write(rows._replace(requests=[row._replace(seconds=None) for row in rows.requests]))  # type: ignore[arg-type]
     assert not any(dumped(migrated_url).values())
 
 
-async def test_steps_come_a_page_at_a_time_in_either_order_and_from_a_part(ledger: SQLLedger) -> None:
+async def test_steps_are_paged_in_either_order_and_within_a_range(ledger: SQLLedger) -> None:
     for number, step in enumerate([4, None, 9, 2, 7, 4], 1):
         ledger.write(request(number, [[f"{number}a", f"{number}b"]], step=step))
 
@@ -221,7 +221,7 @@ async def test_steps_come_a_page_at_a_time_in_either_order_and_from_a_part(ledge
     assert await read(RUN._replace(first=10)) == []
 
 
-async def test_criteria_are_narrowed_by_rubric_name_and_number(ledger: SQLLedger) -> None:
+async def test_criteria_are_filtered_by_rubric_name_and_number(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a", "b", "c"]], step=1))
     ledger.write(of_rubric(request(2, [["d", "e"], ["f", "g"]], step=2), "other"))
 
@@ -242,7 +242,7 @@ async def test_criteria_are_narrowed_by_rubric_name_and_number(ledger: SQLLedger
     assert (await report(ledger, RUN._replace(criteria=0))).criteria_count == 3
 
 
-async def test_rubrics_come_most_used_first_with_the_names_that_stand_for_them(migrated_url: str) -> None:
+async def test_rubrics_are_listed_most_used_first_with_their_names(migrated_url: str) -> None:
     ledger, store = SQLLedger(migrated_url), RubricStore(migrated_url)
     content = rubric("Is short.")
     for name in ("z/first", "team/short"):
@@ -264,7 +264,7 @@ async def test_rubrics_come_most_used_first_with_the_names_that_stand_for_them(m
     await store.close()
 
 
-async def test_runs_come_by_activity_a_page_at_a_time(ledger: SQLLedger) -> None:
+async def test_runs_are_paged_by_activity(ledger: SQLLedger) -> None:
     names = ["a", "", "c/d", "ünï 训练", "%_"]
     for number, name in enumerate(names, 1):
         ledger.write(request(number, [["a"]], run=name, at=AT + timedelta(seconds=number // 2)))
@@ -283,7 +283,7 @@ async def test_runs_come_by_activity_a_page_at_a_time(ledger: SQLLedger) -> None
     assert (await ledger.runs("p3")).runs == ()
 
 
-async def test_runs_that_go_on_while_pages_are_read_come_at_most_once_and_all_others_once(ledger: SQLLedger) -> None:
+async def test_runs_that_continue_during_paging_appear_at_most_once_and_all_others_once(ledger: SQLLedger) -> None:
     names = [f"run-{number}" for number in range(8)]
     for number, name in enumerate(names):
         ledger.write(request(number, [["a"]], run=name, at=AT + timedelta(seconds=number)))
@@ -300,7 +300,7 @@ async def test_runs_that_go_on_while_pages_are_read_come_at_most_once_and_all_ot
     assert [each.run for each in first.runs] == moved[::-1]
 
 
-async def test_projects_are_apart(ledger: SQLLedger) -> None:
+async def test_projects_are_separate(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a"]]))
     ledger.write(request(1, [["a", "b"]], project="p2"))
     assert (await report(ledger)).run.verdicts == 1
@@ -310,7 +310,7 @@ async def test_projects_are_apart(ledger: SQLLedger) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["nonsense!", "AAAA", "LTI", "é", "MjAyNS0wMS0wMVQwMDowMDowMCBydW4"])
-async def test_a_cursor_that_no_page_gave_out_is_refused(ledger: SQLLedger, cursor: str) -> None:
+async def test_a_cursor_that_no_page_returned_is_refused(ledger: SQLLedger, cursor: str) -> None:
     ledger.write(request(1, [["a"]]))
     with pytest.raises(CursorError, match="next_cursor"):
         await ledger.runs(PROJECT, after=cursor)
@@ -318,7 +318,7 @@ async def test_a_cursor_that_no_page_gave_out_is_refused(ledger: SQLLedger, curs
         await ledger.run(RUN._replace(after=cursor))
 
 
-async def test_figures_go_with_the_last_request_of_a_run(ledger: SQLLedger, migrated_url: str) -> None:
+async def test_figures_are_deleted_with_the_last_request_of_a_run(ledger: SQLLedger, migrated_url: str) -> None:
     ledger.write(request(1, [["a", "b"]], run="gone", failed=["b"]))
     ledger.write(request(2, [["c"]]))
     ledger.write(request(3, [["d"]], at=AT + timedelta(days=2)))
@@ -333,7 +333,7 @@ async def test_figures_go_with_the_last_request_of_a_run(ledger: SQLLedger, migr
 
 
 def many_rows(chance: random.Random) -> list[LedgerRows]:
-    """Requests of several runs, steps, modes and rubrics, with votes, failures and verdicts known before."""
+    """Requests of several runs, steps, modes and rubrics, with votes, failures and cached verdicts."""
     made = []
     for number in range(1, 40):
         votes = chance.choice([1, 1, 3])
@@ -366,7 +366,7 @@ def many_rows(chance: random.Random) -> list[LedgerRows]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_figures_counted_by_the_migration_are_those_kept_while_writing(migrated_url: str, seed: int) -> None:
+def test_figures_computed_by_the_migration_equal_those_kept_while_writing(migrated_url: str, seed: int) -> None:
     ledger = SQLLedger(migrated_url)
     for rows in many_rows(random.Random(seed)):
         ledger.write(rows)
@@ -377,14 +377,14 @@ def test_figures_counted_by_the_migration_are_those_kept_while_writing(migrated_
     assert dumped(migrated_url) == kept
 
 
-async def test_a_reward_that_never_varies_has_no_deviation(ledger: SQLLedger) -> None:
+async def test_a_constant_reward_has_no_deviation(ledger: SQLLedger) -> None:
     for number in range(1, 30):
         ledger.write(rewarded(request(number, [["a"]] * 3), 0.1, 0.1, 0.1))
     (step,) = (await report(ledger)).steps
     assert (step.mean_reward, step.std_reward) == (pytest.approx(0.1), 0.0)
 
 
-async def test_a_step_s_figures_sum_to_the_run_s(ledger: SQLLedger) -> None:
+async def test_the_figures_of_steps_sum_to_those_of_the_run(ledger: SQLLedger) -> None:
     for rows in many_rows(random.Random(7)):
         ledger.write(rows)
     found = await report(ledger, RunReportQuery(PROJECT, "one"))

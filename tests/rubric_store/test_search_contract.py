@@ -1,4 +1,4 @@
-"""The contract of `RubricSource` for finding rubrics: by prefix, tag and words, and all of them at once."""
+"""The contract of `RubricSource` for searching: by prefix, tag and words, and all of them combined."""
 
 import pytest
 from hypothesis import given, settings
@@ -46,7 +46,7 @@ async def names(source: RubricSource, text: str = "", *, prefix: str = "", tag: 
         ("\x00", []),
     ],
 )
-async def test_words_find_the_rubrics_whose_criteria_have_them(
+async def test_words_find_the_rubrics_whose_criteria_contain_them(
     source: RubricSource, text: str, found: list[str]
 ) -> None:
     await source.publish(PROJECT, "geo", rubric("Names Canberra.", "Is sure."))
@@ -56,7 +56,7 @@ async def test_words_find_the_rubrics_whose_criteria_have_them(
     assert await names(source, text) == found
 
 
-async def test_a_rubric_is_found_by_the_words_of_its_current_version_only(source: RubricSource) -> None:
+async def test_a_rubric_is_found_only_by_the_words_of_its_current_version(source: RubricSource) -> None:
     await source.publish(PROJECT, "a", rubric("Old words."))
     await source.publish(PROJECT, "a", rubric("New words."))
     assert (await names(source, "old"), await names(source, "new")) == ([], ["a"])
@@ -68,7 +68,7 @@ async def test_a_rubric_is_found_by_the_words_of_its_current_version_only(source
     assert (await names(source, "old"), await names(source, "new")) == ([], ["a"])
 
 
-async def test_prefix_tag_and_words_narrow_each_other(source: RubricSource) -> None:
+async def test_prefix_tag_and_words_are_combined(source: RubricSource) -> None:
     for name, text, tags in (
         ("math/a", "Names x.", ["safe"]),
         ("math/b", "Names y.", ["safe"]),
@@ -84,7 +84,7 @@ async def test_prefix_tag_and_words_narrow_each_other(source: RubricSource) -> N
     assert await names(source, tag="\x00") == []
 
 
-async def test_pages_of_a_search_hold_every_find_once(source: RubricSource) -> None:
+async def test_pages_of_a_search_contain_every_match_once(source: RubricSource) -> None:
     for n in range(9):
         await source.publish(PROJECT, f"r{n}", rubric("Odd." if n % 2 else "Even."), tags=["t"])
     seen: list[str] = []
@@ -97,7 +97,7 @@ async def test_pages_of_a_search_hold_every_find_once(source: RubricSource) -> N
     assert seen == ["r1", "r3", "r5", "r7"]
 
 
-async def test_a_list_shows_tags_aliases_and_whether_all_is_retired(source: RubricSource) -> None:
+async def test_a_list_shows_tags_aliases_and_whether_every_version_is_retired(source: RubricSource) -> None:
     await source.publish(PROJECT, "a", rubric("x"), tags=["t"])
     await source.publish(PROJECT, "a", rubric("y", "z"))
     await source.move_alias(PROJECT, "a", "production", 1, expected=None)
@@ -113,7 +113,7 @@ async def test_a_list_shows_tags_aliases_and_whether_all_is_retired(source: Rubr
     assert await only() == (2, 2, True, ("t",), {"production": 1})
 
 
-async def test_the_longest_rubric_there_may_be_is_published_and_found_by_its_first_words(source: RubricSource) -> None:
+async def test_the_longest_possible_rubric_is_published_and_found_by_its_first_words(source: RubricSource) -> None:
     texts = ["w" * 20_000, *[" ".join(f"w{i:03}x{j:04}" for j in range(1900)) for i in range(500)]]
     await source.publish(PROJECT, "long", rubric(*texts))
     assert await names(source, "w000x0000") == ["long"]

@@ -1,4 +1,4 @@
-"""Projects, keys, usage and audit rows, on each database."""
+"""Projects, keys, usage and audit entries, on each database."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,13 +29,13 @@ async def rubrics(migrated_url: str) -> AsyncIterator[RubricStore]:
     await opened.close()
 
 
-async def test_the_default_project_is_there_from_the_start_without_limits(tenants: TenantStore) -> None:
+async def test_the_default_project_exists_from_the_start_without_limits(tenants: TenantStore) -> None:
     (project,) = await tenants.projects()
     assert (project.id, project.limits) == ("default", Limits())
     assert await tenants.project("default") == project
 
 
-async def test_a_project_keeps_its_limits_until_others_are_set(tenants: TenantStore) -> None:
+async def test_a_project_keeps_its_limits_until_new_ones_are_set(tenants: TenantStore) -> None:
     first = Limits(weight=2.5, requests_per_minute=60, tokens_per_day=10**12)
     await tenants.create_project("team-b", first)
     found = await tenants.project("team-b")
@@ -48,7 +48,7 @@ async def test_a_project_keeps_its_limits_until_others_are_set(tenants: TenantSt
     ]
 
 
-async def test_a_project_is_made_once_and_under_a_plain_name(tenants: TenantStore) -> None:
+async def test_a_project_is_created_once_and_under_a_plain_name(tenants: TenantStore) -> None:
     with pytest.raises(ValueError, match="a project 'default' already exists"):
         await tenants.create_project("default")
     for name in ("", "Team", "a/b", "-a", "a\0b", "x" * 65):
@@ -75,7 +75,7 @@ async def test_keys_are_listed_by_project(tenants: TenantStore) -> None:
     assert [key.id for key in await tenants.keys()] == ["k1", "k2", "k3"]
 
 
-async def test_a_key_that_is_ensured_is_stored_once_and_stays_revoked(tenants: TenantStore) -> None:
+async def test_ensuring_a_key_stores_it_once_and_keeps_it_revoked(tenants: TenantStore) -> None:
     made = await asyncio.gather(*(tenants.ensure_key("default", "k1", b"\1" * 32, scopes=["read"]) for _ in range(4)))
     assert sorted(is_new for _, is_new in made) == [False, False, False, True]
     assert [(entry.action, entry.subject) for entry in (await tenants.audit(subject="k1")).entries] == [
@@ -90,7 +90,7 @@ async def test_a_key_that_is_ensured_is_stored_once_and_stays_revoked(tenants: T
         await tenants.ensure_key("b", "k2", b"\2" * 32, scopes=["read"])
 
 
-async def test_no_two_keys_have_one_id_in_whatever_project(tenants: TenantStore) -> None:
+async def test_key_ids_are_unique_across_projects(tenants: TenantStore) -> None:
     await tenants.create_project("b")
     await tenants.add_key("b", "k1", b"\1" * 32, scopes=["read"])
     with pytest.raises(IntegrityError):
@@ -100,7 +100,7 @@ async def test_no_two_keys_have_one_id_in_whatever_project(tenants: TenantStore)
     assert (found.digest, found.key.project_id) == (b"\1" * 32, "b")
 
 
-async def test_what_is_not_there_cannot_be_changed(tenants: TenantStore) -> None:
+async def test_missing_projects_and_keys_cannot_be_changed(tenants: TenantStore) -> None:
     with pytest.raises(LookupError, match="adjudge projects create nobody"):
         await tenants.add_key("nobody", "k1", b"\0" * 32, scopes=["read"])
     with pytest.raises(LookupError, match="no project 'nobody'"):
@@ -110,7 +110,7 @@ async def test_what_is_not_there_cannot_be_changed(tenants: TenantStore) -> None
     assert [row.action for row in (await tenants.audit()).entries] == []
 
 
-async def test_a_revoked_key_stays_revoked_as_of_the_first_time(tenants: TenantStore) -> None:
+async def test_revoking_a_key_again_keeps_the_first_time(tenants: TenantStore) -> None:
     await tenants.add_key("default", "k1", b"\0" * 32, scopes=["read"])
     first = await tenants.revoke_key("k1")
     assert first.state_at(NOW) == "revoked"
@@ -126,7 +126,7 @@ async def test_the_last_use_of_a_key_only_moves_forward(tenants: TenantStore) ->
     assert (await tenants.keys())[0].last_used_at == NOW
 
 
-async def test_usage_adds_up_by_day_and_ever(tenants: TenantStore) -> None:
+async def test_usage_is_summed_by_day_and_in_total(tenants: TenantStore) -> None:
     await tenants.create_project("b")
     await tenants.add_usage(DAY, {"b": (1, 100), "default": (1, 7)})
     await tenants.add_usage(DAY, {"b": (2, 50), "nobody": (1, 1)})
@@ -137,7 +137,7 @@ async def test_usage_adds_up_by_day_and_ever(tenants: TenantStore) -> None:
     assert await tenants.used_tokens("nobody", DAY) == TokenUsage(0, 0)
 
 
-async def test_usage_counted_by_several_processes_at_once_is_all_there(migrated_url: str) -> None:
+async def test_usage_counted_by_several_processes_at_once_is_complete(migrated_url: str) -> None:
     stores = [TenantStore(migrated_url) for _ in range(4)]
     await asyncio.gather(*(store.add_usage(DAY, {"default": (1, n)}) for n in range(1, 6) for store in stores))
     assert await stores[0].used_tokens("default", DAY) == TokenUsage(60, 60)
@@ -145,7 +145,7 @@ async def test_usage_counted_by_several_processes_at_once_is_all_there(migrated_
         await store.close()
 
 
-async def test_every_change_of_a_rubric_leaves_a_row_that_says_who_and_what(
+async def test_every_change_of_a_rubric_is_audited_with_actor_and_change(
     tenants: TenantStore, rubrics: RubricStore
 ) -> None:
     one, two = rubric("Is right."), rubric("Is kind.")
@@ -176,7 +176,7 @@ async def test_every_change_of_a_rubric_leaves_a_row_that_says_who_and_what(
     assert (await tenants.audit("default")).entries == ()
 
 
-async def test_a_change_that_fails_leaves_no_row(tenants: TenantStore, rubrics: RubricStore) -> None:
+async def test_a_failed_change_is_not_audited(tenants: TenantStore, rubrics: RubricStore) -> None:
     await rubrics.publish("b", "math", rubric("x"))
     with pytest.raises(ValueError, match="parent"):
         await rubrics.publish("b", "math", rubric("y"), tags=["t"], parent=9)
@@ -185,7 +185,7 @@ async def test_a_change_that_fails_leaves_no_row(tenants: TenantStore, rubrics: 
     assert [row.action for row in (await tenants.audit("b")).entries] == ["version.published"]
 
 
-async def test_changes_of_projects_and_limits_are_noted_and_read_newest_first(tenants: TenantStore) -> None:
+async def test_changes_of_projects_and_limits_are_audited_and_read_newest_first(tenants: TenantStore) -> None:
     before, after = Limits(weight=2), Limits(weight=3)
     await tenants.create_project("b", before)
     await tenants.set_limits("b", after)

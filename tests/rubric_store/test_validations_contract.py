@@ -1,4 +1,4 @@
-"""The contract of `RubricValidations`: what a judge found of a version is kept beside it, and nothing is replaced."""
+"""The contract of `RubricValidations`: a judge's findings are kept with a version, and never replaced."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ WORDS = "sha256:" + "0" * 64
 
 @pytest.fixture
 async def source(store: RubricStore) -> RubricValidations:
-    """A store with a rubric `a` of two versions, of two criteria and of one, and another project's of the same name."""
+    """A store with a rubric `a`, of two versions with two criteria and one, and another project's `a`."""
     await store.publish(PROJECT, "a", rubric("x", "y"))
     await store.publish(PROJECT, "a", rubric("z"))
     await store.publish("p2", "a", rubric("x", "y"))
@@ -38,7 +38,7 @@ async def keep(
     )
 
 
-async def test_what_was_found_is_read_as_it_was_kept(source: RubricValidations) -> None:
+async def test_findings_are_read_as_they_were_stored(source: RubricValidations) -> None:
     before = datetime.now(UTC)
     kept = await keep(source, items(True, None, reason="Nul \x00, ' and 🧮."))
     assert await source.validations(PROJECT, "a", 1) == (kept,)
@@ -47,7 +47,7 @@ async def test_what_was_found_is_read_as_it_was_kept(source: RubricValidations) 
     assert before <= kept.created_at <= datetime.now(UTC) + timedelta(seconds=1)
 
 
-async def test_a_version_that_nobody_judged_has_none(source: RubricValidations) -> None:
+async def test_an_unjudged_version_has_none(source: RubricValidations) -> None:
     await keep(source, items(True, True))
     assert await source.validations(PROJECT, "a", 2) == ()
     assert await source.validations(PROJECT, "a", 9) == ()
@@ -55,7 +55,9 @@ async def test_a_version_that_nobody_judged_has_none(source: RubricValidations) 
     assert await source.validations("p2", "a", 1) == ()
 
 
-async def test_of_each_judge_the_newest_counts_and_the_newest_of_all_comes_first(source: RubricValidations) -> None:
+async def test_the_newest_validation_of_each_judge_counts_and_the_newest_of_all_comes_first(
+    source: RubricValidations,
+) -> None:
     await keep(source, items(True, True), judge="ada")
     bob = await keep(source, items(False, True), judge="bob")
     ada = await keep(source, items(False, False), judge="ada")
@@ -68,16 +70,14 @@ async def test_an_older_pass_stays_in_the_table(source: RubricValidations, store
     assert [row[0] for row in await store._read(select(func.count()).select_from(rubric_validations))] == [3]
 
 
-async def test_judges_that_end_at_once_are_all_kept(source: RubricValidations) -> None:
+async def test_concurrent_validations_are_all_kept(source: RubricValidations) -> None:
     judges = [f"judge {n}" for n in range(8)]
     await asyncio.gather(*(keep(source, items(True, None), judge=judge) for judge in judges))
     assert sorted(one.model for one in await source.validations(PROJECT, "a", 1)) == judges
 
 
 @pytest.mark.parametrize(("name", "version"), [("a", 3), ("b", 1)])
-async def test_nothing_is_kept_of_a_version_that_is_not_there(
-    source: RubricValidations, name: str, version: int
-) -> None:
+async def test_a_validation_of_a_missing_version_is_refused(source: RubricValidations, name: str, version: int) -> None:
     with pytest.raises(LookupError, match=name):
         await source.add_validation(
             PROJECT, name, version, judge="j", model="m", template_digest=WORDS, items=items(True)

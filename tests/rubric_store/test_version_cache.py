@@ -1,4 +1,4 @@
-"""What is remembered of references: those that never change their meaning, the last ones used, each project's own."""
+"""The cache of references: only immutable ones, the last used, separate for each project."""
 
 from datetime import UTC, datetime
 
@@ -11,7 +11,7 @@ VERSION = RubricVersion(
 )
 
 
-def test_versions_and_digests_are_remembered_and_what_may_move_is_not() -> None:
+def test_versions_and_digests_are_cached_and_movable_references_are_not() -> None:
     remembered = VersionCache()
     for text in ("team/a@1", VERSION.digest, "team/a", "team/a@production", "team/a@latest"):
         remembered.put("p", parse_reference(text), VERSION, 0.0)
@@ -21,13 +21,13 @@ def test_versions_and_digests_are_remembered_and_what_may_move_is_not() -> None:
         assert remembered.get("p", parse_reference(text)) is None
 
 
-def test_a_project_recalls_only_what_it_found_itself() -> None:
+def test_a_project_gets_only_what_it_found_itself() -> None:
     remembered = VersionCache()
     remembered.put("p", parse_reference("team/a@1"), VERSION, 0.0)
     assert remembered.get("q", parse_reference("team/a@1")) is None
 
 
-def test_what_was_found_longest_ago_is_forgotten_first() -> None:
+def test_the_version_found_longest_ago_is_evicted_first() -> None:
     million = Criterion(id="a", description="x" * 20_000).model_copy(update={"description": "x" * 2**20})
     version = VERSION.model_copy(update={"criteria": (million,)})
     remembered = VersionCache()
@@ -35,4 +35,4 @@ def test_what_was_found_longest_ago_is_forgotten_first() -> None:
         remembered.put("p", parse_reference(f"team/a@{number}"), version, 0.0)
     kept = [n for n in range(1, 41) if remembered.get("p", parse_reference(f"team/a@{n}"))]
     assert kept == [1, *range(42 - len(kept), 41)]
-    assert 20 < len(kept) <= 32  # of a mebibyte each
+    assert 20 < len(kept) <= 32  # versions of one mebibyte each

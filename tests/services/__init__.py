@@ -1,1 +1,1 @@
-"""The processes and the command line, as their users start them."""
+"""The processes and the command line, started as users start them."""

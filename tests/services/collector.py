@@ -1,4 +1,4 @@
-"""A collector of traces for tests: takes what OTLP sends over HTTP, on loopback."""
+"""A trace collector for tests: receives OTLP over HTTP on loopback."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """A span as it came."""
+    """A span as received."""
 
     process: str
     name: str
@@ -24,14 +24,14 @@ class ReceivedSpan:
 
 @dataclass
 class Collector:
-    """Spans that came, and the bytes they came in."""
+    """The spans received, and the bytes of their requests."""
 
     url: str = ""
     spans: list[ReceivedSpan] = field(default_factory=list)
     received: bytes = b""
 
     def take(self, body: bytes) -> None:
-        """Read one request."""
+        """Parse and store one request."""
         self.received += body
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             named = {one.key: one.value.string_value for one in resource.resource.attributes}
@@ -54,7 +54,7 @@ class Collector:
                     )
 
     def path(self, span: ReceivedSpan) -> list[tuple[str, str]]:
-        """(process, name) of a span and of those above it, the outermost first."""
+        """Return (process, name) of a span and its ancestors, the outermost first."""
         by_id = {one.span_id: one for one in self.spans}
         path = [(span.process, span.name)]
         while span.parent_id:
@@ -63,13 +63,13 @@ class Collector:
         return path[::-1]
 
     def named(self, name: str) -> list[ReceivedSpan]:
-        """Those of a name."""
+        """Return the spans of a name."""
         return [span for span in self.spans if span.name == name]
 
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """A collector that listens."""
+    """Run a collector."""
     collector, lock = Collector(), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):

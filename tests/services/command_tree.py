@@ -9,7 +9,7 @@ from adjudge_services.cli.main import app
 
 
 def commands() -> dict[tuple[str, ...], TyperCommand | TyperGroup]:
-    """Every command, and every group of commands that does something by itself, by path."""
+    """Return every command, and every command group that can be run without a subcommand, by path."""
     return {
         path: command
         for path, command in _below(get_command(app), ())

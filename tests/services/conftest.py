@@ -1,4 +1,4 @@
-"""Every test here has a data folder of its own, and none of the user's settings."""
+"""Every test here has its own data folder and none of the user's settings."""
 
 import os
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.network_namespaces import NamespaceNetwork, open_network
 from tests.services.processes import Service, serving
 
-# A process makes its commands once, and so does this one, whatever number of commands it runs.
+# A process builds its commands once; do the same here, however many commands it runs.
 typer.testing._get_command = cache(get_command)
 
 
 @pytest.fixture(autouse=True)
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty data folder, named by the environment; no other ADJUDGE_ variable is set."""
+    """An empty data folder, set in the environment; no other ADJUDGE_ variable is set."""
     for name in list(os.environ):
         if name.startswith("ADJUDGE_"):
             monkeypatch.delenv(name)
@@ -29,7 +29,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def migrated(data_dir: Path, new_sqlite: NewSQLite) -> None:
-    """The data folder holds a database, as after a first command, which would take its time to make it."""
+    """A migrated database in the data folder, which saves the first command from creating it."""
     new_sqlite(data_dir / "adjudge.db")
 
 

@@ -1,7 +1,7 @@
-"""Ask `POST /v1/systemone` with a client that speaks System One: `python decision_clients.py CLIENT URL`.
+"""Call `POST /v1/systemone` with a client that speaks System One: `python decision_clients.py CLIENT URL`.
 
 It runs in an environment that has the client and nothing of this project, and prints the probabilities that the client
-read, as JSON.
+received, as JSON.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ STATE = {"question": "Is 7 prime?", "response": "7 is prime."}
 
 
 def typesafe(url: str) -> list[Any]:
-    """TypeSafe's own SDK: a question of each type."""
+    """Use TypeSafe's own SDK: one question of each type."""
     from typesafe_sdk import Choice, Noul, Score, TypeSafeClient
 
     questions = {
@@ -34,7 +34,7 @@ def typesafe(url: str) -> list[Any]:
 
 
 def verifiers(url: str) -> list[Any]:
-    """The decision judge of verifiers: one question of the type `score`."""
+    """Use the decision judge of verifiers: one question of the type `score`."""
     from verifiers.v1.judges.decision import DecisionJudge, DecisionJudgeConfig
 
     judge = DecisionJudge(DecisionJudgeConfig(model="default", base_url=f"{url}/v1/systemone"))
@@ -42,7 +42,7 @@ def verifiers(url: str) -> list[Any]:
 
 
 def deepeval(url: str) -> list[Any]:
-    """DeepEval's decision model, over TypeSafe's SDK."""
+    """Use DeepEval's decision model, based on TypeSafe's SDK."""
     from deepeval.models import TypeSafeModel
     from deepeval.models.system_one.schema import NoulQuestion
 
@@ -52,7 +52,7 @@ def deepeval(url: str) -> list[Any]:
 
 
 def autorubric(url: str) -> list[Any]:
-    """A rubric of autorubric, its criteria asked in each of the ways it has."""
+    """Use a rubric of autorubric, with its criteria asked in each framing."""
     from autorubric import Criterion, Rubric
     from autorubric.decision import DecisionModelConfig
     from autorubric.graders import CriterionGrader
@@ -69,7 +69,7 @@ def autorubric(url: str) -> list[Any]:
 
 
 def litellm(url: str) -> list[Any]:
-    """LiteLLM, as for a vLLM server."""
+    """Use LiteLLM, as for a vLLM server."""
     import litellm as client
 
     questions = {"prime": {"type": "noul", "instructions": RUBRIC[0]}}

@@ -1,6 +1,6 @@
-"""`adjudge`, a PostgreSQL and a Valkey as processes on hosts that can vanish, killed at the end with all they began.
+"""`adjudge`, PostgreSQL and Valkey processes on hosts that can vanish, killed at the end with their children.
 
-With them: what their tests ask of them, and the time that they wait for it.
+Also the helpers and timeouts that their tests share.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from tests.fixtures.postgres import DRIVER
 from tests.fixtures.postgres_process import new_server
 
 GONE_WITHIN_S = 90.0
-"""Well above what any of them is to take until it gives a silent host up, and well below what it would wait for."""
+"""Well above the time that each may take to give up a silent host, and well below their deadlines."""
 
 SECRET = ("ADJUDGE_FENCE_SECRET", "the same wherever it is needed")
 _START_S = 60.0
@@ -37,7 +37,7 @@ _START_S = 60.0
 
 @contextmanager
 def adjudge_on(namespace: NetworkNamespace, log: Path, *arguments: str, **settings: str) -> Iterator[str]:
-    """A process of `adjudge` that listens there and is ready; its URL. What it says goes to a file."""
+    """Run `adjudge` in the namespace; yield its URL once it is ready. Its output goes to a file."""
     url = f"http://{namespace.address}:8000"
     command = [sys.executable, "-m", "adjudge_services.cli", *arguments, "--host", namespace.address, "--port", "8000"]
 
@@ -53,7 +53,7 @@ def adjudge_on(namespace: NetworkNamespace, log: Path, *arguments: str, **settin
 
 @contextmanager
 def working(log: Path, **settings: str) -> Iterator[int]:
-    """A worker on this host, which has begun; the id of its process."""
+    """Run a worker on this host; yield its process id once it has started."""
     command = [sys.executable, "-m", "adjudge_services.cli", "worker", "--concurrency", "2"]
     with _running(command, log, lambda: "worker started" in log.read_text(errors="replace"), settings) as pid:
         yield pid
@@ -61,7 +61,7 @@ def working(log: Path, **settings: str) -> Iterator[int]:
 
 @contextmanager
 def python_on(namespace: NetworkNamespace, log: Path, code: str, *arguments: str, says: str) -> Iterator[None]:
-    """A process that runs this code there, and has said so much."""
+    """Run this code there, and wait until it prints `says`."""
     command = namespace.wrap_command(sys.executable, "-c", code, *arguments)
     with _running(command, log, lambda: says in log.read_text(errors="replace")):
         yield
@@ -69,7 +69,7 @@ def python_on(namespace: NetworkNamespace, log: Path, code: str, *arguments: str
 
 @contextmanager
 def postgres_on(namespace: NetworkNamespace) -> Iterator[URL]:
-    """A PostgreSQL there, without a password, and its database with the newest schema."""
+    """Run a PostgreSQL there, without a password; yield the URL of its migrated database."""
     with tempfile.TemporaryDirectory(prefix="adjudge-pg-") as folder:
         data = Path(folder) / "data"
         server = new_server(data)
@@ -95,7 +95,7 @@ def postgres_on(namespace: NetworkNamespace) -> Iterator[URL]:
 
 @contextmanager
 def valkey_on(namespace: NetworkNamespace, log: Path) -> Iterator[str]:
-    """A Valkey there that keeps nothing on disk; the URL of its first database."""
+    """Run a Valkey there, without persistence; yield the URL of its first database."""
     options = ["--save", "", "--appendonly", "no", "--bind", namespace.address, "--protected-mode", "no"]
 
     def answers() -> bool:
@@ -110,18 +110,18 @@ def valkey_on(namespace: NetworkNamespace, log: Path) -> Iterator[str]:
 
 
 def shown(url: URL) -> str:
-    """A database's URL as psycopg takes it."""
+    """Return a database URL in the form of psycopg."""
     return url.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 def connections(pid: int, namespace: NetworkNamespace) -> int:
-    """How many connections to a namespace a process of this host takes for alive."""
+    """Return how many connections to a namespace a process of this host considers alive."""
     found = psutil.Process(pid).net_connections("tcp4")
     return sum(one.status == psutil.CONN_ESTABLISHED and one.raddr.ip == namespace.address for one in found)
 
 
 async def until(seen: Callable[[], bool], within_s: float = GONE_WITHIN_S) -> float:
-    """Wait until it is so; the seconds that it took."""
+    """Wait until the condition is true; return the seconds it took."""
 
     def waited() -> float:
         began = time.monotonic()
@@ -134,12 +134,12 @@ async def until(seen: Callable[[], bool], within_s: float = GONE_WITHIN_S) -> fl
 
 
 def counted(page: str, name: str) -> float:
-    """The sum of a metric over its labels."""
+    """Return the sum of a metric over its labels."""
     return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
 
 
 def new_key(*scopes: str) -> str:
-    """The text of a new key, in the database that the environment names."""
+    """Create a key in the database that the environment names; return its text."""
     made = CliRunner().invoke(app, ["keys", "create", *(word for scope in scopes for word in ("--scope", scope))])
     assert made.exit_code == 0, made.output
     return made.stdout.strip()
@@ -169,7 +169,7 @@ def _running(
         if process.poll() is None:
             family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
             for one in family:
-                with suppress(psutil.NoSuchProcess):  # a PostgreSQL ends children all the time
+                with suppress(psutil.NoSuchProcess):  # a PostgreSQL's child processes end at any time
                     one.kill()
             process.wait()
             psutil.wait_procs(family, timeout=_START_S)

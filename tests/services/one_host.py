@@ -1,4 +1,4 @@
-"""A service on a port of its own, which a test stops, kills and starts again there."""
+"""A service on a fixed port, which a test can stop, kill and restart."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +11,7 @@ SECRET = {"ADJUDGE_FENCE_SECRET": "the same wherever it is needed"}
 
 
 class RestartableService:
-    """A service whose files are in a folder; not started."""
+    """A service with its files in a folder; not started yet."""
 
     def __init__(self, folder: Path, engine: str, **settings: str) -> None:
         self._port = unused_port()
@@ -21,7 +21,7 @@ class RestartableService:
         self.url = f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start it, and wait until it judges."""
+        """Start it, and wait until it is ready."""
         self.service: Service = self._stack.enter_context(
             listening("serve", "--port", str(self._port), "--engine", self._engine, **self._settings)
         )
@@ -29,10 +29,10 @@ class RestartableService:
             self.service.wait_until_ready(client)
 
     def stop(self) -> None:
-        """Stop it as a cluster does, which lets it end what it has begun."""
+        """Stop it gracefully, as a cluster does."""
         self.service.stop()
         self.kill()
 
     def kill(self) -> None:
-        """Kill it, if it runs."""
+        """Kill it if it is running."""
         self._stack.close()

@@ -1,7 +1,7 @@
-"""Processes of `adjudge` forked from one that has imported the service: to import it takes 1.8 s of processor time.
+"""`adjudge` processes forked from one that has imported the service: the import takes 1.8 s of processor time.
 
-`start` is the side of the tests. This module run as a program is the process they are forked from, which reads
-requests from a socket, and ends when its standard input does.
+Tests call `start`. Run as a program, this module is the process that the others are forked from; it reads requests from
+a socket, and ends when its standard input is closed.
 """
 
 import atexit
@@ -32,7 +32,7 @@ LONGEST_REQUEST = 2**20
 class ForkedProcess:
     """`adjudge` with these arguments and environment; used like a `subprocess.Popen` whose stderr is a pipe of text.
 
-    It runs the code `first` before the command, after the imports. With `stderr=None` it writes to the caller's.
+    It runs the code `first` before the command, after the imports. With `stderr=None` it inherits the caller's stderr.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ Process = subprocess.Popen[str] | ForkedProcess
 def start(
     arguments: Sequence[str], environment: Mapping[str, str], first: str = "", stderr: int | None = subprocess.PIPE
 ) -> Process:
-    """Start `adjudge`; where processes have no descriptors, as on macOS, by importing everything anew."""
+    """Start `adjudge`; where pidfds are missing, as on macOS, as a new process that imports everything."""
     if hasattr(os, "pidfd_open"):
         return ForkedProcess(arguments, environment, first, stderr)
     code = f"{first}\nfrom adjudge_services.cli.main import app\napp()"
@@ -109,7 +109,7 @@ def start(
 
 @cache
 def _start_parent() -> Path:
-    """Start the process that the others are forked from, once; return its socket."""
+    """Start the process that the others are forked from, once; return the path of its socket."""
     folder = tempfile.TemporaryDirectory(prefix="adjudge-preforked-")
     path = Path(folder.name) / "socket"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -131,7 +131,7 @@ def _start_parent() -> Path:
 
 
 def _fork_on_request(listener: socket.socket) -> str:
-    """Fork a process for each request and report how it ended; return, in such a process, the code to run first."""
+    """Fork a process for each request and report its exit status; in the child, return the code to run first."""
     running: dict[int, tuple[int, socket.socket]] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
@@ -165,7 +165,7 @@ def _fork_on_request(listener: socket.socket) -> str:
 
 
 def _prepare(request: dict[str, Any], stderr: int) -> str:
-    """Make this forked process one that might have been started by itself; return the code that it runs first."""
+    """Set up the forked process as if it had been started directly; return the code to run first."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for target, source in ((0, nothing), (1, nothing), (2, stderr)):
         os.dup2(source, target)
@@ -181,7 +181,7 @@ def _prepare(request: dict[str, Any], stderr: int) -> str:
 
 
 def main() -> None:
-    """Import, fork as asked, and run `adjudge` in what was forked."""
+    """Import the service, fork on request, and run `adjudge` in each child."""
     for name in PRELOADED:
         importlib.import_module(name)
     from adjudge_services.cli.main import app
@@ -191,7 +191,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         first = _fork_on_request(listener)
-    exec(first, {})  # a test's own code
+    exec(first, {})  # the test's own code
     app()
 
 

@@ -1,4 +1,4 @@
-"""`adjudge serve`, `api` and `judge` as processes of their own, on a free loopback port, stopped at the end."""
+"""`adjudge serve`, `api` and `judge` as separate processes on a free loopback port, stopped at the end."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _RUNNING = re.compile(r"Adjudge (?:judge )?with .* on (http://127\.0\.0\.1:\d+)"
 
 @dataclass
 class Service:
-    """A running service: its address, its process, and what it said so far."""
+    """A running service: its address, its process and its output."""
 
     process: Process
     said: list[str] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Service:
     listening: threading.Event = field(default_factory=threading.Event)
 
     def listen(self) -> None:
-        """Read what the process says until it ends; its address is among it."""
+        """Read the output of the process until it ends; find the address in it."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said.append(line)
@@ -35,7 +35,7 @@ class Service:
         self.listening.set()
 
     def wait_until_ready(self, client: Client) -> None:
-        """Wait until the judge is loaded."""
+        """Wait until the service is ready."""
         pause = threading.Event()
         for _ in range(12_000):
             if client.ready():
@@ -45,21 +45,21 @@ class Service:
         raise AssertionError("".join(self.said))
 
     def stop(self) -> int:
-        """Ask it to stop, as a supervisor does; its exit status."""
+        """Send SIGTERM, as a supervisor does; return the exit status."""
         self.process.terminate()
         return self.process.wait(30)
 
 
 @contextmanager
 def serving(engine: str, *options: str) -> Iterator[Service]:
-    """A service that listens; its judge may still be loading."""
+    """Run a service that listens; its judge may still be loading."""
     with listening("serve", "--port", "0", "--engine", engine, *options) as service:
         yield service
 
 
 @contextmanager
 def listening(*arguments: str, first: str = "", **settings: str) -> Iterator[Service]:
-    """A process of `adjudge` that listens, with these settings; it runs the code `first` before the command."""
+    """Run an `adjudge` process that listens, with these settings; it runs the code `first` before the command."""
     process = start(arguments, os.environ | settings, first)
     service = Service(process)
     listener = threading.Thread(target=service.listen)
@@ -76,5 +76,5 @@ def listening(*arguments: str, first: str = "", **settings: str) -> Iterator[Ser
 
 
 def get(service: Service, path: str) -> httpx2.Response:
-    """One GET."""
+    """Send a GET request."""
     return httpx2.get(service.url + path, timeout=30.0)

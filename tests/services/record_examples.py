@@ -1,6 +1,6 @@
-"""Record the examples of the OpenAPI document: ask every route of a running service, and write down its answers.
+"""Record the examples of the OpenAPI document: call every route of a running service, and write down its answers.
 
-`python -m tests.services.record_examples [ENGINE]`, from the root folder; the engine is the default judge's.
+`python -m tests.services.record_examples [ENGINE]`, in the root folder; the engine is the default judge's.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ RUN = "llama-srar-3"
 
 
 class Recorder:
-    """Asks a service, and keeps the answers by operation id and media type."""
+    """Calls a service, and stores the answers by operation id and media type."""
 
     def __init__(self, http: httpx2.Client) -> None:
         self._http = http
         self.examples: dict[str, dict[str, Any]] = {}
 
     def ask(self, name: str, method: str, path: str, body: Any = None, *, accept: str = "", **headers: str) -> Any:
-        """Ask, and keep the answer under an operation id; of an answer in lines, a group or the first one."""
+        """Call a route, and store the answer; of NDJSON, store a line with a group or the first line."""
         headers = {key.replace("_", "-"): value for key, value in headers.items()}
         if accept:
             headers["Accept"] = accept
@@ -66,7 +66,7 @@ class Recorder:
 
 
 async def with_key(url: str) -> str:
-    """A key that opens everything."""
+    """Create a key with all permissions."""
     await asyncio.to_thread(migrations.upgrade, url)
     tenants, made = TenantStore(url), make_key()
     scopes = ("admin", "metrics", "projects:write")
@@ -85,7 +85,7 @@ async def label(url: str) -> None:
 
 
 def record(http: httpx2.Client, url: str) -> dict[str, dict[str, Any]]:
-    """Ask every route."""
+    """Call every route."""
     recorder = Recorder(http)
     ask = recorder.ask
     ask("healthz", "GET", "/healthz")

@@ -1,4 +1,4 @@
-"""Which processes need keys, and what projects share, as the settings say."""
+"""Which processes require keys, and what projects share, by the settings."""
 
 from pathlib import Path
 
@@ -26,14 +26,12 @@ from judge_server.auth.keys import LocalRateLimiter, RedisRateLimiter
         ("127.0.0.1.example.org", "loopback", True),
     ],
 )
-def test_keys_are_needed_wherever_others_can_reach_and_where_the_settings_say_so(
-    host: str, keys: str, needed: bool
-) -> None:
+def test_keys_are_required_off_loopback_and_where_the_settings_say_so(host: str, keys: str, needed: bool) -> None:
     assert keys_required(Settings.model_validate({"host": host, "keys": keys})) is needed
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_projects_have_one_fence_only_where_they_share_verdicts(data_dir: Path, shared: bool) -> None:
+def test_projects_share_one_fence_only_if_they_share_verdicts(data_dir: Path, shared: bool) -> None:
     fence = build_fence(Settings(data_dir=data_dir, share_verdicts=shared))
     of_default = fence("7 is prime.")
     with identity_context(Identity("b", "key k", frozenset())):
@@ -48,7 +46,7 @@ def test_projects_have_one_fence_only_where_they_share_verdicts(data_dir: Path, 
         ("rediss://cache:6379", RedisRateLimiter),
     ],
 )
-async def test_rates_are_counted_where_the_processes_share_their_verdicts(cache_url: str, kind: type) -> None:
+async def test_rate_limits_are_shared_by_processes_that_share_their_verdicts(cache_url: str, kind: type) -> None:
     rates = build_rate_limiter(Settings(cache_url=cache_url))
     assert type(rates) is kind
     await rates.close()

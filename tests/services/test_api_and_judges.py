@@ -1,4 +1,4 @@
-"""`adjudge api` in front of `adjudge judge` processes: real processes, which are killed, stopped and started again."""
+"""`adjudge api` in front of `adjudge judge` processes: real processes, which are killed, stopped and restarted."""
 
 import signal
 import threading
@@ -24,7 +24,7 @@ RUN = CliRunner()
 
 
 def judge(port: int, folder: Path, engine: str = SLOW, **settings: str) -> AbstractContextManager[Service]:
-    """A judge process on that port."""
+    """Run a judge process on that port."""
     return listening("judge", "--port", str(port), "--engine", engine, ADJUDGE_DATA_DIR=str(folder), **settings)
 
 
@@ -43,12 +43,12 @@ def api(ports: tuple[int, int], tmp_path: Path) -> Iterator[Service]:
 
 
 def scored(client: Client, responses: list[str]) -> RewardAnswer:
-    """Their rewards."""
+    """Score these responses."""
     return client.rewards(groups=[{"id": "g", "prompt": "p", "responses": responses}], rubric=RUBRIC, deadline_s=60)
 
 
 def expected(tmp_path: Path) -> list[float | None]:
-    """The rewards that a service with a judge of its own gives."""
+    """Return the rewards that a service with its own judge gives."""
     own = ("serve", "--port", "0", "--engine", "scripted://hash")
     with listening(*own, ADJUDGE_DATA_DIR=str(tmp_path / "own")) as service, Client(service.url) as client:
         service.wait_until_ready(client)
@@ -68,7 +68,7 @@ class Scoring(threading.Thread):
             self.answer = scored(self.client, RESPONSES)
 
     def rewards(self) -> list[float | None]:
-        """When they are there."""
+        """Wait for the rewards."""
         self.join(90)
         assert self.answer is not None
         return [response.reward for response in self.answer.groups[0].responses]
@@ -83,7 +83,7 @@ class Scoring(threading.Thread):
     ],
     ids=lambda blow: blow.name,
 )
-def test_a_judge_that_is_killed_or_hangs_in_the_middle_costs_no_reward(
+def test_a_judge_that_is_killed_or_hangs_in_the_middle_loses_no_reward(
     blow: signal.Signals, api: Service, ports: tuple[int, int], tmp_path: Path
 ) -> None:
     secret = {"ADJUDGE_FENCE_SECRET": "the same wherever it is needed"}
@@ -107,7 +107,7 @@ def test_a_judge_that_is_killed_or_hangs_in_the_middle_costs_no_reward(
 
 
 @pytest.mark.slow
-def test_rewards_are_those_of_a_service_with_a_judge_of_its_own(
+def test_rewards_equal_those_of_a_service_with_its_own_judge(
     monkeypatch: pytest.MonkeyPatch, ports: tuple[int, int], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same wherever it is needed")
@@ -132,7 +132,7 @@ def test_a_judge_started_after_its_api_is_found(api: Service, ports: tuple[int, 
             assert {r.reward for r in scored(client, RESPONSES[:2]).groups[0].responses} == {1.0}
 
 
-def test_several_judges_by_name_judge_each_for_itself(ports: tuple[int, int], tmp_path: Path) -> None:
+def test_requests_go_to_the_judge_that_they_name(ports: tuple[int, int], tmp_path: Path) -> None:
     judges = f'{{"default": "http://127.0.0.1:{ports[0]}", "kind": "http://127.0.0.1:{ports[1]}"}}'
     with (
         judge(ports[0], tmp_path / "a", "scripted://no"),
@@ -155,7 +155,7 @@ def test_several_judges_by_name_judge_each_for_itself(ports: tuple[int, int], tm
 
 
 @pytest.mark.parametrize("token", [None, ""])
-def test_a_judge_refuses_to_listen_where_others_could_reach_it_without_a_token(token: str | None) -> None:
+def test_a_judge_without_a_token_refuses_to_listen_off_loopback(token: str | None) -> None:
     environment = {"ADJUDGE_JUDGE_TOKEN": token}
     result = RUN.invoke(app, ["judge", "--host", "0.0.0.0", "--engine", "scripted://hash"], env=environment)
     assert result.exit_code == 1
@@ -171,7 +171,7 @@ def test_a_judge_refuses_to_listen_where_others_could_reach_it_without_a_token(t
         ('{"a": "http://x"}', "does not name"),
     ],
 )
-def test_an_api_that_is_not_told_where_its_judges_are_says_what_to_set(
+def test_an_api_without_judges_in_its_settings_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, judges: str, said: str
 ) -> None:
     monkeypatch.setenv("ADJUDGE_JUDGES", judges)

@@ -1,4 +1,4 @@
-"""An api whose judges are all away: it stays in use, says so to whoever needs one, and goes on with the rest."""
+"""An api without reachable judges: it stays ready, refuses requests that need a judge, and serves the others."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def group(response: str) -> dict[str, object]:
     return {"id": "g", "prompt": "p", "responses": [response]}
 
 
-def test_an_api_that_has_found_a_judge_stays_in_use_without_and_refuses_only_what_needs_one(
+def test_an_api_whose_judge_has_gone_stays_ready_and_refuses_only_what_needs_a_judge(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_CACHE_URL", redis_url)
@@ -39,7 +39,7 @@ def test_an_api_that_has_found_a_judge_stays_in_use_without_and_refuses_only_wha
             client.publish_rubric("team/a", RUBRIC["criteria"])
         with pytest.raises(NotReady, match="no judge is available"):
             client.rewards([group("New.")], RUBRIC)
-        while get(api, "/readyz").status_code == 200:  # until two looks at the judge's health have found nobody
+        while get(api, "/readyz").status_code == 200:  # until two health checks of the judge have failed
             assert api.process.poll() is None
         assert get(api, "/readyz?only=replica").status_code == 200
         assert client.rubric("team/a").version == 1

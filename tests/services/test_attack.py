@@ -1,4 +1,4 @@
-"""`adjudge attack`: attacks on a judge, with exactly the false accepts that the judge is built to give."""
+"""`adjudge attack`: it reports exactly the false accepts that the scripted judge is built to give."""
 
 import json
 import re
@@ -27,7 +27,7 @@ LIMIT = 32
 
 @pytest.fixture
 def judge_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str], bool]], None]:
-    """Makes every judge say what a function of the shown texts and the question says."""
+    """Make every judge answer with a function of the shown text and the question."""
 
     def install(says: Callable[[str, str], bool]) -> None:
         yes, no = always(True), always(False)
@@ -43,27 +43,25 @@ def judge_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str]
 
 
 def run(*arguments: str, judge: str = "scripted://yes") -> Result:
-    """Run it."""
+    """Run the command."""
     result = RUN.invoke(app, ["attack", judge, *arguments])
     assert "Traceback" not in result.output
     return result
 
 
 def results(*arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
-    """Run it, and read the results of the JSON it printed, by defences."""
+    """Run the command, and return the results of its JSON output by defences."""
     result = run(*arguments, "--json")
     assert result.exit_code == code, result.output
     return {one["defences"]: one for one in json.loads(result.stdout)["results"]}
 
 
 def added(result: dict[str, Any]) -> dict[str, float]:
-    """The false accepts that each kind adds."""
+    """Return the false accepts that each kind adds."""
     return {one["kind"]: one["added"]["value"] for one in result["kinds"]}
 
 
-def test_a_judge_that_falls_for_some_kinds_shows_them_with_and_without_each_defence(
-    judge_says: Any, tmp_path: Path
-) -> None:
+def test_false_accepts_are_reported_by_kind_with_and_without_each_defence(judge_says: Any, tmp_path: Path) -> None:
     plan = plan_attacks(read_tasks(), read_corpus(), LIMIT)
     hidden = {case.attacked.response for case in plan.cases if case.attack.kind.name == "zero_width"}
     praise = {case.attacked.response for case in plan.cases if case.attack.kind.name == "flattery"}
@@ -100,7 +98,7 @@ def test_a_judge_that_falls_for_some_kinds_shows_them_with_and_without_each_defe
     assert "all three" in page.read_text()
 
 
-def test_a_limit_on_what_attacks_may_add_fails_a_pipeline(judge_says: Any) -> None:
+def test_too_many_added_false_accepts_fail_the_command(judge_says: Any) -> None:
     praise = {one.text for one in read_corpus() if one.kind.name == "flattery"}
     judge_says(lambda shared, _: any(text in shared for text in praise))
     arguments = ("--limit", "32")
@@ -110,7 +108,7 @@ def test_a_limit_on_what_attacks_may_add_fails_a_pipeline(judge_says: Any) -> No
     assert "may add more than 0.05" in refused.output
 
 
-def test_a_second_run_asks_one_question_and_says_the_same(judge_says: Any) -> None:
+def test_a_second_run_asks_one_question_and_reports_the_same(judge_says: Any) -> None:
     asked: list[str] = []
 
     def says(shared: str, question: str) -> bool:
@@ -126,7 +124,7 @@ def test_a_second_run_asks_one_question_and_says_the_same(judge_says: Any) -> No
     assert "flatter" not in log.read_text()
 
 
-def test_a_rubric_and_labelled_data_of_ones_own_are_attacked(tmp_path: Path) -> None:
+def test_a_custom_rubric_and_custom_labelled_data_can_be_attacked(tmp_path: Path) -> None:
     rubric = tmp_path / "rubric.json"
     rubric.write_text(json.dumps({"criteria": [{"id": "boats", "description": "Is about boats."}]}))
     (under_rubric,) = results("--rubric", str(rubric), "--limit", "16").values()
@@ -141,7 +139,7 @@ def test_a_rubric_and_labelled_data_of_ones_own_are_attacked(tmp_path: Path) -> 
     assert "leave out --rubric" in both.output
 
 
-def test_the_table_names_every_kind_and_a_judge_that_does_not_start(judge_says: Any) -> None:
+def test_the_table_names_every_kind_and_a_judge_that_cannot_start_is_named(judge_says: Any) -> None:
     shown = " ".join(run("--limit", "16").stdout.split())
     for attack in chosen_attacks(read_corpus(), 16):
         assert attack.kind.name.replace("_", " ") in shown

@@ -1,4 +1,4 @@
-"""Attackers beside two honest runs, for some seconds: no reward is changed, and no row of the ledger is lost."""
+"""Attackers beside two honest runs, for some seconds: no reward changes, and no ledger row is lost."""
 
 import json
 import random
@@ -27,7 +27,7 @@ PLAN = Plan(windows=[(1.0, 3.0)], slot_s=1.0, settle_s=0.5, senders=2, period_s=
 @pytest.mark.redis
 @pytest.mark.faults
 @pytest.mark.slow
-def test_attackers_change_no_honest_reward_and_cost_no_row() -> None:
+def test_attackers_change_no_honest_reward_and_lose_no_ledger_row() -> None:
     with tempfile.TemporaryDirectory(prefix="adjudge-attacks-") as folder:
         attack(PLAN, Path(folder), print, assert_promises_are_kept)
 
@@ -59,7 +59,7 @@ def assert_what_is_missing_is_found(found: Attacked) -> None:
     assert any("response 0" in line for line in promises(replace(found, known=lambda _: changed)).wrong)
 
 
-def test_attacks_come_in_an_order_that_the_seed_makes_and_every_kind_before_any_twice() -> None:
+def test_the_seed_determines_the_order_of_attacks_and_each_kind_comes_before_any_repeats() -> None:
     together = list(islice(order(3, list(ATTACKS)), 100))
     assert together == list(islice(order(3, list(ATTACKS)), 100))
     assert {len(some) for some in together} == set(range(1, MOST_AT_A_TIME + 1))
@@ -72,7 +72,7 @@ def test_a_fifth_of_every_five_minutes_is_calm() -> None:
     assert windows(2) == [(24.0, 96.0)]
 
 
-def test_random_requests_are_those_of_the_seed_and_of_every_operation_and_size() -> None:
+def test_random_requests_follow_the_seed_and_cover_every_method_and_size() -> None:
     document = written_api()
     draw, again = random.Random(5), random.Random(5)
     requests = [drawn(document, draw, most=2**16) for _ in range(300)]

@@ -1,4 +1,4 @@
-"""A backup made while a service judges, and restored into a fresh database: the service on it goes on from there."""
+"""A backup made while a service judges, restored into a new database: a service resumes from that state."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ LESS = CRITERIA[:2]
 
 
 class BackedUpDatabase(Protocol):
-    """A database that is backed up, and its settings; `restore` gives those of a new one with what the file holds."""
+    """A database to back up, and its settings; `restore` returns those of a new database with the file's contents."""
 
     settings: dict[str, str]
 
@@ -40,25 +40,25 @@ class BackedUpDatabase(Protocol):
 
 
 class BackedUpSQLite:
-    """A file in the data folder."""
+    """A SQLite file in the data folder."""
 
     def __init__(self, folder: Path) -> None:
         self._new = folder / "new"
         self.settings = {"ADJUDGE_DATA_DIR": str(folder / "lost")}
 
     def back_up(self, file: Path) -> None:
-        """With our own command."""
+        """Use our own command."""
         said(self.settings, "backup", str(file))
 
     def restore(self, file: Path) -> dict[str, str]:
-        """Into a new data folder."""
+        """Restore into a new data folder."""
         self._new.mkdir()
         shutil.copy(file, self._new / "adjudge.db")
         return {"ADJUDGE_DATA_DIR": str(self._new)}
 
 
 class BackedUpPostgreSQL:
-    """A database of a server that has another one, which is empty."""
+    """A database on a server that also has an empty one to restore into."""
 
     def __init__(self, folder: Path, lost: URL, fresh: URL) -> None:
         self._lost, self._fresh = shown(lost, "postgresql"), shown(fresh, "postgresql")
@@ -66,11 +66,11 @@ class BackedUpPostgreSQL:
         self._new = {"ADJUDGE_DATA_DIR": str(folder / "new"), "ADJUDGE_DATABASE_URL": shown(fresh)}
 
     def back_up(self, file: Path) -> None:
-        """With the server's own tool."""
+        """Use pg_dump."""
         self._use("pg_dump", "--format=custom", f"--file={file}", f"--dbname={self._lost}")
 
     def restore(self, file: Path) -> dict[str, str]:
-        """With the server's own tool."""
+        """Use pg_restore."""
         self._use("pg_restore", "--no-owner", "--exit-on-error", f"--dbname={self._fresh}", str(file))
         return self._new
 
@@ -83,7 +83,7 @@ class BackedUpPostgreSQL:
 
 
 def shown(url: URL, driver: str = "postgresql+psycopg") -> str:
-    """A URL as it is written."""
+    """Return a URL with its password."""
     return url.set(drivername=driver).render_as_string(hide_password=False)
 
 
@@ -101,42 +101,42 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BackedUpDat
 
 
 def said(settings: dict[str, str], *arguments: str) -> str:
-    """What a command of `adjudge` says under these settings."""
+    """Run an `adjudge` command with these settings; return its output."""
     result = CliRunner(env=settings).invoke(app, list(arguments))
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def recomputed(settings: dict[str, str], run: str, to: Path) -> Rewards:
-    """A run's rewards by request, from the database alone: nothing that could judge is there."""
+    """Recompute a run's rewards by request, from the database alone, without a judge."""
     said(settings, "recompute", run, "--mode", "points", "--output", str(to))
     groups = [json.loads(line) for line in to.read_text().splitlines()]
     return {one["request_id"]: [response["reward"] for response in one["responses"]] for one in groups}
 
 
 def check(settings: dict[str, str]) -> dict[str, int]:
-    """What a check of the contents of a database counts."""
+    """Check the contents of a database, and return the counts."""
     found = json.loads(said(settings, "migrate", "check", "--contents", "--json"))["contents"]
     return {name: found[name] for name in ("versions", "requests", "problem_count")}
 
 
 def new_key(settings: dict[str, str]) -> str:
-    """The text of a new key that opens all that is needed here."""
+    """Create a key with the scopes that are needed here; return its text."""
     scopes = [word for scope in ("score", "read", "rubrics:write") for word in ("--scope", scope)]
     return said(settings, "keys", "create", *scopes).strip()
 
 
 def wait_until_written(url: str, uses: int, key: str) -> None:
-    """Wait until the ledger has so many uses."""
+    """Wait until the ledger has this many uses."""
     headers = {"Authorization": f"Bearer {key}"}
     for _ in range(3000):
         if httpx2.get(f"{url}/v1/ledger", headers=headers).json()["written"] >= uses:
             return
-    raise AssertionError("the ledger never had them")
+    raise AssertionError("the ledger did not write them in time")
 
 
 @pytest.mark.slow
-def test_a_service_on_a_restored_backup_goes_on_from_the_moment_it_was_made(
+def test_a_service_on_a_restored_backup_resumes_from_the_time_of_the_backup(
     kept: BackedUpDatabase, tmp_path: Path
 ) -> None:
     rules = {"ADJUDGE_KEYS": "required", "ADJUDGE_CHUNK_LEASE_S": "1.5"}
@@ -197,7 +197,7 @@ def test_a_service_on_a_restored_backup_goes_on_from_the_moment_it_was_made(
     assert check(restored)["requests"] > counted["requests"]
 
 
-def test_a_backup_is_whole_and_never_in_place_of_another_file(tmp_path: Path) -> None:
+def test_a_backup_is_complete_and_never_replaces_a_file(tmp_path: Path) -> None:
     settings = {"ADJUDGE_DATA_DIR": str(tmp_path)}
     command = ["backup", str(tmp_path / "copy.db")]
     early = CliRunner(env=settings).invoke(app, command)

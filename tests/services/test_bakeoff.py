@@ -1,4 +1,4 @@
-"""`adjudge bakeoff`: contenders on one labelled file, compared with the first; what was judged is not judged again."""
+"""`adjudge bakeoff`: contenders on one labelled file, compared with the first; known verdicts are not judged again."""
 
 import json
 from pathlib import Path
@@ -20,13 +20,13 @@ ROWS, VERDICTS = 8, 16
 
 @pytest.fixture(autouse=True)
 def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted engine answers by a hash of the prompt, so its answers are the same in every run."""
+    """The scripted engine answers by a hash of the prompt: make its answers the same in every run."""
     monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
 
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> str:
-    """One response a row, two criteria each, half of them met."""
+    """One response per row, with two criteria, one of them met."""
     file = tmp_path / "labelled.jsonl"
     rows = [
         {"id": f"g{n}", "prompt": f"{n}?", "responses": [f"y{n}"], "rubric": RUBRIC}
@@ -38,20 +38,20 @@ def labelled(tmp_path: Path) -> str:
 
 
 def run(*arguments: str) -> Result:
-    """Run it."""
+    """Run the command."""
     result = RUN.invoke(app, ["bakeoff", *arguments])
     assert "Traceback" not in result.output
     return result
 
 
 def report(*arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
-    """Run it, and read the contenders of the JSON it printed, by name."""
+    """Run the command, and return the contenders of its JSON output by name."""
     result = run(*arguments, "--json")
     assert result.exit_code == code, result.output
     return {one["name"]: one for one in json.loads(result.stdout)["contenders"]}
 
 
-def test_every_combination_is_a_contender_with_quality_cost_and_its_difference(labelled: str, tmp_path: Path) -> None:
+def test_every_combination_is_a_contender_with_quality_cost_and_differences(labelled: str, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     found = report(
         *(labelled, "--judge", "scripted://hash", "--judge", "scripted://yes", "--cost", "calls"),
@@ -74,7 +74,7 @@ def test_every_combination_is_a_contender_with_quality_cost_and_its_difference(l
     assert "://" not in text.replace("scripted://", "").replace(labelled, "")
 
 
-def test_a_contender_that_cannot_judge_is_a_row_and_the_others_are_measured(labelled: str) -> None:
+def test_a_contender_that_cannot_judge_is_reported_and_the_others_are_measured(labelled: str) -> None:
     both = (labelled, "--judge", "nosuch://x", "--judge", "scripted://hash", "--protocol", "likert")
     found = report(*both, "--protocol", "binary", code=1)
     assert "'nosuch' is unknown" in found["nosuch://x, binary"]["problem"]
@@ -96,17 +96,17 @@ def test_a_second_run_asks_each_contender_one_question(labelled: str) -> None:
     again = report(*both)
     assert len(log.read_text().splitlines()) == lines + 2
     assert [one["quality"] for one in again.values()] == [one["quality"] for one in first.values()]
-    evaluated = RUN.invoke(app, ["evaluate", "scripted://hash", labelled, "--json"])  # the same log
+    evaluated = RUN.invoke(app, ["evaluate", "scripted://hash", labelled, "--json"])  # uses the same log
     assert evaluated.exit_code == 0, evaluated.output
     assert len(log.read_text().splitlines()) == lines + 3
 
 
-def test_contenders_that_ask_the_same_pay_for_it_each(labelled: str) -> None:
+def test_contenders_that_share_calls_are_each_charged_for_them(labelled: str) -> None:
     found = report(labelled, "--judge", "scripted://hash", "--criteria-per-call", "2", "--criteria-per-call", "all")
     assert [one["cost"]["calls"]["value"] for one in found.values()] == [0.5, 0.5]
 
 
-def test_pairs_are_compared_by_how_many_are_judged_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_compared_by_the_share_judged_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_MIN_CHOICE_MASS", "0")  # by hash, the mass of both choices may be small
     file = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"{n}?", "a": "x", "b": f"y{n}", "preferred": "a"} for n in range(4)]

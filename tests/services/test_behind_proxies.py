@@ -1,4 +1,4 @@
-"""The service behind nginx and haproxy, which keep connections to it: what goes wrong in one request costs no other.
+"""The service behind nginx and haproxy, which keep connections open: an error in one request affects no other.
 
 Skipped where a proxy is not installed; `.ci/run` installs both.
 """
@@ -77,7 +77,7 @@ PROXIES = {
 
 @pytest.fixture(scope="module", params=list(PROXIES))
 def proxied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a proxy in front of a service; it sends on bodies when they are whole, or as they come."""
+    """The address of a proxy in front of a service; it forwards bodies when they are complete, or as they arrive."""
     name, configuration, buffering = PROXIES[request.param]
     program = shutil.which(name)
     if program is None:
@@ -103,14 +103,14 @@ def proxied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def rewards(url: str) -> list[float]:
-    """The rewards of an honest request."""
+    """Return the rewards of an honest request."""
     answer = httpx2.post(f"{url}/v1/rewards", json=REQUEST, timeout=30)
     assert answer.status_code == 200, answer.text
     return [response["reward"] for response in answer.json()["groups"][0]["responses"]]
 
 
 def raw(url: str, sent: bytes) -> bytes:
-    """What comes back until the connection is closed."""
+    """Send bytes; return the answer up to the close."""
     host, port = url.removeprefix("http://").split(":")
     read = b""
     address, reset = (host, int(port)), contextlib.suppress(BrokenPipeError, ConnectionResetError)
@@ -121,7 +121,7 @@ def raw(url: str, sent: bytes) -> bytes:
     return read
 
 
-def test_rewards_come_through_whole_and_in_lines(proxied: str) -> None:
+def test_rewards_pass_through_whole_and_as_lines(proxied: str) -> None:
     expected = rewards(proxied)
     lined = {"Accept": "application/x-ndjson"}
     with httpx2.stream("POST", f"{proxied}/v1/rewards", json=REQUEST, headers=lined, timeout=30) as answer:
@@ -150,7 +150,7 @@ HEAD = b"POST /v1/rewards HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: applicati
     ],
     ids=["too large", "too many chunks", "trailer", "two lengths", "no chunk", "nul", "cut short"],
 )
-def test_a_request_that_is_refused_costs_no_other_on_the_connection_that_the_proxy_keeps(
+def test_a_refused_request_affects_no_other_on_the_proxys_kept_connection(
     proxied: str, sent: bytes, statuses: set[int]
 ) -> None:
     expected = rewards(proxied)

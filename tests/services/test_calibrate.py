@@ -1,4 +1,4 @@
-"""`adjudge calibrate`: labels in, a stored version out, which a service applies until its judge changes."""
+"""`adjudge calibrate`: fit labels, store a version, and apply it in a service until its judge changes."""
 
 import json
 from collections.abc import Callable
@@ -36,12 +36,12 @@ def written(file: Path, *rows: Any) -> str:
 
 @pytest.fixture(autouse=True)
 def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted engine answers by a hash of the prompt, so its answers are the same in every run."""
+    """The scripted engine answers by a hash of the prompt: make its answers the same in every run."""
     monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
 
 
 def label(tmp_path: Path, met: Callable[[float, int, int], bool]) -> str:
-    """Groups labelled by the judge's probability and the numbers of group and criterion."""
+    """Write groups labelled by the judge's probability and the numbers of group and criterion."""
     plain = [GROUP | {"id": f"g{n}", "responses": [f"response {n}"]} for n in range(GROUPS)]
     scored = run("score", written(tmp_path / "groups.jsonl", *plain), "--engine", "scripted://hash", "--jsonl")
     rows = []
@@ -54,12 +54,12 @@ def label(tmp_path: Path, met: Callable[[float, int, int], bool]) -> str:
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> str:
-    """Labels of a judge that is too sure: the true log-odds are 0.3 of its own."""
+    """Labels for an overconfident judge: the true log-odds are 0.3 times its own."""
     return label(tmp_path, lambda p, place, n: (place * 6 + n) * 0.618034 % 1 < p**0.3 / (p**0.3 + (1 - p) ** 0.3))
 
 
 def verdicts_of(tmp_path: Path, engine: str = "scripted://hash") -> Result:
-    """Score a response that no label is about."""
+    """Score a response without labels."""
     return run("score", written(tmp_path / "one.jsonl", GROUP), "--engine", engine, "--jsonl")
 
 
@@ -102,7 +102,7 @@ def test_a_calibration_is_refused_once_the_judge_has_changed(
     assert "the calibration team@1 does not hold for" in " ".join(refused.stderr.split())
 
 
-def test_a_calibration_that_does_not_exist_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_calibration_prevents_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_CALIBRATIONS", "none@live")
     result = verdicts_of(tmp_path)
     assert result.exit_code == 1
@@ -117,8 +117,8 @@ def test_references_are_listed_for_the_default_judge_or_by_judge() -> None:
         references_by_judge('{"large": 3}')
 
 
-def test_what_makes_other_rows_worse_is_not_stored(tmp_path: Path) -> None:
-    """The judge is always right on the rows to fit on, and always wrong on the others."""
+def test_a_calibration_that_makes_held_out_rows_worse_is_not_stored(tmp_path: Path) -> None:
+    """The judge is always right on the rows for fitting, and always wrong on the others."""
     file = label(tmp_path, lambda p, place, n: (p >= 0.5) != (half_of(f"g{place}") == "held"))
     result = run("calibrate", "scripted://hash", file, "--name", "team")
     assert result.exit_code == 1
@@ -126,7 +126,7 @@ def test_what_makes_other_rows_worse_is_not_stored(tmp_path: Path) -> None:
     assert "No calibration is stored yet" in run("calibrations").stdout
 
 
-def test_a_band_of_the_calibration_makes_verdicts_uncertain_and_these_enter_no_rate(
+def test_a_calibrations_band_makes_verdicts_uncertain_and_excludes_them_from_rates(
     labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ("calibrate", "scripted://hash", labelled, "--name", "team", "--method", "temperature")

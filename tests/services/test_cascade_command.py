@@ -1,4 +1,4 @@
-"""`adjudge cascade` and `adjudge panel`: verdicts in, a stored version out, which a service applies by name."""
+"""`adjudge cascade` and `adjudge panel`: fit verdicts, store a version, and apply it in a service by name."""
 
 import asyncio
 import json
@@ -30,13 +30,13 @@ JUDGES: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted engine answers by a hash of the prompt, so its answers are the same in every run."""
+    """The scripted engine answers by a hash of the prompt: make its answers the same in every run."""
     monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
 
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> str:
-    """Responses with six criteria each, two of three met."""
+    """Responses with six criteria each, of which two thirds are met."""
     file = tmp_path / "labelled.jsonl"
     rows = [
         {"id": f"g{n}", "prompt": "?", "responses": [f"response {n}"], "rubric": {"criteria": CRITERIA}}
@@ -56,13 +56,13 @@ def run(*arguments: str, code: int = 0) -> Result:
 
 
 def fitted(labelled: str, *more: str, code: int = 0) -> Any:
-    """Fit a band, and read the report."""
+    """Fit a band, and return the report."""
     result = run("cascade", "scripted://hash", "scripted://yes", labelled, "--error", "0.1", "--json", *more, code=code)
     return json.loads(result.stdout.splitlines()[0])
 
 
 async def ask(engines: Any, judge: str = "both", **judging: Any) -> Any:
-    """What a service with these judges answers, or why it refuses."""
+    """Return the answer of a service with these judges, or its refusal."""
     async with serving(engine_url="scripted://no", engines=engines) as http:
         body = {"rubric": {"criteria": CRITERIA}, "judge": judge, "judging": judging, "groups": [GROUP]}
         return (await http.post("/v1/verdicts", json=body)).json()
@@ -73,8 +73,8 @@ def test_a_service_applies_the_stored_band_until_a_judge_changes(labelled: str, 
     report = fitted(labelled, "--name", "team", "--html", str(page))
     (chosen,) = report["fitted"]
     low, high = chosen["band"]
-    assert low < 0.1  # the large judge never says no, so the small one's no rarely stands
-    assert high == 0.5  # and its yes always does
+    assert low < 0.1  # the large judge always says yes, so the small one's no is rarely final
+    assert high == 0.5  # and its yes always is
     assert chosen["agreement"]["value"] > 0.9
     assert [one["escalated"]["value"] for one in report["points"]][:: len(report["points"]) - 1] == [0.0, 1.0]
     assert "<svg" in page.read_text()
@@ -91,14 +91,14 @@ def test_a_service_applies_the_stored_band_until_a_judge_changes(labelled: str, 
     assert "team@1 was fitted for other judges: large has changed since" in refused["detail"]
 
 
-def test_a_start_needs_a_stored_version_of_the_right_kind(labelled: str) -> None:
+def test_starting_requires_a_stored_version_of_the_right_kind(labelled: str) -> None:
     run("panel", labelled, *THREE, "--name", "p")
     for band, why in (("none@live", "there is no calibration none@live"), ("p@1", "p@1 is not a band of a cascade")):
         with pytest.raises(StartError, match=why):
             asyncio.run(ask(JUDGES | {"both": JUDGES["both"] | {"band": band}}))
 
 
-def test_a_fitted_panel_judges_by_name(labelled: str) -> None:
+def test_a_fitted_panel_is_applied_by_name(labelled: str) -> None:
     report = json.loads(run("panel", labelled, *THREE, "--json", "--name", "jury").stdout.splitlines()[0])
     assert report["judges"]["scripted://yes"]["sensitivity"] > 0.98
     assert report["judges"]["scripted://no"]["specificity"] > 0.98

@@ -1,4 +1,4 @@
-"""`adjudge rubrics`, `doctor` and `migrate`, as a user types them."""
+"""`adjudge rubrics`, `doctor` and `migrate` on the command line."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def nowhere() -> str:
-    """A database URL at which nobody answers."""
+    """The URL of an unreachable database."""
     return f"postgresql+psycopg://u:hunter2@127.0.0.1:{unused_port()}/x?connect_timeout=2"
 
 
@@ -56,14 +56,14 @@ def test_publishing_the_same_file_again_changes_nothing(file: Path) -> None:
     assert "published team/a@2" in RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)]).stdout
 
 
-def test_show_prints_a_criterion_as_it_is_written(file: Path) -> None:
+def test_show_prints_a_criterion_as_written(file: Path) -> None:
     RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)])
     shown = RUN.invoke(app, ["rubrics", "show", "team/a@1"])
     assert shown.exit_code == 0
     assert "Lies in [0, 1] or [/b] [red]x." in shown.stdout
 
 
-def test_list_shows_the_rubrics_of_a_prefix(file: Path) -> None:
+def test_list_shows_the_rubrics_with_a_prefix(file: Path) -> None:
     for name in ("team/a", "team/b", "other"):
         RUN.invoke(app, ["rubrics", "publish", name, str(file)])
     listed = RUN.invoke(app, ["rubrics", "list", "team/"]).stdout
@@ -81,7 +81,7 @@ def test_list_shows_the_rubrics_of_a_prefix(file: Path) -> None:
         (["rubrics", "publish", "x", "EMPTY"], "unknown format"),
     ],
 )
-def test_what_cannot_be_done_is_one_message_and_status_1(
+def test_an_invalid_command_gives_one_message_and_status_1(
     file: Path, tmp_path: Path, arguments: list[str], says: str
 ) -> None:
     RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)])
@@ -93,7 +93,7 @@ def test_what_cannot_be_done_is_one_message_and_status_1(
     assert says in result.stderr
 
 
-def test_doctor_finds_a_sound_installation_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_accepts_a_sound_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     result = RUN.invoke(app, ["doctor"])
     assert result.exit_code == 0
@@ -112,7 +112,7 @@ def test_doctor_finds_a_sound_installation_sound(monkeypatch: pytest.MonkeyPatch
         ("ENGINE_URL", "llamacpp:///no/such/model.gguf", "judge"),
     ],
 )
-def test_doctor_says_which_part_is_wrong_and_keeps_passwords(
+def test_doctor_names_the_broken_part_and_hides_passwords(
     name: str, value: str, check: str, nowhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
@@ -128,7 +128,7 @@ def test_doctor_says_which_part_is_wrong_and_keeps_passwords(
 @pytest.mark.parametrize(
     "command", [["rubrics", "list"], ["migrate"], ["serve", "--engine", "scripted://yes", "--port", "0"]]
 )
-def test_a_database_that_does_not_answer_is_one_message(
+def test_an_unreachable_database_gives_one_message(
     command: list[str], nowhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_DATABASE_URL", nowhere)
@@ -139,7 +139,7 @@ def test_a_database_that_does_not_answer_is_one_message(
     assert "hunter2" not in result.output
 
 
-def test_migrate_brings_a_new_database_to_the_newest_schema_and_may_run_again(data_dir: Path) -> None:
+def test_migrate_brings_a_new_database_to_the_newest_schema_and_can_be_repeated(data_dir: Path) -> None:
     for _ in range(2):
         result = RUN.invoke(app, ["migrate"])
         assert result.exit_code == 0
@@ -148,7 +148,7 @@ def test_migrate_brings_a_new_database_to_the_newest_schema_and_may_run_again(da
 
 
 @pytest.mark.postgres
-def test_postgres_is_migrated_by_hand_and_no_process_starts_before_that(
+def test_postgres_is_migrated_by_hand_and_no_command_runs_before_that(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_DATABASE_URL", postgres_url)
@@ -162,7 +162,7 @@ def test_postgres_is_migrated_by_hand_and_no_process_starts_before_that(
 COMMANDS = commands()
 
 
-def test_every_command_and_every_option_has_a_help_whose_sentences_are_whole() -> None:
+def test_every_command_and_every_option_has_complete_help_text() -> None:
     for path, command in COMMANDS.items():
         assert command.help, path
         assert "\n" not in command.help.replace("\n\n", ""), path
@@ -170,7 +170,7 @@ def test_every_command_and_every_option_has_a_help_whose_sentences_are_whole() -
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_a_command_declares_the_parameters_of_the_function_that_carries_it_out(path: tuple[str, ...]) -> None:
+def test_a_command_declares_the_parameters_of_its_implementation(path: tuple[str, ...]) -> None:
     declared = COMMANDS[path].callback
     assert declared is not None
     carried_out = load(declared.implemented_by)  # type: ignore[attr-defined]
@@ -178,7 +178,7 @@ def test_a_command_declares_the_parameters_of_the_function_that_carries_it_out(p
     assert list(parameters.items()) == list(get_type_hints(carried_out).items())
 
 
-def test_defaults_and_choices_of_options_are_those_of_what_carries_them_out() -> None:
+def test_defaults_and_choices_of_options_match_the_implementation() -> None:
     assert options.DEFAULT_PROJECT == PROJECT_ID
     assert judges.DEFAULT_MODEL == models.DEFAULT
     assert operating.SCOPES == SCOPES
@@ -191,7 +191,7 @@ def test_defaults_and_choices_of_options_are_those_of_what_carries_them_out() ->
 
 
 @pytest.mark.processes
-def test_help_loads_no_heavy_library_whatever_the_command() -> None:
+def test_help_loads_no_heavy_library() -> None:
     code = """
 import sys
 from adjudge_services.cli.main import app
@@ -213,7 +213,7 @@ def test_a_service_starts_without_the_libraries_that_only_some_checks_need() -> 
     assert {"math_verify", "sympy", "jsonschema"} & set(loaded) == set()
 
 
-def test_commands_and_their_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_and_options_have_shell_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     for typed, completed in (("ru", ["rubrics", "runs"]), ("rubrics lint --sim", ["--similarity-threshold"])):
         environment = {"_ADJUDGE_COMPLETE": "complete_bash", "COMP_WORDS": f"adjudge {typed}"}
         environment["COMP_CWORD"] = str(len(typed.split()))

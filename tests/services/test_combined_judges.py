@@ -1,4 +1,4 @@
-"""Cascades and panels by name in a service: settings, answers, the ledger, metrics, readiness."""
+"""Cascades and panels in a service: settings, answers, the ledger, metrics, readiness."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ Serving = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncIterator[httpx2.AsyncClient]:
-    """A service with these judges in this process."""
+    """Run a service with these judges in this process."""
     given = Settings(**{"engine_url": "scripted://no", "engines": JUDGES} | settings)
     await prepare_store(given)
     app = build_app(given, wait_for_judge=True)
@@ -44,7 +44,7 @@ async def serving(**settings: Any) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def judged(http: httpx2.AsyncClient, judge: str, path: str = "/v1/verdicts", **fields: Any) -> Any:
-    """The answer to a request for verdicts."""
+    """Return the answer to a request for verdicts."""
     body = {"rubric": {"criteria": CRITERIA}, "judge": judge, "groups": GROUPS} | fields
     answer = await http.post(path, json=body)
     assert answer.status_code == 200, answer.text
@@ -52,12 +52,12 @@ async def judged(http: httpx2.AsyncClient, judge: str, path: str = "/v1/verdicts
 
 
 def members_of(answer: Any) -> dict[str, Any]:
-    """What each member cost, by name."""
+    """Return the usage of each member, by name."""
     return {one["judge"]: one["usage"] for one in answer["judge"]["members"]}
 
 
 def verdicts_of(answer: Any) -> list[Any]:
-    """All verdicts of an answer."""
+    """Return all verdicts of an answer."""
     return [v for group in answer["groups"] for response in group["responses"] for v in response["verdicts"]]
 
 
@@ -75,7 +75,7 @@ async def test_a_cascade_answers_like_any_judge_and_shows_its_members() -> None:
         assert [one["judge"] for one in combined["members"]] == (["small", "large"] if escalated else ["small"])
         assert combined["cached"] is not escalated
     usage, members = answer["usage"], members_of(answer)
-    assert members["small"]["judge_calls"] == 0  # cached by the request that named it
+    assert members["small"]["judge_calls"] == 0  # cached by the earlier request for `small`
     assert members["large"]["verdicts"] == members["large"]["judge_calls"] == sum(inside)
     assert usage["judge_calls"] == usage["compared"] == sum(inside)
     assert usage["disagreed"] == sum(e and one["score"] == 0.0 for one, e in zip(small, inside, strict=True))
@@ -86,7 +86,7 @@ async def test_a_cascade_answers_like_any_judge_and_shows_its_members() -> None:
     assert again["usage"]["judge_calls"] == 0
 
 
-async def test_rewards_steps_streams_comparisons_and_programs_take_a_cascade_or_a_panel() -> None:
+async def test_rewards_steps_streams_comparisons_and_questions_accept_a_cascade_or_a_panel() -> None:
     stepped = "### Step 1: a\n7 is odd.\n### Step 2: b\nSo \\boxed{yes}"
     group = [{"id": "g", "prompt": "p", "responses": [stepped, "no"], "ground_truth": "yes"}]
     rubric = {"criteria": [*CRITERIA, {"id": "answer", "kind": "answer", "description": "Is yes."}]}
@@ -114,7 +114,7 @@ async def test_rewards_steps_streams_comparisons_and_programs_take_a_cascade_or_
             assert 0 <= decided.json()["answers"]["q"]["noul"] <= 1, decided.text
 
 
-async def test_what_cannot_be_combined_is_refused_with_the_way_out() -> None:
+async def test_an_unsupported_combination_is_refused_with_advice() -> None:
     async with serving() as http:
         body = {"rubric": {"criteria": CRITERIA}, "judge": "both", "groups": GROUPS, "judging": {"protocol": "graded"}}
         refused = await http.post("/v1/verdicts", json=body)
@@ -123,7 +123,7 @@ async def test_what_cannot_be_combined_is_refused_with_the_way_out() -> None:
     assert "or name one of its judges: small, large" in refused.json()["detail"]
 
 
-async def test_readiness_capabilities_and_metrics_name_them() -> None:
+async def test_readiness_capabilities_and_metrics_include_cascades_and_panels() -> None:
     async with serving() as http:
         ready = (await http.get("/readyz")).json()["checks"]
         assert set(ready) >= {"judge", "judge small", "judge both", "judge three"}
@@ -136,11 +136,11 @@ async def test_readiness_capabilities_and_metrics_name_them() -> None:
     assert f'adjudge_member_verdicts_total{{judge="both",member="large",outcome="ok"}} {large["verdicts"]}.0' in page
     assert f'adjudge_member_calls_total{{judge="both",member="small"}} {small["judge_calls"]}.0' in page
     assert f'adjudge_members_disagreed_total{{judge="both"}} {answer["usage"]["disagreed"]}.0' in page
-    assert 'adjudge_judge_calls_total{judge="both"} 0.0' in page  # its members have them
+    assert 'adjudge_judge_calls_total{judge="both"} 0.0' in page  # counted for its members
 
 
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-async def test_the_ledger_keeps_what_each_member_said_and_cost(
+async def test_the_ledger_stores_the_verdict_and_cost_of_each_member(
     database: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     own = {}
@@ -180,7 +180,7 @@ async def test_the_ledger_keeps_what_each_member_said_and_cost(
         ({"both": {"judges": ["default", "small"]}}, "judges"),
     ],
 )
-def test_wrong_settings_say_what_to_write(given: Any, message: str) -> None:
+def test_invalid_settings_say_what_to_write(given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Settings(engines={"small": "scripted://hash"} | given)
 
@@ -196,7 +196,7 @@ async def test_a_member_must_be_a_judge_with_an_engine(members: list[str], why: 
 
 
 @pytest.mark.faults
-def test_an_api_makes_cascades_of_judge_processes_and_survives_the_loss_of_the_large_one(tmp_path: Path) -> None:
+def test_an_api_runs_cascades_of_judge_processes_and_survives_the_loss_of_the_large_judge(tmp_path: Path) -> None:
     def process(name: str, *arguments: str, **settings: str) -> Any:
         return listening(*arguments, "--port", "0", ADJUDGE_DATA_DIR=str(tmp_path / name), **settings)
 

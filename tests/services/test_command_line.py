@@ -1,4 +1,4 @@
-"""What people expect of any command line: help, version, standard input, JSON, errors in one line, text as it is."""
+"""Common command-line conventions: help, version, standard input, JSON, errors in one line, unchanged text."""
 
 import asyncio
 import json
@@ -23,31 +23,31 @@ OPTIONS = [(path, one) for path, command in COMMANDS.items() for one in command.
 
 
 @pytest.mark.parametrize("path", [(), ("score",), ("rubrics",), ("rubrics", "lint")], ids=" ".join)
-def test_h_is_help(path: Sequence[str]) -> None:
+def test_h_shows_the_help(path: Sequence[str]) -> None:
     short, long = (RUN.invoke(app, [*path, name], env={"COLUMNS": "100"}) for name in ("-h", "--help"))
     assert short.exit_code == 0
     assert "Usage: " in short.stdout
     assert short.stdout == long.stdout
 
 
-def test_version_is_that_of_the_distribution() -> None:
+def test_version_names_adjudge_and_its_version() -> None:
     result = RUN.invoke(app, ["--version"])
     assert result.exit_code == 0
     assert result.stdout.split()[0] == "adjudge"
     assert result.stdout.split()[1][0].isdigit()
 
 
-def test_an_option_for_the_output_file_is_always_spelt_alike() -> None:
+def test_an_option_for_the_output_file_always_has_the_same_spelling() -> None:
     spelt = {tuple(one.opts) for _, one in OPTIONS if one.name in ("output", "to") or {"--out", "-o"} & set(one.opts)}
     assert spelt == {("--output", "-o")}
 
 
-def test_options_that_are_true_or_false_are_flags() -> None:
+def test_boolean_options_are_flags() -> None:
     helps = {path: RUN.invoke(app, [*path, "--help"], env={"COLUMNS": "200"}).stdout for path in COMMANDS}
     assert [path for path, text in helps.items() if "<bool>" in text or "--help" not in text] == []
 
 
-def test_every_list_can_be_json() -> None:
+def test_every_list_is_available_as_json() -> None:
     listing = [path for path in COMMANDS if path[-1] in ("list", "search", "history", "refused", "audit", "doctor")]
     listing += [("runs",), ("calibrations",)]
     assert len(listing) >= 12
@@ -59,20 +59,20 @@ def test_every_list_can_be_json() -> None:
     ["rubrics list", "rubrics search x", "keys list", "projects list", "audit", "templates list", "models list",
      "ledger refused", "runs", "calibrations"],
 )  # fmt: skip
-def test_lists_as_json_are_lists(command: str) -> None:
+def test_lists_as_json_are_arrays(command: str) -> None:
     result = RUN.invoke(app, [*command.split(), "--json"])
     assert result.exit_code == 0, result.output
     assert isinstance(json.loads(result.stdout), list)
 
 
-def test_a_rubric_may_come_from_standard_input() -> None:
+def test_a_rubric_can_come_from_standard_input() -> None:
     text = "<SUGGEST> Says why.\n<ANSWER> The answer is 4."
     published = RUN.invoke(app, ["rubrics", "publish", "team/a", "-"], input=text)
     assert "published team/a@1" in published.stdout, published.output
     assert RUN.invoke(app, ["rubrics", "lint", "-", "--json"], input=text).exit_code in (0, 1)
 
 
-def test_groups_may_come_from_standard_input_and_errors_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_can_come_from_standard_input_and_errors_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     rubric = {"criteria": [{"id": "a", "description": "Says why."}]}
     line = json.dumps({"prompt": "2 + 2?", "responses": ["4"], "rubric": rubric})
@@ -82,7 +82,7 @@ def test_groups_may_come_from_standard_input_and_errors_name_it(monkeypatch: pyt
     assert "standard input:2:" in result.stderr
 
 
-def test_a_reason_that_lines_share_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_shared_by_several_lines_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     file = tmp_path / "groups.jsonl"
     file.write_text(
@@ -93,7 +93,7 @@ def test_a_reason_that_lines_share_is_shown_once(tmp_path: Path, monkeypatch: py
     assert "the same on 20 more lines: 2, 3, " in result.stderr
 
 
-def test_text_that_looks_like_an_emoji_code_stays_as_it_is() -> None:
+def test_text_that_looks_like_an_emoji_code_is_unchanged() -> None:
     rubric = json.dumps({"criteria": [{"id": "a", "description": "Ends with :thumbs_up: or :smile:"}]})
     RUN.invoke(app, ["rubrics", "publish", "team/a", "-"], input=rubric)
     assert "Ends with :thumbs_up: or :smile:" in RUN.invoke(app, ["rubrics", "show", "team/a"]).stdout
@@ -110,7 +110,7 @@ def test_text_that_looks_like_an_emoji_code_stays_as_it_is() -> None:
         ("JUDGE_TOKEN", "hunter2", "ADJUDGE_JUDGE_TOKEN is not valid: "),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_one_line_with_its_name(
+def test_an_invalid_setting_is_reported_in_one_line_with_its_name(
     name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"ADJUDGE_{name}", value)
@@ -123,27 +123,27 @@ def test_a_setting_that_cannot_be_used_is_one_line_with_its_name(
         assert "hunter2" not in result.stderr
 
 
-def test_a_port_that_does_not_exist_is_refused_by_its_option() -> None:
+def test_an_invalid_port_is_reported_by_its_option() -> None:
     result = RUN.invoke(app, ["serve", "--port", "99999"])
     assert result.exit_code == 2
     assert "--port" in result.stderr
     assert "65535" in result.stderr
 
 
-def test_a_misspelt_variable_is_named_with_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_variable_is_reported_with_the_correct_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_DATABSE_URL", "sqlite+aiosqlite:///x")
     result = RUN.invoke(app, ["rubrics", "list"])
     assert result.exit_code == 0
     assert "ADJUDGE_DATABSE_URL is no setting and has no effect; did you mean ADJUDGE_DATABASE_URL?" in result.stderr
 
 
-def test_variables_of_others_are_not_taken_for_misspelt_ones() -> None:
+def test_variables_of_other_programs_are_not_reported_as_misspelt() -> None:
     others = {"ADJUDGE_API_KEY": "x", "ADJUDGE_API_PORT": "tcp://10.0.0.1:8000", "ADJUDGE_PORT": "8000", "PORT": "1"}
     others |= {"ADJUDGE_TEST_REDIS_URL": "x", "ADJUDGE_API_SERVICE_HOST": "10.0.0.1"}
     assert list(misspelt_variables(others)) == []
 
 
-def test_nothing_more_is_asked_once_the_service_cannot_be_reached() -> None:
+def test_no_more_requests_are_sent_once_the_service_is_unreachable() -> None:
     class Gone:
         asked = 0
 
@@ -160,7 +160,7 @@ def test_nothing_more_is_asked_once_the_service_cannot_be_reached() -> None:
     assert len(scored.refused) == 20
 
 
-def test_a_rubric_file_that_does_not_exist_is_not_taken_for_a_reference(tmp_path: Path) -> None:
+def test_a_missing_rubric_file_is_not_taken_for_a_reference(tmp_path: Path) -> None:
     file = tmp_path / "groups.jsonl"
     file.write_text('{"prompt": "?", "responses": ["4"]}\n')
     result = RUN.invoke(app, ["score", str(file), "--rubric", "nowhere/rubric.json"])

@@ -48,7 +48,7 @@ def key(data_dir: Path, new_sqlite: NewSQLite) -> str:
 
 @pytest.fixture
 def service(key: str) -> Iterator[Service]:
-    """A service that needs keys, whose judge says yes to what is not too long for it."""
+    """A service that requires keys; its judge says yes, and fails on responses that are too long."""
     engine = "scripted://yes?context=5000"
     with listening("serve", "--port", "0", "--engine", engine, ADJUDGE_KEYS="required") as running:
         with Client(running.url, api_key=key) as client:
@@ -58,12 +58,12 @@ def service(key: str) -> Iterator[Service]:
 
 
 def with_key(url: str, key: str) -> str:
-    """The URL with the key as its password, which aiohttp and requests send in the basic scheme."""
+    """Put the key into the URL as its password, which aiohttp and requests send by basic authentication."""
     return url.replace("http://", f"http://key:{key}@")
 
 
 def post_like_openrlhf(url: str, response: str) -> Any:
-    """What OpenRLHF makes of the answer: the first reward, score and log."""
+    """Post like OpenRLHF; return what it reads: the first reward, score and log."""
 
     async def post() -> Any:
         payload = {"query": [f"{PROMPT}{response}"], "prompts": [PROMPT], "labels": [LABEL]}
@@ -114,7 +114,7 @@ def headers_of_roll(key: str) -> dict[str, str]:
 
 
 def poll_like_roll(url: str, key: str, task: str) -> Any:
-    """The answer once `errcode` is not 1."""
+    """Poll until `errcode` is not 1."""
     pause = threading.Event()
     for _ in range(6000):
         answer = requests.get(
@@ -127,11 +127,11 @@ def poll_like_roll(url: str, key: str, task: str) -> Any:
         if answer.json()["errcode"] != 1:
             return answer.json()
         pause.wait(0.01)
-    raise AssertionError("the task never ended")
+    raise AssertionError("the task did not end in time")
 
 
 @pytest.mark.processes
-def test_each_trainer_gets_the_reward_and_never_a_number_for_a_failure(service: Service, key: str) -> None:
+def test_each_trainer_gets_the_reward_and_no_number_for_a_failure(service: Service, key: str) -> None:
     openrlhf, slime = (with_key(f"{service.url}/v1/compat/{name}?{QUERY}", key) for name in ("openrlhf", "slime"))
     assert post_like_openrlhf(openrlhf, "7") == {"rewards": [1.0], "scores": [1.0], "extra_logs": {"rubric": [1.0]}}
     assert post_like_slime(slime, "no") == 0.5

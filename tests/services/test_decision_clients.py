@@ -1,4 +1,4 @@
-"""Clients of decision models read the answers of `POST /v1/systemone`, each installed from the registry."""
+"""Clients of decision models, installed from the registry, can read the answers of `POST /v1/systemone`."""
 
 import json
 import subprocess
@@ -20,12 +20,12 @@ PACKAGES = {
     "one": ("typesafe-sdk==0.7.5", "verifiers==0.4.0", "deepeval==4.3.1"),
     "two": ("autorubric[typesafe]==1.6.1",),
 }
-"""Two environments, because the clients' own requirements differ. LiteLLM comes with autorubric."""
+"""Two environments, because the clients' requirements conflict. LiteLLM comes with autorubric."""
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """Where a service listens."""
+    """The URL of a service."""
     with serving("scripted://hash") as service, Client(service.url) as client:
         service.wait_until_ready(client)
         yield service.url

@@ -1,4 +1,4 @@
-"""`docs/defaults.md` says what the code does, lists all that the code waits for, and its values fit one another."""
+"""`docs/defaults.md` matches the code and lists all its timeouts, and the values are consistent with each other."""
 
 import ast
 import importlib
@@ -44,17 +44,17 @@ RULES = yaml.safe_load((ROOT / "helm/adjudge/files/rules.yaml").read_text(encodi
 PACKAGES = ("trainer_client", "judge_server", "rubric_store", "services")
 PRESTOP_S, SCRAPE_S, SCRAPE_TIMEOUT_S, OF_PROXIES_S = 5.0, 15.0, 10.0, 60.0
 POOL = 15
-"""Connections that SQLAlchemy opens at most, five kept and ten more."""
+"""The most connections of an SQLAlchemy pool: five kept and ten more."""
 
 
 def default(of: Any, name: str) -> Any:
-    """A parameter's default, or that of a message's field."""
+    """Return the default of a parameter, or of a message's field."""
     fields = getattr(of, "model_fields", None)
     return fields[name].default if fields else inspect.signature(of).parameters[name].default
 
 
 def actual(name: str) -> float:
-    """What the code, the chart or the compose file has for a name of the page."""
+    """Return the value in the code, the chart or the compose file for a name of the page."""
     if name.startswith("ADJUDGE_"):
         return float(Settings.model_fields[name.removeprefix("ADJUDGE_").lower()].default)
     file, _, path = name.rpartition(": ")
@@ -70,15 +70,15 @@ def actual(name: str) -> float:
 
 
 @pytest.mark.parametrize(("name", "value"), ROWS, ids=[name for name, _ in ROWS])
-def test_a_value_of_the_page_is_that_of_the_code(name: str, value: str) -> None:
+def test_a_value_of_the_page_matches_the_code(name: str, value: str) -> None:
     assert actual(name) == float(value.replace(",", ""))
 
 
-def test_the_page_lists_every_number_of_seconds_that_has_a_name() -> None:
+def test_the_page_lists_every_named_number_of_seconds() -> None:
     listed = {name for name, _ in ROWS}
     missing = []
     for source in (path for package in PACKAGES for path in (ROOT / package / "src").rglob("*.py")):
-        if {"trl", "verl"} & set(source.parts):  # of trainers, not of the service
+        if {"trl", "verl"} & set(source.parts):  # for trainers, not for the service
             continue
         module = ".".join(source.relative_to(ROOT / source.relative_to(ROOT).parts[0] / "src").with_suffix("").parts)
         for statement in ast.parse(source.read_text(encoding="utf-8")).body:
@@ -86,7 +86,7 @@ def test_the_page_lists_every_number_of_seconds_that_has_a_name() -> None:
                 for one in target.elts if isinstance(target, ast.Tuple) else [target]:
                     if isinstance(one, ast.Name) and re.fullmatch(r"[A-Z][A-Z_]*_S", one.id):
                         missing += [] if f"{module}.{one.id}" in listed else [f"{module}.{one.id}"]
-    assert missing == [], "say in docs/defaults.md why they are what they are"
+    assert missing == [], "explain their values in docs/defaults.md"
 
 
 DEADLINE_S = default(RewardRequest, "deadline_s")
@@ -94,7 +94,7 @@ LONGEST_DEADLINE_S = next(one.le for one in ScoreOperation.model_fields["deadlin
 KEPT_BETWEEN_S = 2.0
 """How long links to judges keep an idle connection, in `judge_server.remote.executor`."""
 WORKERS_BUDGET_S = 10.0
-"""How long a worker's client tries, in `adjudge_services.wiring.client_factory`."""
+"""How long a worker's client retries, in `adjudge_services.wiring.client_factory`."""
 DRAIN_S = Settings.model_fields["drain_s"].default
 CLOSE_S = DRAIN_S + gold.GOLD_DRAIN_S + recorder._CLOSE_TIMEOUT_S
 HANG_FOUND_S = default(Pool, "misses") * (default(Pool, "interval_s") + default(Pool, "health_timeout_s"))
@@ -157,17 +157,17 @@ INEQUALITIES = {
 
 
 @pytest.mark.parametrize("rule", INEQUALITIES)
-def test_values_fit_one_another(rule: str) -> None:
+def test_values_are_consistent(rule: str) -> None:
     less, more = INEQUALITIES[rule]
     assert less < more
 
 
-def test_the_doctor_and_the_alert_doubt_at_the_same_time() -> None:
+def test_the_doctor_and_the_alert_have_the_same_threshold() -> None:
     assert doctor.MAX_CHUNK_WAIT_S == STUCK_S
 
 
 @pytest.mark.parametrize("component", ["api", "judge", "worker"])
-def test_probes_wait_for_what_they_look_at_and_restart_what_hangs_after_a_minute(component: str) -> None:
+def test_probes_outlast_their_checks_and_restart_a_hanging_process_after_a_minute(component: str) -> None:
     text = (ROOT / f"helm/adjudge/templates/{component}.yaml").read_text(encoding="utf-8")
     probes = {
         name: yaml.safe_load(body) for name, body in re.findall(r"(liveness|readiness)Probe: (\{.*\})$", text, re.M)
@@ -177,7 +177,7 @@ def test_probes_wait_for_what_they_look_at_and_restart_what_hangs_after_a_minute
         assert probes["readiness"]["timeoutSeconds"] > worker_probes.CHECK_TIMEOUT_S
 
 
-def test_the_small_servers_have_connections_for_an_api_and_a_worker_at_their_worst(
+def test_the_small_servers_have_enough_connections_for_an_api_and_a_worker_at_full_load(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pools: list[str] = []
@@ -197,7 +197,7 @@ def test_the_small_servers_have_connections_for_an_api_and_a_worker_at_their_wor
         queue_url="redis://127.0.0.1:1/0",
     )
     build_app(settings)
-    api = len(pools) + 1  # operations open theirs when the application starts
+    api = len(pools) + 1  # operations create theirs when the application starts
     Worker(settings, None, 1)  # type: ignore[arg-type]  # it does nothing yet
     worker = len(pools) + 1 - api
     assert (api * POOL, worker * POOL) == (75, 30), "docs/defaults.md names these numbers"

@@ -1,4 +1,4 @@
-"""`adjudge demo-run`: the run is recorded as any other one, the monitors find the game, and it is always the same."""
+"""`adjudge demo-run`: the run is recorded like any other, monitors detect the gaming, and it is always the same."""
 
 import asyncio
 from pathlib import Path
@@ -14,12 +14,12 @@ from trainer_client.wire.ledger_rows import RunReportQuery
 from trainer_client.wire.monitors import MonitorThresholds
 
 SAME_EVERYWHERE = (22, 0.696)
-"""The failed verdicts and the mean reward of the gamed run, whatever secret marks its texts."""
+"""The failed verdicts and the mean reward of the gamed run, with any fence secret."""
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a filled database, and what the command printed."""
+    """The folder of a database with the demo runs, and the output of the command."""
     folder = tmp_path_factory.mktemp("demo")
     return folder, demo_run(folder)
 
@@ -41,7 +41,7 @@ def test_it_says_that_the_runs_are_made_up_and_where_to_see_them(filled: tuple[P
     assert all(run.name in told for run in DEMO_RUNS)
 
 
-def test_runs_that_are_there_are_left_as_they_are(filled: tuple[Path, str]) -> None:
+def test_existing_runs_are_left_unchanged(filled: tuple[Path, str]) -> None:
     folder, _ = filled
     assert demo_run(folder).count("is already there") == len(DEMO_RUNS)
 
@@ -51,7 +51,7 @@ def test_without_a_ledger_nothing_is_judged(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_monitors_find_the_game_and_nothing_in_the_healthy_run(filled: tuple[Path, str]) -> None:
+def test_the_monitors_detect_the_gamed_run_and_nothing_in_the_healthy_run(filled: tuple[Path, str]) -> None:
     folder, _ = filled
 
     async def read() -> None:
@@ -75,7 +75,7 @@ def test_the_monitors_find_the_game_and_nothing_in_the_healthy_run(filled: tuple
     asyncio.run(read())
 
 
-def test_a_run_is_always_the_same() -> None:
+def test_a_run_is_reproducible_from_its_seed() -> None:
     one, other = ([*DemoRun("r", 3, seed).groups()][:5] for seed in (7, 7))
     assert one == other
     assert one != [*DemoRun("r", 3, 8).groups()][:5]

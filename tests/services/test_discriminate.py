@@ -1,4 +1,4 @@
-"""`adjudge rubrics discriminate`: known good and bad responses in, how well a rubric tells them apart out."""
+"""`adjudge rubrics discriminate`: how well a rubric separates known good responses from known bad ones."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def rubric(tmp_path: Path) -> str:
 
 
 def discriminate(tmp_path: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
-    """Run it on programs alone, and read the figures it wrote."""
+    """Run it on programs alone, and return the figures that it wrote."""
     written = tmp_path / "figures.json"
     result = RUN.invoke(
         app, ["rubrics", "discriminate", *arguments, "--engine", "scripted://no", "--output", str(written)]
@@ -44,7 +44,7 @@ def discriminate(tmp_path: Path, *arguments: str) -> tuple[Result, dict[str, Any
     return result, json.loads(written.read_text()) if written.exists() else {}
 
 
-def test_a_rubric_that_tells_good_from_bad_is_seen_with_each_criterion_by_itself(tmp_path: Path, rubric: str) -> None:
+def test_a_discriminating_rubric_is_reported_with_each_criterion(tmp_path: Path, rubric: str) -> None:
     result, found = discriminate(tmp_path, lines(tmp_path, PAIR, PAIR | {"bad": "No."}), "--rubric", rubric)
     assert result.exit_code == 0
     assert (found["prompts"], found["good"], found["bad"], found["unscored"]) == (2, 2, 3, 0)
@@ -56,7 +56,7 @@ def test_a_rubric_that_tells_good_from_bad_is_seen_with_each_criterion_by_itself
     assert "points the wrong way" in result.stdout
 
 
-def test_each_line_may_have_a_rubric_of_its_own(tmp_path: Path) -> None:
+def test_each_line_may_have_its_own_rubric(tmp_path: Path) -> None:
     swapped = {"criteria": [RUBRIC["criteria"][1]]}
     result, found = discriminate(tmp_path, lines(tmp_path, PAIR | {"rubric": RUBRIC}, PAIR | {"rubric": swapped}))
     assert result.exit_code == 0
@@ -64,7 +64,7 @@ def test_each_line_may_have_a_rubric_of_its_own(tmp_path: Path) -> None:
     assert len({one["rubric"] for one in found["criteria"]}) == 2
 
 
-def test_a_rubric_below_the_bar_fails_the_command(tmp_path: Path, rubric: str) -> None:
+def test_a_rubric_below_the_threshold_fails_the_command(tmp_path: Path, rubric: str) -> None:
     result, _ = discriminate(tmp_path, lines(tmp_path, PAIR), "--rubric", rubric, "--at-least", "0.9")
     assert result.exit_code == 1
     assert "good ranks above bad 0.75 of the time, which is less than 0.9" in result.stderr
@@ -101,7 +101,7 @@ def test_without_a_rubric_nothing_is_judged_and_the_line_is_named(tmp_path: Path
     assert "pairs.jsonl:1: has no rubric" in result.stderr
 
 
-def test_where_one_side_cannot_be_rewarded_nothing_is_claimed(tmp_path: Path) -> None:
+def test_nothing_is_compared_if_one_side_cannot_be_scored(tmp_path: Path) -> None:
     too_deep = {"criteria": [{"id": "a", "description": "x", "verification": {"method": "regex", "pattern": "(a+)+$"}}]}
     result, _ = discriminate(tmp_path, lines(tmp_path, PAIR | {"good": "a" * 40 + "!", "rubric": too_deep}))
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""`adjudge doctor` on a deployment of several processes: queue, operations, keys, and judges elsewhere."""
+"""`adjudge doctor` on a deployment of several processes: queue, operations, keys, and remote judges."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ RUN = CliRunner()
 
 @pytest.fixture(autouse=True)
 def _installation(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sound one, whose table is not broken over lines."""
+    """A sound installation, whose table is not wrapped."""
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     monkeypatch.setattr(out, "width", 600)
 
 
 def row(check: str, code: int = 0) -> tuple[str, str]:
-    """Result and text of one check; the command ends with `code`."""
+    """Return result and text of one check; the command exits with `code`."""
     result = RUN.invoke(app, ["doctor"])
     assert result.exit_code == code, result.output
     (found,) = [line for line in result.stdout.splitlines() if line.startswith(f"│ {check} ")]
@@ -44,19 +44,19 @@ def row(check: str, code: int = 0) -> tuple[str, str]:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    """A broker that the settings name, not started."""
+    """A broker that is set in the environment, but not started."""
     made = Broker()
     monkeypatch.setenv("ADJUDGE_QUEUE_URL", made.url)
     yield made
     made.kill()
 
 
-def test_without_a_broker_the_service_works_by_itself() -> None:
+def test_without_a_broker_the_service_runs_operations_itself() -> None:
     assert row("queue") == ("ok", "memory://: the service runs operations itself")
 
 
 @pytest.mark.redis
-def test_a_broker_is_wrong_where_it_is_away_and_doubtful_where_it_throws_things_away(broker: Broker) -> None:
+def test_an_unreachable_broker_is_wrong_and_one_that_evicts_keys_gets_a_warning(broker: Broker) -> None:
     outcome, seen = row("queue", 1)
     assert (outcome, "Check ADJUDGE_QUEUE_URL" in seen) == ("wrong", True)
     broker.start()
@@ -75,7 +75,7 @@ async def _submitted(at: datetime) -> None:
     await store.close()
 
 
-def test_operations_are_doubtful_where_they_wait_for_long() -> None:
+def test_operations_that_wait_for_long_get_a_warning() -> None:
     assert row("operations")[1] == "0 chunks are waiting; no model writes rubrics (ADJUDGE_WRITER_URL is not set)"
     asyncio.run(_submitted(datetime.now(UTC) - timedelta(hours=2)))
     outcome, seen = row("operations")
@@ -83,7 +83,7 @@ def test_operations_are_doubtful_where_they_wait_for_long() -> None:
     assert (outcome, expected in seen) == ("warning", True)
 
 
-def test_a_writer_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_writer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_WRITER_URL", f"openai+http://127.0.0.1:{unused_port()}/v1")
     outcome, seen = row("operations", 1)
     assert (outcome, seen.startswith("the model that writes rubrics: "), "ADJUDGE_WRITER_URL" in seen) == (
@@ -93,7 +93,7 @@ def test_a_writer_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-def test_off_loopback_a_key_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_loopback_a_key_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row("keys") == ("ok", "not required on 127.0.0.1")
     monkeypatch.setenv("ADJUDGE_HOST", "0.0.0.0")
     outcome, seen = row("keys", 1)
@@ -115,13 +115,13 @@ def test_a_decision_model_is_asked_and_its_choice_mass_may_be_unknown() -> None:
     assert asyncio.run(asked(vllm)) == "jev-1: P(yes) 0.75, choice mass 0.80"
 
 
-def test_what_needs_a_store_is_not_checked_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_that_need_a_store_are_skipped_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_DATABASE_URL", "mysql://db/x")
     assert row("operations", 1) == row("keys", 1) == ("not checked", "needs the rubric store")
 
 
 @pytest.mark.processes
-def test_judges_elsewhere_are_asked_and_must_be_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_judges_are_asked_and_those_of_one_name_must_be_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = f"http://127.0.0.1:{unused_port()}"
     start = ("judge", "--port", "0", "--engine")
     with listening(*start, "scripted://yes") as one, listening(*start, "scripted://yes?context=500") as other:

@@ -1,4 +1,4 @@
-"""The whole of it with a real judge model: a process, HTTP, the trainer's client, and a model that dies."""
+"""The whole system with a real judge model: a process, HTTP, the trainer's client, and a model that dies."""
 
 import json
 import re
@@ -26,33 +26,33 @@ SOME = ("suggest", "pitfall", "answer")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model is here, and there is a folder to keep data in."""
+    """Fetch the model, and return a new data folder."""
     fetch(MODEL)
     return tmp_path_factory.mktemp("data")
 
 
 @pytest.fixture
 def judging(home: Path) -> Iterator[Service]:
-    """A service with the small model; one thread does not fight with whatever else the machine is doing."""
+    """A service with the small model; it uses one thread, so that it does not compete with the rest of the machine."""
     with serving(f"llamacpp://{MODEL}?context=1024&threads=1") as service:
         yield service
 
 
 def child(service: Service) -> psutil.Process:
-    """The process that holds the model."""
+    """Return the process that holds the model."""
     children = psutil.Process(service.process.pid).children()
     (process,) = [each for each in children if "judge_server.engines.llamacpp.child" in each.cmdline()]
     return process
 
 
 def publish(client: Client) -> RubricVersion:
-    """The example's rubric, one criterion of each kind that matters to steps."""
+    """Publish the example's rubric, with one criterion of each kind that matters to steps."""
     criteria = read_rubric(EXAMPLE["rubric"]).criteria
     return client.publish_rubric("math/example", [next(c for c in criteria if c.kind == kind) for kind in SOME])
 
 
 def check(response: ResponseReward, text: str, rubric: RubricVersion) -> None:
-    """An answer in which everything follows from the verdicts."""
+    """Check that the whole answer follows from its verdicts."""
     headers = [match.start() for match in re.finditer(r"^### Step \d+", text, re.MULTILINE)]
     whole, *steps = response.steps
     assert (whole.number, whole.start, whole.end) == (0, 0, len(text))
@@ -69,14 +69,14 @@ def check(response: ResponseReward, text: str, rubric: RubricVersion) -> None:
         assert verdict.probability is not None
         assert 0 <= verdict.probability <= 1
         assert verdict.choice_mass is not None
-        assert verdict.choice_mass > 0.1  # the model answers with one of the options, not with something else
+        assert verdict.choice_mass > 0.1  # the model answers with one of the options
     scores = [verdict.score for verdict in response.verdicts]
     assert response.reward == pytest.approx(reward(rubric.criteria, scores, "stepwise", format_ok=has_format(text)))
     deltas = step_deltas(rubric.criteria, scores, [v.step for v in response.verdicts], len(steps))
     assert {s.number: s.delta for s in response.steps if s.delta is not None} == pytest.approx(deltas)
 
 
-def test_a_trainer_gets_step_rewards_from_a_real_model_also_when_it_dies_and_is_started_anew(
+def test_a_trainer_gets_step_rewards_from_a_real_model_even_if_it_dies_and_is_restarted(
     judging: Service,
 ) -> None:
     texts = EXAMPLE["responses"]
@@ -110,7 +110,7 @@ def test_a_trainer_gets_step_rewards_from_a_real_model_also_when_it_dies_and_is_
 
 
 @pytest.mark.slow
-def test_a_model_that_dies_in_the_middle_of_a_request_makes_no_reward_of_what_it_did_not_judge(
+def test_a_model_that_dies_during_a_request_yields_no_reward_for_unjudged_responses(
     judging: Service,
 ) -> None:
     texts = [f"Response number {n}: xy + 1/(xy) = {n}." for n in range(30)]
@@ -144,7 +144,7 @@ def test_a_model_that_dies_in_the_middle_of_a_request_makes_no_reward_of_what_it
 
 
 @pytest.mark.slow
-def test_a_service_that_stops_takes_its_model_with_it_even_when_killed(home: Path) -> None:
+def test_a_service_that_stops_or_is_killed_ends_its_model(home: Path) -> None:
     for stop in (Service.stop, lambda service: service.process.kill()):
         with serving(f"llamacpp://{MODEL}?context=1024&threads=1") as service, Client(service.url) as client:
             service.wait_until_ready(client)

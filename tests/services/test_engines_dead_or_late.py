@@ -1,4 +1,4 @@
-"""Processes whose engine dies for good end and say why; those whose endpoint is not up yet wait for it."""
+"""Processes whose engine dies permanently exit with its error; those whose endpoint is not up yet wait for it."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ COMMANDS = [pytest.param("judge", marks=pytest.mark.slow), "serve"]
 
 @contextmanager
 def endpoint(port: int, log: Path) -> Iterator[None]:
-    """A server of the OpenAI chat API on that port; its one model is `judge-1`."""
+    """Run an OpenAI-compatible chat server on that port; its one model is `judge-1`."""
     words = [sys.executable, "-m", "tests.judge_server.faults.endpoint"]
     words += ["127.0.0.1", str(port), str(log), "none"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -39,24 +39,24 @@ def endpoint(port: int, log: Path) -> Iterator[None]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until this holds."""
+    """Wait until the condition is true."""
     pause = threading.Event()
     for _ in range(3000):
         if holds():
             return
         pause.wait(0.02)
-    raise AssertionError("it never came about")
+    raise AssertionError("the condition did not become true in time")
 
 
 def ended(process: Service) -> str:
-    """What a process said that ends by itself and in failure."""
+    """Wait until the process exits with an error; return its output."""
     assert process.process.wait(60) == 1
     until(lambda: "error:" in "".join(process.said))
     return "".join(process.said)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_process_whose_engine_has_died_for_good_ends_and_says_why(command: str, tmp_path: Path) -> None:
+def test_a_process_whose_engine_has_died_permanently_exits_with_the_error(command: str, tmp_path: Path) -> None:
     death = tmp_path / "death"
     mortal = ("--port", "0", "--engine", "scripted://yes")
     with (
@@ -71,7 +71,7 @@ def test_a_process_whose_engine_has_died_for_good_ends_and_says_why(command: str
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("endpoints", [pytest.param(1, marks=pytest.mark.slow), 2], ids=["one endpoint", "a pool"])
-def test_an_endpoint_that_is_not_up_yet_is_waited_for(command: str, endpoints: int, tmp_path: Path) -> None:
+def test_a_process_waits_for_an_endpoint_that_is_not_up_yet(command: str, endpoints: int, tmp_path: Path) -> None:
     ports = [unused_port() for _ in range(endpoints)]
     engine = " ".join(f"openai+http://127.0.0.1:{port}/v1" for port in ports)
     with (
@@ -81,14 +81,14 @@ def test_an_endpoint_that_is_not_up_yet_is_waited_for(command: str, endpoints: i
         until(lambda: "retrying" in "".join(process.said))
         said = get(process, "/readyz").json()["detail"]
         assert "waiting for an endpoint" in said
-        assert str(ports[0]) not in said  # anybody may ask
+        assert str(ports[0]) not in said  # /readyz is public
         with endpoint(ports[-1], tmp_path / "log"):
             process.wait_until_ready(client)
         assert "".join(process.said).count("retrying") == 1
 
 
 @pytest.mark.parametrize("others", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["one endpoint", "a pool"])
-def test_a_model_that_is_not_served_is_waited_for_by_nobody(others: int, tmp_path: Path) -> None:
+def test_a_process_does_not_wait_for_a_model_that_is_not_served(others: int, tmp_path: Path) -> None:
     port = unused_port()
     urls = [f"openai+http://127.0.0.1:{p}/v1?model=another" for p in (port, *(unused_port() for _ in range(others)))]
     with (

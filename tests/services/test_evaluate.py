@@ -1,4 +1,4 @@
-"""`adjudge evaluate`: labelled data in, a report on the judge out; what was judged is not judged again."""
+"""`adjudge evaluate`: labelled data in, a report on the judge out; known verdicts are not judged again."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ RUBRIC = {
 
 @pytest.fixture(autouse=True)
 def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted engine answers by a hash of the prompt, so its answers are the same in every run."""
+    """The scripted engine answers by a hash of the prompt: make its answers the same in every run."""
     monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
 
 
@@ -41,21 +41,21 @@ def labelled(tmp_path: Path) -> str:
 
 
 def run(*arguments: str, engine: str = "scripted://hash") -> Result:
-    """Run it on an engine."""
+    """Run the command on an engine."""
     result = RUN.invoke(app, ["evaluate", engine, *arguments])
     assert "Traceback" not in result.output
     return result
 
 
 def report(*arguments: str, engine: str = "scripted://hash") -> dict[str, Any]:
-    """Run it, and read the JSON it printed."""
+    """Run the command, and return its JSON output."""
     result = run(*arguments, "--json", engine=engine)
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
-def test_every_part_is_measured_with_its_interval(labelled: str, tmp_path: Path) -> None:
+def test_every_part_is_measured_with_an_interval(labelled: str, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     found = report(labelled, "--sensitivity", "3", "--html", str(page), engine="scripted://yes")
     parts = {(one["by"], one["name"]): one for one in found["agreement"]}
@@ -94,8 +94,8 @@ def test_a_second_run_asks_only_whether_it_is_the_same_judge(labelled: str) -> N
     assert "y3" not in log.read_text()
 
 
-def test_failed_verdicts_are_counted_and_never_measured(labelled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADJUDGE_MIN_CHOICE_MASS", "0.97")  # below it a verdict fails
+def test_failed_verdicts_are_counted_but_not_measured(labelled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_MIN_CHOICE_MASS", "0.97")  # a verdict below it fails
     result = run(labelled, "--json")
     assert result.exit_code == 1
     parts = json.loads(result.stdout)["agreement"][0]
@@ -109,7 +109,7 @@ def test_the_table_names_the_parts(labelled: str) -> None:
         assert part in shown
 
 
-def test_what_is_for_measuring_only_is_not_fitted_on(tmp_path: Path) -> None:
+def test_data_for_measuring_only_cannot_be_used_for_fitting(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     row = {"prompt_id": "p", "prompt": [], "completion": "Yes!", "rubric": "Is safe.", "binary_labels": [True]}
     file.write_text(json.dumps(row))

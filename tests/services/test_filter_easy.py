@@ -1,4 +1,4 @@
-"""`adjudge filter-easy`: questions that the base policy answers well are left out; nothing is guessed."""
+"""`adjudge filter-easy`: questions that the base policy answers well are left out; unrated ones are kept."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def question(number: int, **more: Any) -> dict[str, Any]:
 
 
 def filter_easy(tmp_path: Path, lines: list[str], *options: str) -> tuple[Result, list[str], list[dict[str, Any]]]:
-    """Run it: the result, the lines that were kept, and what is said of each."""
+    """Run the command; return the result, the kept lines and the outcome of each line."""
     file, kept, scores = (tmp_path / f"{name}.jsonl" for name in ("in", "kept", "scores"))
     file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     given = ["filter-easy", str(file), "--output", str(kept), "--scores", str(scores), *options]
@@ -32,7 +32,7 @@ def filter_easy(tmp_path: Path, lines: list[str], *options: str) -> tuple[Result
     return result, kept.read_text().splitlines(), [json.loads(one) for one in scores.read_text().splitlines()]
 
 
-def test_lines_below_the_score_are_kept_as_they_stand(tmp_path: Path) -> None:
+def test_lines_below_the_score_are_kept_unchanged(tmp_path: Path) -> None:
     lines = ["", *(json.dumps(question(n)).replace(": ", ":  ") for n in range(8))]
     _, _, rated = filter_easy(tmp_path, lines, "--easy-threshold", "1")
     middle = median(one["score"] for one in rated)
@@ -52,7 +52,7 @@ def test_a_question_with_an_overlong_reference_is_left_out_unrated(tmp_path: Pat
     assert told[0] == {"line": 1, "score": None, "outcome": "long reference"}
 
 
-def test_a_question_that_could_not_be_rated_is_not_known_to_be_easy(tmp_path: Path) -> None:
+def test_a_question_that_could_not_be_rated_is_kept(tmp_path: Path) -> None:
     lines = [json.dumps(question(n)) for n in range(2)]
     result, kept, told = filter_easy(tmp_path, lines, "--easy-threshold", "0", "--deadline-s", "0.000001")
     assert result.exit_code == 1
@@ -60,7 +60,7 @@ def test_a_question_that_could_not_be_rated_is_not_known_to_be_easy(tmp_path: Pa
     assert [(one["score"], one["outcome"]) for one in told] == [(None, "unrated")] * 2
 
 
-def test_a_bad_line_is_named_and_costs_only_itself(tmp_path: Path) -> None:
+def test_a_bad_line_is_reported_and_the_others_are_processed(tmp_path: Path) -> None:
     result, kept, _ = filter_easy(tmp_path, ["{", json.dumps(question(1))], "--easy-threshold", "1")
     assert result.exit_code == 1
     assert "not JSON" in result.stderr

@@ -1,4 +1,4 @@
-"""`adjudge generate`, as a user types it, and killed in the middle."""
+"""`adjudge generate` on the command line, and killed in the middle."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ def generate(model: WritingModel, file: Path, out: Path, *options: str) -> Resul
 
 
 def stored_results(out: Path) -> list[dict[str, Any]]:
-    """The results in the database of a folder."""
+    """Return the results in the database of a folder."""
     database = sqlite3.connect(out / "operations.db")
     rows = database.execute("SELECT body FROM operation_results").fetchall()
     database.close()
@@ -94,9 +94,7 @@ def test_a_run_becomes_rows_for_a_trainer_in_one_command(
     assert "does not exist" in refused.stderr
 
 
-def test_a_set_of_templates_that_cannot_be_used_is_refused(
-    model: WritingModel, file: Path, out: Path, tmp_path: Path
-) -> None:
+def test_an_invalid_template_set_is_refused(model: WritingModel, file: Path, out: Path, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "answer.j2").write_text("Solve it.", encoding="utf-8")
     result = generate(model, file, out, "--templates", str(tmp_path / "own"))
@@ -125,7 +123,7 @@ def test_rubrics_are_published_with_their_lineage(model: WritingModel, file: Pat
         assert version.metadata == record["metadata"]
 
 
-def test_a_run_leaves_statistics_a_plot_and_splits(model: WritingModel, file: Path, out: Path) -> None:
+def test_a_run_writes_statistics_a_plot_and_splits(model: WritingModel, file: Path, out: Path) -> None:
     generate(model, file, out, "--no-publish")
     statistics = json.loads((out / "statistics.json").read_text())
     assert (statistics["inputs"], statistics["rubrics"], statistics["criteria_counts"]) == (6, 6, {"3": 6})
@@ -138,7 +136,7 @@ def test_a_run_leaves_statistics_a_plot_and_splits(model: WritingModel, file: Pa
     assert (out / "published.jsonl").read_bytes() == b""
 
 
-def test_the_same_command_again_asks_nothing_and_says_so(model: WritingModel, file: Path, out: Path) -> None:
+def test_the_same_command_again_makes_no_calls_and_says_so(model: WritingModel, file: Path, out: Path) -> None:
     generate(model, file, out)
     before = len(model.questions)
     again = generate(model, file, out)
@@ -147,9 +145,7 @@ def test_the_same_command_again_asks_nothing_and_says_so(model: WritingModel, fi
     assert "6 rubrics, 6 inputs done before; 0 calls" in again.stderr
 
 
-def test_what_cannot_be_read_is_said_by_line_and_makes_the_command_fail(
-    model: WritingModel, file: Path, out: Path
-) -> None:
+def test_unreadable_lines_are_reported_and_fail_the_command(model: WritingModel, file: Path, out: Path) -> None:
     file.write_bytes(lines({"question": "What?"}, b"[broken\n", {"question": "What?"}))
     result = generate(model, file, out)
     assert result.exit_code == 1
@@ -158,7 +154,7 @@ def test_what_cannot_be_read_is_said_by_line_and_makes_the_command_fail(
     assert "1 rubric from 1 input" in result.stdout
 
 
-def test_discards_are_counted_and_are_no_failure(file: Path, out: Path) -> None:
+def test_discards_are_counted_and_do_not_fail_the_command(file: Path, out: Path) -> None:
     with writing_model(lambda question: "No." if "2 times" in question else good(question)) as model:
         result = generate(model, file, out)
     assert result.exit_code == 0
@@ -167,7 +163,7 @@ def test_discards_are_counted_and_are_no_failure(file: Path, out: Path) -> None:
     assert "discarded.jsonl" in result.stderr
 
 
-def test_an_engine_that_goes_away_ends_the_run_and_the_next_one_goes_on(file: Path, out: Path) -> None:
+def test_a_failing_engine_ends_the_run_and_the_next_run_continues(file: Path, out: Path) -> None:
     file.write_bytes(lines(*questions(24)))
     with writing_model() as model:
         model.pause = lambda: setattr(model, "down", len(model.questions) >= 4)
@@ -196,7 +192,7 @@ def test_an_engine_that_goes_away_ends_the_run_and_the_next_one_goes_on(file: Pa
         (["generate", "toy", "IN", "--output", "OUT", "--engine", "openai+http://127.0.0.1:9/v1"], "127.0.0.1:9"),
     ],
 )
-def test_a_command_that_cannot_work_says_why(file: Path, out: Path, arguments: list[str], says: str) -> None:
+def test_an_invalid_command_says_why(file: Path, out: Path, arguments: list[str], says: str) -> None:
     given = [{"IN": str(file), "OUT": str(out)}.get(word, word) for word in arguments]
     if "--engine" not in given:
         given += ["--engine", "scripted://hash"]
@@ -217,7 +213,7 @@ def test_the_list_shows_every_generator_with_its_inputs_and_parameters() -> None
 @pytest.mark.parametrize(
     "end", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["killed", "interrupted"]
 )
-def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, out: Path, end: signal.Signals) -> None:
+def test_a_killed_or_interrupted_run_continues_and_repeats_nothing(file: Path, out: Path, end: signal.Signals) -> None:
     file.write_bytes(lines(*questions(12)))
     halfway, go = threading.Event(), threading.Event()
     with writing_model() as model:
@@ -251,7 +247,7 @@ def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, o
         asked = list(model.questions)
         second = subprocess.run([*command, "--engine", model.url], capture_output=True, timeout=300, check=False)
         assert second.returncode == 0, second.stderr
-        assert not kept & set(model.questions[len(asked) :]), "what was done is not asked again"
+        assert not kept & set(model.questions[len(asked) :]), "completed inputs are not asked again"
     records = read_lines(out / "rubrics.jsonl")
     assert Counter(record["metadata"]["question"] for record in records) == Counter(
         row["question"] for row in questions(12)
@@ -260,5 +256,5 @@ def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, o
     assert len(references) == len(set(references)) == 12
     assert all(reference.endswith("@1") for reference in references)
     database = sqlite3.connect(out / "operations.db")
-    assert database.execute("SELECT state FROM operations").fetchall() == [("done",)], "the operation went on"
+    assert database.execute("SELECT state FROM operations").fetchall() == [("done",)], "the same operation continues"
     database.close()

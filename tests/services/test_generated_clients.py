@@ -1,4 +1,4 @@
-"""Clients that are generated from the OpenAPI document compile: types for TypeScript, and a package for Python."""
+"""Clients generated from the OpenAPI document compile: types for TypeScript, and a package for Python."""
 
 import json
 import os
@@ -42,7 +42,7 @@ print(json.dumps(routes))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the document."""
+    """A folder with the OpenAPI document."""
     (tmp_path / "openapi.json").write_text(json.dumps(written_api()), encoding="utf-8")
     return tmp_path
 
@@ -54,7 +54,7 @@ def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def check(folder: Path, *command: str | Path) -> str:
-    """Run a command that must succeed; what it printed."""
+    """Run a command that must succeed; return its output."""
     ran = run(folder, *command)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     return ran.stdout

@@ -1,6 +1,6 @@
-"""Callers who send slowly, too much, or nothing, and callers who read nothing: they cost little and are hung up on.
+"""Clients that send slowly, too much or nothing, and clients that do not read: they cost little and are disconnected.
 
-Raw sockets against a real `adjudge serve`, whose timeouts are short.
+Raw sockets against a real `adjudge serve` with short timeouts.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ HEAD = b"POST /v1/rewards HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicati
 
 @pytest.fixture(scope="module")
 def short_timeout_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service that waits for a caller no longer than a second."""
+    """A service with a client timeout of one second."""
     folder: Path = tmp_path_factory.mktemp("data")
     with listening(
         "serve",
@@ -44,7 +44,7 @@ def short_timeout_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def connected(service: Service, **options: int) -> socket.socket:
-    """A connection to it."""
+    """Connect to the service."""
     host, port = service.url.removeprefix("http://").split(":")
     made = socket.socket()
     for name, value in options.items():
@@ -55,7 +55,7 @@ def connected(service: Service, **options: int) -> socket.socket:
 
 
 def answer_of(connection: socket.socket) -> bytes:
-    """All that comes until the service hangs up."""
+    """Read until the service closes the connection."""
     read = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := connection.recv(65536):
@@ -64,7 +64,7 @@ def answer_of(connection: socket.socket) -> bytes:
 
 
 def healthy(connection: socket.socket) -> bytes:
-    """The answer to a request on a connection that is kept."""
+    """Send a request on a keep-alive connection; return the answer."""
     connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     read = b""
     while not read.endswith(b"}"):
@@ -76,7 +76,7 @@ def healthy(connection: socket.socket) -> bytes:
 
 
 def problem_of(answer: bytes, status: int) -> dict[str, Any]:
-    """The problem of a raw answer, which must have this status, be whole, and end the connection."""
+    """Parse the problem in a raw answer; check that it has this status, is complete and ends the connection."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status), answer[:200]
     headers = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:])
@@ -91,7 +91,7 @@ def problem_of(answer: bytes, status: int) -> dict[str, Any]:
     return problem
 
 
-def test_a_head_that_never_ends_is_given_up_with_a_problem(short_timeout_service: Service) -> None:
+def test_a_head_that_never_ends_times_out_with_a_problem(short_timeout_service: Service) -> None:
     with connected(short_timeout_service) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         problem = problem_of(answer_of(connection), 408)
@@ -107,7 +107,7 @@ def test_a_connection_on_which_no_request_begins_is_closed(short_timeout_service
 
 
 def drip(connection: socket.socket, piece: bytes) -> bytes:
-    """Send a piece ten times a second until the service hangs up; what it said."""
+    """Send a piece ten times a second until the service closes the connection; return the answer."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         for _ in range(200):
             connection.sendall(piece)
@@ -122,7 +122,7 @@ def drip(connection: socket.socket, piece: bytes) -> bytes:
     return b""
 
 
-def test_a_head_that_comes_byte_by_byte_is_given_up_all_the_same(short_timeout_service: Service) -> None:
+def test_a_head_that_arrives_byte_by_byte_times_out_too(short_timeout_service: Service) -> None:
     with connected(short_timeout_service) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         problem_of(drip(connection, b"a"), 408)
@@ -137,7 +137,7 @@ def test_line_ends_do_not_keep_a_connection_open(short_timeout_service: Service)
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n"])
 @pytest.mark.parametrize("piece", [b"", b" "])
-def test_a_body_that_comes_too_slowly_is_given_up_with_a_problem(
+def test_a_body_that_arrives_too_slowly_times_out_with_a_problem(
     short_timeout_service: Service, framing: bytes, piece: bytes
 ) -> None:
     with connected(short_timeout_service) as connection:
@@ -146,7 +146,7 @@ def test_a_body_that_comes_too_slowly_is_given_up_with_a_problem(
     assert problem["type"] == "urn:adjudge:too-slow"
 
 
-def test_fifty_slow_callers_keep_nobody_from_being_served_and_are_all_hung_up_on(
+def test_fifty_slow_clients_block_no_other_and_are_all_disconnected(
     short_timeout_service: Service,
 ) -> None:
     with contextlib.ExitStack() as closing:
@@ -176,14 +176,14 @@ def test_fifty_slow_callers_keep_nobody_from_being_served_and_are_all_hung_up_on
     ],
     ids=["path", "query", "headers", "header", "endless header", "endless name", "nonsense", "space", "both", "two"],
 )
-def test_a_head_that_is_too_large_or_no_http_is_refused_with_a_problem(
+def test_an_oversized_or_invalid_head_is_refused_with_a_problem(
     short_timeout_service: Service, head: bytes, status: int
 ) -> None:
     with connected(short_timeout_service) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(head)
         said = answer_of(connection)
-    if len(head) < 2 * MAX_HEAD_BYTES or said:  # what was still on its way may cost the answer
+    if len(head) < 2 * MAX_HEAD_BYTES or said:  # data still in flight may reset the connection
         problem_of(said, status)
 
 
@@ -191,7 +191,7 @@ CHUNKED = b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer
 JSON = b"Content-Type: application/json\r\n"
 
 
-def test_a_trailer_counts_as_no_header(short_timeout_service: Service) -> None:
+def test_a_trailer_is_not_used_as_a_header(short_timeout_service: Service) -> None:
     trailer = b"1\r\n{\r\n1\r\n}\r\n0\r\n%s\r\n" % (JSON + b"X-Request-Id: from-the-trailer\r\n")
     with connected(short_timeout_service) as connection:
         connection.sendall(CHUNKED % b"/v1/rewards" + b"Trailer: Content-Type\r\n\r\n" + trailer)
@@ -204,7 +204,7 @@ def test_a_trailer_counts_as_no_header(short_timeout_service: Service) -> None:
 
 
 @pytest.mark.parametrize("lines", [MAX_HEADERS + 1, 10 * MAX_HEADERS])
-def test_a_trailer_without_end_is_refused(short_timeout_service: Service, lines: int) -> None:
+def test_an_endless_trailer_is_refused(short_timeout_service: Service, lines: int) -> None:
     with connected(short_timeout_service) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(CHUNKED % b"/v1/rewards" + JSON + b"\r\n1\r\n{\r\n0\r\n" + b"A: b\r\n" * lines)
@@ -218,7 +218,7 @@ def test_a_head_and_a_query_within_the_limits_are_served(short_timeout_service: 
     assert answer.status_code == 200
 
 
-def test_a_caller_who_does_not_read_is_hung_up_on(short_timeout_service: Service) -> None:
+def test_a_client_that_does_not_read_is_disconnected(short_timeout_service: Service) -> None:
     request = b"GET /static-offline-docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with connected(short_timeout_service, SO_RCVBUF=4096) as connection:
         connection.sendall(request * 20)
@@ -230,7 +230,7 @@ def test_a_caller_who_does_not_read_is_hung_up_on(short_timeout_service: Service
 
 @contextlib.contextmanager
 def answering(body: bytes) -> Iterator[int]:
-    """The port of a server that answers everything with this body, with the same short timeouts."""
+    """Run a server that always answers with this body, with the same short timeouts; yield its port."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
@@ -242,7 +242,7 @@ def answering(body: bytes) -> Iterator[int]:
 
 @contextlib.contextmanager
 def served(app: Any) -> Iterator[int]:
-    """The port of a server of this app, with the same short timeouts."""
+    """Run a server for this app, with the same short timeouts; yield its port."""
     config = uvicorn.Config(
         app, port=0, lifespan="off", log_level="error", **uvicorn_options(CLIENT_TIMEOUT_S, 1.0, 1024)
     )
@@ -257,7 +257,7 @@ def served(app: Any) -> Iterator[int]:
             thread.join()
 
 
-def test_a_caller_who_reads_a_long_answer_steadily_gets_it_to_its_end_however_long_that_takes() -> None:
+def test_a_client_that_reads_a_long_answer_steadily_gets_all_of_it() -> None:
     body, read = b"a" * 25_000_000, 0
     with answering(body) as port, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -270,7 +270,7 @@ def test_a_caller_who_reads_a_long_answer_steadily_gets_it_to_its_end_however_lo
     assert read > len(body)
 
 
-def test_who_is_answered_before_all_was_sent_may_not_go_on_for_ever(short_timeout_service: Service) -> None:
+def test_a_client_that_keeps_sending_after_its_answer_is_disconnected(short_timeout_service: Service) -> None:
     with connected(short_timeout_service) as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
         said = drip(connection, b"a")
@@ -278,14 +278,14 @@ def test_who_is_answered_before_all_was_sent_may_not_go_on_for_ever(short_timeou
         assert answer_of(connection) == b""
 
 
-def test_a_later_head_on_a_connection_that_is_kept_is_given_up_like_the_first(short_timeout_service: Service) -> None:
+def test_a_later_head_on_a_keep_alive_connection_times_out_like_the_first(short_timeout_service: Service) -> None:
     with connected(short_timeout_service) as connection:
         healthy(connection)
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         problem_of(answer_of(connection), 408)
 
 
-def test_a_connection_is_kept_between_requests_and_nothing_says_what_serves(short_timeout_service: Service) -> None:
+def test_a_connection_is_kept_alive_between_requests_and_names_no_server(short_timeout_service: Service) -> None:
     with connected(short_timeout_service) as connection:
         for _ in range(3):
             read = healthy(connection)
@@ -294,7 +294,7 @@ def test_a_connection_is_kept_between_requests_and_nothing_says_what_serves(shor
 
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
-def test_a_connection_is_upgraded_to_nothing(short_timeout_service: Service, upgrade: bytes) -> None:
+def test_no_connection_is_upgraded(short_timeout_service: Service, upgrade: bytes) -> None:
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: %s\r\n\r\n" % upgrade
     with connected(short_timeout_service) as connection:
         connection.sendall(head)
@@ -303,13 +303,13 @@ def test_a_connection_is_upgraded_to_nothing(short_timeout_service: Service, upg
 
 
 def limited(folder: Path, descriptors: int) -> contextlib.AbstractContextManager[Service]:
-    """A service that may have so many files and connections open."""
+    """Run a service with this limit of file descriptors."""
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))"
     return listening("serve", "--port", "0", "--engine", "scripted://hash", first=limit, ADJUDGE_DATA_DIR=str(folder))
 
 
 @pytest.mark.slow
-def test_400_idle_connections_under_256_descriptors_cost_no_answer_and_no_row(tmp_path: Path) -> None:
+def test_400_idle_connections_under_256_descriptors_lose_no_answer_and_no_ledger_row(tmp_path: Path) -> None:
     rubric = {"criteria": [{"id": "right", "description": "Is right."}]}
     with limited(tmp_path, 256) as service, Client(service.url) as client, contextlib.ExitStack() as idle:
         service.wait_until_ready(client)
@@ -320,7 +320,7 @@ def test_400_idle_connections_under_256_descriptors_cost_no_answer_and_no_row(tm
         for number in range(40):
             group = {"id": "g", "prompt": "?", "responses": [f"{number}"]}
             assert client.rewards([group], rubric, "points").groups[0].responses[0].reward is not None
-        assert answer_of(kept) == b""  # the one that was idle longest
+        assert answer_of(kept) == b""  # the connection that was idle longest
         written_by = time.monotonic() + 60
         while (state := get(service, "/v1/ledger").json())["waiting"] and time.monotonic() < written_by:
             time.sleep(0.05)
@@ -328,8 +328,8 @@ def test_400_idle_connections_under_256_descriptors_cost_no_answer_and_no_row(tm
         assert "Too many open files" not in "".join(service.said)
 
 
-def test_where_every_connection_is_busy_one_more_is_told_so_and_comes_in_once_one_is_answered(tmp_path: Path) -> None:
-    with limited(tmp_path, 64) as service, contextlib.ExitStack() as busy:  # a quarter of them may be connections
+def test_if_all_connections_are_busy_a_new_one_is_refused_until_one_is_free(tmp_path: Path) -> None:
+    with limited(tmp_path, 64) as service, contextlib.ExitStack() as busy:  # connections get a quarter of these
         unanswered = [busy.enter_context(connected(service)) for _ in range(16)]
         for one in unanswered:
             one.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
@@ -343,16 +343,16 @@ def test_where_every_connection_is_busy_one_more_is_told_so_and_comes_in_once_on
                 break
             time.sleep(0.01)
         else:
-            raise AssertionError("nobody comes in any more")
+            raise AssertionError("no new connection is accepted")
 
 
-def test_who_sends_several_requests_at_once_and_leaves_is_answered_none_of_them() -> None:
+def test_pipelined_requests_of_a_disconnected_client_are_not_processed() -> None:
     asked: list[str] = []
     begun, left = threading.Event(), threading.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         asked.append(scope["path"])
-        await receive()  # its body, which is empty
+        await receive()  # the request body, which is empty
         begun.set()
         if (await receive())["type"] == "http.disconnect":
             left.set()
@@ -367,6 +367,6 @@ def test_who_sends_several_requests_at_once_and_leaves_is_answered_none_of_them(
     assert asked == ["/0"]
 
 
-def test_the_protocol_has_the_timeouts_that_it_is_given() -> None:
+def test_the_protocol_has_the_given_timeouts() -> None:
     protocol = uvicorn_options(7.0, 3.0, 1024)["http"]
     assert (protocol.timeout_s, protocol.drain_s) == (7.0, 3.0)

@@ -1,4 +1,4 @@
-"""`Idempotency-Key` over HTTP: what is sent twice is done once, recorded once, and answered alike."""
+"""`Idempotency-Key` over HTTP: a request sent twice runs once, is recorded once, and gets the same answer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ PUBLISH = "/v1/rubrics/team/a/versions"
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, new_sqlite: NewSQLite) -> str:
-    """A database with the newest schema."""
+    """The URL of a database with the newest schema."""
     if request.param == "sqlite":
         return new_sqlite(tmp_path / "adjudge.db")
     return str(request.getfixturevalue("migrated_postgres_url"))
@@ -34,7 +34,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, new_sqlite: NewSQLite) -
 
 @pytest.fixture
 async def transport(url: str, data_dir: Path) -> AsyncIterator[httpx2.ASGITransport]:
-    """A service that keeps all it judges."""
+    """A transport to a service with a ledger."""
     async with serving_within(database_url=url) as made:
         yield made
 
@@ -46,7 +46,7 @@ async def http(transport: httpx2.ASGITransport) -> AsyncIterator[httpx2.AsyncCli
 
 
 async def recorded(http: httpx2.AsyncClient, uses: int) -> dict[str, Any]:
-    """The figures of the run `r` once so many verdicts have gone into the ledger, and none waits."""
+    """Wait until this many verdicts are recorded and none is waiting; return the figures of the run `r`."""
     while True:
         state = (await http.get("/v1/ledger")).json()
         if state["recorded"] >= uses and not state["waiting"]:
@@ -54,7 +54,7 @@ async def recorded(http: httpx2.AsyncClient, uses: int) -> dict[str, Any]:
         await asyncio.sleep(0.02)
 
 
-async def test_a_publication_that_is_sent_again_is_answered_as_it_was_and_changes_nothing(
+async def test_a_repeated_publication_gets_the_same_answer_and_changes_nothing(
     http: httpx2.AsyncClient,
 ) -> None:
     body = {"criteria": CRITERIA, "tags": ["math"]}
@@ -66,7 +66,7 @@ async def test_a_publication_that_is_sent_again_is_answered_as_it_was_and_change
     assert again.headers["Location"] == first.headers["Location"] == "/v1/rubrics/team/a@1"
     assert (again.headers.get("Idempotent-Replayed"), first.headers.get("Idempotent-Replayed")) == ("true", None)
     assert (await http.get("/v1/rubrics", params={"tag": "math"})).json()["rubrics"] == []
-    assert (await http.post(PUBLISH, json=body)).status_code == 200  # without the key it is another request
+    assert (await http.post(PUBLISH, json=body)).status_code == 200  # without the key it is a new request
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_a_publication_that_is_sent_again_is_answered_as_it_was_and_change
         ("/v1/verdicts", {k: v for k, v in request().items() if k != "reward"}),
     ],
 )
-async def test_a_key_that_came_with_another_request_is_refused_and_nothing_is_done(
+async def test_a_key_used_for_another_request_is_refused_and_nothing_is_done(
     http: httpx2.AsyncClient, path: str, body: dict[str, Any]
 ) -> None:
     await http.post(PUBLISH, json={"criteria": CRITERIA}, headers=KEY)
@@ -91,7 +91,7 @@ async def test_a_key_that_came_with_another_request_is_refused_and_nothing_is_do
     assert len((await http.get("/v1/rubrics/team/a/versions")).json()["versions"]) == 1
 
 
-async def test_what_failed_may_be_sent_again_under_its_key(http: httpx2.AsyncClient) -> None:
+async def test_a_failed_request_may_be_sent_again_under_its_key(http: httpx2.AsyncClient) -> None:
     body = {"criteria": CRITERIA, "parent": 1}
     refused = await http.post(PUBLISH, json=body, headers=KEY)
     assert refused.status_code == 422
@@ -99,7 +99,7 @@ async def test_what_failed_may_be_sent_again_under_its_key(http: httpx2.AsyncCli
     assert (await http.post(PUBLISH, json=body, headers=KEY)).status_code == 201
 
 
-async def test_of_two_at_once_one_publishes_and_the_other_is_told_to_come_back(
+async def test_of_two_concurrent_requests_one_publishes_and_the_other_must_retry(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish, begun, go_on = RubricStore.publish, asyncio.Event(), asyncio.Event()
@@ -124,7 +124,7 @@ async def test_of_two_at_once_one_publishes_and_the_other_is_told_to_come_back(
     assert (third.status_code, third.content) == (201, (await first).content)
 
 
-async def test_a_publisher_who_died_half_way_does_not_keep_the_next_from_it(
+async def test_a_publisher_that_died_half_way_does_not_block_the_next(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: object) -> None:
@@ -140,13 +140,11 @@ async def test_a_publisher_who_died_half_way_does_not_keep_the_next_from_it(
     while again.status_code == 409:
         await asyncio.sleep(0.05)
         again = await http.post(PUBLISH, json={"criteria": CRITERIA}, headers=KEY)
-    assert (again.status_code, again.json()) == (200, first.json())  # it was published after all
+    assert (again.status_code, again.json()) == (200, first.json())  # it had been published
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_that_is_judged_again_under_its_key_is_recorded_once(
-    http: httpx2.AsyncClient, stream: bool
-) -> None:
+async def test_a_request_judged_again_under_its_key_is_recorded_once(http: httpx2.AsyncClient, stream: bool) -> None:
     headers = KEY | ({"Accept": "application/x-ndjson"} if stream else {})
     body = request("Yes.", "No.", run="r", step=3)
     answers = [await http.post("/v1/rewards", json=body, headers=headers) for _ in range(2)]
@@ -158,20 +156,20 @@ async def test_a_request_that_is_judged_again_under_its_key_is_recorded_once(
     assert (await recorded(http, 3 * 2 * 7))["requests"] == 2
 
 
-async def test_two_at_once_under_one_key_are_recorded_once(http: httpx2.AsyncClient) -> None:
+async def test_concurrent_requests_under_one_key_are_recorded_once(http: httpx2.AsyncClient) -> None:
     body = {k: v for k, v in request("Yes.", run="r").items() if k != "reward"}
     answers = await asyncio.gather(*(http.post("/v1/verdicts", json=body, headers=KEY) for _ in range(3)))
     assert {answer.status_code for answer in answers} == {200}
     assert (await recorded(http, 3 * 7))["requests"] == 1
 
 
-async def test_what_is_judged_again_costs_no_call_that_succeeded(http: httpx2.AsyncClient) -> None:
+async def test_judging_again_repeats_no_successful_call(http: httpx2.AsyncClient) -> None:
     body = request("Yes.", run="r")
     usage = [(await http.post("/v1/rewards", json=body, headers=KEY)).json()["usage"] for _ in range(2)]
     assert [used["judge_calls"] for used in usage] == [7, 0]
 
 
-async def test_judging_does_not_wait_for_a_database_that_is_away(
+async def test_judging_does_not_wait_for_an_unreachable_database(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object, **__: object) -> None:
@@ -184,7 +182,7 @@ async def test_judging_does_not_wait_for_a_database_that_is_away(
     assert checked_problem(refused)["retryable"] is True
 
 
-async def test_trying_an_operation_again_twice_under_one_key_is_one_try(
+async def test_retrying_an_operation_twice_under_one_key_is_one_retry(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"kind": "score", "rubric": {"criteria": CRITERIA}, "groups": request()["groups"]}
@@ -192,7 +190,7 @@ async def test_trying_an_operation_again_twice_under_one_key_is_one_try(
     cancelled = await http.delete(f"/v1/operations/{made['id']}")
     retry = f"/v1/operations/{made['id']}/retry"
     if cancelled.json()["state"] != "cancelled":
-        pytest.skip("it was done before it could be cancelled")
+        pytest.skip("it finished before it could be cancelled")
     first = await http.post(retry, headers=KEY)
     assert first.json()["tries"] == 2
     await http.delete(f"/v1/operations/{made['id']}")
@@ -202,14 +200,14 @@ async def test_trying_an_operation_again_twice_under_one_key_is_one_try(
 
 
 @pytest.mark.parametrize("key", ["", "k" * 257])
-async def test_a_key_that_is_none_is_refused_by_its_name(http: httpx2.AsyncClient, key: str) -> None:
+async def test_an_invalid_key_is_refused_by_name(http: httpx2.AsyncClient, key: str) -> None:
     answer = await http.post(PUBLISH, json={"criteria": CRITERIA}, headers={"Idempotency-Key": key})
     assert answer.status_code == 422
     assert any("dempotency" in name for name in fields(checked_problem(answer)))
 
 
 class LosesAnswers(httpx2.AsyncBaseTransport):
-    """Passes requests on to a service, and loses the first answers; `seen` has each answer that was made."""
+    """Forwards requests to a service, and drops the first answers; `seen` has every answer."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, lost: int) -> None:
         self.inner, self.lost = inner, lost
@@ -224,10 +222,10 @@ class LosesAnswers(httpx2.AsyncBaseTransport):
 
 
 async def at_once(_: float) -> None:
-    """No pause."""
+    """Do not pause."""
 
 
-async def test_the_client_sends_a_publication_again_under_its_key_when_the_answer_is_lost(
+async def test_the_client_repeats_a_publication_under_its_key_if_the_answer_is_lost(
     transport: httpx2.ASGITransport, http: httpx2.AsyncClient
 ) -> None:
     losing = LosesAnswers(transport, 2)
@@ -240,7 +238,7 @@ async def test_the_client_sends_a_publication_again_under_its_key_when_the_answe
     assert losing.seen[-1].status_code == 200, "another publication has another key"
 
 
-async def test_the_clients_key_has_what_it_judges_recorded_once(
+async def test_requests_under_the_clients_key_are_recorded_once(
     transport: httpx2.ASGITransport, http: httpx2.AsyncClient
 ) -> None:
     group = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes."]}
@@ -253,7 +251,7 @@ async def test_the_clients_key_has_what_it_judges_recorded_once(
     assert (await recorded(http, 3))["requests"] == 2
 
 
-async def test_the_client_comes_back_while_its_own_request_is_being_done(
+async def test_the_client_retries_while_its_own_request_is_in_progress(
     transport: httpx2.ASGITransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, busy = SQLIdempotencyKeys.claim, [2.5, 0.5]

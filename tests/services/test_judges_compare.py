@@ -1,4 +1,4 @@
-"""`adjudge judges compare`: a run is judged again by two judges; a run with labels is a data set."""
+"""`adjudge judges compare`: two judges judge a run again; a run with labels is a data set."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def judged(migrated: None, monkeypatch: pytest.MonkeyPatch) -> RewardAnswer:
-    """Groups in the ledger, judged by hash in requests that name no run."""
+    """Groups in the ledger, judged by hash in requests without a run."""
     monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
     rows = [
         {"id": f"g{n}", "prompt": f"{n}?", "responses": [f"r{n}-{k}" for k in range(RESPONSES)]} for n in range(GROUPS)
@@ -50,7 +50,7 @@ def judged(migrated: None, monkeypatch: pytest.MonkeyPatch) -> RewardAnswer:
 
 
 @pytest.mark.usefixtures("judged")
-def test_the_same_judge_moves_nothing_and_passes() -> None:
+def test_a_judge_compared_with_itself_shows_no_difference_and_passes() -> None:
     result = run("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -60,7 +60,7 @@ def test_the_same_judge_moves_nothing_and_passes() -> None:
     assert found["reward_correlation"]["value"] == pytest.approx(1.0)
 
 
-def test_another_judge_is_measured_against_the_first_one(judged: RewardAnswer) -> None:
+def test_another_judge_is_measured_against_the_first(judged: RewardAnswer) -> None:
     result = run("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:", "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
@@ -117,7 +117,7 @@ def test_labels_given_in_the_console_are_a_data_set() -> None:
 
 
 @pytest.mark.usefixtures("judged")
-def test_a_run_that_does_not_exist_is_reported() -> None:
+def test_an_unknown_run_is_reported() -> None:
     result = run("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:none")
     assert result.exit_code == 1
     assert "the ledger has nothing of run 'none'" in result.stderr

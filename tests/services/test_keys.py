@@ -1,4 +1,4 @@
-"""`adjudge keys`, `projects` and `audit`, and a service that needs keys, as processes."""
+"""`adjudge keys`, `projects` and `audit`, and a service that requires keys, as processes."""
 
 import json
 import os
@@ -22,20 +22,20 @@ GROUPS = [{"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No."]}]
 
 
 def run(*arguments: str, exit_code: int = 0) -> str:
-    """What a command of `adjudge` says, on one line."""
+    """Run an `adjudge` command; return its output on one line."""
     result = RUN.invoke(app, [*arguments])
     assert result.exit_code == exit_code, result.output
     return " ".join((result.stderr if exit_code else result.stdout).split())
 
 
 def new_key(*options: str) -> str:
-    """The text of a new key."""
+    """Create a key; return its text."""
     key = run("keys", "create", *options)
     assert re.fullmatch(r"adj_[a-z2-7]{16}_[A-Za-z0-9_-]{43}", key)
     return key
 
 
-def test_a_key_is_shown_once_and_nothing_of_its_secret_afterwards() -> None:
+def test_a_key_is_shown_once_and_its_secret_never_again() -> None:
     key = new_key("--scope", "score", "--scope", "read", "--label", "nightly run", "--expires-in", "30")
     listed = run("keys", "list")
     assert key[4:20] in listed
@@ -44,7 +44,7 @@ def test_a_key_is_shown_once_and_nothing_of_its_secret_afterwards() -> None:
     assert key[21:] not in listed + run("audit")
 
 
-def test_a_revoked_key_is_listed_only_where_all_are_asked_for() -> None:
+def test_a_revoked_key_is_listed_only_with_all() -> None:
     key_id = new_key("--scope", "read")[4:20]
     assert key_id in run("keys", "revoke", key_id)
     assert run("keys", "list") == "no keys"
@@ -67,11 +67,11 @@ def test_a_revoked_key_is_listed_only_where_all_are_asked_for() -> None:
         (("projects", "limits", "default", "--tokens-per-day", "many"), "--tokens-per-day"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_with_the_way_out(arguments: tuple[str, ...], said: str) -> None:
+def test_an_invalid_command_gives_one_line_with_advice(arguments: tuple[str, ...], said: str) -> None:
     assert said in run(*arguments, exit_code=1)
 
 
-def test_limits_that_are_not_given_stay_and_none_lifts_one() -> None:
+def test_omitted_limits_stay_and_none_removes_a_limit() -> None:
     run("projects", "create", "b", "--weight", "2", "--tokens-per-day", "1000")
     assert run("projects", "limits", "b", "--requests-per-minute", "60") == (
         "b: weight 2.0, requests_per_minute 60, tokens_per_day 1000, tokens_total none"
@@ -84,7 +84,7 @@ def test_limits_that_are_not_given_stay_and_none_lifts_one() -> None:
 
 
 @pytest.mark.processes
-def test_a_service_that_needs_keys_serves_who_has_one_what_it_opens_and_counts_it() -> None:
+def test_a_service_that_requires_keys_enforces_scopes_and_counts_requests() -> None:
     assert "refusing to start with ADJUDGE_KEYS=required" in " ".join(refused_start().split())
     run("projects", "create", "b")
     score, write = new_key("--scope", "score"), new_key("--scope", "rubrics:write")
@@ -114,9 +114,7 @@ def test_a_service_that_needs_keys_serves_who_has_one_what_it_opens_and_counts_i
     assert f"key {write[4:20]}" in run("audit", "--subject", "team/a@1")
 
 
-def test_a_command_that_judges_by_itself_needs_no_key_whatever_services_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_judges_locally_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_KEYS", "required")
     monkeypatch.setenv("ADJUDGE_API_KEY", make_key().text)
     groups, rubric = tmp_path / "groups.jsonl", tmp_path / "rubric.json"
@@ -127,7 +125,7 @@ def test_a_command_that_judges_by_itself_needs_no_key_whatever_services_need(
 
 
 def refused_start() -> str:
-    """What `adjudge serve` says where keys are required and there is none."""
+    """Return the error of `adjudge serve` if keys are required and none exists."""
     result = RUN.invoke(
         app, ["serve", "--port", "0", "--engine", "scripted://hash"], env={**os.environ, "ADJUDGE_KEYS": "required"}
     )

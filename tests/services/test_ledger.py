@@ -1,4 +1,4 @@
-"""The ledger of a real service: stopped, killed, its database away; and the commands that read and purge it."""
+"""The ledger of a real service: stopped, killed, without a database; and the commands that read and purge it."""
 
 import json
 import sqlite3
@@ -34,7 +34,7 @@ RUBRIC = {
 
 
 def score(client: Client, text: str, **options: object) -> RewardAnswer:
-    """Rewards of two responses that nobody has sent before."""
+    """Score two responses; a new text makes them new to the service."""
     group = {"id": "g", "prompt": "?", "responses": [f"{text}, yes.", f"{text}, no."]}
     return client.rewards([group], RUBRIC, "points", **options)  # type: ignore[arg-type]
 
@@ -52,11 +52,11 @@ def wait_until(holds: Callable[[], bool]) -> None:
         if holds():
             return
         pause.wait(0.01)
-    raise AssertionError("it never came about")
+    raise AssertionError("the condition did not become true in time")
 
 
 def rewards(client: Client) -> dict[str, list[float | None]]:
-    """What recomputing by the same rules gives, by request."""
+    """Recompute the rewards in the same mode; return them by request."""
     groups = [line.group for line in client.recompute(mode="points") if line.group]
     return {group.request_id: [response.reward for response in group.responses] for group in groups}
 
@@ -80,7 +80,7 @@ def test_a_graceful_stop_loses_nothing_and_recomputing_gives_the_same_rewards(da
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Nobody can write to a SQLite file."""
+    """Lock a SQLite file against writes."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -88,7 +88,7 @@ def locked(file: Path) -> Iterator[None]:
 
 
 @pytest.mark.processes
-def test_a_killed_service_loses_nothing_that_was_in_its_spool(data_dir: Path) -> None:
+def test_a_killed_service_loses_nothing_from_its_spool(data_dir: Path) -> None:
     with running() as (service, client):
         first = score(client, "first")
         wait_until(lambda: get(service, "/v1/ledger").json()["written"] == 6)
@@ -106,7 +106,7 @@ def test_a_killed_service_loses_nothing_that_was_in_its_spool(data_dir: Path) ->
 
 @pytest.fixture
 def database(postgres_server: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[URL]:
-    """A migrated PostgreSQL database that services use."""
+    """A migrated PostgreSQL database, set in the environment."""
     with scratch_database(postgres_server) as url:
         shown = url.render_as_string(hide_password=False)
         migrations.upgrade(shown)
@@ -116,7 +116,7 @@ def database(postgres_server: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @contextmanager
 def away(server: URL, database: URL) -> Iterator[None]:
-    """The database lets nobody in, and throws out who is."""
+    """Refuse new connections and end the existing ones."""
     name = sql.Identifier(make_url(database).database or "")
     conninfo = server.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(conninfo, autocommit=True) as connection:
@@ -131,7 +131,7 @@ def away(server: URL, database: URL) -> Iterator[None]:
 @pytest.mark.processes
 @pytest.mark.postgres
 @pytest.mark.slow
-def test_while_the_database_is_gone_rewards_are_served_and_the_ledger_catches_up_afterwards(
+def test_without_a_database_rewards_are_served_and_the_ledger_catches_up_later(
     postgres_server: URL, database: URL
 ) -> None:
     with running() as (service, client):
@@ -154,7 +154,7 @@ def test_while_the_database_is_gone_rewards_are_served_and_the_ledger_catches_up
 
 
 @pytest.mark.processes
-def test_a_service_told_to_keep_nothing_keeps_nothing(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_with_the_ledger_off_stores_nothing(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_LEDGER", "off")
     with running() as (service, client):
         score(client, "unseen")
@@ -166,7 +166,7 @@ def test_a_service_told_to_keep_nothing_keeps_nothing(data_dir: Path, monkeypatc
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_a_service_told_to_keep_no_texts_keeps_verdicts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_stores_no_texts_stores_verdicts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_LEDGER", "verdicts")
     with running() as (service, client):
         answer = score(client, "secret")
@@ -179,13 +179,13 @@ def test_a_service_told_to_keep_no_texts_keeps_verdicts(data_dir: Path, monkeypa
 
 
 def command(*arguments: str) -> tuple[int, str]:
-    """A command's status, and all it said."""
+    """Run a command; return its status and output."""
     result = CliRunner().invoke(app, list(arguments))
     return result.exit_code, result.output
 
 
 @pytest.mark.processes
-def test_a_run_is_recomputed_and_purged_by_commands(data_dir: Path, tmp_path: Path) -> None:
+def test_commands_recompute_and_purge_a_run(data_dir: Path, tmp_path: Path) -> None:
     with running() as (service, client):
         answers = [score(client, f"number {n}") for n in range(3)]
         wait_until(lambda: get(service, "/v1/ledger").json()["written"] == 18)
@@ -218,7 +218,7 @@ def test_a_run_is_recomputed_and_purged_by_commands(data_dir: Path, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("migrated")
-def test_refused_rows_are_listed_and_written_again_by_commands(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_list_refused_rows_and_write_them_again(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     assert "0 files are kept aside" in command("ledger", "refused")[1]
     kept = Quarantine(data_dir / "ledger-spool" / "refused")

@@ -1,4 +1,4 @@
-"""What processes write to standard error: in the format asked for, under ids that go from one to the next."""
+"""The log output of processes: in the requested format, with ids that pass from one process to the next."""
 
 import json
 import os
@@ -24,7 +24,7 @@ ENGINE = ("--engine", "scripted://hash")
 
 
 def ask(service: Service, request_id: str, run: str) -> None:
-    """Have something judged under this id."""
+    """Send a request for rewards under this id."""
     with Client(service.url, run=run, headers={"X-Request-Id": request_id}) as client:
         service.wait_until_ready(client)
         group = {"id": "g", "prompt": f"{SECRET} prompt", "responses": [f"{SECRET} response"]}
@@ -32,13 +32,13 @@ def ask(service: Service, request_id: str, run: str) -> None:
 
 
 def lines_of(service: Service) -> list[dict[str, Any]]:
-    """What a process said that has ended, a JSON object each."""
+    """Stop a process; return its output, one JSON object per line."""
     service.stop()
     return [json.loads(line) for line in service.said]
 
 
 @pytest.mark.processes
-def test_every_line_is_json_from_the_first_to_the_last() -> None:
+def test_every_line_is_json() -> None:
     with listening("serve", "--port", "0", *ENGINE, ADJUDGE_ENGINE_API_KEY=SECRET, **JSON) as service:
         ask(service, "mine", "r-1")
         get(service, "/healthz")
@@ -56,7 +56,7 @@ def test_every_line_is_json_from_the_first_to_the_last() -> None:
 
 
 @pytest.mark.processes
-def test_lines_for_people_are_as_readable_as_ever() -> None:
+def test_text_logs_stay_readable() -> None:
     with listening("serve", "--port", "0", *ENGINE) as service:
         ask(service, "mine", "r-1")
         service.stop()
@@ -85,7 +85,7 @@ def test_an_api_and_its_judge_log_a_request_under_one_id() -> None:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_an_error_that_nobody_foresaw_is_shown_by_no_logger_with_its_message() -> None:
+def test_an_unexpected_error_is_logged_without_its_message() -> None:
     broken = f"def broken(*_, **__): raise RuntimeError({SECRET!r} + ' in a message')"
     first = f"import judge_server.scoring.scorer as s\n{broken}\ns._answer_fields = broken"
     with listening("serve", "--port", "0", *ENGINE, first=first, **JSON) as service:
@@ -100,7 +100,7 @@ def test_an_error_that_nobody_foresaw_is_shown_by_no_logger_with_its_message() -
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_a_worker_without_a_broker_says_so_in_json_and_keeps_the_password() -> None:
+def test_a_worker_without_a_broker_logs_json_without_the_password() -> None:
     broker = {"ADJUDGE_QUEUE_URL": f"redis://:{SECRET}@127.0.0.1:{unused_port()}/0"}
     command = [sys.executable, "-m", "adjudge_services.cli", "worker"]
     with subprocess.Popen(command, env=os.environ | JSON | broker, stderr=subprocess.PIPE, text=True) as worker:
@@ -124,7 +124,7 @@ def test_a_worker_without_a_broker_says_so_in_json_and_keeps_the_password() -> N
         pytest.param(("migrate",), marks=pytest.mark.slow),
     ],
 )
-def test_a_database_that_is_away_is_said_without_its_password(command: tuple[str, ...]) -> None:
+def test_an_unreachable_database_is_reported_without_its_password(command: tuple[str, ...]) -> None:
     settings = {
         "ADJUDGE_DATABASE_URL": f"postgresql+psycopg://user:{SECRET}@127.0.0.1:{unused_port()}/db?connect_timeout=2",
         "ADJUDGE_QUEUE_URL": f"redis://:{SECRET}@127.0.0.1:{unused_port()}/0",
@@ -142,7 +142,7 @@ def test_a_database_that_is_away_is_said_without_its_password(command: tuple[str
     assert SECRET not in done.stdout + done.stderr
 
 
-def test_a_setting_that_cannot_be_read_is_said_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_setting_is_reported_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_PORT", SECRET)
     with pytest.raises(ValueError, match="ADJUDGE_PORT") as caught:
         Settings()

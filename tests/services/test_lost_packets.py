@@ -1,7 +1,7 @@
-"""Hosts that vanish without a word: every packet is lost, and who waits for one of them finds out by itself.
+"""Hosts that vanish silently: every packet is lost, and the peers detect it by themselves.
 
-Nothing tells: no reset, no closed port. Without keepalives and limits each of these would wait for its deadline, for
-minutes, or for good; each has a limit here that is far below that. What they wait for is mostly the time itself.
+There is no reset and no closed port. Without keepalives and timeouts, each of these would wait for its deadline, for
+minutes or forever; the time limits here are far below that. The tests mostly wait for that time itself.
 """
 
 import asyncio
@@ -41,31 +41,31 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 TOKEN = {"ADJUDGE_JUDGE_TOKEN": "that of a deployment, of some length"}
 BEFORE_OTHERS_S = 50.0
-"""The same for the two ends of a database's connection: statements have limits of their own, and so has being idle."""
+"""The same for the two ends of a database connection, where statements and idle times have their own limits."""
 
 CALLS_S = 1.0
 SOON, LATE, UNHEARD = 8, 40, 2
-"""Calls of a request that is done while its host is away, of one that is not, and of one that comes after it went."""
+"""Calls of a request that completes while its host is gone, of one that does not, and of one sent after it went."""
 
 
 def rubric(criteria: int) -> dict[str, Any]:
-    """One whose criteria a judge answers one after the other."""
+    """Return a rubric whose criteria a judge answers one after the other."""
     return {"criteria": [{"id": f"c{n}", "description": f"Part {n} of {criteria} holds."} for n in range(criteria)]}
 
 
 async def rewards(client: AsyncClient, criteria: int) -> RewardAnswer:
-    """Those of one response, which may take five minutes."""
+    """Score one response, with a deadline of five minutes."""
     group = {"id": "g", "prompt": f"Are there {criteria}?", "responses": ["There are."]}
     return await client.rewards([group], rubric(criteria), deadline_s=300)
 
 
 def scores(answer: RewardAnswer) -> list[tuple[float | None, list[float | None]]]:
-    """Each response's reward, and the scores behind it."""
+    """Return each response's reward, and the scores behind it."""
     responses = [response for group in answer.groups for response in group.responses]
     return [(response.reward, [verdict.score for verdict in response.verdicts]) for response in responses]
 
 
-async def test_a_trainer_finds_out_that_its_service_vanished_and_has_its_answer_when_it_is_back(
+async def test_a_trainer_detects_that_its_service_vanished_and_gets_its_answer_later(
     network: NamespaceNetwork, tmp_path: Path, migrated: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*SECRET)
@@ -79,7 +79,7 @@ async def test_a_trainer_finds_out_that_its_service_vanished_and_has_its_answer_
         async with AsyncClient(url, api_key=key) as client:
             asked = [asyncio.create_task(rewards(client, criteria)) for criteria in (SOON, LATE)]
             await until(lambda: counted(page(), "adjudge_calls_at_engine") > 1)
-            assert await client.ready()  # by a third connection, which is free now
+            assert await client.ready()  # on a third connection, which is free now
             assert (connections(own, namespace), [one.done() for one in asked]) == (3, [False, False])
             namespace.drop_packets()
             asked.append(asyncio.create_task(rewards(client, UNHEARD)))
@@ -98,12 +98,12 @@ LOOKS = ("/v1/rubrics", "/v1/rubrics/team/parts", "/readyz")
 
 
 def looked_up(service: Service, path: str) -> tuple[int, float]:
-    """The status of the answer to a look-up, and the seconds that it took."""
+    """Look up a path; return the status and the seconds that it took."""
     began = monotonic()
     return get(service, path).status_code, monotonic() - began
 
 
-async def test_a_database_whose_host_vanishes_costs_no_reward_and_no_row(
+async def test_a_database_whose_host_vanishes_loses_no_reward_and_no_ledger_row(
     network: NamespaceNetwork, tmp_path: Path
 ) -> None:
     namespace = network.namespace()
@@ -144,7 +144,7 @@ async def test_a_database_whose_host_vanishes_costs_no_reward_and_no_row(
             assert found.fetchone() == (uses, uses)
 
 
-async def test_a_cache_whose_host_vanishes_costs_no_reward_and_is_used_again_when_it_is_back(
+async def test_a_cache_whose_host_vanishes_loses_no_reward_and_is_used_again_later(
     network: NamespaceNetwork, tmp_path: Path
 ) -> None:
     namespace = network.namespace()
@@ -168,7 +168,7 @@ async def test_a_cache_whose_host_vanishes_costs_no_reward_and_is_used_again_whe
                     pass
 
 
-async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(
+async def test_calls_of_a_judge_whose_host_vanished_are_judged_by_another(
     network: NamespaceNetwork, tmp_path: Path
 ) -> None:
     namespaces, engine = [network.namespace(), network.namespace()], "scripted://hash?delay_s=0.05&concurrency=4"
@@ -199,7 +199,7 @@ async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(
             assert {v.status for g in answer.groups for r in g.responses for v in r.verdicts} == {"ok"}
 
 
-async def test_what_an_endpoint_had_whose_host_vanished_is_asked_again_when_it_is_back(
+async def test_calls_of_an_endpoint_whose_host_vanished_are_retried_when_it_is_back(
     network: NamespaceNetwork, tmp_path: Path
 ) -> None:
     namespace = network.namespace()
@@ -239,7 +239,7 @@ asyncio.run(hold())
 """
 
 
-async def test_what_a_client_held_whose_host_vanished_is_free_again(network: NamespaceNetwork, tmp_path: Path) -> None:
+async def test_a_lock_of_a_client_whose_host_vanished_is_released(network: NamespaceNetwork, tmp_path: Path) -> None:
     stores, namespace = network.namespace(), network.namespace()
     with postgres_on(stores) as database, ExitStack() as closing:
         url = database.render_as_string(hide_password=False)

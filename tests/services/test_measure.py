@@ -24,7 +24,7 @@ LINE = {"prompt": "What is 3 + 4?", "ground_truth": "7", "responses": [RIGHT, WR
 
 
 def measure(tmp_path: Path, lines: list[Any], *options: str) -> tuple[Result, dict[str, Any]]:
-    """Run it with a judge that says yes: the result, and the JSON."""
+    """Run the command with a judge that says yes; return the result and the JSON."""
     file, found = tmp_path / "in.jsonl", tmp_path / "found.json"
     file.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
     result = RUN.invoke(app, ["measure", str(file), "-o", str(found), "--engine", "scripted://yes", *options])
@@ -32,7 +32,7 @@ def measure(tmp_path: Path, lines: list[Any], *options: str) -> tuple[Result, di
     return result, json.loads(found.read_text()) if found.exists() else {}
 
 
-def test_what_needs_no_judge_is_measured_of_texts_alone(tmp_path: Path) -> None:
+def test_figures_that_need_no_judge_are_measured_from_texts_alone(tmp_path: Path) -> None:
     result, found = measure(tmp_path, [LINE, LINE])
     assert result.exit_code == 0, result.output
     values = {name: one["value"] for name, one in found["figures"].items()}
@@ -66,14 +66,14 @@ def test_a_rubric_adds_rewards(tmp_path: Path) -> None:
     assert "best_of_2" not in found["figures"]
 
 
-def test_steps_that_could_not_be_judged_are_neither_right_nor_wrong(tmp_path: Path) -> None:
+def test_unjudged_steps_are_neither_right_nor_wrong(tmp_path: Path) -> None:
     result, found = measure(tmp_path, [LINE], "--steps", "--deadline-s", "0.000001")
     assert result.exit_code in (0, 1)
     assert "step_accuracy" not in found["figures"]
     assert found["alignment"]["right_faithful"] == found["alignment"]["wrong_unfaithful"] == 0
 
 
-def test_a_bad_line_is_named_and_costs_only_itself(tmp_path: Path) -> None:
+def test_a_bad_line_is_reported_and_the_others_are_measured(tmp_path: Path) -> None:
     result, found = measure(tmp_path, ["{", LINE])
     assert result.exit_code == 1
     assert "not JSON" in result.stderr
@@ -82,7 +82,7 @@ def test_a_bad_line_is_named_and_costs_only_itself(tmp_path: Path) -> None:
     assert "--k is 'two'" in refused.stderr
 
 
-def test_likelihoods_give_novelty_and_wrong_ones_are_named(tmp_path: Path) -> None:
+def test_likelihoods_give_novelty_and_invalid_ones_are_reported(tmp_path: Path) -> None:
     known = {**LINE, "logprobs": [-1.0, -0.5, 0], "reference_logprobs": [-1.0, -0.5, -3.0]}
     result, found = measure(tmp_path, [known, LINE])
     assert result.exit_code == 0, result.output
@@ -93,13 +93,13 @@ def test_likelihoods_give_novelty_and_wrong_ones_are_named(tmp_path: Path) -> No
     assert "reference_logprobs: expected" in positive.stderr
 
 
-def test_the_limits_of_looping_are_the_caller_s(tmp_path: Path) -> None:
+def test_the_limits_of_looping_can_be_set(tmp_path: Path) -> None:
     line = {**LINE, "responses": ["Wait, it is \\boxed{7}", "It is \\boxed{7}"]}
     assert measure(tmp_path, [line])[1]["figures"]["loop_rate"]["value"] == 0.0
     assert measure(tmp_path, [line], "--max-corrections", "0")[1]["figures"]["loop_rate"]["value"] == 0.5
 
 
-def test_an_endpoint_of_embeddings_gives_semantic_distance(tmp_path: Path) -> None:
+def test_an_embedding_server_gives_semantic_distance(tmp_path: Path) -> None:
     lines = [{"prompt": "?", "responses": ["a", "b", "a"]}, {"prompt": "?", "responses": ["aa", "A"]}]
     with embedding_server() as server:
         result, found = measure(tmp_path, lines, "--embeddings", f"{server.url}?model=m")
@@ -108,7 +108,7 @@ def test_an_endpoint_of_embeddings_gives_semantic_distance(tmp_path: Path) -> No
     assert found["figures"]["semantic_distance"]["problems"] == 2
 
 
-def test_a_line_without_embeddings_is_named_and_keeps_its_other_figures(tmp_path: Path) -> None:
+def test_a_line_without_embeddings_is_reported_and_keeps_its_other_figures(tmp_path: Path) -> None:
     lines = [{"prompt": "?", "responses": ["broken", "b"]}, {"prompt": "?", "responses": ["a", "b"]}]
     with embedding_server() as server:
         result, found = measure(tmp_path, lines, "--embeddings", server.url)
@@ -121,7 +121,7 @@ def test_a_line_without_embeddings_is_named_and_keeps_its_other_figures(tmp_path
 
 
 class Failing:
-    """Stands in for a client whose service fails, each time for another reason."""
+    """A client whose service fails each time for another reason."""
 
     async def rewards(self, *_: Any, **__: Any) -> None:
         raise AdjudgeError("the first reason")
@@ -130,7 +130,7 @@ class Failing:
         raise AdjudgeError("another reason")
 
 
-async def test_a_line_that_fails_twice_is_named_with_the_first_reason(tmp_path: Path) -> None:
+async def test_a_line_that_fails_twice_is_reported_with_the_first_reason(tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     file.write_text(json.dumps(LINE))
     lines = [line for line in read_measured(file) if isinstance(line, MeasuredLine)]

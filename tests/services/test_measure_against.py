@@ -1,4 +1,4 @@
-"""`adjudge measure --against`: responses of two files, or of two runs, compared by the judge."""
+"""`adjudge measure --against`: the judge compares the responses of two files, or of two runs."""
 
 import json
 from pathlib import Path
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.usefixtures("migrated")
 
 
 def line(prompt: str, *responses: str) -> dict[str, Any]:
-    """A line of a file."""
+    """Return a line of a file."""
     return {"prompt": prompt, "responses": list(responses)}
 
 
 def against(tmp_path: Path, a: list[Any], b: list[Any], *options: str) -> tuple[Result, dict[str, Any]]:
-    """Compare two files by a judge that always takes the first that it is offered: the result, and the JSON."""
+    """Compare two files by a judge that always takes the first of two; return the result and the JSON."""
     mine, other, found = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "found.json"
     for file, lines in ((mine, a), (other, b)):
         file.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
@@ -32,7 +32,7 @@ def against(tmp_path: Path, a: list[Any], b: list[Any], *options: str) -> tuple[
     return result, json.loads(found.read_text()) if found.exists() else {}
 
 
-def test_a_judge_that_goes_by_the_place_finds_no_winner(tmp_path: Path) -> None:
+def test_a_judge_with_full_position_bias_finds_no_winner(tmp_path: Path) -> None:
     result, found = against(tmp_path, [line("?", "x", "y"), line("!", "z")], [line("!", "w"), line("?", "u", "v")])
     assert result.exit_code == 0, result.output
     assert {name: one["value"] for name, one in found["figures"].items()} == {
@@ -44,7 +44,7 @@ def test_a_judge_that_goes_by_the_place_finds_no_winner(tmp_path: Path) -> None:
     assert "win_rate" in result.stdout
 
 
-def test_prompts_of_one_side_alone_are_counted(tmp_path: Path) -> None:
+def test_prompts_in_only_one_file_are_counted(tmp_path: Path) -> None:
     result, found = against(tmp_path, [line("?", "x"), line("1", "x")], [line("?", "u")])
     assert (result.exit_code, found["unmatched"], found["pairs"]) == (0, 1, 1)
     nothing, _ = against(tmp_path, [line("?", "x")], [line("!", "u")])
@@ -52,7 +52,7 @@ def test_prompts_of_one_side_alone_are_counted(tmp_path: Path) -> None:
     assert "no prompt is in both" in nothing.stderr
 
 
-def test_what_cannot_be_compared_is_refused_in_words(tmp_path: Path) -> None:
+def test_an_invalid_comparison_is_refused_with_a_message(tmp_path: Path) -> None:
     one = [line("?", "x")]
     assert "not JSON" in against(tmp_path, ["{"], one)[0].stderr
     assert "--steps cannot be used here" in against(tmp_path, one, one, "--steps")[0].stderr
@@ -62,7 +62,7 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path: Path) -> None:
     assert (late.exit_code, found["figures"]) == (1, {})
 
 
-def test_the_nth_response_meets_the_nth_and_equal_prompts_go_in_order() -> None:
+def test_responses_and_equal_prompts_are_paired_in_order() -> None:
     a = [PromptResponses("?", ("a1", "a2", "a3"), {}), PromptResponses("?", ("a4",), {"grounding": "g"})]
     b = [PromptResponses("?", ("b1", "b2"), {}), PromptResponses("?", ("b3",), {}), PromptResponses("!", ("c",), {})]
     problems, unmatched = pairs_of(a, b)
@@ -74,7 +74,7 @@ def test_the_nth_response_meets_the_nth_and_equal_prompts_go_in_order() -> None:
 
 
 def recorded(text: str | None) -> RecordedResponse:
-    """A response as a ledger has it."""
+    """Return a response as a ledger has it."""
     about = {
         "run": "r",
         "step": 1,
@@ -90,7 +90,7 @@ def recorded(text: str | None) -> RecordedResponse:
     return RecordedResponse(RecordedVerdict.model_validate(given))
 
 
-def test_runs_are_compared_by_the_texts_that_the_ledger_keeps() -> None:
+def test_runs_are_compared_by_the_texts_in_the_ledger() -> None:
     (side,) = side_of_run([recorded("x"), recorded("y")], "r")
     assert (side.prompt, side.responses) == ("?", ("x", "y"))
     with pytest.raises(ValueError, match="keeps no texts of run 'r'"):

@@ -1,4 +1,4 @@
-"""`adjudge measure --run`: a run of the ledger in, figures by training step out, and no judge asked."""
+"""`adjudge measure --run`: a run of the ledger in, figures by training step out, without a judge."""
 
 import asyncio
 import json
@@ -29,27 +29,27 @@ LOOPING = "### Step 1: a\n### Step 1: a\nSo \\boxed{8}"
 
 
 def careful(batch: Batch, call: Call) -> Reply | CallFailure:
-    """Says yes to the setup of responses that say 7, no to all else, and fails on broken ones."""
+    """Say yes to the setup of responses that say 7, no to all else, and fail on broken ones."""
     if "broken" in batch.shared:
         return CallFailure("engine", "it is away")
     return Reply((1.0, 0.0) if "Sets" in call.question and "\\boxed{7}" in batch.shared else (0.0, 1.0))
 
 
 def body(step: int, *responses: str, prompt: str = "What is 3 + 4?") -> dict[str, Any]:
-    """A request that judges responses by the rubric."""
+    """Return a request that judges responses by the rubric."""
     group = {"id": "g", "prompt": prompt, "responses": list(responses), "ground_truth": "7"}
     return {"run": "r", "step": step, "groups": [group], "rubric": RUBRIC, "reward": {"mode": "points"}}
 
 
 @pytest.fixture
 def keep_texts() -> bool:
-    """Whether the ledger has texts."""
+    """Whether the ledger stores texts."""
     return True
 
 
 @pytest.fixture
 def recorded(migrated: None, data_dir: Path, keep_texts: bool) -> None:
-    """A run of two steps: one of two right in the first, all right in the second but one that broke the judge."""
+    """A run of two steps: one of two right in the first, all right in the second except for one judge failure."""
 
     async def write() -> None:
         bodies = [
@@ -65,7 +65,7 @@ def recorded(migrated: None, data_dir: Path, keep_texts: bool) -> None:
 
 
 def measure(tmp_path: Path, *options: str) -> tuple[Result, dict[str, Any]]:
-    """Run it: the result, and the JSON."""
+    """Run the command; return the result and the JSON."""
     file = tmp_path / "found.json"
     result = CliRunner().invoke(app, ["measure", "--run", "r", "-o", str(file), *options])
     assert "Traceback" not in result.output
@@ -86,7 +86,7 @@ def test_a_run_is_measured_from_its_verdicts_and_rewards(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("recorded")
-def test_a_response_that_the_judge_failed_on_has_no_reward_and_is_no_zero(tmp_path: Path) -> None:
+def test_a_response_on_which_the_judge_failed_has_no_reward_instead_of_zero(tmp_path: Path) -> None:
     _, found = measure(tmp_path, "--step", "2")
     assert found["figures"]["zero_reward_share"]["value"] == 0.0
     assert "best_of_4" not in found["figures"]
@@ -94,7 +94,7 @@ def test_a_response_that_the_judge_failed_on_has_no_reward_and_is_no_zero(tmp_pa
 
 
 @pytest.mark.usefixtures("recorded")
-def test_each_training_step_has_figures_of_its_own(tmp_path: Path) -> None:
+def test_each_training_step_has_its_own_figures(tmp_path: Path) -> None:
     result, found = measure(tmp_path)
     first, second = found["steps"]
     assert (first["step"], second["step"]) == (1, 2)
@@ -111,7 +111,7 @@ def test_with_texts_looping_and_diversity_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("recorded")
-def test_a_run_has_semantic_distances_by_step_where_its_texts_can_be_embedded(tmp_path: Path) -> None:
+def test_a_run_has_semantic_distances_by_step_if_its_texts_can_be_embedded(tmp_path: Path) -> None:
     with embedding_server() as server:
         result, found = measure(tmp_path, "--texts", "--embeddings", server.url)
         refused, _ = measure(tmp_path, "--embeddings", server.url)
@@ -126,7 +126,7 @@ def test_a_run_has_semantic_distances_by_step_where_its_texts_can_be_embedded(tm
 
 @pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("keep_texts", [False])
-def test_a_ledger_without_texts_says_so(tmp_path: Path) -> None:
+def test_missing_texts_in_the_ledger_are_reported(tmp_path: Path) -> None:
     result, found = measure(tmp_path, "--texts")
     assert result.exit_code == 0, result.output
     assert "keeps no text of 5 responses" in result.stderr
@@ -144,7 +144,7 @@ def test_a_ledger_without_texts_says_so(tmp_path: Path) -> None:
         ([__file__], "give either"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_words(tmp_path: Path, options: list[str], said: str) -> None:
+def test_an_invalid_command_is_refused_with_a_message(tmp_path: Path, options: list[str], said: str) -> None:
     result, _ = measure(tmp_path, *options)
     assert result.exit_code == 1
     assert said in " ".join(result.stderr.split())

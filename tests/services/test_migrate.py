@@ -1,4 +1,4 @@
-"""`adjudge migrate`, its `check` and its `down`, and processes that start on a schema that is not their own."""
+"""`adjudge migrate`, its `check` and its `down`, and processes that start on the schema of another version."""
 
 import json
 import shutil
@@ -25,21 +25,21 @@ def run(*arguments: str) -> Result:
 
 
 def checked(*options: str) -> tuple[int, dict[str, object]]:
-    """The status of a check, and what it says."""
+    """Run a check; return its exit status and report."""
     result = run("migrate", "check", "--json", *options)
     return result.exit_code, json.loads(result.stdout)
 
 
 @pytest.fixture
 def url(data_dir: Path) -> str:
-    """Of the SQLite file that every command uses here; there is none yet."""
+    """The URL of the SQLite file that every command uses here; it does not exist yet."""
     data_dir.mkdir()
     return f"sqlite+aiosqlite:///{data_dir / 'adjudge.db'}"
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def either(request: pytest.FixtureRequest, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of an empty database of each kind, which every command uses."""
+    """The URL of an empty database, of each kind, that every command uses."""
     if request.param == "sqlite":
         return url
     server: str = request.getfixturevalue("postgres_url")
@@ -47,7 +47,7 @@ def either(request: pytest.FixtureRequest, url: str, monkeypatch: pytest.MonkeyP
     return server
 
 
-def test_a_check_says_what_is_pending_and_then_that_nothing_is(either: str) -> None:
+def test_a_check_lists_pending_migrations_and_none_after_migrating(either: str) -> None:
     head = migrations.head()
     status, said = checked()
     assert (status, said["state"], said["database"]) == (1, "behind", None)
@@ -75,7 +75,7 @@ def test_a_migration_stores_the_bootstrap_key_once_and_leaves_a_revoked_one_revo
 
 
 @pytest.mark.parametrize("wrong", ["adj_short", "change-me", "adj_" + "a" * 16 + "_" + "b" * 44])
-def test_a_bootstrap_key_that_is_none_fails_the_migration_without_being_shown(
+def test_an_invalid_bootstrap_key_fails_the_migration_without_being_shown(
     url: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_BOOTSTRAP_KEY", wrong)
@@ -87,7 +87,7 @@ def test_a_bootstrap_key_that_is_none_fails_the_migration_without_being_shown(
     assert "no keys" in run("keys", "list").stdout
 
 
-def test_a_check_of_an_older_database_says_what_becomes_of_older_processes_and_what_the_way_back_loses(
+def test_a_check_of_an_older_database_says_whether_older_processes_can_run_and_what_a_downgrade_loses(
     url: str,
 ) -> None:
     migrations.upgrade(url, "0006")
@@ -99,7 +99,7 @@ def test_a_check_of_an_older_database_says_what_becomes_of_older_processes_and_w
     assert "figures of runs" in shown
 
 
-def test_a_newer_release_that_only_adds_finds_that_older_processes_go_on(either: str, tmp_path: Path) -> None:
+def test_a_check_of_an_additive_release_says_that_older_processes_keep_working(either: str, tmp_path: Path) -> None:
     migrations.upgrade(either)
     with running(release(tmp_path / "next", TO_EVERY_TABLE)):
         status, said = checked()
@@ -113,7 +113,7 @@ def test_a_newer_release_that_only_adds_finds_that_older_processes_go_on(either:
 
 @pytest.fixture
 def newer(either: str, tmp_path: Path) -> Path:
-    """A newer release has migrated the database, and only added to it."""
+    """A release folder whose additive migration the database already has."""
     migrations.upgrade(either)
     folder = release(tmp_path / "next", TO_EVERY_TABLE)
     with running(folder):
@@ -122,7 +122,7 @@ def newer(either: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.processes
-def test_an_older_process_runs_on_a_newer_schema_that_only_adds_and_its_migration_does_nothing(
+def test_an_older_process_runs_on_a_newer_additive_schema_and_its_migration_does_nothing(
     newer: Path, tmp_path: Path
 ) -> None:
     status, said = checked()
@@ -141,7 +141,7 @@ def test_an_older_process_runs_on_a_newer_schema_that_only_adds_and_its_migratio
     assert len((tmp_path / "again.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_process_does_not_start_on_a_newer_schema_that_does_not_say_so_and_names_the_ways_out(
+def test_a_process_refuses_to_start_on_an_incompatible_newer_schema_and_names_the_remedies(
     either: str, tmp_path: Path
 ) -> None:
     migrations.upgrade(either)
@@ -158,7 +158,7 @@ def test_a_process_does_not_start_on_a_newer_schema_that_does_not_say_so_and_nam
     assert run("migrate").exit_code == 1
 
 
-def test_the_way_back_is_taken_only_by_those_who_have_read_what_it_loses(either: str) -> None:
+def test_a_downgrade_that_loses_data_must_be_confirmed(either: str) -> None:
     migrations.upgrade(either)
     refused = run("migrate", "down", "0005")
     assert refused.exit_code == 1
@@ -181,7 +181,7 @@ ONE_FAILED = "UPDATE ledger_uses SET failed = 1, failure = 'engine', digest = x'
 
 
 @pytest.mark.processes
-def test_a_check_of_the_contents_finds_what_is_not_whole(
+def test_a_check_of_the_contents_finds_damage(
     url: str, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving("scripted://hash") as service, Client(service.url, run="r") as client:
@@ -204,7 +204,7 @@ def test_a_check_of_the_contents_finds_what_is_not_whole(
         assert says in said["contents"]["problems"][0]  # type: ignore[index]
 
 
-def test_a_check_of_a_database_that_is_not_there_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_of_an_unreachable_database_gives_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_DATABASE_URL", "postgresql+psycopg://u:hunter2@127.0.0.1:9/x?connect_timeout=2")
     result = run("migrate", "check")
     assert result.exit_code == 2

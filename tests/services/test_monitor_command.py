@@ -1,4 +1,4 @@
-"""`adjudge runs monitor`: what it prints about a gamed run in the database, and its exit status."""
+"""`adjudge runs monitor`: its output for a gamed run in the database, and its exit status."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ AT = datetime(2026, 5, 1, tzinfo=UTC)
 
 
 def rows(run: str, name: str, monitored: MonitoredRun) -> Iterator[LedgerRows]:
-    """The rows that sum to a history, a request for each step."""
+    """Yield the rows that sum to a history, one request per step."""
     for number, step in enumerate(monitored.steps):
         key = number.to_bytes(16, "big")
         digest = key + key
@@ -53,7 +53,7 @@ def runs(data_dir: Path) -> None:
 
 
 @pytest.mark.usefixtures("runs")
-def test_a_gamed_run_is_told_of_and_fails_the_command() -> None:
+def test_a_gamed_run_is_reported_and_fails_the_command() -> None:
     status, said = command("runs", "monitor", "gamed")
     assert status == 1
     for words in ("critical", "shadow_divergence", "'right'", "Stop the run", "gold judge"):
@@ -63,7 +63,7 @@ def test_a_gamed_run_is_told_of_and_fails_the_command() -> None:
 
 
 @pytest.mark.usefixtures("runs")
-def test_json_has_the_report() -> None:
+def test_json_output_has_the_report() -> None:
     status, said = command("runs", "monitor", "gamed", "--json")
     told = json.loads(said)
     assert (status, told["run"], told["last_step"]) == (1, "gamed", 49)
@@ -74,7 +74,7 @@ def test_json_has_the_report() -> None:
 
 
 @pytest.mark.usefixtures("runs")
-def test_a_healthy_run_passes_and_thresholds_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_healthy_run_passes_and_thresholds_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert command("runs", "monitor", "healthy", "--fail-on", "warning")[0] == 0
     monkeypatch.setenv("ADJUDGE_MONITORS", '{"z": 19.5}')
     assert command("runs", "monitor", "gamed")[0] == 0

@@ -21,7 +21,7 @@ GROUP = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes, since 7 = 7 * 1
 
 @pytest.fixture
 def sample(tmp_path: Path) -> list[str]:
-    """The arguments for a sample of one group and its rubric."""
+    """Arguments for a sample of one group and its rubric."""
     (tmp_path / "rubric.json").write_text(json.dumps(RUBRIC))
     (tmp_path / "groups.jsonl").write_text(json.dumps(GROUP) + "\n")
     return [str(tmp_path / "groups.jsonl"), "--rubric", str(tmp_path / "rubric.json")]
@@ -48,7 +48,7 @@ def test_the_prompt_tokens_of_a_real_engine_are_predicted_exactly(sample: list[s
 
 
 @pytest.mark.model
-def test_published_rates_plan_gpus_and_their_cost(sample: list[str]) -> None:
+def test_published_rates_give_the_number_of_gpus_and_their_cost(sample: list[str]) -> None:
     fetch(MODEL)
     options = ["--rates", "llama-3.3-70b-fp8@h100x2", "--small", "llama-3.1-8b-fp8@h100", "--gpu-price", "2.5"]
     found = planned(*sample, *options, "--runs", "1000", "--group-size", "16")
@@ -68,7 +68,7 @@ def test_published_rates_plan_gpus_and_their_cost(sample: list[str]) -> None:
         (["--check", "--rates", "llama-3.1-8b-fp8@h100"], "--check compares with this machine's engine"),
     ],
 )
-def test_what_cannot_be_planned_says_why(sample: list[str], options: list[str], message: str) -> None:
+def test_an_impossible_plan_says_why(sample: list[str], options: list[str], message: str) -> None:
     result = RUN.invoke(app, ["plan", *sample, *options])
     assert result.exit_code == 1
     assert message in " ".join(result.stderr.split())

@@ -1,4 +1,4 @@
-"""What a serving process asks of Python."""
+"""How a serving process tunes Python."""
 
 import gc
 import sys
@@ -6,7 +6,7 @@ import sys
 from adjudge_services.process import switch_threads_often, tune_garbage_collector
 
 
-def test_threads_that_compute_give_way_sooner_than_pythons_own() -> None:
+def test_computing_threads_yield_sooner_than_by_default() -> None:
     usual = sys.getswitchinterval()
     try:
         sys.setswitchinterval(0.005)
@@ -16,7 +16,7 @@ def test_threads_that_compute_give_way_sooner_than_pythons_own() -> None:
         sys.setswitchinterval(usual)
 
 
-def test_a_large_request_makes_no_collection_that_looks_at_more_than_some_thousand_objects() -> None:
+def test_a_large_request_causes_no_garbage_collection_of_more_than_some_thousand_objects() -> None:
     looked_at: list[int] = []
 
     def count(phase: str, told: dict[str, int]) -> None:
@@ -28,7 +28,7 @@ def test_a_large_request_makes_no_collection_that_looks_at_more_than_some_thousa
     try:
         gc.enable()
         tune_garbage_collector()
-        looked_at.clear()  # the collection that tuning begins with
+        looked_at.clear()  # the collection that tuning starts with
         kept = [[n] for n in range(300_000)]
     finally:
         gc.callbacks.remove(count)

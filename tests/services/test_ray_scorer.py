@@ -33,7 +33,7 @@ def table(rows: list[dict[str, Any]]) -> pyarrow.Table:
     return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
 
 
-def test_a_row_with_a_response_gains_its_reward_and_keeps_its_columns(ready: Service) -> None:
+def test_a_row_with_a_response_gets_its_reward_and_keeps_its_columns(ready: Service) -> None:
     scored = scorer(ready, groups_per_request=3)(table(ROWS)).to_pylist()
     assert [(row["prompt"], row["response"], row["n"]) for row in scored] == [tuple(row.values()) for row in ROWS]
     assert {row["status"] for row in scored} == {"scored"}
@@ -44,7 +44,7 @@ def test_a_row_with_a_response_gains_its_reward_and_keeps_its_columns(ready: Ser
         assert row["failure"] is None
 
 
-def test_a_row_with_responses_gains_a_list(ready: Service) -> None:
+def test_a_row_with_responses_gets_a_list(ready: Service) -> None:
     rows = [{"question": "Is 7 prime?", "answers": ["yes", "no"]}, {"question": "Is 8?", "answers": ["no"]}]
     columns = {"prompt": "question", "responses": "answers"}
     scored = scorer(ready, columns=columns, prefix="judge_")(table(rows)).to_pylist()
@@ -52,12 +52,14 @@ def test_a_row_with_responses_gains_a_list(ready: Service) -> None:
     assert [row["judge_statuses"] for row in scored] == [["scored"] * 2, ["scored"]]
 
 
-def test_numbers_are_taken_as_ids_and_ground_truths(ready: Service) -> None:
+def test_numbers_are_accepted_as_ids_and_ground_truths(ready: Service) -> None:
     rows = [{"id": 7, "prompt": "What is 3 + 4?", "response": "7", "ground_truth": 7.0}]
     assert scorer(ready)(table(rows))["status"].to_pylist() == ["scored"]
 
 
-def test_a_bad_row_costs_only_itself_and_a_warning(ready: Service, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_row_is_refused_with_a_warning_and_the_others_are_scored(
+    ready: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = [*ROWS[:3], {"prompt": "?", "response": "x", "rubric": "no/such"}, {"prompt": None, "response": "y"}]
     scored = scorer(ready)(table(rows)).to_pylist()
     assert [row["status"] for row in scored] == ["scored"] * 3 + ["refused"] * 2
@@ -67,7 +69,7 @@ def test_a_bad_row_costs_only_itself_and_a_warning(ready: Service, caplog: pytes
     assert "2 of 5 rows were refused" in caplog.text
 
 
-def test_the_same_batch_again_is_recorded_once(ready: Service) -> None:
+def test_a_repeated_batch_is_recorded_once(ready: Service) -> None:
     first, second = scorer(ready), scorer(ready)
     once, again = first(table(ROWS)), second(table(ROWS))
     assert once["reward"] == again["reward"]
@@ -77,13 +79,13 @@ def test_the_same_batch_again_is_recorded_once(ready: Service) -> None:
         assert client.run_report("ray").run.responses == len(ROWS)
 
 
-def test_a_service_that_cannot_be_reached_ends_the_job(ready: Service) -> None:
+def test_an_unreachable_service_ends_the_job(ready: Service) -> None:
     ready.stop()
     with pytest.raises(ConnectionFailed):
         scorer(ready, client={"retries": 0})(table(ROWS))
 
 
-def test_what_cannot_be_scored_is_refused_with_what_to_do(ready: Service) -> None:
+def test_an_invalid_batch_is_refused_with_advice(ready: Service) -> None:
     with pytest.raises(TypeError, match="batch_format"):
         scorer(ready)({"prompt": ["?"]})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="columns="):

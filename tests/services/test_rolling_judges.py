@@ -1,4 +1,4 @@
-"""A rolling upgrade of judges as an api sees it: those of another protocol are left alone, and it waits for its own."""
+"""A rolling upgrade of judges, seen from an api: it ignores judges of another protocol, and waits for its own."""
 
 import json
 import threading
@@ -22,7 +22,7 @@ RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 
 @contextmanager
 def judge_of_a_newer_protocol(port: int) -> Iterator[None]:
-    """What answers like a judge whose messages this version does not know."""
+    """Run a server that answers like a judge with messages unknown to this version."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -47,17 +47,17 @@ def judge_of_a_newer_protocol(port: int) -> Iterator[None]:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until this holds."""
+    """Wait until the condition is true."""
     pause = threading.Event()
     for _ in range(6000):
         if holds():
             return
         pause.wait(0.02)
-    raise AssertionError("it never came about")
+    raise AssertionError("the condition did not become true in time")
 
 
 def says_why(api: Service) -> bool:
-    """Whether it says that it is not ready, and that it waits for judges of its own version."""
+    """Whether it reports that it is not ready and waits for judges of its own version."""
     answer = get(api, "/readyz")
     assert api.process.poll() is None, "".join(api.said)
     protocols = f"every judge speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}"
@@ -65,7 +65,7 @@ def says_why(api: Service) -> bool:
     return answer.status_code == 503 and said in answer.json()["detail"]
 
 
-def test_an_api_outlives_judges_of_another_protocol_and_judges_again_when_its_own_are_back(tmp_path: Path) -> None:
+def test_an_api_survives_judges_of_another_protocol_and_judges_again_with_its_own(tmp_path: Path) -> None:
     port = unused_port()
     judge = ("judge", "--port", str(port), "--engine", "scripted://yes")
     url = ("--judge", f"http://127.0.0.1:{port}")

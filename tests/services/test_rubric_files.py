@@ -1,4 +1,4 @@
-"""`adjudge rubrics import`, `export` and `lint`, as a user types them."""
+"""`adjudge rubrics import`, `export` and `lint` on the command line."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def rubrics(*arguments: str) -> Result:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two rubrics in formats of their own, a data set of two, and what is none of them."""
+    """Two rubrics in different formats, a data set of two, and files that are not rubrics."""
     files = tmp_path / "files"
     (files / "math").mkdir(parents=True)
     (files / ".hidden").mkdir()
@@ -53,7 +53,7 @@ def test_a_folder_is_published_under_the_names_of_its_files(folder: Path) -> Non
     assert "published 0, unchanged 2" in again.stdout
 
 
-def test_a_broken_file_publishes_nothing_and_tells_every_problem_by_its_line(folder: Path) -> None:
+def test_a_broken_file_publishes_nothing_and_every_problem_is_reported_by_line(folder: Path) -> None:
     (folder / "broken.yaml").write_text("criteria:\n- {id: a, description: x}\n- {id: a}\n- {id: b, weight: x}\n")
     (folder / "rows.jsonl").write_text('{"questions": ["Is it?"]}\n{"questions": [3]}\n')
     result = rubrics("import", str(folder))
@@ -79,7 +79,7 @@ def test_a_dry_run_reads_everything_and_publishes_nothing(folder: Path) -> None:
     assert "roots" not in rubrics("list").stdout
 
 
-def test_two_files_of_one_name_are_told_of_each_other(folder: Path) -> None:
+def test_two_files_with_one_name_are_reported(folder: Path) -> None:
     (folder / "roots.yaml").write_text(YAML)
     result = rubrics("import", str(folder))
     assert result.exit_code == 1
@@ -87,7 +87,7 @@ def test_two_files_of_one_name_are_told_of_each_other(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"[" * 100_000, b"PK\x03\x04"])
-def test_any_file_at_all_is_refused_without_a_trace(tmp_path: Path, content: bytes) -> None:
+def test_any_invalid_file_is_refused_without_a_traceback(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
     result = rubrics("import", str(tmp_path / "a.json"))
     assert result.exit_code == 1
@@ -95,7 +95,7 @@ def test_any_file_at_all_is_refused_without_a_trace(tmp_path: Path, content: byt
     assert "a.json:1" in result.stderr
 
 
-def test_a_folder_without_rubrics_and_a_file_that_may_not_be_read_are_said(tmp_path: Path) -> None:
+def test_a_folder_without_rubrics_and_an_unreadable_file_are_reported(tmp_path: Path) -> None:
     assert "no files to import" in rubrics("import", str(tmp_path)).stderr
     if os.geteuid() != 0:
         locked = tmp_path / "a.yaml"
@@ -104,7 +104,7 @@ def test_a_folder_without_rubrics_and_a_file_that_may_not_be_read_are_said(tmp_p
         assert "cannot be read" in rubrics("import", str(tmp_path)).stderr
 
 
-def test_what_was_imported_is_exported_with_all_that_stood_beside_it(folder: Path, tmp_path: Path) -> None:
+def test_an_imported_rubric_is_exported_with_its_tags_metadata_and_lineage(folder: Path, tmp_path: Path) -> None:
     rubrics("import", str(folder), "--prefix", "team/")
     shown = rubrics("export", "team/math/quadratics")
     assert shown.exit_code == 0
@@ -126,7 +126,9 @@ def test_what_was_imported_is_exported_with_all_that_stood_beside_it(folder: Pat
     assert back.stdout.count("unchanged: ") == 4
 
 
-def test_what_a_format_cannot_hold_is_said_and_a_rubric_it_cannot_hold_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_export_reports_fields_that_a_format_lacks_and_refuses_rubrics_that_do_not_fit(
+    folder: Path, tmp_path: Path
+) -> None:
     rubrics("import", str(folder))
     result = rubrics("export", "math/quadratics", "roots", "--format", "rgr", "--output", str(tmp_path / "out"))
     assert result.exit_code == 1
@@ -138,7 +140,7 @@ def test_what_a_format_cannot_hold_is_said_and_a_rubric_it_cannot_hold_is_refuse
     assert not (tmp_path / "out" / "roots.json").exists()
 
 
-def test_a_file_that_is_there_is_kept_unless_it_may_be_replaced(folder: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(folder: Path, tmp_path: Path) -> None:
     rubrics("import", str(folder))
     (tmp_path / "roots.txt").write_text("mine")
     to = ("roots", "--format", "srar", "--output", str(tmp_path))
@@ -168,13 +170,13 @@ def test_versions_of_one_name_are_exported_side_by_side(folder: Path, tmp_path: 
         (["lint", "team/none"], "There is no rubric"),
     ],
 )
-def test_what_cannot_be_done_is_said_with_a_way_out(arguments: list[str], says: str) -> None:
+def test_an_invalid_command_is_refused_with_advice(arguments: list[str], says: str) -> None:
     result = rubrics(*arguments)
     assert result.exit_code == 1
     assert says in " ".join(result.stderr.split())
 
 
-def test_lint_looks_through_files_and_the_store_and_exits_by_what_it_finds(folder: Path) -> None:
+def test_lint_checks_files_and_the_store_and_its_exit_status_follows_the_findings(folder: Path) -> None:
     rubrics("import", str(folder))
     clean = rubrics("lint", "roots", str(folder / "roots.txt"))
     assert (clean.exit_code, clean.stdout) == (0, "2 rubrics: 0 errors, 0 warnings, 0 notes\n")
@@ -189,7 +191,7 @@ def test_lint_looks_through_files_and_the_store_and_exits_by_what_it_finds(folde
     assert all(line["rubric"] == "math/quadratics@1" and line["advice"] for line in lines)
 
 
-def test_lint_counts_findings_by_the_hundred_criteria(folder: Path) -> None:
+def test_lint_reports_findings_per_hundred_criteria(folder: Path) -> None:
     (folder / "data.jsonl").write_text(
         '{"questions": ["Is it nice?", "Is it four?"]}\n{"questions": ["Is it five?"]}\n'
     )
@@ -198,7 +200,7 @@ def test_lint_counts_findings_by_the_hundred_criteria(folder: Path) -> None:
     assert "33.3" in result.stdout
 
 
-def test_lint_of_a_file_that_cannot_be_read_exits_with_2(folder: Path) -> None:
+def test_lint_of_an_unreadable_file_exits_with_2(folder: Path) -> None:
     (folder / "a.json").write_text("{")
     result = rubrics("lint", str(folder / "a.json"))
     assert result.exit_code == 2

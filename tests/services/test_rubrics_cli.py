@@ -1,4 +1,4 @@
-"""`adjudge rubrics`, as a team uses it for years: publish, find, compare, move aliases, tag and retire."""
+"""`adjudge rubrics` for teams: publish, find, compare, move aliases, tag and retire."""
 
 import json
 from pathlib import Path
@@ -41,13 +41,13 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def said(result: Result) -> str:
-    """What a command that failed said, on one line; it printed nothing else."""
+    """Check that a command failed and printed nothing else; return its error on one line."""
     assert result.exit_code == 1
     assert result.stdout == ""
     return " ".join(result.stderr.split())
 
 
-def test_what_is_published_beside_the_criteria_is_shown(files: tuple[Path, Path]) -> None:
+def test_fields_published_beside_the_criteria_are_shown(files: tuple[Path, Path]) -> None:
     rubrics("publish", "team/b", files[0], "--tag", "math", "--tag", "sure", "--meta", "ticket=7", "--author", "Ada")
     shown = rubrics("show", "team/b").stdout
     assert "made by   Ada" in shown
@@ -58,7 +58,7 @@ def test_what_is_published_beside_the_criteria_is_shown(files: tuple[Path, Path]
     assert "ticket    7" in rubrics("show", "team/b").stdout
 
 
-def test_what_stands_in_the_file_is_kept_and_what_an_option_says_wins(tmp_path: Path) -> None:
+def test_fields_of_the_file_are_kept_and_options_override_them(tmp_path: Path) -> None:
     heading = {
         "tags": ["algebra"],
         "metadata": {"owner": "Ann", "ticket": "7"},
@@ -82,13 +82,13 @@ def test_what_stands_in_the_file_is_kept_and_what_an_option_says_wins(tmp_path: 
         (["--author", " "], "author"),
     ],
 )
-def test_what_cannot_be_published_is_refused(files: tuple[Path, Path], options: list[str], says: str) -> None:
+def test_an_invalid_version_is_refused(files: tuple[Path, Path], options: list[str], says: str) -> None:
     files[0].write_text(json.dumps({"criteria": FIRST[:2]}))
     assert says in said(rubrics("publish", "team/speed", files[0], *options))
     assert "team/speed@2" in rubrics("show", "team/speed").stdout
 
 
-def test_a_difference_is_shown_criterion_by_criterion(files: tuple[Path, Path]) -> None:
+def test_a_diff_is_shown_criterion_by_criterion(files: tuple[Path, Path]) -> None:
     shown = rubrics("diff", "team/speed", "1").stdout
     for part in (
         "team/speed@1 → team/speed@2",
@@ -131,7 +131,7 @@ def test_a_history_shows_parents_aliases_and_reasons(files: tuple[Path, Path]) -
     assert "Did you mean 'team/speed'" in said(rubrics("history", "team/sped"))
 
 
-def test_an_alias_is_made_moved_shown_and_removed(files: tuple[Path, Path]) -> None:
+def test_an_alias_is_created_moved_shown_and_removed(files: tuple[Path, Path]) -> None:
     assert "no aliases" in rubrics("alias", "team/speed").stdout
     assert rubrics("alias", "team/speed", "production", "1").stdout == "team/speed@production → 1\n"
     assert rubrics("alias", "team/speed", "production", "2", "--from", "1").stdout == (
@@ -156,7 +156,7 @@ def test_an_alias_is_made_moved_shown_and_removed(files: tuple[Path, Path]) -> N
         (["--from", "1"], "--from needs a version"),
     ],
 )
-def test_a_move_that_cannot_be_made_is_refused_and_the_alias_stays(
+def test_an_invalid_move_is_refused_and_the_alias_stays(
     files: tuple[Path, Path], arguments: list[str], says: str
 ) -> None:
     rubrics("alias", "team/speed", "production", "1")
@@ -173,7 +173,7 @@ def test_tags_are_shown_replaced_and_cleared(files: tuple[Path, Path]) -> None:
     assert "tags.0" in said(rubrics("tag", "team/speed", "No Tag"))
 
 
-def test_retiring_says_what_the_name_and_its_aliases_stand_for_now(files: tuple[Path, Path]) -> None:
+def test_retiring_reports_the_new_meaning_of_the_name_and_its_aliases(files: tuple[Path, Path]) -> None:
     rubrics("alias", "team/speed", "production", "2")
     retired = rubrics("retire", "team/speed@2", "Rewards guessing.").stdout
     assert "team/speed now means version 1" in retired

@@ -1,4 +1,4 @@
-"""`adjudge runs`: what a real service judged, from the service and from its database."""
+"""`adjudge runs`: the runs that a real service judged, read from the service and from its database."""
 
 import json
 import re
@@ -37,38 +37,38 @@ FIGURES: dict[str, Any] = {
 
 
 def summary(**fields: Any) -> RunSummary:
-    """A run's summary."""
+    """Return a run's summary."""
     given = {"run": "r", "first_at": AT, "last_at": AT, "last_step": 3, "protocols": ("binary",), "judges": ("m",)}
     return RunSummary.model_validate(FIGURES | given | {"rubrics": 1} | fields)
 
 
 def criterion(name: str, pass_rate: float | None, verdicts: int = 8) -> CriterionFigures:
-    """A criterion's figures; without a pass rate all its verdicts failed."""
+    """Return a criterion's figures; without a pass rate all its verdicts failed."""
     failed = verdicts if pass_rate is None else 0
     return CriterionFigures(criterion=name, verdicts=verdicts, failed=failed, pass_rate=pass_rate, mean_score=pass_rate)
 
 
 def step(number: int | None, *criteria: CriterionFigures, reward: float | None = 0.5) -> RunStep:
-    """A step's figures."""
+    """Return a step's figures."""
     return RunStep.model_validate(
         FIGURES | {"step": number, "mean_reward": reward, "std_reward": 0.1, "criteria": criteria}
     )
 
 
 def report(*steps: RunStep, **fields: Any) -> RunReport:
-    """A report of these steps."""
+    """Return a report of these steps."""
     told: dict[str, Any] = {"rubrics": (), "criteria": (criterion("c", 0.5),), "criteria_count": 1}
     return RunReport.model_validate({"run": summary(), "steps": steps} | told | fields)
 
 
 def printed(shown: object, width: int = 100) -> str:
-    """What a terminal of this width shows."""
+    """Return the output on a terminal of this width."""
     console = Console(width=width, record=True, file=StringIO())
     console.print(shown)
     return console.export_text()
 
 
-def test_a_criterion_s_curve_is_its_pass_rate_from_first_to_last_step() -> None:
+def test_a_criterions_curve_is_its_pass_rate_from_first_to_last_step() -> None:
     rates = [0.0, 0.2, None, 0.6, 1.0]
     shown = printed(criteria_table(report(*[step(n, criterion("c", rate)) for n, rate in enumerate(rates)]), 100))
     assert "▁▂·▅█" in shown
@@ -76,12 +76,12 @@ def test_a_criterion_s_curve_is_its_pass_rate_from_first_to_last_step() -> None:
     assert "passed, step 0 to 4" in shown
 
 
-def test_a_step_that_does_not_tell_of_a_criterion_leaves_a_gap() -> None:
+def test_a_step_without_figures_of_a_criterion_leaves_a_gap() -> None:
     shown = printed(criteria_table(report(step(0, criterion("c", 1.0)), step(1), step(2, criterion("c", 1.0))), 100))
     assert "█·█" in shown
 
 
-def test_a_long_curve_is_drawn_in_as_many_columns_as_there_are_each_the_mean_of_its_steps() -> None:
+def test_a_long_curve_is_averaged_into_the_available_columns() -> None:
     steps = [step(n, criterion("c", 1.0 if n >= 500 else 0.0, verdicts=n + 1)) for n in range(1000)]
     curves = {
         width: re.findall("[▁▂▃▄▅▆▇█]{5,}", printed(criteria_table(report(*steps), width), width))
@@ -103,13 +103,13 @@ def test_no_table_is_wider_than_the_terminal(width: int) -> None:
     assert "50% → 50%" in printed(criteria_table(told, width), width)
 
 
-def test_the_last_steps_are_shown_and_how_many_there_are() -> None:
+def test_the_last_steps_are_shown_with_the_total_number() -> None:
     shown = printed(steps_table([step(n) for n in range(30)], 2))
     assert "the last 2 of 30 steps" in shown
     assert [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")] == ["28", "29"]
 
 
-def test_a_heading_tells_of_failures_and_of_the_reward_s_curve() -> None:
+def test_a_heading_shows_failures_and_the_rewards_curve() -> None:
     told = report(*[step(n, reward=reward) for n, reward in enumerate([0.25, None, 0.5, 0.75])])
     shown = printed(heading(told, 100))
     assert "3 (<1%): 2 timeout, 1 parse" in shown
@@ -117,14 +117,14 @@ def test_a_heading_tells_of_failures_and_of_the_reward_s_curve() -> None:
     assert "75% reused; 250 ms a request" in shown
 
 
-def test_markup_in_names_is_shown_as_it_is() -> None:
+def test_markup_in_names_is_shown_as_text() -> None:
     told = report(run=summary(run="[red]r[/]"), criteria=(criterion("[bold]c", 0.5),))
     assert "[red]r[/]" in printed(runs_table([told.run]), 140)
     assert "[bold]c" in printed(criteria_table(told, 100))
 
 
 def score_some(client: Any) -> None:
-    """Judge three steps of run r, and something else."""
+    """Judge three steps of run r."""
     rubric = {"criteria": [{"id": "short", "description": "Is short."}, {"id": "right", "description": "Is right."}]}
     for number in range(3):
         group = {"id": "g", "prompt": "?", "responses": [f"{number}, yes.", f"{number}, no."]}
@@ -158,7 +158,7 @@ def test_runs_are_listed_and_shown_from_a_service_and_from_its_database(data_dir
     assert [each["step"] for each in only["steps"]] == [1]
 
 
-def test_a_ledger_without_runs_and_a_run_without_verdicts_say_so(data_dir: Path) -> None:
+def test_an_empty_ledger_and_an_unknown_run_are_reported(data_dir: Path) -> None:
     status, said = command("runs")
     assert (status, "no runs yet" in said) == (0, True)
     status, said = command("runs", "show", "nobody")

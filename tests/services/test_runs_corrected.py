@@ -1,4 +1,4 @@
-"""`adjudge runs show --corrected`: pass rates corrected by a measurement of the run's own judge, or a reason."""
+"""`adjudge runs show --corrected`: pass rates corrected by a measurement of the run's own judge, or the reason."""
 
 import asyncio
 import json
@@ -40,13 +40,13 @@ def written(file: Path, rows: list[Any]) -> str:
 
 @pytest.fixture(autouse=True)
 def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted engine answers by a hash of the prompt, so its answers are the same in every test."""
+    """The scripted engine answers by a hash of the prompt: make its answers the same in every test."""
     monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
 
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> str:
-    """Labels that the judge meets in about nine cases of ten."""
+    """Labels that agree with the judge in about nine of ten cases."""
     plain = [
         {"id": f"l{n}", "prompt": "?", "responses": [f"labelled {n}"], "rubric": {"criteria": CRITERIA}}
         for n in range(LABELLED)
@@ -82,7 +82,7 @@ def judge(name: str, engine: str = "scripted://hash", criteria: list[Any] = CRIT
 
 
 def shown(name: str, *arguments: str) -> dict[str, Any]:
-    """What `adjudge runs show --json` says."""
+    """Return the output of `adjudge runs show --json`."""
     result = run("runs", "show", name, "--json", *arguments)
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
@@ -90,7 +90,7 @@ def shown(name: str, *arguments: str) -> dict[str, Any]:
 
 
 async def over_http(name: str, **part: int) -> Any:
-    """What the service says of a run, as JSON; None if it has no such part."""
+    """Return the service's corrected rates of a run, as JSON, or None if it has no such part."""
     async with open_client(None, Settings(engine_url="scripted://hash")) as client:
         try:
             return (await client.corrected_rates(name, **part)).model_dump(mode="json")
@@ -99,21 +99,19 @@ async def over_http(name: str, **part: int) -> Any:
 
 
 def any_corrected(found: dict[str, Any]) -> bool:
-    """Whether the rate of a criterion was corrected."""
+    """Whether the rate of any criterion was corrected."""
     return any(one["corrected"] for one in found["criteria"])
 
 
 def evaluated(file: Path, labelled: str, engine: str = "scripted://hash", *arguments: str) -> str:
-    """Write a report on a judge."""
+    """Write a report on a judge; return its file."""
     result = run("evaluate", engine, labelled, "--json", *arguments)
     assert result.exit_code == 0, result.output
     file.write_text(result.stdout)
     return str(file)
 
 
-def test_rates_are_corrected_by_the_calibration_that_the_run_was_judged_with(
-    labelled: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rates_are_corrected_by_the_calibration_of_the_run(labelled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted = run("calibrate", "scripted://hash", labelled, "--name", "team")
     assert fitted.exit_code == 0, fitted.output
     judge("plain")
@@ -141,7 +139,7 @@ def test_rates_are_corrected_by_the_calibration_that_the_run_was_judged_with(
     assert "was not measured by calibration team@1" in other["reason"]
 
 
-def test_a_report_corrects_runs_of_its_own_judge_only(
+def test_a_report_corrects_only_runs_of_its_own_judge(
     labelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = evaluated(tmp_path / "report.json", labelled)
@@ -161,7 +159,7 @@ def test_a_report_corrects_runs_of_its_own_judge_only(
     assert not any_corrected(shown("other", "--evaluation", report)["corrected"])
 
 
-def test_a_report_holds_for_its_own_number_of_votes(labelled: str, tmp_path: Path) -> None:
+def test_a_report_applies_only_to_its_own_number_of_votes(labelled: str, tmp_path: Path) -> None:
     report = evaluated(tmp_path / "report.json", labelled, "scripted://hash", "--votes", "3", "--rationale")
     judge("three", votes=3, rationale=True)
     judge("five", votes=5, rationale=True)
@@ -187,7 +185,7 @@ def test_a_run_of_two_judges_is_not_corrected(labelled: str, tmp_path: Path, mon
     assert "judged by 2 judges" in shown("both", "--evaluation", report)["corrected"]["reason"]
 
 
-def test_without_being_asked_the_report_is_as_before(labelled: str, tmp_path: Path) -> None:
+def test_without_the_option_the_report_is_unchanged(labelled: str, tmp_path: Path) -> None:
     judge("r")
     assert "corrected" not in shown("r")
     (tmp_path / "other.json").write_text("[]")

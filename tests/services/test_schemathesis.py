@@ -1,7 +1,7 @@
-"""The whole OpenAPI document against real services: whatever is asked, the answers are those that it documents.
+"""The whole OpenAPI document against real services: every answer is a documented one.
 
-`make schemathesis` asks more: ADJUDGE_SCHEMATHESIS_EXAMPLES says how often each operation is asked, and
-ADJUDGE_SCHEMATHESIS_PHASES in which ways.
+`make schemathesis` runs more: ADJUDGE_SCHEMATHESIS_EXAMPLES sets the examples for each operation, and
+ADJUDGE_SCHEMATHESIS_PHASES the phases.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ CONFIG = Path(__file__).with_name("schemathesis.toml")
 
 @pytest.fixture
 async def key(data_dir: Path) -> str:
-    """A key that opens everything, of the store that services here use."""
+    """A key with all permissions, in the store that services here use."""
     await asyncio.to_thread(data_dir.mkdir)
     url = f"sqlite+aiosqlite:///{data_dir / 'adjudge.db'}"
     await asyncio.to_thread(migrations.upgrade, url)
@@ -40,7 +40,7 @@ async def key(data_dir: Path) -> str:
 
 @pytest.fixture
 def keyed(key: str) -> Iterator[Service]:
-    """A service on loopback that needs keys."""
+    """A service on loopback that requires keys."""
     with listening("serve", "--port", "0", "--engine", "scripted://hash", ADJUDGE_KEYS="required") as running:
         with Client(running.url, api_key=key) as client:
             running.wait_until_ready(client)
@@ -48,7 +48,7 @@ def keyed(key: str) -> Iterator[Service]:
 
 
 def ask_everything(service: Service, folder: Path, *options: str) -> None:
-    """Run schemathesis; fails with all that it found."""
+    """Run schemathesis; fail with all that it found."""
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "run"]
     command += [f"{service.url}/openapi.json", "--phases", PHASES, "--max-examples", EXAMPLES, "--no-shrink"]
     command += ["--seed", "1", "--continue-on-failure", "--request-timeout", "60", *options]
@@ -59,28 +59,28 @@ def ask_everything(service: Service, folder: Path, *options: str) -> None:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_without_keys_on_loopback_every_answer_is_one_that_is_documented(service: Service, tmp_path: Path) -> None:
+def test_on_loopback_without_keys_every_answer_is_documented(service: Service, tmp_path: Path) -> None:
     with Client(service.url) as client:
         service.wait_until_ready(client)
-    ask_everything(service, tmp_path, "--exclude-checks", "ignored_auth")  # what is no key is not looked at
+    ask_everything(service, tmp_path, "--exclude-checks", "ignored_auth")  # credentials are ignored here
     assert "Traceback" not in "".join(service.said)
 
 
 @pytest.mark.processes
-def test_with_a_key_every_answer_is_one_that_is_documented(keyed: Service, key: str, tmp_path: Path) -> None:
+def test_with_a_key_every_answer_is_documented(keyed: Service, key: str, tmp_path: Path) -> None:
     ask_everything(keyed, tmp_path, "--header", f"Authorization: Bearer {key}")
     assert "Traceback" not in "".join(keyed.said)
 
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_without_a_key_every_answer_is_one_that_is_documented(keyed: Service, tmp_path: Path) -> None:
+def test_without_a_key_every_answer_is_documented(keyed: Service, tmp_path: Path) -> None:
     ask_everything(keyed, tmp_path)
     assert "Traceback" not in "".join(keyed.said)
 
 
 @pytest.mark.processes
-def test_without_a_key_nothing_is_readable_but_what_is_open(keyed: Service, key: str) -> None:
+def test_without_a_key_only_open_paths_are_readable(keyed: Service, key: str) -> None:
     with httpx2.Client(base_url=keyed.url) as http:
         document: dict[str, Any] = http.get("/openapi.json").json()
         asked = 0

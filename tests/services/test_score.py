@@ -1,4 +1,4 @@
-"""`adjudge score`: a file of groups in, rewards out; a bad line costs only itself."""
+"""`adjudge score`: a file of groups in, rewards out; a bad line does not affect the others."""
 
 import json
 from pathlib import Path
@@ -28,14 +28,14 @@ def rubric(tmp_path: Path) -> str:
 
 
 def lines(tmp_path: Path, *rows: Any) -> str:
-    """A JSONL file of these rows; a text stands as it is."""
+    """Write a JSONL file of these rows, with strings unchanged; return its path."""
     path = tmp_path / "groups.jsonl"
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return str(path)
 
 
 def score(*arguments: str, engine: str = "scripted://hash") -> tuple[Result, list[GroupRewards]]:
-    """Run it, and read the JSONL it printed."""
+    """Run the command, and return its JSONL output."""
     result = RUN.invoke(app, ["score", *arguments, "--engine", engine])
     assert "Traceback" not in result.output
     return result, [GroupRewards.model_validate_json(line) for line in result.stdout.splitlines()]
@@ -78,7 +78,7 @@ def test_a_bad_line_is_reported_by_its_number_and_the_others_are_scored(
     assert says in reported
 
 
-def test_responses_that_stay_unscored_are_counted_with_their_reasons(tmp_path: Path, rubric: str) -> None:
+def test_unscored_responses_are_counted_with_their_reasons(tmp_path: Path, rubric: str) -> None:
     file = lines(tmp_path, GROUP, GROUP | {"id": "g2", "responses": ["x" * 9000]})
     result, groups = score(file, "--rubric", rubric, engine="scripted://hash?context=1000")
     assert result.exit_code == 1
@@ -90,7 +90,7 @@ def test_responses_that_stay_unscored_are_counted_with_their_reasons(tmp_path: P
     assert groups[1].responses[0].characters_omitted > 0
 
 
-def test_a_rubric_may_be_a_published_one_or_the_lines_own(tmp_path: Path, rubric: str) -> None:
+def test_a_rubric_may_be_published_or_part_of_the_line(tmp_path: Path, rubric: str) -> None:
     RUN.invoke(app, ["rubrics", "publish", "team/a", rubric])
     own = "<SUGGEST> Says so.\n<ANSWER> The answer is yes."
     result, groups = score(lines(tmp_path, GROUP, GROUP | {"rubric": own}), "--rubric", "team/a@1", "--mode", "points")
@@ -102,7 +102,7 @@ def test_a_rubric_may_be_a_published_one_or_the_lines_own(tmp_path: Path, rubric
 
 
 @pytest.mark.parametrize("arguments", [["--rubric", "no/such"], []])
-def test_without_any_rubric_that_can_be_found_nothing_is_scored(tmp_path: Path, arguments: list[str]) -> None:
+def test_without_a_known_rubric_nothing_is_scored(tmp_path: Path, arguments: list[str]) -> None:
     result, groups = score(lines(tmp_path, GROUP), *arguments)
     assert (result.exit_code, groups) == (1, [])
     assert "rubric" in result.stderr
@@ -134,7 +134,7 @@ def test_an_empty_file_and_an_unknown_mode_are_refused(tmp_path: Path, rubric: s
     assert score(lines(tmp_path, GROUP), "--rubric", rubric, "--mode", "best")[0].exit_code != 0
 
 
-def test_a_ranking_is_asked_for_whole_groups_and_its_position_bias_is_shown(
+def test_a_ranking_compares_whole_groups_and_shows_its_position_bias(
     tmp_path: Path, rubric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "a ranking that is the same each time")  # the engine answers by hash

@@ -1,4 +1,4 @@
-"""`adjudge score` on CSV, Parquet and compressed files, and the memory and time it takes for long ones."""
+"""`adjudge score` on CSV, Parquet and compressed files, and its use of memory for long ones."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ ROWS = [
 
 
 def score(file: Path | str, rubric: Path, *options: str) -> Result:
-    """Run it with the scripted engine."""
+    """Run the command with the scripted engine."""
     result = RUN.invoke(app, ["score", str(file), "--rubric", str(rubric), "--engine", "scripted://yes", *options])
     assert "Traceback" not in result.output
     return result
@@ -52,7 +52,7 @@ def test_parquet_is_read_row_by_row_and_other_columns_are_named(tmp_path: Path, 
     assert "difficulty" in result.stderr
 
 
-def test_chat_messages_in_parquet_are_read_without_the_nulls_that_arrow_adds(tmp_path: Path, rubric: Path) -> None:
+def test_chat_messages_in_parquet_are_read_without_the_nulls_of_arrow(tmp_path: Path, rubric: Path) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello", "name": "a"}]
     file = tmp_path / "chats.parquet"
     pyarrow.parquet.write_table(
@@ -61,7 +61,7 @@ def test_chat_messages_in_parquet_are_read_without_the_nulls_that_arrow_adds(tmp
     assert rewards(score(file, rubric)) == [[1.0]]
 
 
-def test_csv_has_a_response_a_row_or_a_json_list_of_them(tmp_path: Path, rubric: Path) -> None:
+def test_csv_has_one_response_per_row_or_a_json_list_of_them(tmp_path: Path, rubric: Path) -> None:
     one, several = tmp_path / "one.csv", tmp_path / "several.csv"
     one.write_text('prompt,response\n"Is 7\nprime?","yes, it is"\nIs 8 prime?,no\n')
     several.write_text('prompt,responses\nIs 7 prime?,"[""yes"", ""no""]"\nIs 8 prime?,yes\n')
@@ -72,7 +72,7 @@ def test_csv_has_a_response_a_row_or_a_json_list_of_them(tmp_path: Path, rubric:
     assert "several.csv:3:" in result.stderr
 
 
-def test_a_packed_file_and_one_in_an_object_store_are_read_alike(tmp_path: Path, rubric: Path) -> None:
+def test_compressed_files_and_files_in_object_stores_are_read_alike(tmp_path: Path, rubric: Path) -> None:
     text = "".join(json.dumps(GROUP | {"id": f"g{i}"}) + "\n" for i in range(3)).encode()
     (tmp_path / "groups.jsonl.gz").write_bytes(gzip.compress(text))
     with fsspec.open("memory://bucket/groups.jsonl", "wb") as file:
@@ -97,7 +97,7 @@ def test_rewards_can_be_written_as_parquet(tmp_path: Path, rubric: Path) -> None
     ("name", "content", "says"),
     [("bad.parquet", b"no", "is not Parquet"), ("bad.csv", b"prompt,response\n\xff\xfe,x\n", "is not UTF-8")],
 )
-def test_a_file_that_is_not_what_its_name_says_is_refused(
+def test_a_file_that_does_not_match_its_suffix_is_refused(
     tmp_path: Path, rubric: Path, name: str, content: bytes, says: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -107,7 +107,7 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(
 
 
 class Answering:
-    """A client that gives every response the reward 1, and counts the requests in progress."""
+    """A client that gives every response the reward 1."""
 
     async def rewards(self, groups: list[dict[str, Any]], **_: Any) -> RewardAnswer:
         response = {"reward": 1.0, "status": "scored", "verdicts": []}
@@ -123,7 +123,7 @@ class Answering:
         )
 
 
-async def test_a_long_file_is_read_only_as_far_as_it_is_scored() -> None:
+async def test_a_long_file_is_read_only_slightly_ahead_of_scoring() -> None:
     read = 0
 
     def lines() -> Iterator[GroupLine | BadLine]:
@@ -141,7 +141,7 @@ async def test_a_long_file_is_read_only_as_far_as_it_is_scored() -> None:
     assert [line.number for line in done if line.refused] == list(range(10, 1001, 10))
 
 
-def test_the_share_that_was_read_grows_to_one(tmp_path: Path) -> None:
+def test_the_share_read_grows_to_one(tmp_path: Path) -> None:
     file = tmp_path / "groups.jsonl"
     file.write_text("".join(json.dumps(GROUP) + "\n" for _ in range(10)))
     rows = RowFile(str(file))

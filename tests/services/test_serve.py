@@ -1,4 +1,4 @@
-"""`adjudge serve` as a process: it listens on loopback only, becomes ready, judges, and stops when asked."""
+"""`adjudge serve` as a process: it listens on loopback only, becomes ready, judges, and stops on request."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ RUN = CliRunner()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org", ""])
-def test_without_a_key_it_refuses_to_listen_where_others_could_reach_it(host: str) -> None:
+def test_without_a_key_it_refuses_to_listen_off_loopback(host: str) -> None:
     result = RUN.invoke(app, ["serve", "--host", host, "--engine", "scripted://hash"])
     assert result.exit_code == 1
     said = " ".join(result.stderr.split())
@@ -27,14 +27,14 @@ def test_without_a_key_it_refuses_to_listen_where_others_could_reach_it(host: st
 
 
 @pytest.mark.parametrize("engine", ["ollama://m", "scripted://maybe", "llamacpp://m?contxt=3"])
-def test_it_refuses_an_engine_it_does_not_know_in_one_line(engine: str) -> None:
+def test_an_unknown_engine_is_refused_in_one_line(engine: str) -> None:
     result = RUN.invoke(app, ["serve", "--port", "0", "--engine", engine])
     assert result.exit_code == 1
     assert "error" in result.stderr
     assert "Traceback" not in result.output
 
 
-def test_a_port_that_is_taken_is_one_line_with_the_way_out() -> None:
+def test_a_port_in_use_is_reported_in_one_line_with_advice() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -64,7 +64,7 @@ def test_it_becomes_ready_judges_and_stops_cleanly_on_sigterm(service: Service) 
 
 
 @pytest.mark.processes
-def test_a_rubric_published_before_a_kill_is_there_after_the_next_start(service: Service) -> None:
+def test_a_rubric_published_before_a_kill_exists_after_the_next_start(service: Service) -> None:
     with Client(service.url) as client:
         published = client.publish_rubric("kept", RUBRIC)
     service.process.kill()

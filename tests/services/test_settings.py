@@ -1,4 +1,4 @@
-"""Settings come from the environment, and a laptop needs none; the fence secret is made once and kept to its owner."""
+"""Settings come from the environment, and a laptop needs none; the fence secret is created once, for its owner only."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +9,7 @@ from adjudge_services.settings import Settings, SettingsError
 from judge_server.scheduling.admission import QueueRules
 
 
-def test_the_fence_secret_is_random_kept_and_readable_by_its_owner_only(data_dir: Path, tmp_path: Path) -> None:
+def test_the_fence_secret_is_random_stored_and_readable_only_by_its_owner(data_dir: Path, tmp_path: Path) -> None:
     first = Settings().fencing_secret()
     assert len(first) >= 32
     assert Settings().fencing_secret() == first
@@ -18,7 +18,7 @@ def test_the_fence_secret_is_random_kept_and_readable_by_its_owner_only(data_dir
     assert [path.name for path in data_dir.iterdir()] == ["fence-secret"]
 
 
-def test_processes_that_start_at_once_agree_on_the_secret(tmp_path: Path) -> None:
+def test_processes_that_start_concurrently_agree_on_the_secret(tmp_path: Path) -> None:
     for attempt in range(20):
         settings = Settings(data_dir=tmp_path / str(attempt))
         with ThreadPoolExecutor(8) as pool:
@@ -27,7 +27,7 @@ def test_processes_that_start_at_once_agree_on_the_secret(tmp_path: Path) -> Non
         assert len(seen.pop()) == 64
 
 
-def test_a_secret_in_the_environment_is_used_and_none_is_written(
+def test_a_secret_in_the_environment_is_used_and_no_file_is_written(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "one secret for all replicas")
@@ -65,7 +65,7 @@ def test_a_setting_out_of_range_is_refused(name: str, value: str, monkeypatch: p
         Settings()
 
 
-def test_the_queue_is_shared_as_the_environment_says(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_follows_the_environment(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings().queue_rules == QueueRules()
     given = {
         "QUEUE_CALLS": "9",
@@ -95,7 +95,7 @@ def test_every_setting_is_described() -> None:
         ("memory://", "memory://"),
     ],
 )
-def test_a_password_beside_a_url_is_the_urls_unless_it_has_its_own(
+def test_a_separate_password_is_put_into_a_url_without_one(
     url: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for store in ("CACHE", "QUEUE"):

@@ -1,4 +1,4 @@
-"""Hosts killed, held and cut off from each other while two training runs score: slower, never wrong, nothing lost."""
+"""Hosts killed, suspended and cut off while two training runs score: slower, but never wrong and nothing lost."""
 
 import tempfile
 from collections.abc import Callable
@@ -37,7 +37,7 @@ PLAN = Plan(
 )
 
 
-def test_no_reward_is_made_up_no_operation_is_lost_and_the_ledger_holds_every_answer_once() -> None:
+def test_no_reward_is_wrong_no_operation_is_lost_and_the_ledger_has_every_answer_once() -> None:
     with tempfile.TemporaryDirectory(prefix="adjudge-hosts-") as folder:
         soak(PLAN, Path(folder), print, assert_nothing_is_lost)
 

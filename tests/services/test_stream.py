@@ -1,4 +1,4 @@
-"""Streaming over a real connection: groups arrive as they finish, and a trainer that leaves cancels the rest."""
+"""Streaming over a real connection: groups arrive as they finish, and a client that disconnects cancels the rest."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ CALLS = 80
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    """A client of a service whose judge answers one response at a time, each call in a fiftieth of a second."""
+    """A client of a service whose judge answers one response at a time, each call in 20 ms."""
     with (
         serving("scripted://hash?delay_s=0.02&concurrency=1") as service,
         Client(service.url, run="test") as client,
@@ -26,7 +26,7 @@ def client() -> Iterator[Client]:
 
 
 @pytest.mark.processes
-def test_a_stream_that_is_read_to_its_end_says_what_the_whole_answer_says(client: Client) -> None:
+def test_a_complete_stream_equals_the_whole_answer(client: Client) -> None:
     with client.stream_rewards(GROUPS[:3], RUBRIC) as stream:
         streamed = {group.id: group for group in stream}
     whole = client.rewards(GROUPS[:3], RUBRIC)
@@ -37,7 +37,7 @@ def test_a_stream_that_is_read_to_its_end_says_what_the_whole_answer_says(client
 
 
 @pytest.mark.processes
-def test_a_trainer_that_leaves_in_the_middle_cancels_what_is_not_judged_yet(client: Client) -> None:
+def test_a_trainer_that_disconnects_cancels_what_is_not_judged_yet(client: Client) -> None:
     with client.stream_rewards(GROUPS[3:], RUBRIC) as stream:
         first = next(iter(stream))
     assert first.id.startswith("g")
@@ -53,7 +53,7 @@ def test_a_trainer_that_leaves_in_the_middle_cancels_what_is_not_judged_yet(clie
 
 
 @pytest.mark.processes
-def test_an_answer_nobody_waits_for_any_more_is_not_judged_to_its_end(client: Client) -> None:
+def test_judging_stops_when_the_client_times_out(client: Client) -> None:
     groups = [group | {"prompt": "Is 9 prime?"} for group in GROUPS]
     with pytest.raises(httpx2.ReadTimeout):
         httpx2.post(f"{client.base_url}/v1/rewards", json={"rubric": RUBRIC, "groups": groups}, timeout=0.3)

@@ -1,4 +1,4 @@
-"""`adjudge templates`, as a user types it."""
+"""`adjudge templates` on the command line."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ RUN = CliRunner()
 
 @pytest.fixture
 def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of sets, named by the environment: one that is right, and one that is wrong."""
+    """A folder of template sets, set in the environment: one valid and one invalid."""
     folder = tmp_path / "sets"
     for name, text in {"brief": "{{ criterion.description }}", "wrong": "\n{{ criteria }}"}.items():
         (folder / name).mkdir(parents=True)
@@ -30,7 +30,7 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_every_template_of_a_set_is_checked_and_one_wrong_is_status_1(sets: Path) -> None:
+def test_every_template_of_a_set_is_checked_and_one_invalid_gives_status_1(sets: Path) -> None:
     result = RUN.invoke(app, ["templates", "check", str(sets / "brief")])
     assert (result.exit_code, result.stdout) == (0, "ok     brief/question.j2\n")
     (sets / "brief/verdict.j2").write_text("{{ [/red] }}")
@@ -45,7 +45,7 @@ def test_every_template_of_a_set_is_checked_and_one_wrong_is_status_1(sets: Path
     assert wrong_verdict.startswith("wrong  brief/verdict.j2:1: ")
 
 
-def test_the_folder_one_stands_in_can_be_checked(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_can_be_checked(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(sets / "brief")
     assert RUN.invoke(app, ["templates", "check", "."]).stdout == "ok     brief/question.j2\n"
 
@@ -60,28 +60,28 @@ def test_the_folder_one_stands_in_can_be_checked(sets: Path, monkeypatch: pytest
         (["show", "../question.j2"], "there is no template '../question.j2'; use one of binary.system.j2"),
     ],
 )
-def test_what_cannot_be_done_is_one_message_and_status_1(sets: Path, arguments: list[str], says: str) -> None:
+def test_an_invalid_command_gives_one_message_and_status_1(sets: Path, arguments: list[str], says: str) -> None:
     result = RUN.invoke(app, ["templates", *(argument.replace("FOLDER", str(sets)) for argument in arguments)])
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     assert says in result.stderr
 
 
-def test_every_template_is_listed_with_what_it_is_given() -> None:
+def test_every_template_is_listed_with_its_variables() -> None:
     listed = RUN.invoke(app, ["templates", "show"])
     assert listed.exit_code == 0
     rows: dict[str, str] = {}
     for line in listed.stdout.splitlines():
         if line.startswith("│"):
             name, *cells = (cell.strip() for cell in line.strip("│").split("│"))
-            last = name or list(rows)[-1]  # a narrow terminal wraps what does not fit
+            last = name or list(rows)[-1]  # a narrow terminal wraps long cells
             rows[last] = " ".join([rows.get(last, ""), *cells])
     assert set(rows) == set(ALLOWED_VARIABLES)
     for name, given in ALLOWED_VARIABLES.items():
         assert set(rows[name].replace(",", " ").split()) == given
 
 
-def test_our_templates_as_shown_are_a_set_of_ones_own(tmp_path: Path) -> None:
+def test_the_built_in_templates_as_shown_are_a_valid_set(tmp_path: Path) -> None:
     for name in ALLOWED_VARIABLES:
         (tmp_path / name).write_text(RUN.invoke(app, ["templates", "show", name]).stdout)
     ours = {name: text if text.endswith("\n") else f"{text}\n" for name, text in builtin_templates().items()}
@@ -97,7 +97,7 @@ def test_sets_are_listed_with_their_state(sets: Path) -> None:
     assert "│ rgr │ built-in │ ok │" in text
 
 
-def test_a_set_in_place_of_one_of_ours_is_listed_as_such(sets: Path) -> None:
+def test_a_set_that_overrides_a_built_in_one_is_listed_as_such(sets: Path) -> None:
     (sets / "brief").rename(sets / "rgr")
     assert "│ rgr │ yours, overrides built-in │ ok │ question.j2 │" in " ".join(
         RUN.invoke(app, ["templates", "list"]).stdout.split()
@@ -115,27 +115,27 @@ def test_a_declaration_is_checked_with_its_set(sets: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(builtin_sets()))
-def test_a_paper_s_set_as_shown_is_a_set_of_ones_own(tmp_path: Path, name: str) -> None:
+def test_a_built_in_set_as_shown_is_a_valid_set(tmp_path: Path, name: str) -> None:
     shown = RUN.invoke(app, ["templates", "show", "--set", name]).stdout.splitlines()
     for file in shown:
         (tmp_path / file).write_text(RUN.invoke(app, ["templates", "show", "--set", name, file]).stdout)
     assert load_set(tmp_path) == load_set(builtin_sets()[name])
 
 
-def test_without_a_folder_of_ones_own_our_sets_are_listed() -> None:
+def test_without_a_custom_folder_the_built_in_sets_are_listed() -> None:
     listed = RUN.invoke(app, ["templates", "list"])
     assert listed.exit_code == 0
     assert all(f"│ {name} │ built-in │ ok" in " ".join(listed.stdout.split()) for name in builtin_sets())
 
 
-def test_a_folder_of_sets_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_folder_of_sets_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_TEMPLATES_DIR", str(tmp_path / "nowhere"))
     result = RUN.invoke(app, ["templates", "list"])
     assert result.exit_code == 1
     assert "nowhere, which is not a folder; set it to a folder of template sets" in result.stderr.replace("\n", "")
 
 
-def test_the_documented_template_is_one_and_every_variable_is_documented(tmp_path: Path) -> None:
+def test_the_documented_template_is_valid_and_every_variable_is_documented(tmp_path: Path) -> None:
     page = ROOT / "docs/templates.md"
     (shown,) = blocks(page, "jinja")
     (tmp_path / "question.j2").write_text(shown)

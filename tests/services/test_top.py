@@ -1,4 +1,4 @@
-"""`adjudge top`: what it reads of a page of metrics, and what it shows of a service."""
+"""`adjudge top`: reading a page of metrics, and displaying a service."""
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ BUCKETS = (0.1, 1.0, 10.0)
 
 
 def figures(*seconds: float, counted: int = 0) -> MetricsSnapshot:
-    """Figures of a page with a histogram of these seconds and one counter."""
+    """Return figures of a page with a histogram of these seconds and one counter."""
     registry = CollectorRegistry()
     histogram = Histogram("wait_seconds", "How long", ["who"], buckets=BUCKETS, registry=registry)
     for number, value in enumerate(seconds):
@@ -31,7 +31,7 @@ def figures(*seconds: float, counted: int = 0) -> MetricsSnapshot:
 
 @given(st.lists(st.floats(0.001, 9.9), min_size=1, max_size=60), st.sampled_from([0.5, 0.9, 0.99]))
 @settings(max_examples=examples(40))
-def test_a_quantile_lies_in_the_bucket_that_the_true_one_lies_in(seconds: list[float], share: float) -> None:
+def test_a_quantile_lies_in_the_bucket_of_the_true_one(seconds: list[float], share: float) -> None:
     read = figures(*seconds).quantile("wait_seconds", share)
     true = sorted(seconds)[max(0, -int(-share * len(seconds) // 1) - 1)]
     low, high = next((low, high) for low, high in zip((0.0, *BUCKETS), BUCKETS, strict=False) if true <= high)
@@ -39,12 +39,12 @@ def test_a_quantile_lies_in_the_bucket_that_the_true_one_lies_in(seconds: list[f
     assert low <= read <= high
 
 
-def test_a_histogram_without_anything_in_it_has_no_quantile() -> None:
+def test_an_empty_histogram_has_no_quantile() -> None:
     assert figures().quantile("wait_seconds", 0.5) is None
     assert figures().quantile("other", 0.5) is None
 
 
-def test_what_has_changed_is_counted_and_a_series_that_began_anew_counts_whole() -> None:
+def test_changes_are_counted_and_a_series_that_restarted_counts_whole() -> None:
     later, earlier = figures(counted=10), figures(counted=4)
     assert later.delta_since(earlier).sum("done_total", who="a") == 6
     assert later.delta_since(earlier).sum("done_total") == 6
@@ -52,7 +52,7 @@ def test_what_has_changed_is_counted_and_a_series_that_began_anew_counts_whole()
     assert later.delta_since(MetricsSnapshot()).sum("done_total", how="x") == 11
 
 
-def test_rates_are_of_the_time_between_two_looks() -> None:
+def test_rates_refer_to_the_time_between_two_samples() -> None:
     page = 'adjudge_judgements_total{{failure="",outcome="judged"}} {}\n'
     before, now = (MetricsSnapshot.read(page.format(number)) for number in (100, 700))
     console = Console(width=120)
@@ -62,7 +62,7 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:{}", "not an address"])
-def test_a_service_that_is_not_there_is_an_error_that_says_where_it_looked(address: str) -> None:
+def test_an_unreachable_service_is_an_error_with_its_address(address: str) -> None:
     url = address.format(unused_port())
     result = CliRunner().invoke(app, ["top", url, "--once"])
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""Spans leave a process for the collector that OTEL_… variables name, down to the last one; or nothing leaves it."""
+"""Spans are exported to the collector that OTEL_… variables name, down to the last one, or not at all."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ ENGINE = ("--engine", "scripted://hash")
 
 @contextmanager
 def worker(**settings: str) -> Iterator[Process]:
-    """A worker, killed at the end if it still runs."""
+    """Run a worker, and kill it at the end if it still runs."""
     process = start(["worker"], os.environ | settings, stderr=None)
     try:
         yield process
@@ -34,13 +34,15 @@ def worker(**settings: str) -> Iterator[Process]:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    """A collector."""
+    """A running collector."""
     with collecting() as running:
         yield running
 
 
 @pytest.mark.processes
-def test_a_request_is_one_trace_over_api_and_judge_and_all_of_it_is_sent_before_they_end(collector: Collector) -> None:
+def test_a_request_is_one_trace_over_api_and_judge_and_is_sent_completely_before_they_exit(
+    collector: Collector,
+) -> None:
     settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
     with (
         listening("judge", "--port", "0", *ENGINE, **settings) as judge,
@@ -69,7 +71,7 @@ def test_a_request_is_one_trace_over_api_and_judge_and_all_of_it_is_sent_before_
 
 @pytest.mark.processes
 @pytest.mark.redis
-def test_a_chunk_is_a_trace_from_its_worker_to_the_engine_linked_to_who_announced_it(
+def test_a_chunk_is_a_trace_from_its_worker_to_the_engine_linked_to_its_enqueue_span(
     collector: Collector, redis_url: str
 ) -> None:
     settings = {
@@ -118,13 +120,13 @@ def test_without_variables_nothing_is_exported() -> None:
         ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http/protobuf only"),
     ],
 )
-def test_what_cannot_be_done_is_refused(variables: dict[str, str], said: str) -> None:
+def test_unsupported_exporters_are_refused(variables: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         start_tracing("adjudge", variables)
 
 
 @pytest.mark.processes
-def test_without_the_extra_a_process_that_is_to_export_does_not_start() -> None:
+def test_without_the_extra_a_process_that_should_export_does_not_start() -> None:
     code = (
         "import sys; sys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n"
         "from adjudge_services.cli.main import app; app()"

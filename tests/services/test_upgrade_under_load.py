@@ -1,4 +1,4 @@
-"""An upgrade of the schema and its way back while processes of the version before go on, and one of them restarts."""
+"""An upgrade of the schema and its downgrade while processes of the previous version run, and one of them restarts."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -43,7 +43,7 @@ def hosts(database: URL, tmp_path: Path) -> Iterator[tuple[RestartableService, .
         host.kill()
 
 
-def test_an_upgrade_and_its_way_back_under_load_fail_no_request_and_change_no_reward(
+def test_an_upgrade_and_a_downgrade_under_load_fail_no_request_and_change_no_reward(
     hosts: tuple[RestartableService, ...], database: URL, tmp_path: Path
 ) -> None:
     url = database.render_as_string(hide_password=False)
@@ -92,7 +92,7 @@ def test_an_upgrade_and_its_way_back_under_load_fail_no_request_and_change_no_re
 
 
 def recorded(database: URL, run: str) -> dict[str, int]:
-    """How many uses the ledger has of each request of a run; a request that it has twice is an error."""
+    """Return how many uses the ledger has of each request of a run; fail if it has a request twice."""
     with psycopg.connect(database.set(drivername="postgresql").render_as_string(hide_password=False)) as connection:
         rows = connection.execute(
             "SELECT q.request_id, count(*) FROM ledger_requests q JOIN ledger_uses u USING (project_id, run, request)"

@@ -1,4 +1,4 @@
-"""`adjudge rubrics validate`, and how `show` tells what it found, as a user types them."""
+"""`adjudge rubrics validate` on the command line, and how `show` displays its result."""
 
 import json
 from functools import partial
@@ -24,7 +24,7 @@ CRITERIA = [
 
 
 class Judge:
-    """Answers by what stands in the prompt: a verdict as JSON, other text, or a failure."""
+    """Answers by words in the prompt: a verdict as JSON, other text, or a failure."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -50,7 +50,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
 
 @pytest.fixture(autouse=True)
 def _published(tmp_path: Path, data_dir: Path) -> None:
-    """`team/speed` with a question, and `team/bare` without."""
+    """Publish `team/speed` with a question, and `team/bare` without."""
     for name, heading in (("team/speed", {"metadata": {"question": QUESTION}}), ("team/bare", {})):
         file = tmp_path / "rubric.json"
         file.write_text(json.dumps({**heading, "criteria": CRITERIA}))
@@ -63,12 +63,12 @@ def rubrics(*arguments: str) -> Result:
 
 
 def rows(result: Result) -> list[list[str]]:
-    """The cells of what was printed as tables."""
+    """Return the cells of the printed tables."""
     lines = [line for line in result.stdout.splitlines() if line.startswith("│")]
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
 
 
-def test_each_criterion_is_shown_with_its_verdict_and_reason_and_then_the_rates(judge: Judge) -> None:
+def test_each_criterion_is_shown_with_its_verdict_and_reason_followed_by_the_rates(judge: Judge) -> None:
     result = rubrics("validate", "team/speed")
     assert result.exit_code == 0, result.output
     criteria, rates = rows(result)[:3], rows(result)[3:]
@@ -83,7 +83,7 @@ def test_each_criterion_is_shown_with_its_verdict_and_reason_and_then_the_rates(
     assert "1 rubric judged; 3 calls" in result.stderr
 
 
-def test_what_was_found_is_kept_and_the_next_run_asks_nothing(judge: Judge) -> None:
+def test_findings_are_stored_and_the_next_run_makes_no_calls(judge: Judge) -> None:
     first = rubrics("validate", "team/speed")
     again = rubrics("validate", "team/speed", "team/speed@1")
     assert (again.exit_code, judge.asked) == (0, 3)
@@ -91,7 +91,7 @@ def test_what_was_found_is_kept_and_the_next_run_asks_nothing(judge: Judge) -> N
     assert "1 rubric judged, 1 of them before; 0 calls" in again.stderr
 
 
-def test_show_tells_the_newest_validity_in_one_line(judge: Judge) -> None:
+def test_show_displays_the_newest_validity_in_one_line(judge: Judge) -> None:
     assert "validity" not in rubrics("show", "team/speed").stdout
     rubrics("validate", "team/speed")
     [line] = [line for line in rubrics("show", "team/speed").stdout.splitlines() if line.startswith("validity")]
@@ -111,7 +111,7 @@ def test_show_hides_no_metadata_called_validity(judge: Judge, tmp_path: Path) ->
     assert shown[1] == "validity when published May"
 
 
-def test_show_tells_the_validity_that_a_version_was_published_with(tmp_path: Path) -> None:
+def test_show_displays_the_validity_that_a_version_was_published_with(tmp_path: Path) -> None:
     items = [{"id": one["id"], "kind": "factual", "valid": True, "reason": "So."} for one in CRITERIA[1:]]
     metadata = {"question": QUESTION, "validity": {"items": items, "model": "writer", "template_digest": "x"}}
     (tmp_path / "made.json").write_text(json.dumps({"metadata": metadata, "criteria": CRITERIA}))
@@ -121,7 +121,7 @@ def test_show_tells_the_validity_that_a_version_was_published_with(tmp_path: Pat
     assert "template_digest" not in shown
 
 
-def test_a_named_rubric_without_a_question_is_told_and_fails(judge: Judge) -> None:
+def test_a_named_rubric_without_a_question_is_reported_and_fails(judge: Judge) -> None:
     result = rubrics("validate", "team/bare", "team/speed")
     assert result.exit_code == 1
     assert "not judged: the metadata of team/bare@1 has no question" in result.stderr
@@ -129,14 +129,14 @@ def test_a_named_rubric_without_a_question_is_told_and_fails(judge: Judge) -> No
     assert "1 rubric judged, 1 not judged" in result.stderr
 
 
-def test_a_prefix_takes_what_can_be_judged_and_tells_the_rest(judge: Judge) -> None:
+def test_a_prefix_selects_what_can_be_judged_and_the_rest_is_reported(judge: Judge) -> None:
     result = rubrics("validate", "--prefix", "team/", "--summary")
     assert result.exit_code == 0
     assert [row[0] for row in rows(result)] == ["factual", "negative point", "all"]
     assert "team/bare@1 has no question" in result.stderr
 
 
-def test_an_engine_that_fails_leaves_the_rubric_for_the_next_run(judge: Judge) -> None:
+def test_a_failing_engine_leaves_the_rubric_for_the_next_run(judge: Judge) -> None:
     judge.said["Divides"] = CallFailure("engine", "gone")
     failed = rubrics("validate", "--prefix", "team/speed")
     assert failed.exit_code == 1
@@ -157,7 +157,7 @@ def test_an_engine_that_fails_leaves_the_rubric_for_the_next_run(judge: Judge) -
         (["team/speed", "--engine", "magic://x"], "magic"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_a_way_out(arguments: list[str], says: str) -> None:
+def test_an_invalid_command_is_refused_with_advice(arguments: list[str], says: str) -> None:
     result = rubrics("validate", *arguments)
     assert (result.exit_code, result.stdout) == (1, "")
     assert says in " ".join(result.stderr.split())

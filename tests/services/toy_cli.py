@@ -1,4 +1,4 @@
-"""`adjudge` with the toy generator beside its own: `python -m tests.services.toy_cli`."""
+"""`adjudge` with the toy generator added: `python -m tests.services.toy_cli`."""
 
 from adjudge_services.cli.main import app
 from judge_server.generation.kinds import GENERATORS

@@ -1,4 +1,4 @@
-"""Trainers that score in a loop in the background, with what they were told: each request of texts nobody has sent."""
+"""Trainers that score in a background loop and record the answers; every request has new texts."""
 
 import itertools
 import threading
@@ -15,13 +15,13 @@ CRITERIA = [
 ]
 RESPONSES = 4
 USES = RESPONSES * len(CRITERIA)
-"""What a request comes to in the ledger."""
+"""The ledger uses of one request."""
 
 Rewards = dict[str, list[float | None]]
 
 
 class Trainer(threading.Thread):
-    """Scores one group after another in the run of its client; every fifth under a rubric that it publishes first."""
+    """Scores one group after another in its client's run; every fifth under a rubric that it publishes first."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(name=client.run)
@@ -40,7 +40,7 @@ class Trainer(threading.Thread):
                 with self._more:
                     self.answers.append(answer)
                     self._more.notify_all()
-        except Exception as error:  # noqa: BLE001 - the test is told
+        except Exception as error:  # noqa: BLE001 - the test reports it
             self.problem = error
             with self._more:
                 self._more.notify_all()
@@ -52,28 +52,28 @@ class Trainer(threading.Thread):
         return self.client.rewards([group(self.name, number)], rubric, "points", step=number)
 
     def wait_for_more(self, count: int) -> None:
-        """Wait until it has scored so many more."""
+        """Wait until it has scored this many more."""
         with self._more:
             wanted = len(self.answers) + count
             assert self._more.wait_for(lambda: len(self.answers) >= wanted or self.problem is not None, 120)
         assert self.problem is None, self.problem
 
     def stop(self) -> None:
-        """End with the request that it is at."""
+        """Stop after the current request."""
         self._stopped.set()
         self.join(120)
         assert not self.is_alive()
         assert self.problem is None, self.problem
 
     def rewards(self) -> Rewards:
-        """What it was told, by request."""
+        """Return the rewards received, by request."""
         return {
             answer.request_id: [response.reward for response in answer.groups[0].responses] for answer in self.answers
         }
 
 
 def group(run: str, number: int) -> dict[str, object]:
-    """What a run scores at a step."""
+    """Return the group that a run scores at a step."""
     return {"id": f"g{number}", "prompt": "?", "responses": [f"{run}, {number}, {n}." for n in range(RESPONSES)]}
 
 
@@ -83,7 +83,7 @@ def _criteria(number: int) -> list[dict[str, object]]:
 
 @contextmanager
 def training(*trainers: Trainer) -> Iterator[None]:
-    """They score during the block."""
+    """Run the trainers for the duration of the block."""
     for trainer in trainers:
         trainer.start()
     try:
@@ -94,7 +94,7 @@ def training(*trainers: Trainer) -> Iterator[None]:
 
 
 def expected(trainer: Trainer, client: Client) -> list[list[float | None]]:
-    """What a service that nobody disturbed rewards the same groups with, in order."""
+    """Return the rewards that an undisturbed service gives the same groups, in order."""
     found = []
     for number in range(len(trainer.answers)):
         criteria = _criteria(number) if number % 5 == 4 else CRITERIA

@@ -1,4 +1,4 @@
-"""A server of the OpenAI chat API on loopback that writes what the toy generator asks for, and knows what was asked."""
+"""An OpenAI-compatible chat server on loopback that writes for the toy generator and records the questions."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ CRITERIA = "Criteria for: "
 
 
 class WritingModel:
-    """The running server. `questions` are those that criteria were asked for; each answer first waits for `pause`."""
+    """The running server. `questions` lists the requests for criteria; each answer first waits for `pause`."""
 
     def __init__(self, answer: Callable[[str], str] = good) -> None:
         self.answer = answer
@@ -23,7 +23,7 @@ class WritingModel:
         self.url = ""
 
     def said(self, prompt: str) -> str:
-        """What it answers."""
+        """Return the answer to a prompt."""
         if not prompt.startswith(CRITERIA):
             return "It is so."
         question = prompt.removeprefix(CRITERIA)
@@ -34,7 +34,7 @@ class WritingModel:
 
 @contextmanager
 def writing_model(answer: Callable[[str], str] = good) -> Iterator[WritingModel]:
-    """A model that writes these answers, until the block is left."""
+    """Run a model that gives these answers, for the duration of the block."""
     model = WritingModel(answer)
 
     class Handler(BaseHTTPRequestHandler):

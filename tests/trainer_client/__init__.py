@@ -1,1 +1,1 @@
-"""Tests of the client: its mathematics and its HTTP side."""
+"""Tests of the trainer client: its reward mathematics and its HTTP side."""

@@ -1,4 +1,4 @@
-"""The fake service, and the sync and the async client behind one face, so that each test runs on both."""
+"""The fake service, and the sync and async clients behind one interface, so that each test runs on both."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from trainer_client.wire import GroupRewards, RewardSummary
 
 
 class FakeClock:
-    """A clock that moves only by the waits it is asked for, which it remembers."""
+    """A clock that moves only by sleeping and records the waits."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -48,7 +48,7 @@ class Blocking:
 
 
 class BlockingStream:
-    """An `AsyncRewardStream` driven in the same way, as if it were a `RewardStream`."""
+    """An `AsyncRewardStream` driven like a `RewardStream`."""
 
     def __init__(self, stream: AsyncRewardStream, runner: asyncio.Runner) -> None:
         self._stream = stream
@@ -86,7 +86,7 @@ def service() -> Iterator[FakeService]:
 
 @pytest.fixture
 def unserved_url() -> str:
-    """An address at which nobody listens."""
+    """An address without a server."""
     return f"http://127.0.0.1:{unused_port()}"
 
 
@@ -97,7 +97,7 @@ def time() -> FakeClock:
 
 @pytest.fixture(params=["sync", "async"])
 def connect(request, time):
-    """Make clients, sync or async: `connect(url, run, **options)`; they are closed when the test ends."""
+    """Make clients, sync or async, by `connect(url, run, **options)`; close them after the test."""
     runner = asyncio.Runner()
     made: list[Any] = []
 

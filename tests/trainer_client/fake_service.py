@@ -1,4 +1,4 @@
-"""A real HTTP server on a loopback port that answers what a test scripted and remembers what it was asked."""
+"""A real HTTP server on a loopback port that sends scripted answers and records its requests."""
 
 import json
 import select
@@ -91,18 +91,18 @@ def summary(name: str) -> dict[str, Any]:
 
 @dataclass
 class Reply:
-    """One scripted answer. `body` is sent as JSON unless it is text."""
+    """A scripted answer. `body` is sent as JSON unless it is text."""
 
     status: int = 200
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
 
     pieces: tuple[bytes, ...] | None = None
-    """Sent one by one in place of the body, as an answer whose end is not known when it begins."""
+    """Sent one by one in place of the body, chunked, without a known length."""
     hang: bool = False
-    """Say nothing, or nothing more after the pieces, until the caller hangs up or the service stops."""
+    """Send nothing, or nothing more after the pieces, until the client hangs up or the service stops."""
     drop: bool = False
-    """Close the connection without an answer, or after the pieces without having ended it."""
+    """Close the connection without an answer, or in the middle of one after the pieces."""
 
     @property
     def content(self) -> bytes:
@@ -111,7 +111,7 @@ class Reply:
 
 
 def problem(kind: str, status: int, *, retryable: bool = False, headers: dict[str, str] | None = None, **more: Any):
-    """A scripted RFC 9457 answer."""
+    """A scripted problem (RFC 9457)."""
     body = {
         "type": f"urn:adjudge:{kind}",
         "title": kind,
@@ -124,7 +124,7 @@ def problem(kind: str, status: int, *, retryable: bool = False, headers: dict[st
 
 
 def stream(*lines: Any, hang: bool = False, drop: bool = False, piece: int | None = None) -> Reply:
-    """A scripted answer in lines, each JSON unless it is bytes, sent line by line or in pieces of so many bytes."""
+    """A scripted NDJSON answer (bytes are sent as they are), sent line by line or in pieces of a fixed size."""
     given = [line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines]
     if piece is not None:
         joined = b"".join(given)
@@ -135,7 +135,7 @@ def stream(*lines: Any, hang: bool = False, drop: bool = False, piece: int | Non
 
 @dataclass
 class ReceivedRequest:
-    """One request as it arrived."""
+    """A received request."""
 
     method: str
     target: str
@@ -144,12 +144,12 @@ class ReceivedRequest:
 
     @property
     def json(self) -> Any:
-        """The body, parsed."""
+        """The parsed body."""
         return json.loads(self.body)
 
 
 class FakeService:
-    """The script (`replies`, taken in order, the last for ever) and the record (`asked`, `connections`)."""
+    """The script (`replies`, in order, the last one repeated) and the record (`asked`, `connections`)."""
 
     def __init__(self) -> None:
         self.replies: list[Reply] = []
@@ -161,11 +161,11 @@ class FakeService:
         self.url = ""
 
     def script(self, *replies: Reply) -> None:
-        """Say what to answer from now on."""
+        """Set the answers from now on."""
         self.replies = list(replies)
 
     def next_reply(self) -> Reply:
-        """Take the next answer of the script."""
+        """Take the next scripted answer."""
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
 

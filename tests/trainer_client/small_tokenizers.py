@@ -1,4 +1,4 @@
-"""Small tokenizers of the kinds that models have, trained on the spot."""
+"""Small tokenizers of the kinds that models use, trained on the spot."""
 
 import json
 from functools import cache
@@ -39,7 +39,7 @@ def byte_level():
 
 
 def said_by(*pieces):
-    """A byte-level tokenizer of just these tokens, whose ids count from 0; <pad> and </s> come after them."""
+    """A byte-level tokenizer of exactly these tokens, with ids from 0; <pad> and </s> follow them."""
     letters = bytes_to_unicode()
     vocabulary = {"".join(letters[byte] for byte in piece): index for index, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
@@ -49,7 +49,7 @@ def said_by(*pieces):
 
 
 def byte_fallback(decoder):
-    """BPE with byte fallback; the bytes are no special tokens, which a trainer could not do."""
+    """BPE with byte fallback whose byte tokens are not special, which a trainer cannot produce."""
     trained = Tokenizer(models.BPE(unk_token="<unk>"))
     trained.normalizer = normalizers.Replace(" ", "▁")
     trained.train_from_iterator(
@@ -109,7 +109,7 @@ def word_piece(**options):
 
 @cache
 def cleaned():
-    """Cleans up the spaces of its text as a whole, over several tokens."""
+    """A tokenizer whose decoder cleans up spaces across several tokens."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.train_from_iterator(CORPUS, trainers.WordLevelTrainer(**SETTINGS))
@@ -118,7 +118,7 @@ def cleaned():
 
 @cache
 def in_python():
-    """A token for each byte, without the tokenizers library; it leaves out bytes that are no UTF-8."""
+    """A token per byte, without the tokenizers library; bytes that are not UTF-8 are dropped."""
     return ByT5Tokenizer()
 
 
@@ -137,12 +137,12 @@ TEXTS = [*CORPUS, "### Step 2: ", "\n", "🙂", "é漢", "<think>", "don't .", "
 
 
 def encode(tokenizer, text):
-    """The ids of a text, without tokens of the tokenizer's own before and after it."""
+    """The ids of a text, without the tokenizer's special tokens around it."""
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def responses(tokenizer, max_size=12):
-    """What a policy might sample: texts, cut somewhere, and any tokens at all between them."""
+    """What a policy might sample: texts, cut anywhere, with arbitrary tokens between them."""
     any_ids = st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=3)
     special = st.sampled_from(sorted(tokenizer.all_special_ids)).map(lambda index: [index])
     texts = st.sampled_from([encode(tokenizer, text) for text in TEXTS])
@@ -153,7 +153,7 @@ def responses(tokenizer, max_size=12):
 
 @st.composite
 def sampled(draw, kinds=tuple(ALL)):
-    """A tokenizer and a response in its ids."""
+    """A tokenizer and the ids of a response."""
     tokenizer = ALL[draw(st.sampled_from(sorted(kinds)))]()
     return tokenizer, draw(responses(tokenizer))
 

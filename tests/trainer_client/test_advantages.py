@@ -34,7 +34,7 @@ def test_they_sum_to_zero(rewards, way):
 
 
 @given(GROUP, st.integers(0, 10), st.sampled_from(list(WAYS.values())))
-def test_a_missing_reward_gets_zero_and_changes_nothing_for_the_others(rewards, place, way):
+def test_a_missing_reward_gets_zero_and_does_not_affect_the_others(rewards, place, way):
     place = min(place, len(rewards))
     more = group_advantages([*rewards[:place], None, *rewards[place:]], **way)
     assert more[place] == 0.0
@@ -42,7 +42,7 @@ def test_a_missing_reward_gets_zero_and_changes_nothing_for_the_others(rewards, 
 
 
 @given(st.lists(REWARD, min_size=2, max_size=10))
-def test_their_deviation_is_one_up_to_eps(rewards):
+def test_their_standard_deviation_is_one_up_to_eps(rewards):
     sigma = np.std(rewards)
     assert group_advantages(rewards).std() == pytest.approx(sigma / (sigma + 1e-6), abs=1e-9)
 
@@ -58,7 +58,7 @@ def test_leaving_one_out_subtracts_the_mean_of_the_others(rewards, index):
 @given(
     st.lists(st.none() | st.floats(0, 1), max_size=10), st.sampled_from([0.1, 1 / 3, 0.7]), st.sampled_from([0.0, 1e-6])
 )
-def test_rewards_that_are_all_equal_give_exactly_zero(known, reward, eps):
+def test_equal_rewards_give_exactly_zero(known, reward, eps):
     rewards = [None if value is None else reward for value in known]
     assert not group_advantages(rewards, eps=eps).any()
 
@@ -69,13 +69,13 @@ def test_a_higher_reward_never_gets_a_lower_advantage(rewards, way):
     assert all(np.diff(advantages[np.argsort(rewards, kind="stable")]) >= 0)
 
 
-def test_numpy_arrays_serve_as_lists():
+def test_numpy_arrays_work_like_lists():
     assert group_advantages(np.array([0.0, 1.0]), scale="none").tolist() == [-0.5, 0.5]
     assert group_advantages(np.array([0.0, None, 1.0], dtype=object), scale="none").tolist() == [-0.5, 0.0, 0.5]
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1", [1]])
-def test_a_reward_that_is_no_finite_number_is_refused_by_its_index(reward):
+def test_a_reward_that_is_not_a_finite_number_is_refused_by_its_index(reward):
     with pytest.raises(ValueError, match=r"rewards\[1\]"):
         group_advantages([0.5, reward])
 
@@ -83,7 +83,7 @@ def test_a_reward_that_is_no_finite_number_is_refused_by_its_index(reward):
 @pytest.mark.parametrize(
     "option", [{"baseline": "median"}, {"scale": "max"}, {"ddof": 2}, {"eps": -1e-6}, {"eps": float("nan")}]
 )
-def test_an_unknown_option_is_refused_by_its_name(option):
+def test_an_unknown_option_is_refused_by_name(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         group_advantages([0.0, 1.0], **option)
 
@@ -98,7 +98,7 @@ def test_the_leave_one_out_deviation_is_the_sample_deviation_of_the_others(rewar
     assert found == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-def test_where_the_others_are_equal_the_leave_one_out_deviation_divides_by_nothing():
+def test_equal_others_are_not_divided_by_a_leave_one_out_deviation_of_zero():
     assert group_advantages([1.0, 0.0, 0.0], baseline="leave_one_out", deviation="leave_one_out")[0] == 1.0
     assert list(group_advantages([1.0, 0.0], baseline="leave_one_out", deviation="leave_one_out")) == [1.0, -1.0]
 

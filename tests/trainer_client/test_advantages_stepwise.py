@@ -20,7 +20,7 @@ def numbered(steps):
 
 @st.composite
 def groups(draw):
-    """(base, deltas, spans, lengths) of a group; spans follow one another, and some tokens lie in no step."""
+    """(base, deltas, spans, lengths) of a group; spans are consecutive, and some tokens belong to no step."""
     base, deltas, spans, lengths = [], [], [], []
     for _ in range(draw(st.integers(1, 6))):
         edges = sorted(draw(st.lists(st.integers(0, 20), min_size=2, max_size=5)))
@@ -63,13 +63,13 @@ def test_a_step_that_varies_has_unit_variance_up_to_eps(deltas):
 
 
 @given(st.lists(DELTA, min_size=2, max_size=8))
-def test_the_samples_deviation_is_the_larger_one(deltas):
+def test_the_sample_deviation_is_the_larger_one(deltas):
     z = [own[1] for own in normalise_steps([{1: delta} for delta in deltas], ddof=1)]
     sigma = np.std(deltas, ddof=1)
     assert z == pytest.approx([(delta - np.mean(deltas)) / (sigma + 1e-6) for delta in deltas], abs=1e-9)
 
 
-def test_a_step_of_one_rollout_or_without_differences_is_zero():
+def test_a_step_of_one_rollout_or_without_variation_is_zero():
     assert normalise_steps([{1: 0.7, 2: 0.1}, {2: 0.1}, {}]) == [{1: 0.0, 2: 0.0}, {2: 0.0}, {}]
     assert normalise_steps([{1: 0.7}, {}], ddof=1) == [{1: 0.0}, {}]
 
@@ -83,7 +83,9 @@ def test_an_empty_rubric_leaves_plain_group_advantages(group, variant):
 
 
 @given(groups(), st.sampled_from(["decoupled", "rar", "merged"]), st.booleans(), st.sampled_from([0, 1]))
-def test_a_rollout_without_a_base_reward_moves_nothing_and_changes_nothing(group, variant, normalise, ddof):
+def test_a_rollout_without_a_base_reward_gets_no_advantage_and_does_not_affect_the_others(
+    group, variant, normalise, ddof
+):
     options = {"variant": variant, "normalise": normalise, "ddof": ddof}
     tokens = stepwise_advantages(*group, **options)
     known = [index for index, base in enumerate(group[0]) if base is not None]
@@ -107,19 +109,19 @@ def test_a_token_gets_the_sum_of_base_step_and_whole_response(group, normalise):
             assert own[token] == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_samples_deviation_serves_every_part():
+def test_the_sample_deviation_applies_to_every_part():
     group = [1.0, 0.0, 0.0], [{1: 0.8}, {1: 0.0}, {1: 0.0}], [{1: (0, 1)}] * 3, [2, 2, 2]
     tokens = stepwise_advantages(*group, ddof=1)
     assert tokens[0] == pytest.approx([4 / 3**0.5, 2 / 3**0.5], abs=1e-5)
 
 
-def test_without_normalisation_credit_that_all_rollouts_get_still_pushes():
+def test_without_normalisation_credit_shared_by_all_rollouts_still_counts():
     group = [1.0, 1.0], [{1: 0.8}, {1: 0.8}], [{1: (0, 2)}, {1: (0, 2)}], [3, 3]
     assert [own.tolist() for own in stepwise_advantages(*group)] == [[0.0] * 3] * 2
     assert [own.tolist() for own in stepwise_advantages(*group, normalise=False)] == [[0.8, 0.8, 0.0]] * 2
 
 
-def test_rar_gives_one_scalar_to_the_whole_response_and_merged_to_its_scored_steps():
+def test_rar_spreads_one_scalar_over_the_response_and_merged_over_its_scored_steps():
     group = [1.0, 0.0], [{1: 0.5}, {2: -0.5}], [{1: (1, 2), 2: (2, 4)}, {1: (0, 1), 2: (1, 2)}], [4, 3]
     high, low = group_advantages([1.5, -0.5])
     rar = stepwise_advantages(*group, variant="rar")
@@ -129,26 +131,26 @@ def test_rar_gives_one_scalar_to_the_whole_response_and_merged_to_its_scored_ste
 
 
 @given(groups())
-def test_merged_is_rar_where_it_is_anything(group):
+def test_merged_equals_rar_wherever_it_is_nonzero(group):
     for some, every in zip(
         stepwise_advantages(*group, variant="merged"), stepwise_advantages(*group, variant="rar"), strict=True
     ):
         assert np.array_equal(some, np.where(some != 0.0, every, 0.0))
 
 
-def test_a_scored_whole_response_gives_merged_to_all_tokens():
+def test_a_scored_whole_response_gives_merged_on_all_tokens():
     group = [1.0, 0.0], [{0: 0.5}, {}], [{}, {}], [2, 2]
     high = group_advantages([1.5, 0.0])[0]
     assert [own.tolist() for own in stepwise_advantages(*group, variant="merged")] == [[high, high], [0.0, 0.0]]
 
 
-def test_a_step_that_was_cut_off_counts_in_the_statistics_and_moves_no_token():
+def test_a_truncated_step_counts_in_the_statistics_and_affects_no_token():
     tokens = stepwise_advantages([1.0, 1.0], [{2: 0.8}, {2: 0.0}], [{1: (0, 3)}, {1: (0, 2), 2: (2, 3)}], [3, 3])
     assert tokens[0].tolist() == [0.0] * 3
     assert tokens[1] == pytest.approx([0.0, 0.0, -1.0], abs=1e-5)
 
 
-def test_steps_may_be_written_as_text_as_in_json():
+def test_step_numbers_may_be_strings_as_in_json():
     group = [1.0, 0.0], [{"0": 0.5, "1": 0.3}, {}], [{"1": [0, 1]}, {}], [2, 1]
     read = [1.0, 0.0], [{0: 0.5, 1: 0.3}, {}], [{1: [0, 1]}, {}], [2, 1]
     written = stepwise_advantages(*group, normalise=False)
@@ -168,12 +170,12 @@ def test_steps_may_be_written_as_text_as_in_json():
         (([1.0, 0.0], [{}], [{}], [4]), "2 base rewards, 1 deltas"),
     ],
 )
-def test_a_group_that_does_not_fit_together_is_refused(group, message):
+def test_an_inconsistent_group_is_refused(group, message):
     with pytest.raises(ValueError, match=message):
         stepwise_advantages(*group)
 
 
-def test_deltas_of_no_step_reach_no_token_of_the_step_wise_advantages():
+def test_deltas_outside_any_step_are_left_out_of_step_wise_advantages():
     spans, lengths = [{1: (0, 2)}, {1: (0, 3)}], [3, 4]
     plain = stepwise_advantages([1.0, 0.0], [{1: 0.4}, {1: 0.0}], spans, lengths)
     more = stepwise_advantages([1.0, 0.0], [{1: 0.4, -1: -1.0}, {1: 0.0, -1: 0.8}], spans, lengths)
@@ -182,7 +184,7 @@ def test_deltas_of_no_step_reach_no_token_of_the_step_wise_advantages():
 
 @pytest.mark.parametrize("variant", ["rar", "merged"])
 @given(st.lists(st.tuples(st.floats(0, 1), DELTA, DELTA), min_size=2, max_size=6))
-def test_one_number_a_response_sums_all_deltas_whatever_step_they_name(variant, group):
+def test_one_number_per_response_sums_all_deltas_including_those_of_no_step(variant, group):
     base = [reward for reward, _, _ in group]
     deltas = [{1: own, -1: unplaced} for _, own, unplaced in group]
     totals = [math.fsum([reward, own, unplaced]) for reward, own, unplaced in group]

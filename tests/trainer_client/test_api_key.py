@@ -11,7 +11,7 @@ def no_key_around(monkeypatch):
     monkeypatch.delenv("ADJUDGE_API_KEY", raising=False)
 
 
-def test_the_key_goes_with_every_request(service, connect):
+def test_the_key_is_sent_with_every_request(service, connect):
     service.script(Reply(body=VERSION), Reply(body=VERSION))
     client = connect(service.url, api_key=KEY)
     client.rubric("math/quadratics")
@@ -20,7 +20,7 @@ def test_the_key_goes_with_every_request(service, connect):
 
 
 @pytest.mark.parametrize(("given", "sent"), [(None, f"Bearer {KEY}"), ("adj_other", "Bearer adj_other"), ("", None)])
-def test_the_environments_key_is_taken_unless_one_is_given(service, connect, monkeypatch, given, sent):
+def test_the_key_of_the_environment_is_used_unless_one_is_given(service, connect, monkeypatch, given, sent):
     monkeypatch.setenv("ADJUDGE_API_KEY", f"{KEY}\n")
     service.script(Reply(body=VERSION))
     connect(service.url, api_key=given).rubric("math/quadratics")
@@ -33,7 +33,7 @@ def test_without_a_key_none_is_sent(service, connect):
     assert "authorization" not in service.asked[0].headers
 
 
-def test_a_header_of_the_callers_own_goes_in_its_place(service, connect):
+def test_an_authorization_header_of_the_caller_replaces_the_key(service, connect):
     service.script(Reply(body=VERSION))
     connect(service.url, api_key=KEY, headers={"authorization": "Basic YTpi"}).rubric("math/quadratics")
     assert service.asked[0].headers["authorization"] == "Basic YTpi"
@@ -41,13 +41,13 @@ def test_a_header_of_the_callers_own_goes_in_its_place(service, connect):
 
 @pytest.mark.parametrize("client_class", [Client, AsyncClient])
 @pytest.mark.parametrize("key", ["adj_a b", "adj_ä", f"{KEY}\r\nX: y", " "])
-def test_what_cannot_be_a_key_is_refused_and_not_repeated(client_class, key):
+def test_an_invalid_key_is_refused_and_not_repeated_in_the_error(client_class, key):
     with pytest.raises(ValueError, match="api_key has spaces or characters that no key has") as refused:
         client_class("http://judge:8000", api_key=key)
     assert key.strip() == "" or key not in str(refused.value)
 
 
-def test_a_key_is_not_shown_with_the_clients_settings():
+def test_the_repr_of_a_clients_settings_hides_the_key():
     client = Client("http://judge:8000", api_key=KEY)
     assert KEY not in repr(client.settings)
     assert client.settings.api_key == KEY

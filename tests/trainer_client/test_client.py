@@ -19,7 +19,7 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
 
 
 class TestRewards:
-    def test_the_request_goes_out_as_the_contract_has_it(self, service, connect):
+    def test_the_request_follows_the_contract(self, service, connect):
         service.script(Reply(body=REWARDS))
         connect(service.url, "run-3").rewards(
             [GROUP], "math/quadratics@3", "stepwise", on_failure="skip", deadline_s=5, step=7, format_weight=0.2
@@ -37,14 +37,14 @@ class TestRewards:
             "groups": [GROUP],
         }
 
-    def test_the_answer_comes_back_typed_with_failures_apart_from_zeros(self, service, connect):
+    def test_the_answer_is_typed_and_separates_failures_from_zeros(self, service, connect):
         service.script(Reply(body=REWARDS))
         answer = connect(service.url).rewards([GROUP], "r", "points")
         scored, unscored = answer.groups[0].responses
         assert (scored.reward, scored.status) == (1.0, "scored")
         assert (unscored.reward, unscored.verdicts[0].failure.kind) == (None, "timeout")
 
-    def test_models_serve_as_well_as_mappings(self, service, connect):
+    def test_models_work_like_mappings(self, service, connect):
         service.script(Reply(body=REWARDS))
         client = connect(service.url)
         for rubric in (RubricContent(criteria=(Criterion(**CRITERION),)), {"criteria": [CRITERION]}):
@@ -52,7 +52,7 @@ class TestRewards:
         assert service.asked[0].json == service.asked[1].json
         assert service.asked[0].json["rubric"] == {"criteria": [CRITERION]}
 
-    def test_fields_of_a_newer_service_are_ignored(self, service, connect):
+    def test_unknown_fields_of_a_newer_service_are_ignored(self, service, connect):
         service.script(Reply(body=REWARDS | {"weather": "fine", "usage": {"judge_calls": 2, "joules": 3}}))
         assert connect(service.url).rewards([GROUP], "r").usage.judge_calls == 2
 
@@ -76,7 +76,7 @@ class TestRewards:
             connect(service.url).rewards(groups, **options)
         assert (raised.value.status, raised.value.request_id, service.asked) == (None, None, [])
 
-    def test_a_request_with_thousands_of_mistakes_names_the_first_ones(self, service, connect):
+    def test_a_request_with_thousands_of_errors_lists_the_first_ones(self, service, connect):
         with pytest.raises(InvalidRequest, match=r"and \d+ more$") as raised:
             connect(service.url).rewards([{"id": "q"}] * 2000, "r")
         assert len(str(raised.value)) < 2000
@@ -84,14 +84,14 @@ class TestRewards:
 
 
 class TestRubrics:
-    def test_a_rubric_is_published_under_its_name_slashes_and_all(self, service, connect):
+    def test_a_rubric_is_published_under_a_name_with_slashes(self, service, connect):
         service.script(Reply(201, VERSION))
         published = connect(service.url).publish_rubric("math/quadratics", [CRITERION])
         assert published.reference == "math/quadratics@3"
         assert (service.asked[0].method, service.asked[0].target) == ("POST", "/v1/rubrics/math/quadratics/versions")
         assert service.asked[0].json == {"criteria": [CRITERION]}
 
-    def test_publishing_what_exists_gives_the_version_that_has_it(self, service, connect):
+    def test_publishing_existing_content_returns_its_version(self, service, connect):
         service.script(Reply(200, VERSION))
         assert connect(service.url).publish_rubric("math/quadratics", [Criterion(**CRITERION)]).version == 3
 
@@ -102,18 +102,18 @@ class TestRubrics:
         assert service.asked[0].target == f"/v1/rubrics/{reference}"
 
     @pytest.mark.parametrize("reference", ["", "Bad Name", "a@0", "../../readyz", "a/../../runs", "a//b", "a?b=c"])
-    def test_what_is_no_reference_is_refused_before_it_is_sent(self, service, connect, reference):
+    def test_an_invalid_reference_is_refused_before_it_is_sent(self, service, connect, reference):
         with pytest.raises(InvalidRequest):
             connect(service.url).rubric(reference)
         assert service.asked == []
 
     @pytest.mark.parametrize(("name", "criteria"), [("Bad Name", [CRITERION]), ("good", []), ("good", [{"id": "x"}])])
-    def test_what_is_no_rubric_is_refused_before_it_is_sent(self, service, connect, name, criteria):
+    def test_an_invalid_rubric_is_refused_before_it_is_sent(self, service, connect, name, criteria):
         with pytest.raises(InvalidRequest):
             connect(service.url).publish_rubric(name, criteria)
         assert service.asked == []
 
-    def test_listing_goes_through_every_page(self, service, connect):
+    def test_listing_fetches_every_page(self, service, connect):
         service.script(
             Reply(body={"rubrics": [summary("math/a"), summary("math/b")], "next_cursor": "math/b"}),
             Reply(body={"rubrics": [], "next_cursor": "x&y"}),
@@ -126,7 +126,7 @@ class TestRubrics:
             httpx2.QueryParams(prefix="math/", after="x&y"),
         ]
 
-    def test_pages_are_fetched_only_as_they_are_needed(self, service):
+    def test_pages_are_fetched_lazily(self, service):
         service.script(Reply(body={"rubrics": [summary("a")], "next_cursor": "a"}))
         with Client(service.url) as client:
             next(client.rubrics())
@@ -139,17 +139,17 @@ class TestReady:
         assert connect(service.url).ready() is True
         assert service.asked[0].target == "/readyz"
 
-    def test_a_service_that_starts_is_not_ready_and_is_asked_once(self, service, connect):
+    def test_a_starting_service_is_not_ready_and_is_asked_once(self, service, connect):
         service.script(problem("not-ready", 503, retryable=True))
         assert connect(service.url).ready() is False
         assert len(service.asked) == 1
 
-    def test_a_service_that_cannot_be_reached_or_hangs_is_not_ready(self, service, connect, unserved_url):
+    def test_a_service_that_is_unreachable_or_hangs_is_not_ready(self, service, connect, unserved_url):
         assert connect(unserved_url).ready() is False
         service.script(Reply(hang=True))
         assert connect(service.url, timeout_s=0.05).ready() is False
 
-    def test_an_address_that_is_no_adjudge_is_an_error(self, service, connect):
+    def test_an_address_of_another_service_is_an_error(self, service, connect):
         service.script(Reply(404, "nothing here"))
         with pytest.raises(ServerError, match=r"404.*nothing here"):
             connect(service.url).ready()
@@ -163,13 +163,13 @@ class TestConnection:
             client.rubric("r")
         assert (len(service.asked), service.connections) == (5, 1)
 
-    def test_requests_name_the_client_and_carry_the_given_headers(self, service, connect):
+    def test_requests_name_the_client_and_include_the_given_headers(self, service, connect):
         service.script(Reply(body=VERSION))
         connect(service.url, headers={"Authorization": "Bearer k"}).rubric("r")
         assert service.asked[0].headers["User-Agent"] == f"adjudge-client/{version('adjudge-client')}"
         assert service.asked[0].headers["Authorization"] == "Bearer k"
 
-    def test_a_service_behind_a_path_is_reached(self, service, connect):
+    def test_a_service_under_a_path_prefix_is_reached(self, service, connect):
         service.script(Reply(body=VERSION))
         connect(f"{service.url}/judges/one").rubric("r")
         assert service.asked[0].target == "/judges/one/v1/rubrics/r"
@@ -188,12 +188,12 @@ class TestConnection:
         with pytest.raises(RuntimeError, match="closed"):
             await client.rubric("r")
 
-    def test_a_transport_can_stand_in_for_the_network(self):
+    def test_a_transport_can_replace_the_network(self):
         transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=VERSION))
         with Client("http://judge:8000", transport=transport) as client:
             assert client.rubric("r").version == 3
 
-    def test_no_service_at_the_address_is_a_failed_connection(self, connect, unserved_url):
+    def test_an_address_without_a_service_is_a_failed_connection(self, connect, unserved_url):
         with pytest.raises(ConnectionFailed, match=unserved_url) as raised:
             connect(unserved_url, retries=0).rubric("r")
         assert raised.value.status is None

@@ -58,14 +58,14 @@ def test_each_problem_is_raised_as_its_class_with_its_request_id(service, connec
     assert f"{kind} happened" in str(raised.value)
 
 
-def test_the_fields_that_are_wrong_are_named(service, connect):
+def test_invalid_fields_are_named(service, connect):
     service.script(problem("invalid-request", 422, errors=[{"field": "groups.0.id", "message": "too long"}]))
     with pytest.raises(InvalidRequest, match=r"groups\.0\.id: too long") as raised:
         connect(service.url).rewards([GROUP], "r")
     assert raised.value.errors[0].field == "groups.0.id"
 
 
-def test_what_a_proxy_says_is_quoted_in_part(service, connect):
+def test_an_error_page_of_a_proxy_is_quoted_in_part(service, connect):
     service.script(Reply(500, "<html>" + "x" * 500, {"X-Request-Id": "proxy-1"}))
     with pytest.raises(ServerError) as raised:
         connect(service.url).rubric("r")
@@ -76,14 +76,14 @@ def test_what_a_proxy_says_is_quoted_in_part(service, connect):
 
 
 @pytest.mark.parametrize("reply", [Reply(200, "<html>"), Reply(200, {"not": "it"}), Reply(302, "moved")])
-def test_an_answer_that_is_not_the_contracts_is_a_server_error(service, connect, reply):
+def test_an_answer_that_violates_the_contract_is_a_server_error(service, connect, reply):
     service.script(reply)
     with pytest.raises(ServerError):
         connect(service.url).rubric("r")
 
 
 @pytest.mark.parametrize("url", ["judge:8000", "ftp://judge", "http://", "http://judge:x"])
-def test_an_address_that_is_none_is_refused_at_once(connect, url):
+def test_an_invalid_address_is_refused_at_once(connect, url):
     with pytest.raises(ValueError, match="base_url"):
         connect(url)
 
@@ -104,6 +104,6 @@ def test_the_names_of_other_sdks_catch_the_same_errors(service, connect, kind, s
         connect(service.url, retries=0).rubric("r")
 
 
-def test_a_service_that_cannot_be_reached_is_caught_by_the_names_of_other_sdks(connect):
+def test_an_unreachable_service_is_caught_by_the_names_of_other_sdks(connect):
     with pytest.raises(APIConnectionError):
         connect("http://127.0.0.1:9", retries=0).rubric("r")

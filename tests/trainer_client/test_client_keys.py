@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: the client sends one of its own where a repeated request would make something twice."""
+"""`Idempotency-Key`: the client sends one where a repeated request would create something twice."""
 
 from typing import Any
 
@@ -39,12 +39,12 @@ JUDGING = {
 
 
 def keys(service: Any) -> list[str | None]:
-    """The keys that came, in order."""
+    """The received keys, in order."""
     return [{name.lower(): value for name, value in asked.headers.items()}.get(KEY.lower()) for asked in service.asked]
 
 
 @pytest.mark.parametrize("name", MAKING)
-def test_what_makes_something_is_sent_again_under_the_same_key_and_anew_under_another(service, connect, name):
+def test_a_creating_call_keeps_its_key_over_retries_and_the_next_call_gets_a_new_one(service, connect, name):
     call, answer = MAKING[name]
     service.script(Reply(drop=True), problem("in-progress", 409, retryable=True), Reply(body=answer))
     client = connect(service.url)
@@ -56,7 +56,7 @@ def test_what_makes_something_is_sent_again_under_the_same_key_and_anew_under_an
 
 
 @pytest.mark.parametrize("name", JUDGING)
-def test_what_is_judged_has_a_key_where_the_caller_gives_one(service, connect, name):
+def test_a_judging_call_has_a_key_only_where_the_caller_gives_one(service, connect, name):
     call, answer = JUDGING[name]
     service.script(Reply(drop=True), Reply(body=answer))
     call(connect(service.url), idempotency_key="step-120-q17")
@@ -65,7 +65,7 @@ def test_what_is_judged_has_a_key_where_the_caller_gives_one(service, connect, n
     assert keys(service)[2] is None
 
 
-def test_reading_and_cancelling_have_no_key(service, connect):
+def test_reading_and_cancelling_send_no_key(service, connect):
     service.script(Reply(body=OPERATION))
     client = connect(service.url)
     client.operation("op-1")
@@ -73,13 +73,13 @@ def test_reading_and_cancelling_have_no_key(service, connect):
     assert keys(service) == [None, None]
 
 
-def test_a_request_that_stays_in_progress_is_said_to_be(service, connect):
+def test_a_request_that_stays_in_progress_is_reported_as_such(service, connect):
     service.script(problem("in-progress", 409, retryable=True, headers={"Retry-After": "3"}))
     with pytest.raises(InProgress, match="req-7"):
         connect(service.url, retries=1).publish_rubric("math/quadratics", [CRITERION])
 
 
-def test_a_key_that_came_with_another_request_is_the_callers_mistake(service, connect):
+def test_a_key_reused_for_a_different_request_is_an_invalid_request(service, connect):
     service.script(problem("invalid-request", 422, errors=[{"field": KEY, "message": "used for a different request"}]))
     with pytest.raises(InvalidRequest) as refused:
         connect(service.url).rewards([GROUP], "r", idempotency_key="k")

@@ -51,7 +51,7 @@ REWARD = {
 }
 
 
-def test_each_option_goes_to_the_part_of_the_request_that_has_it(service, connect):
+def test_each_option_goes_to_its_part_of_the_request(service, connect):
     service.script(Reply(body=REWARDS), Reply(body=REWARDS), Reply(body=VERDICTS), Reply(body=COMPARISONS))
     client = connect(service.url)
     client.rewards([GROUP], "r", "gate", **REWARD, **JUDGING)
@@ -65,7 +65,7 @@ def test_each_option_goes_to_the_part_of_the_request_that_has_it(service, connec
     assert compared["judging"] == COMPARISON
 
 
-def test_what_is_left_out_or_none_is_not_sent_so_that_an_older_service_need_not_know_it(service, connect):
+def test_omitted_and_none_options_are_not_sent_to_stay_compatible_with_older_services(service, connect):
     service.script(Reply(body=REWARDS))
     client = connect(service.url)
     client.rewards([GROUP], "r")
@@ -137,7 +137,7 @@ def test_the_typed_keywords_are_the_fields_of_the_contract(keywords, models, req
 
 
 @pytest.mark.parametrize(("method", "items"), [("rewards", [GROUP]), ("verdicts", [GROUP]), ("compare", [PAIR])])
-def test_a_priority_stands_in_the_request_itself_and_only_where_it_is_given(connect, service, method, items):
+def test_a_priority_is_sent_at_the_top_level_and_only_where_it_is_given(connect, service, method, items):
     service.script(Reply(body=REWARDS), Reply(body=REWARDS))
     for priority in ("bulk", None):
         with suppress(AdjudgeError):
@@ -148,7 +148,7 @@ def test_a_priority_stands_in_the_request_itself_and_only_where_it_is_given(conn
 
 
 @pytest.mark.parametrize("option", get_type_hints(RewardKeywords))
-def test_every_option_is_explained_where_it_is_given(option):
+def test_every_option_is_documented_in_the_docstring(option):
     assert f"\n    {option}: " in inspect.getdoc(Client.rewards)
 
 

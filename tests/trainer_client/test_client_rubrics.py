@@ -1,4 +1,4 @@
-"""The client's methods about rubrics: what they send, what they give, and what they raise."""
+"""The client's rubric methods: what they send, return and raise."""
 
 import inspect
 from typing import Any
@@ -14,7 +14,7 @@ NAME = "math/quadratics"
 
 
 def calls(client: Any) -> dict[str, tuple[Any, Any, tuple[str, str], Any]]:
-    """Each method as it is called, its answer, the request that must go out, and its body."""
+    """Each method by name: its call, its answer, the expected request, and the request's body."""
     alias = {"name": NAME, "alias": "production", "version": 3}
     aliases = {"name": NAME, "aliases": {"production": 3}}
     side = {"version": 2, "digest": DIGEST}
@@ -77,7 +77,7 @@ CALLS = list(calls(None))
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_each_method_sends_its_request_and_gives_its_answer(service, connect, name):
+def test_each_method_sends_its_request_and_returns_its_answer(service, connect, name):
     call, answer, target, body = calls(connect(service.url))[name]
     service.script(Reply(body=answer))
     given = call()
@@ -95,13 +95,13 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
         assert list(theirs) == list(ours), name
 
 
-def test_nothing_is_sent_beside_the_criteria_that_was_not_given(service, connect):
+def test_omitted_fields_of_a_publication_are_not_sent(service, connect):
     service.script(Reply(body=VERSION))
     connect(service.url).publish_rubric(NAME, [CRITERION])
     assert service.asked[0].json == {"criteria": [CRITERION]}
 
 
-def test_a_move_says_what_it_expects_in_the_headers(service, connect):
+def test_a_move_sends_its_expectation_in_the_headers(service, connect):
     alias = {"name": NAME, "alias": "production", "version": 3}
     service.script(Reply(body=alias), Reply(body=alias), Reply(body={"name": NAME, "aliases": {}}))
     client = connect(service.url)
@@ -112,7 +112,7 @@ def test_a_move_says_what_it_expects_in_the_headers(service, connect):
     assert sent == [('"2"', None), (None, "*"), ('"3"', None)]
 
 
-def test_an_alias_that_somebody_moved_is_an_error_of_its_own(service, connect):
+def test_an_alias_moved_concurrently_has_its_own_error(service, connect):
     service.script(problem("alias-moved", 412, current_version=4))
     with pytest.raises(AliasMoved) as moved:
         connect(service.url).move_alias(NAME, "production", 3, expected=2)
@@ -120,14 +120,14 @@ def test_an_alias_that_somebody_moved_is_an_error_of_its_own(service, connect):
     assert (moved.value.status, moved.value.problem.current_version) == (412, 4)
 
 
-def test_a_retired_rubric_is_an_error_of_its_own_and_may_be_allowed(service, connect):
+def test_a_retired_rubric_has_its_own_error_and_may_be_allowed(service, connect):
     service.script(problem("retired-rubric", 422))
     with pytest.raises(RubricRetired):
         connect(service.url).verdicts([{"id": "g", "prompt": "p", "responses": ["r"]}], NAME, allow_retired=True)
     assert service.asked[0].json["allow_retired"] is True
 
 
-def test_lists_are_fetched_a_page_at_a_time_with_their_filters(service, connect):
+def test_lists_are_fetched_page_by_page_with_their_filters(service, connect):
     service.script(
         Reply(body={"rubrics": [summary("a")], "next_cursor": "YQ"}), Reply(body={"rubrics": [summary("b")]})
     )
@@ -139,7 +139,7 @@ def test_lists_are_fetched_a_page_at_a_time_with_their_filters(service, connect)
     assert second == f"{first}&after=YQ"
 
 
-def test_a_history_is_fetched_a_page_at_a_time(service, connect):
+def test_a_history_is_fetched_page_by_page(service, connect):
     version = {"version": 2, "digest": DIGEST, "criteria_count": 1, "created_at": AT}
     service.script(
         Reply(body={"name": NAME, "versions": [version], "next_cursor": "Mg"}),
@@ -152,7 +152,7 @@ def test_a_history_is_fetched_a_page_at_a_time(service, connect):
     ]
 
 
-def test_a_version_of_an_older_service_lacks_nothing(service, connect):
+def test_a_version_of_an_older_service_gets_defaults(service, connect):
     service.script(Reply(body=VERSION))
     version = connect(service.url).rubric(NAME)
     assert (version.parent, version.metadata, version.lineage, version.retirement) == (None, {}, None, None)
@@ -180,7 +180,7 @@ def test_lineage_may_be_a_model(service, connect):
         (lambda c: c.rubric("a" * 201), "name@3"),
     ],
 )
-def test_what_breaks_the_contract_is_not_sent(service, connect, call, said):
+def test_a_request_that_violates_the_contract_is_not_sent(service, connect, call, said):
     with pytest.raises(InvalidRequest, match=said) as refused:
         call(connect(service.url))
     assert refused.value.status is None

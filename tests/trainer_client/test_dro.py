@@ -36,7 +36,7 @@ def test_the_worked_cases_hold(case):
 
 
 @given(PROBS, st.floats(-1e3, 1e4))
-def test_the_weights_sum_to_one_and_rewards_stay_within_the_clip(probs, beta):
+def test_the_weights_sum_to_one_and_rewards_are_bounded_by_the_clip(probs, beta):
     rewards, weights = reasoning_reflection_reward(probs, beta=beta)
     assert (weights >= 0).all()
     assert weights.sum() == pytest.approx(1.0)
@@ -65,13 +65,13 @@ def test_the_order_of_rollouts_does_not_matter(probs, random):
     assert shuffled == pytest.approx(rewards[order], abs=1e-12)
 
 
-def test_a_group_of_one_weighs_all_tokens_alike():
+def test_a_group_of_one_weighs_all_tokens_equally():
     rewards, weights = reasoning_reflection_reward([[0.2, 0.4]])
     assert weights.tolist() == [0.5, 0.5]
     assert rewards == pytest.approx([0.3])
 
 
-def test_fluctuations_outside_the_clip_weigh_nothing():
+def test_fluctuations_outside_the_clip_have_no_weight():
     _, weights = reasoning_reflection_reward([[0.96, 0.01, 0.5], [1.0, 0.04, 0.5]])
     assert weights == pytest.approx([1 / 3] * 3)
 
@@ -83,7 +83,7 @@ def test_the_variance_score_falls_as_more_tokens_count_and_stays_below_a_half(pr
     assert scores[1] >= scores[2] - 1e-12 >= -1e-12
 
 
-def test_the_tokens_that_count_are_rounded_up_but_a_rounding_error_is_not():
+def test_the_number_of_counted_tokens_is_rounded_up_without_rounding_errors():
     deviations = np.linspace(0.01, 0.30, 30)
     probs = np.array([0.5 - deviations, 0.5 + deviations])
     assert variance_score(probs, top_fraction=0.1) == pytest.approx(np.mean([0.30, 0.29, 0.28]))
@@ -92,11 +92,11 @@ def test_the_tokens_that_count_are_rounded_up_but_a_rounding_error_is_not():
 
 
 @given(st.floats(1e-44, 1.0))
-def test_an_improbable_token_counts_with_its_own_logarithm(p):
+def test_an_improbable_token_counts_with_its_logarithm(p):
     assert average_log_probability([[p, 1.0]]) == pytest.approx([math.log(p) / 2])
 
 
-def test_a_token_that_is_never_written_counts_as_the_floor():
+def test_a_token_of_probability_zero_counts_as_the_floor():
     assert average_log_probability([[0.0, 1.0]]) == pytest.approx([math.log(SMALLEST_PROBABILITY) / 2])
     assert average_log_probability([[0.0, 1.0]], floor=0.1) == pytest.approx([math.log(0.1) / 2])
 
@@ -116,25 +116,25 @@ def test_a_token_that_is_never_written_counts_as_the_floor():
     ],
 )
 @pytest.mark.parametrize("function", [reasoning_reflection_reward, variance_score, average_probability])
-def test_what_are_no_probabilities_of_one_answer_is_refused(function, probs):
+def test_invalid_probabilities_are_refused(function, probs):
     with pytest.raises(ValueError, match="probs"):
         function(probs)
 
 
-def test_a_rounding_error_above_one_is_forgiven():
+def test_a_rounding_error_above_one_is_tolerated():
     assert average_probability(np.array([[1.0 + 1e-7]], dtype=np.float32)).tolist() == [1.0]
 
 
 @pytest.mark.parametrize(
     "option", [{"beta": float("inf")}, {"p_min": 0.9, "p_max": 0.1}, {"p_max": 1.5}, {"p_min": float("nan")}]
 )
-def test_an_option_out_of_range_is_refused_by_its_name(option):
+def test_an_option_out_of_range_is_refused_by_name(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         reasoning_reflection_reward([[0.5]], **option)
 
 
 @pytest.mark.parametrize("top_fraction", [-0.1, 1.1, float("nan")])
-def test_a_share_of_tokens_is_a_share(top_fraction):
+def test_a_token_share_out_of_range_is_refused(top_fraction):
     with pytest.raises(ValueError, match="top_fraction"):
         variance_score([[0.5]], top_fraction=top_fraction)
 
@@ -151,14 +151,14 @@ def longest_common_subsequence(a, b):
 
 
 @given(WORDS.filter(bool), WORDS.filter(bool))
-def test_rouge_l_is_the_share_of_the_longest_common_subsequence(a, b):
+def test_rouge_l_is_based_on_the_longest_common_subsequence(a, b):
     common = longest_common_subsequence(a, b)
     expected = 2 * common / (len(a) + len(b))
     assert rouge_l_f1(a, b) == pytest.approx(expected)
     assert rouge_l_f1(" ".join(a), " ".join(b)) == pytest.approx(expected)
 
 
-def test_rouge_l_reads_words_without_case_or_punctuation_in_any_script():
+def test_rouge_l_ignores_case_and_punctuation_in_any_script():
     assert rouge_l_f1("The cat, Größe 3!", "the CAT größe 3") == 1.0
     assert rouge_l_f1("кошка спит", "Кошка не спит") == pytest.approx(0.8)
     assert rouge_l_f1("", "the cat") == 0.0

@@ -32,7 +32,7 @@ def test_a_score_below_the_threshold_is_rejected():
 
 
 @given(STEPS, st.integers(1, 4), st.floats(0, 100))
-def test_the_threshold_is_the_percentile_of_the_last_whole_period_with_scores(steps, every, percentile):
+def test_the_threshold_is_the_percentile_of_the_last_complete_period_with_scores(steps, every, percentile):
     periods = [steps[start : start + every] for start in range(0, len(steps) - every + 1, every)]
     scored = [scores for period in periods if (scores := [score for step in period for score in step])]
     expected = float(np.percentile(scored[-1], percentile)) if scored else None
@@ -40,7 +40,7 @@ def test_the_threshold_is_the_percentile_of_the_last_whole_period_with_scores(st
 
 
 @given(STEPS, st.integers(0, 12))
-def test_training_resumed_from_a_checkpoint_goes_on_exactly(steps, stop):
+def test_training_resumed_from_a_checkpoint_continues_exactly(steps, stop):
     rolling = after(RollingThreshold(every=3), steps[:stop])
     resumed = RollingThreshold(**json.loads(json.dumps(asdict(rolling))))
     assert after(resumed, steps[stop:]).threshold == after(RollingThreshold(every=3), steps).threshold
@@ -59,7 +59,7 @@ def test_a_period_or_percentile_out_of_range_is_refused(options):
 
 
 @pytest.mark.parametrize("score", [float("nan"), None, "0.1"])
-def test_a_score_that_is_no_number_is_refused(score):
+def test_a_score_that_is_not_a_number_is_refused(score):
     with pytest.raises(ValueError, match=r"scores\[1\]"):
         RollingThreshold().after_step([0.1, score])
     with pytest.raises(ValueError, match="score is"):
@@ -67,7 +67,7 @@ def test_a_score_that_is_no_number_is_refused(score):
 
 
 @given(st.lists(st.none() | SCORE, max_size=20), st.floats(0, 1), st.floats(0, 1), st.integers())
-def test_the_selection_keeps_the_top_and_a_share_of_the_rest(scores, top, rest, seed):
+def test_the_selection_keeps_the_top_and_a_random_share_of_the_rest(scores, top, rest, seed):
     chosen = select_groups(scores, top_fraction=top, random_fraction=rest, seed=seed)
     known = sorted((index for index, s in enumerate(scores) if s is not None), key=lambda i: -scores[i])
     kept = int(np.ceil(top * len(known) - 1e-9))
@@ -77,7 +77,7 @@ def test_the_selection_keeps_the_top_and_a_share_of_the_rest(scores, top, rest, 
     assert chosen == select_groups(scores, top_fraction=top, random_fraction=rest, seed=seed)
 
 
-def test_another_seed_draws_others_of_the_rest_and_keeps_the_top():
+def test_another_seed_draws_a_different_rest_and_keeps_the_top():
     scores = [0.4, 0.3] + [0.1] * 98
     draws = [select_groups(scores, top_fraction=0.02, seed=seed) for seed in range(5)]
     assert all(len(draw) == 12 and draw[:2] == [0, 1] for draw in draws)
@@ -86,6 +86,6 @@ def test_another_seed_draws_others_of_the_rest_and_keeps_the_top():
 
 
 @pytest.mark.parametrize("name", ["top_fraction", "random_fraction"])
-def test_a_share_out_of_range_is_refused_by_its_name(name):
+def test_a_share_out_of_range_is_refused_by_name(name):
     with pytest.raises(ValueError, match=name):
         select_groups([0.1], **{"top_fraction": 0.5, name: 1.5}, seed=1)

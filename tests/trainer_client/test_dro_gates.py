@@ -29,7 +29,7 @@ def judged(draw, verdict=(True, False, None)):
 
 
 def fillings(satisfied):
-    """Every way in which the missing verdicts could have come out."""
+    """Every possible completion of the missing verdicts."""
     missing = [(i, j) for i, row in enumerate(satisfied) for j, value in enumerate(row) if value is None]
     for values in product([True, False], repeat=len(missing)):
         filled = [list(row) for row in satisfied]
@@ -39,12 +39,12 @@ def fillings(satisfied):
 
 
 def agreed(outcomes):
-    """What all outcomes agree on, None if they do not."""
+    """The value that all outcomes agree on, or None."""
     return outcomes.pop() if len(outcomes := set(outcomes)) == 1 else None
 
 
 @given(judged(verdict=(True, False)), OPTIONS)
-def test_with_every_verdict_known_the_gates_are_as_the_paper_has_them(case, options):
+def test_with_every_verdict_known_the_gates_match_the_paper(case, options):
     satisfied, rewards = case
     columns = list(zip(*satisfied, strict=True))
     ranked = sorted((i for i, r in enumerate(rewards) if r is not None), key=lambda i: -rewards[i])
@@ -57,7 +57,7 @@ def test_with_every_verdict_known_the_gates_are_as_the_paper_has_them(case, opti
 
 @given(judged(), OPTIONS)
 @settings(max_examples=examples(200))
-def test_a_gate_is_decided_exactly_if_every_filling_in_of_missing_verdicts_agrees(case, options):
+def test_a_gate_is_decided_exactly_if_all_completions_of_missing_verdicts_agree(case, options):
     satisfied, rewards = case
     outcomes = [gate(filled, rewards, **options) for filled in fillings(satisfied)]
     expected = tuple(agreed(outcome[which] for outcome in outcomes) for which in (0, 1))
@@ -65,7 +65,7 @@ def test_a_gate_is_decided_exactly_if_every_filling_in_of_missing_verdicts_agree
 
 
 @given(judged(), OPTIONS)
-def test_the_group_passes_as_its_two_gates_say(case, options):
+def test_the_group_passes_if_both_gates_pass(case, options):
     satisfied, rewards = case
     gates = gate(satisfied, rewards, **options)
     together = False if False in gates else None if None in gates else True
@@ -88,17 +88,17 @@ def test_of_equal_rewards_the_first_ranks_higher():
     assert gate([[False], [True]], [0.5, 0.5], top_k=1).consistency is False
 
 
-def test_a_rollout_without_a_reward_ranks_nowhere_and_covers():
+def test_a_rollout_without_a_reward_has_no_rank_but_counts_for_coverage():
     assert gate([[True], [False]], [None, 0.5], top_k=1) == (True, False)
     assert gate([[False], [True]], [None, 0.5], top_k=1) == (True, True)
 
 
-def test_a_rounding_error_in_the_share_is_forgiven():
+def test_a_rounding_error_in_the_share_is_tolerated():
     row = [True] * 3 + [False] * 7
     assert gate([row], [0.5], min_fraction=0.1 * 3).consistency is True
 
 
-def test_a_graded_or_probable_yes_is_none():
+def test_a_fractional_yes_does_not_count():
     assert gate([[1.0], [0.99]], [0.1, 0.9], top_k=1) == (True, False)
     assert gate(np.array([[1, 0], [1, 1]]), np.array([0.9, 0.1])) == (True, True)
 
@@ -116,6 +116,6 @@ def test_a_graded_or_probable_yes_is_none():
         ([[True]], [0.1], {"min_fraction": 1.2}, "min_fraction"),
     ],
 )
-def test_what_is_no_judged_group_is_refused(satisfied, rewards, options, message):
+def test_an_invalid_group_is_refused(satisfied, rewards, options, message):
     with pytest.raises(ValueError, match=message):
         gate(satisfied, rewards, **options)

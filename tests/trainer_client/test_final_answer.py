@@ -47,7 +47,7 @@ def test_the_last_boxed_answer_is_found_with_its_braces_balanced(text, answer):
         (r"\boxed{1} but then again \boxed{2}", "2"),
     ],
 )
-def test_boxes_that_stand_together_are_one_answer(text, answer):
+def test_adjacent_boxes_are_one_answer(text, answer):
     assert extract_final_answer(text) == answer
 
 
@@ -61,7 +61,7 @@ def test_boxes_that_stand_together_are_one_answer(text, answer):
         ("That is \\boxed{4}. The final answer is therefore 4.", "4"),
     ],
 )
-def test_of_a_box_and_a_final_answers_line_the_later_one_counts(text, answer):
+def test_the_later_of_a_box_and_a_final_answer_line_counts(text, answer):
     assert extract_final_answer(text) == answer
 
 
@@ -82,7 +82,7 @@ def test_of_a_box_and_a_final_answers_line_the_later_one_counts(text, answer):
         ("A: 3\nTherefore $x = 4$.", "3"),
     ],
 )
-def test_a_last_line_that_concludes_states_the_answer_where_nothing_else_does(text, answer):
+def test_a_concluding_last_line_is_the_answer_where_nothing_else_is(text, answer):
     assert extract_final_answer(text) == answer
 
 
@@ -101,7 +101,7 @@ def test_a_last_line_that_concludes_states_the_answer_where_nothing_else_does(te
         ("#### A heading\ntext\nA: 5", "5"),
     ],
 )
-def test_without_a_box_the_marked_answer_is_taken(text, answer):
+def test_without_a_box_the_marked_answer_is_used(text, answer):
     assert extract_final_answer(text) == answer
 
 
@@ -121,7 +121,7 @@ def test_without_a_box_the_marked_answer_is_taken(text, answer):
         ("Answer:\n$$\n5", "$$"),
     ],
 )
-def test_a_formula_that_an_answer_opens_with_is_read_to_its_end(text, answer):
+def test_a_formula_at_the_start_of_an_answer_is_read_to_its_end(text, answer):
     assert extract_final_answer(text) == answer
 
 
@@ -136,7 +136,7 @@ def test_a_formula_that_an_answer_opens_with_is_read_to_its_end(text, answer):
         ("Final answer: Dr. Smith", "Dr. Smith"),
     ],
 )
-def test_an_answer_that_is_announced_twice_or_followed_by_words_is_read_without_them(text, answer):
+def test_repeated_announcements_and_trailing_words_are_stripped_from_the_answer(text, answer):
     assert extract_final_answer(text) == answer
 
 
@@ -157,7 +157,7 @@ def test_an_answer_that_is_announced_twice_or_followed_by_words_is_read_without_
         "Therefore $x = 5$.\nAnything else?",
     ],
 )
-def test_a_text_that_marks_no_answer_has_none(text):
+def test_a_text_without_a_marked_answer_has_none(text):
     assert extract_final_answer(text) is None
 
 
@@ -195,14 +195,14 @@ print("read")
 """
 
 
-def test_a_hostile_text_costs_no_more_than_its_length():
-    # Texts of up to 1.5 million characters: 1 s of processor time where it is linear, minutes for one where it is not.
+def test_a_hostile_text_takes_linear_time():
+    # Texts of up to 1.5 million characters: 1 s of processor time if parsing is linear, minutes if it is not.
     done = subprocess.run([sys.executable, "-c", READ_IT_ALL], capture_output=True, text=True, check=False)
     assert done.stdout == "read\n", done.stderr
 
 
 @given(st.text())
-def test_any_text_is_read_without_error_into_a_stripped_answer_or_none(text):
+def test_any_text_gives_a_stripped_answer_or_none_without_an_error(text):
     answer = extract_final_answer(text)
     assert answer is None or (answer and answer == answer.strip())
 

@@ -1,4 +1,4 @@
-"""Following an operation through streams that break: how long there was nothing to tell is no reason to give up."""
+"""Following an operation over breaking streams: a long quiet time alone is no reason to give up."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from trainer_client import AsyncClient, Client, ConnectionFailed
 from trainer_client.wire.operations import Operation
 
 QUIET_S = 1000.0
-"""Far above what a client may take to try a request again."""
+"""Far longer than the client's retry budget."""
 
 OPERATION = {"id": "op-1", "project_id": "p", "kind": "score", "request": {}, "created_at": "2026-01-01T00:00:00Z"}
 ALIVE = b": still here\n\n"
@@ -21,7 +21,7 @@ def event(revision, state):
 
 
 class Streams:
-    """A service whose streams are scripted, and a clock that stands still but for what a stream makes of it."""
+    """A service with scripted streams, and a clock that only the streams advance."""
 
     def __init__(self, *streams):
         self.streams = list(streams)
@@ -76,20 +76,20 @@ def kind(request):
     return request.param
 
 
-def test_a_page_in_many_pieces_is_no_sign_of_life_and_is_given_up(kind):
+def test_a_page_in_many_pieces_does_not_count_as_activity(kind):
     page = [(b"<!doctype html>\n\n", 0.0), (b"<p>Back soon.\n\n", 0.0), (b"</p>", 0.0)]
     with pytest.raises(ConnectionFailed):
         Streams(*[page] * 15).followed_by(kind)()
 
 
-def test_a_stream_that_ends_after_a_long_quiet_time_is_asked_for_again(kind):
+def test_a_stream_that_ends_after_a_long_quiet_time_is_requested_again(kind):
     quiet = [(ALIVE, 0.0), (event(3, "running"), 0.0), *[(ALIVE, 15.0)] * int(QUIET_S / 15)]
     streams = Streams(quiet, [(ALIVE, 0.0), (event(4, "done"), 0.0)])
     assert streams.followed_by(kind)() == [3, 4]
     assert streams.asked_after == [None, "3"]
 
 
-def test_a_service_that_ends_every_stream_at_once_is_not_asked_for_ever(kind):
+def test_a_service_that_ends_every_stream_at_once_is_given_up(kind):
     streams = Streams([(event(3, "running"), 0.0)])
     with pytest.raises(ConnectionFailed, match="ended the events"):
         streams.followed_by(kind)()

@@ -1,4 +1,4 @@
-"""A run rewarded again, and its verdicts read, by both clients."""
+"""Recomputing the rewards of a run and reading its verdicts, with both clients."""
 
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ class TestRecompute:
         }
     }
 
-    def test_the_request_goes_out_as_the_contract_has_it(self, service, connect):
+    def test_the_request_follows_the_contract(self, service, connect):
         service.script(stream(self.START, self.SUMMARY))
         rules = {"mode": "points", "on_failure": "skip", "weights": {"c1": 2}, "first_step": 1, "length_penalty": {}}
         list(connect(service.url, "r").recompute(budgets={"pitfall": -2}, protocol=None, **rules))
@@ -54,25 +54,25 @@ class TestRecompute:
             "budgets": {"pitfall": -2.0},
         }
 
-    def test_another_run_than_the_clients_may_be_named(self, service, connect):
+    def test_the_run_may_differ_from_the_clients_run(self, service, connect):
         service.script(stream(self.SUMMARY))
         list(connect(service.url, "r").recompute("other"))
         assert service.asked[0].json["run"] == "other"
 
     @pytest.mark.parametrize("piece", [None, 1, 7])
-    def test_lines_come_typed_however_they_are_cut(self, service, connect, piece):
+    def test_lines_are_typed_however_the_stream_is_split(self, service, connect, piece):
         service.script(stream(self.START, self.GROUP, self.SUMMARY, piece=piece))
         start, group, summary = connect(service.url).recompute("r")
         assert start.start.verdicts == 2
         assert (group.group.id, group.group.responses[0].reward) == ("q\u2028 17", 0.5)
         assert summary.summary.mean_reward == 0.5
 
-    def test_rules_that_break_the_contract_are_refused_before_they_are_sent(self, service, connect):
+    def test_invalid_rules_are_refused_before_they_are_sent(self, service, connect):
         with pytest.raises(InvalidRequest, match="first_step"):
             list(connect(service.url).recompute("r", first_step=3, last_step=2))
         assert service.asked == []
 
-    def test_a_problem_is_its_error_at_once_or_in_a_line(self, service, connect):
+    def test_a_problem_is_raised_whether_it_is_the_answer_or_a_line(self, service, connect):
         service.script(problem("unsuitable-rubric", 422))
         with pytest.raises(RubricRefused):
             list(connect(service.url).recompute("r"))
@@ -80,12 +80,12 @@ class TestRecompute:
         with pytest.raises(JudgingFailed):
             list(connect(service.url).recompute("r"))
 
-    def test_an_answer_without_its_end_is_an_error(self, service, connect):
+    def test_a_truncated_answer_is_an_error(self, service, connect):
         service.script(stream(self.START, self.GROUP))
         with pytest.raises(ConnectionFailed, match="cut off before its summary"):
             list(connect(service.url).recompute("r"))
 
-    def test_a_line_of_something_else_is_an_error(self, service, connect):
+    def test_an_unknown_line_is_an_error(self, service, connect):
         service.script(stream(b"<html>\n"))
         with pytest.raises(ServerError, match="not a valid RecomputeEvent"):
             list(connect(service.url).recompute("r"))
@@ -103,7 +103,7 @@ class TestRecorded:
         "at": "2026-01-01T00:00:00Z",
     }
 
-    def test_pages_are_followed_to_the_last(self, service, connect):
+    def test_all_pages_are_fetched(self, service, connect):
         first = {"verdicts": [self.VERDICT, self.VERDICT], "next_cursor": "next"}
         service.script(Reply(body=first), Reply(body={"verdicts": [self.VERDICT], "next_cursor": None}))
         found = list(connect(service.url, "r").recorded_verdicts(step=3, status="ok", criterion=None, texts=True))
@@ -114,7 +114,7 @@ class TestRecorded:
             "/v1/verdicts?run=r&limit=500&step=3&status=ok&texts=true&after=next",
         ]
 
-    def test_without_a_run_those_without_a_name_are_read(self, service, connect):
+    def test_without_a_run_the_verdicts_of_the_unnamed_run_are_read(self, service, connect):
         service.script(Reply(body={"verdicts": [], "next_cursor": None}))
         assert list(connect(service.url).recorded_verdicts()) == []
         assert service.asked[0].target == "/v1/verdicts?run=&limit=500"
@@ -166,7 +166,7 @@ class TestRuns:
             }
         )
 
-    def test_runs_are_followed_to_the_last_page(self, service, connect):
+    def test_all_pages_of_runs_are_fetched(self, service, connect):
         service.script(
             Reply(body={"runs": [self.RUN, self.RUN], "next_cursor": "next"}),
             Reply(body={"runs": [{**self.RUN, "run": None}], "next_cursor": None}),
@@ -174,7 +174,7 @@ class TestRuns:
         assert [run.run for run in connect(service.url).runs()] == ["r", "r", None]
         assert [one.target for one in service.asked] == ["/v1/runs", "/v1/runs?after=next"]
 
-    def test_a_report_has_the_steps_of_all_its_pages(self, service, connect):
+    def test_a_report_includes_the_steps_of_all_its_pages(self, service, connect):
         service.script(self.report(1, 2, next_cursor="next"), self.report(None))
         found = connect(service.url, "r").run_report(first_step=1, criterion=["c1", "c 2"], rubric=None)
         assert [step.step for step in found.steps] == [1, 2, None]
@@ -189,12 +189,12 @@ class TestRuns:
     @pytest.mark.parametrize(
         ("name", "segment"), [("a/b ?#%", "a%2Fb%20%3F%23%25"), ("", ""), ("..", "%2E%2E"), ("ü", "%C3%BC")]
     )
-    def test_a_run_of_any_name_is_asked_for(self, service, connect, name, segment):
+    def test_a_run_may_have_any_name(self, service, connect, name, segment):
         service.script(self.report(1))
         connect(service.url, "another").run_report(name)
         assert service.asked[0].target == f"/v1/runs/{segment}?limit=500"
 
-    def test_the_monitors_of_a_run_are_asked_for(self, service, connect):
+    def test_the_monitors_of_a_run_are_requested(self, service, connect):
         told = {
             "run": "a/b",
             "first_step": 0,
@@ -208,7 +208,7 @@ class TestRuns:
         assert connect(service.url, "a/b").run_monitors("c", until_step=7).findings == ()
         assert [one.target for one in service.asked] == ["/v1/runs/a%2Fb/monitors", "/v1/runs/c/monitors?until_step=7"]
 
-    def test_a_run_that_is_not_there_is_its_error(self, service, connect):
+    def test_a_missing_run_has_its_own_error(self, service, connect):
         service.script(problem("not-found", 404))
         with pytest.raises(NotFound):
             connect(service.url).run_report("nobody")

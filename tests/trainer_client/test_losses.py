@@ -46,7 +46,7 @@ def test_the_worked_cases_hold(case):
 
 
 @given(LOGPS, st.floats(1e-3, 10))
-def test_a_shaped_probability_is_what_the_paper_writes_and_below_one(logp, gamma):
+def test_a_shaped_probability_follows_the_papers_formula_and_is_below_one(logp, gamma):
     shaped = shaped_probability(logp, gamma=gamma).numpy()
     assert shaped == pytest.approx(np.exp(logp) / (np.exp(logp) + gamma), rel=1e-9)
     assert (shaped > 0).all()
@@ -68,19 +68,19 @@ def test_the_gradient_of_a_shaped_probability_is_largest_where_p_is_gamma(logp, 
     assert slope <= gradient(lambda x: shaped_probability(x, gamma=gamma), math.log(gamma)) + 1e-12
 
 
-def test_a_token_that_is_never_written_has_no_shaped_probability_and_a_finite_gradient():
+def test_a_token_of_probability_zero_has_shaped_probability_zero_and_a_finite_gradient():
     assert shaped_probability([-math.inf]).tolist() == [0.0]
     assert gradient(shaped_probability, [-math.inf, -1e4]).tolist() == [0.0, 0.0]
 
 
 @given(LOGPS)
-def test_the_divergence_of_equal_policies_is_nothing_and_pulls_nowhere(logp):
+def test_the_divergence_of_equal_policies_is_zero_with_zero_gradient(logp):
     assert not k3(logp, logp).any()
     assert not gradient(lambda x: k3(x, logp), logp).any()
 
 
 @given(LOGP, st.floats(-60, 60), st.floats(1e-3, 30))
-def test_the_divergence_is_never_negative_and_its_gradient_ends_at_the_bound(logp, distance, bound):
+def test_the_divergence_is_never_negative_and_its_gradient_vanishes_beyond_the_bound(logp, distance, bound):
     assume(abs(abs(distance) - bound) > 1e-6)
     reference = torch.tensor(logp, dtype=torch.float64) + distance
     d = min(max(float(reference) - logp, -bound), bound)
@@ -90,11 +90,11 @@ def test_the_divergence_is_never_negative_and_its_gradient_ends_at_the_bound(log
     assert gradient(lambda x: k3(x, reference, bound=bound), logp) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def test_the_divergence_is_exact_for_policies_that_hardly_differ():
+def test_the_divergence_is_exact_for_nearly_equal_policies():
     assert k3(torch.tensor([-1.0]), torch.tensor([-1.0 + 2**-12])).item() == pytest.approx(2**-25, rel=1e-3)
 
 
-def test_the_bound_on_the_divergence_is_twenty_unless_another_is_given():
+def test_the_bound_on_the_divergence_defaults_to_twenty():
     assert k3([0.0], [25.0]).item() == k3([0.0], [20.0]).item() < k3([0.0], [25.0], bound=math.inf).item()
 
 
@@ -104,7 +104,7 @@ def test_the_ratio_of_equal_policies_is_one(logp):
 
 
 @given(LOGPS, st.data())
-def test_a_responses_ratio_is_the_geometric_mean_of_its_tokens_and_padding_has_no_part(logp, data):
+def test_a_responses_ratio_is_the_geometric_mean_over_its_unmasked_tokens(logp, data):
     old_logp = data.draw(hnp.arrays(np.float64, logp.shape, elements=LOGP))
     mask = data.draw(hnp.arrays(np.bool_, logp.shape))
     ratios = sequence_ratio(logp, old_logp, mask=mask).numpy()
@@ -115,7 +115,7 @@ def test_a_responses_ratio_is_the_geometric_mean_of_its_tokens_and_padding_has_n
         assert ratio == pytest.approx(np.prod(tokens ** (1 / max(len(tokens), 1))), rel=1e-9)
 
 
-def test_padding_may_hold_anything_and_gets_no_gradient():
+def test_padding_may_hold_any_value_and_gets_no_gradient():
     logp, mask = [[-1.0, -2.0, math.nan], [-1.0, -math.inf, 7.0]], [[1, 1, 0], [1, 0, 0]]
     ratios = sequence_ratio(logp, [[-1.5, -2.5, 0.0], [-1.0, -math.inf, 0.0]], mask=mask)
     assert ratios.tolist() == pytest.approx([math.exp(0.5), 1.0])
@@ -139,37 +139,37 @@ def test_a_response_without_tokens_has_the_ratio_one():
         lambda: sequence_ratio([[-1.0, -1.0]], [[-1.0, -1.0]], mask=[1, 1]),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused_even_where_torch_would_guess(call):
+def test_mismatched_shapes_are_refused_even_where_torch_would_broadcast(call):
     with pytest.raises(ValueError, match=r"the shapes do not fit: .* give one number per token, or B x 1"):
         call()
 
 
 @pytest.mark.parametrize("given", ["-1", None, [1.0, None], [[1.0], [1.0, 2.0]]])
-def test_what_is_no_array_of_numbers_is_refused_by_its_name(given):
+def test_a_value_that_is_not_an_array_of_numbers_is_refused_by_name(given):
     with pytest.raises(ValueError, match="ref_logp is not an array of numbers"):
         k3([-1.0], given)
 
 
 @pytest.mark.parametrize("gamma", [0.0, -0.1, math.nan, math.inf])
-def test_gamma_is_above_zero(gamma):
+def test_gamma_must_be_above_zero(gamma):
     with pytest.raises(ValueError, match="gamma"):
         shaped_probability([-1.0], gamma=gamma)
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
-def test_the_bound_is_above_zero(bound):
+def test_the_bound_must_be_above_zero(bound):
     with pytest.raises(ValueError, match="bound"):
         k3([-1.0], [-1.0], bound=bound)
 
 
-def test_lists_are_read_in_double_precision_and_as_the_tensor_beside_them():
+def test_lists_are_read_in_double_precision_or_in_the_dtype_of_the_given_tensor():
     assert k3([-1.0], [-1.1]).dtype == torch.float64
     assert k3(np.array([-1], dtype=np.int64), -2).dtype == torch.float64
     assert clipped_surrogate(torch.ones(2), [1.0, 2.0]).dtype == torch.float32
     assert clipped_surrogate(torch.ones(2, dtype=torch.int64), [1.0, 2.0]).dtype == torch.float64
 
 
-def test_a_response_is_kept_by_the_geometric_mean_of_its_ratios_and_weighed_token_by_token():
+def test_a_response_is_kept_by_its_geometric_mean_ratio_and_weighted_token_by_token():
     long = [0.02] * 100  # the product is e^2, the geometric mean 1.02
     differences = torch.zeros(3, 100)
     differences[0], differences[1, :2], differences[2, :2] = torch.tensor(long), torch.tensor([2.0, -2.0]), 1.0
@@ -181,13 +181,13 @@ def test_a_response_is_kept_by_the_geometric_mean_of_its_ratios_and_weighed_toke
     assert not found[2].any()
 
 
-def test_a_token_that_the_engine_told_nothing_of_counts_as_equal():
+def test_a_token_without_a_sampling_probability_has_ratio_one():
     sampled = torch.tensor([[math.nan, -1.0]])
     assert sequence_masked_weights([[-5.0, -1.0]], sampled, mask=[[1, 1]], low=0.9, high=1.1).tolist() == [[1.0, 1.0]]
 
 
 @pytest.mark.parametrize(("low", "high"), [(-0.1, 2.0), (2.0, 0.5), (math.nan, 2.0)])
-def test_a_band_that_is_none_is_refused(low, high):
+def test_an_invalid_band_is_refused(low, high):
     with pytest.raises(ValueError, match="use 0 <= low <= high"):
         sequence_masked_weights([[0.0]], [[0.0]], mask=[[1]], low=low, high=high)
 
@@ -201,5 +201,5 @@ sys.exit("torch" in sys.modules)
 """
 
 
-def test_nothing_but_the_losses_and_the_trainers_imports_torch():
+def test_only_the_losses_and_the_trainers_import_torch():
     subprocess.run([sys.executable, "-c", ALL_BUT_THE_LOSSES], check=True, timeout=60)

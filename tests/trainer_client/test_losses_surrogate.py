@@ -21,7 +21,7 @@ def graded(numbers):
 
 
 @given(RATIO, ADVANTAGE, SHARE, st.floats(0, 2, allow_subnormal=False))
-def test_the_clip_never_promises_more_than_the_ratio_and_nothing_beyond_its_edges(ratio, advantage, low, high):
+def test_the_clipped_surrogate_never_exceeds_the_unclipped_one_or_its_bounds(ratio, advantage, low, high):
     value = float(clipped_surrogate(ratio, advantage, low=low, high=high))
     assert value <= ratio * advantage
     if advantage >= 0:
@@ -33,7 +33,7 @@ def test_the_clip_never_promises_more_than_the_ratio_and_nothing_beyond_its_edge
 
 
 @given(RATIO, ADVANTAGE, SHARE, st.floats(0, 2, allow_subnormal=False))
-def test_the_clip_stops_the_gradient_only_where_it_would_lead_further_away(ratio, advantage, low, high):
+def test_the_clip_stops_the_gradient_only_where_the_ratio_would_move_further_away(ratio, advantage, low, high):
     beyond = ratio > 1 + high if advantage > 0 else ratio < 1 - low
     given_ratio = graded(ratio)
     clipped_surrogate(given_ratio, advantage, low=low, high=high).backward()
@@ -41,7 +41,7 @@ def test_the_clip_stops_the_gradient_only_where_it_would_lead_further_away(ratio
 
 
 @given(RATIO, ADVANTAGE, st.floats(1.01, 10, allow_subnormal=False))
-def test_the_dual_clip_bounds_what_a_bad_token_can_cost_and_leaves_good_ones_alone(ratio, advantage, dual):
+def test_the_dual_clip_bounds_the_loss_of_bad_tokens_and_leaves_good_ones_unchanged(ratio, advantage, dual):
     value, single = clipped_surrogate(ratio, advantage, dual=dual), clipped_surrogate(ratio, advantage)
     assert value >= single
     if advantage >= 0 or ratio <= min(dual, 1.2):
@@ -56,13 +56,13 @@ def test_without_bounds_the_surrogate_is_the_ratio_times_the_advantage(ratio, ad
 
 
 def trls_surrogate(ratio, advantage, low, high, delta):
-    """As `GRPOTrainer` computes it with `delta`."""
+    """The loss of `GRPOTrainer` with `delta`."""
     clipped = torch.clamp(ratio, 1 - low, 1 + high)
     return torch.min(torch.clamp(ratio, max=delta) * advantage, clipped * advantage)
 
 
 @given(SHARE, st.floats(0, 2, allow_subnormal=False), st.floats(0, 3, allow_subnormal=False), ADVANTAGE, st.data())
-def test_the_dual_clip_is_trls_delta_wherever_c_is_not_below_the_upper_clip(low, high, above, advantage, data):
+def test_the_dual_clip_equals_trls_delta_unless_c_is_below_the_upper_clip(low, high, above, advantage, data):
     dual = 1 + high + above
     assume(dual > 1)
     ratio = data.draw(RATIO | st.sampled_from([1 - low, 1.0, 1 + high, dual]))
@@ -75,13 +75,13 @@ def test_the_dual_clip_is_trls_delta_wherever_c_is_not_below_the_upper_clip(low,
     assert torch.equal(ours.grad, theirs.grad)
 
 
-def test_below_the_upper_clip_trls_delta_is_something_else():
+def test_below_the_upper_clip_trls_delta_differs():
     ratio, advantage = torch.tensor([1.3]), torch.tensor([-1.0])
     assert clipped_surrogate(ratio, advantage, high=0.4, dual=1.1).item() == pytest.approx(-1.1)
     assert trls_surrogate(ratio, advantage, 0.2, 0.4, 1.1).item() == pytest.approx(-1.3)
 
 
-def test_what_it_is_compared_with_is_still_trls_own():
+def test_trl_still_has_the_code_that_the_comparison_reproduces():
     trl = importlib.util.find_spec("trl")
     if trl is None:
         pytest.skip("TRL is not installed")
@@ -96,7 +96,7 @@ def test_what_it_is_compared_with_is_still_trls_own():
         assert line in source
 
 
-def test_an_advantage_for_each_response_is_a_column():
+def test_one_advantage_per_response_is_broadcast_over_its_tokens():
     ratio = [[1.0, 1.1], [1.0, 9.0]]
     expected = clipped_surrogate(ratio, [[2.0, 2.0], [-1.0, -1.0]])
     assert torch.equal(clipped_surrogate(ratio, [[2.0], [-1.0]]), expected)
@@ -116,6 +116,6 @@ def test_an_advantage_for_each_response_is_a_column():
         {"dual": math.inf},
     ],
 )
-def test_an_option_out_of_range_is_refused_by_its_name(option):
+def test_an_option_out_of_range_is_refused_by_name(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         clipped_surrogate([1.0], [1.0], **option)

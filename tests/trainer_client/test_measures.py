@@ -34,7 +34,7 @@ def test_the_worked_cases_hold(case):
 
 
 @given(LABELS)
-def test_kappa_is_symmetric_bounded_and_one_exactly_if_all_agree(pairs):
+def test_kappa_is_symmetric_bounded_and_one_exactly_for_full_agreement(pairs):
     a, b = zip(*pairs, strict=True)
     kappa = cohen_kappa(a, b)
     assert kappa == cohen_kappa(b, a)
@@ -49,7 +49,7 @@ def test_kappa_of_independent_labels_is_zero():
     assert cohen_kappa([1, 1, 0, 0], [1, 0, 1, 0]) == 0.0
 
 
-def test_items_that_one_judge_failed_on_are_left_out():
+def test_items_that_one_judge_failed_on_are_ignored():
     assert cohen_kappa([1, 0, None, 1], [1, 0, 1, None]) == 1.0
     assert agreement_rate([1, 0, None], [1, 1, 1]) == 0.5
     assert agreement_rate([None], [1]) is None
@@ -75,13 +75,13 @@ def test_the_point_biserial_is_the_difference_of_means_over_the_deviation(pairs)
     assert -1.0 <= found <= 1.0
 
 
-def test_the_point_biserial_of_tiny_or_offset_numbers_is_that_of_their_differences():
+def test_the_point_biserial_of_tiny_or_offset_numbers_is_exact():
     assert point_biserial([0, 1], [0.0, 5e-324]) == pytest.approx(1.0)
     assert point_biserial([1, 0, None, 1], [1e6, 1e6 + 1, 5, None]) == pytest.approx(-1.0)
 
 
 @pytest.mark.parametrize(("binary", "x"), [([0, 2], [1, 2]), ([0, 1], [1, math.nan]), ([0, 0.5], [1, 2])])
-def test_what_is_not_yes_or_no_or_a_number_is_refused(binary, x):
+def test_invalid_values_are_refused(binary, x):
     with pytest.raises(ValueError, match="binary must hold"):
         point_biserial(binary, x)
 
@@ -107,7 +107,7 @@ def test_pass_at_k_stays_exact_for_large_numbers():
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0), (3, 1, 4), (0, 0, 1)])
-def test_pass_at_k_refuses_counts_that_cannot_be(n, c, k):
+def test_pass_at_k_refuses_impossible_counts(n, c, k):
     with pytest.raises(ValueError, match="use c from 0 to n"):
         pass_at_k(n, c, k)
 
@@ -120,12 +120,12 @@ def test_best_of_n_is_the_mean_maximum_over_all_sets_of_n(scores, data):
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=30), st.data())
-def test_best_of_n_of_right_and_wrong_is_pass_at_n(scores, data):
+def test_best_of_n_of_binary_scores_is_pass_at_n(scores, data):
     n = data.draw(st.integers(1, len(scores)))
     assert best_of_n(scores, n) == pytest.approx(pass_at_k(len(scores), sum(scores), n), abs=1e-9)
 
 
-def test_best_of_more_than_there_are_is_not_known():
+def test_best_of_more_than_the_number_of_scores_is_none():
     assert best_of_n([1.0, None], 2) is None
     with pytest.raises(ValueError, match="n is 0"):
         best_of_n([1.0], 0)
@@ -133,12 +133,12 @@ def test_best_of_more_than_there_are_is_not_known():
         best_of_n([math.nan], 1)
 
 
-def test_avg_at_k_weighs_problems_alike_and_leaves_out_what_is_not_known():
+def test_avg_at_k_weighs_problems_equally_and_ignores_unknown_values():
     assert average_at_k([[1, 0, None, None], [1, 1, 1, 1], [None]]) == 0.75
     assert average_at_k([]) is None
 
 
-def test_a_trajectory_without_steps_counts_among_all_and_is_neither_faithful_nor_misaligned():
+def test_a_trajectory_without_steps_counts_in_the_total_but_is_neither_faithful_nor_misaligned():
     rates = faithfulness([1, 1, 0, 0, 1], [[], [1, 1], [1], [], [1, 0]])
     assert rates == {
         "faithful_reasoning_rate": 0.2,
@@ -148,7 +148,7 @@ def test_a_trajectory_without_steps_counts_among_all_and_is_neither_faithful_nor
     }
 
 
-def test_what_nobody_knows_is_left_out_unless_a_wrong_step_decides():
+def test_an_unknown_trajectory_is_left_out_unless_a_wrong_step_decides_it():
     rates = faithfulness([1, 1, None, 0], [[1, None], [None, 0], [1], [0, None]])
     assert rates["faithful_reasoning_rate"] == 0.0
     assert rates["misaligned_trajectory_rate"] == 0.5
@@ -156,12 +156,12 @@ def test_what_nobody_knows_is_left_out_unless_a_wrong_step_decides():
     assert rates["step_accuracy"] == 0.5
 
 
-def test_rates_of_nothing_are_none():
+def test_rates_of_no_trajectories_are_none():
     assert set(faithfulness([], []).values()) == {None}
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.lists(st.integers(0, 1), max_size=4)), min_size=1))
-def test_faithful_and_misaligned_exclude_each_other(trajectories):
+def test_faithful_and_misaligned_are_mutually_exclusive(trajectories):
     answers, steps = zip(*trajectories, strict=True)
     rates = faithfulness(answers, steps)
     both = rates["faithful_reasoning_rate"] + rates["misaligned_trajectory_rate"]
@@ -170,12 +170,12 @@ def test_faithful_and_misaligned_exclude_each_other(trajectories):
 
 
 @pytest.mark.parametrize(("answers", "steps"), [([0.5], [[1]]), ([1], [[0.5]]), ([1], []), ([2], [[]])])
-def test_trajectories_that_are_neither_right_nor_wrong_are_refused(answers, steps):
+def test_non_binary_trajectories_are_refused(answers, steps):
     with pytest.raises(ValueError):  # noqa: PT011
         faithfulness(answers, steps)
 
 
-def test_novelty_counts_the_responses_that_became_more_probable():
+def test_novelty_is_the_share_of_responses_that_became_more_probable():
     found = novelty([-1.0, -1.0, -1.0, -1.0], [-1.0, -2.0, -4.0, -7.0])
     assert found.median == pytest.approx((math.e + math.e**3) / 2)
     assert found.mean == pytest.approx(np.mean(np.exp([0, 1, 3, 6])))

@@ -15,7 +15,7 @@ TEXTS = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=6), min_s
 
 
 def bleu(text, others, max_n=4):
-    """BLEU as the definition has it, for one text and its references."""
+    """Textbook BLEU of a text against its references."""
     logs = []
     for n in range(1, min(max_n, len(text)) + 1):
         own, *rest = (Counter(tuple(t[i : i + n]) for i in range(len(t) - n + 1)) for t in [text, *others])
@@ -41,7 +41,7 @@ def test_more_than_twenty_self_corrections_are_looping():
     assert not loops("Wait. " * 21, max_corrections=21)
 
 
-def test_phrases_are_whole_words_in_any_case_and_spacing_and_the_longer_counts():
+def test_phrases_match_whole_words_in_any_case_and_spacing_and_the_longest_match_counts():
     assert loops("BUT   wait! Let me\ndouble-check. That’s not right.").self_corrections == 3
     assert loops("The waiter awaits the factually waiting.").self_corrections == 0
     assert loops("but wait", phrases=["but", "wait", "but wait"]).self_corrections == 1
@@ -57,7 +57,7 @@ def test_phrases_are_whole_words_in_any_case_and_spacing_and_the_longer_counts()
         max_size=12,
     ),
 )
-def test_phrases_are_counted_as_one_plain_pattern_counts_them(phrases, pieces):
+def test_phrase_counts_equal_those_of_a_single_plain_pattern(phrases, pieces):
     text = "".join(pieces)
     longest_first = sorted(
         (phrase.replace("’", "'").split() for phrase in phrases), key=lambda words: -len(" ".join(words))
@@ -67,7 +67,7 @@ def test_phrases_are_counted_as_one_plain_pattern_counts_them(phrases, pieces):
     assert loops(text, phrases=phrases).self_corrections == len(plain.findall(text.replace("’", "'")))
 
 
-def test_a_second_first_step_is_looping_and_step_ten_is_no_first_one():
+def test_a_second_first_step_is_looping_and_step_ten_does_not_count_as_one():
     found = loops("### Step 1: a\nx\n### Step 1: b\ny")
     assert (found.repeated_first_step, found.repeated_headings, bool(found)) == (True, True, True)
     assert not loops("### Step 1: a\nx\n### Step 10: b\ny")
@@ -94,11 +94,11 @@ def test_short_paragraphs_may_repeat():
 
 
 @given(st.text())
-def test_any_text_can_be_looked_at(text):
+def test_any_text_can_be_analysed(text):
     assert 0.0 <= loops(text).duplicate_share < 1.0
 
 
-def test_statistics_part_looping_responses_from_others():
+def test_statistics_separate_looping_responses_from_others():
     found = [loops("Wait. " * 30), loops(SOUND), loops("Wait. " * 24), loops(SOUND)]
     assert loop_statistics(found, [1, 1, 0, None]) == {
         "loop_rate": 0.5,
@@ -120,14 +120,14 @@ def test_self_bleu_is_the_mean_bleu_of_each_text_against_the_others(texts, max_n
     assert self_bleu([" ".join(text) for text in texts], max_n=max_n) == pytest.approx(expected)
 
 
-def test_equal_texts_have_self_bleu_one_and_unlike_ones_almost_none():
+def test_equal_texts_have_self_bleu_one_and_different_ones_almost_zero():
     assert self_bleu(["The cat sat down.", "the cat sat down"]) == pytest.approx(1.0)
     assert self_bleu(["a b c d e f", "u v w x y z"]) < 0.05
     assert self_bleu(["", "a b"]) < 0.05
     assert self_bleu(["", ""]) == 0.0
 
 
-def test_self_bleu_needs_texts_to_compare():
+def test_self_bleu_needs_at_least_two_texts():
     with pytest.raises(ValueError, match="1 texts"):
         self_bleu(["a"])
     with pytest.raises(ValueError, match="max_n"):
@@ -146,7 +146,7 @@ def test_semantic_distance_is_the_mean_cosine_distance_of_all_pairs(vectors, sca
     assert semantic_distance([[x * scale for x in v] for v in vectors]) == pytest.approx(expected, abs=1e-9)
 
 
-def test_semantic_distance_is_0_of_one_direction_and_2_of_opposite_ones():
+def test_semantic_distance_is_0_for_equal_directions_and_2_for_opposite_ones():
     assert semantic_distance([[1.0, 2.0], [2.0, 4.0]]) == pytest.approx(0.0, abs=1e-12)
     assert semantic_distance([[1.0, 0.0], [-3.0, 0.0]]) == pytest.approx(2.0)
 
@@ -161,6 +161,6 @@ def test_semantic_distance_is_0_of_one_direction_and_2_of_opposite_ones():
         ([[], []], "no direction"),
     ],
 )
-def test_semantic_distance_refuses_what_has_no_angle(vectors, says):
+def test_semantic_distance_refuses_vectors_without_a_direction(vectors, says):
     with pytest.raises(ValueError, match=says):
         semantic_distance(vectors)

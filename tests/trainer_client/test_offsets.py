@@ -16,13 +16,13 @@ LETTERS = "ab 7.,'\t\n#Stepé漢🙂\u0301"
 
 
 def parts(tokenizer, ids):
-    """The text at each token's place."""
+    """The text at each token's offsets."""
     text, offsets = TokenOffsets(tokenizer).text_and_offsets(ids)
     return [text[start:end] for start, end in offsets]
 
 
 def followed(tokenizer, ids, windows=True):
-    """Places found by decoding alone, as for a tokenizer whose bytes are not known."""
+    """Offsets found by decoding alone, as for a tokenizer whose bytes are unknown."""
     offsets = TokenOffsets(tokenizer)
     offsets._table = None
     found = offsets._align_by_decoding(ids, decode(tokenizer, ids), windows=windows)
@@ -30,7 +30,7 @@ def followed(tokenizer, ids, windows=True):
 
 
 def every_way(tokenizer, ids):
-    """Places as they are found first, by decoding the last tokens, and by decoding all tokens up to each."""
+    """Offsets found the default way, by decoding the last tokens, and by decoding every prefix."""
     first = TokenOffsets(tokenizer).text_and_offsets(ids)[1]
     return [found.tolist() for found in (first, followed(tokenizer, ids), followed(tokenizer, ids, windows=False))]
 
@@ -44,7 +44,7 @@ def test_the_text_is_what_the_tokenizer_decodes(case):
 
 
 @given(sampled())
-def test_places_never_go_back_and_cover_the_text(case):
+def test_offsets_never_decrease_and_cover_the_text(case):
     tokenizer, ids = case
     length = len(decode(tokenizer, ids))
     for offsets in every_way(tokenizer, ids):
@@ -55,8 +55,8 @@ def test_places_never_go_back_and_cover_the_text(case):
 
 
 @given(sampled())
-def test_a_token_starts_where_the_text_of_the_tokens_before_it_ends(case):
-    """As far as decoding the tokens before it tells: where that ends in a whole character of the text."""
+def test_a_token_starts_where_the_text_of_its_predecessors_ends(case):
+    """Checked wherever the decoded prefix ends in a whole character of the text."""
     tokenizer, ids = case
     text = decode(tokenizer, ids)
     ends = [decode(tokenizer, ids[:token]) for token in range(len(ids) + 1)]
@@ -68,8 +68,8 @@ def test_a_token_starts_where_the_text_of_the_tokens_before_it_ends(case):
 
 
 @given(sampled())
-def test_all_ways_find_the_same_places(case):
-    """Save within what is no UTF-8, where the text does not tell which byte made which U+FFFD."""
+def test_all_methods_find_the_same_offsets(case):
+    """Except within invalid UTF-8, where the text does not show which byte became which U+FFFD."""
     tokenizer, ids = case
     text = decode(tokenizer, ids)
     for places in zip(*every_way(tokenizer, ids), strict=True):
@@ -78,7 +78,7 @@ def test_all_ways_find_the_same_places(case):
 
 
 @given(st.sampled_from(sorted(small.JOINING)), st.text(LETTERS))
-def test_a_canonical_tokenisation_lies_where_the_tokenizer_says(kind, drawn):
+def test_a_canonical_tokenisation_has_the_tokenizers_own_offsets(kind, drawn):
     tokenizer = small.JOINING[kind]()
     text = decode(tokenizer, encode(tokenizer, drawn))
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -89,32 +89,32 @@ def test_a_canonical_tokenisation_lies_where_the_tokenizer_says(kind, drawn):
         assert [tuple(pair) for pair in TokenOffsets(tokenizer).text_and_offsets(ids)[1].tolist()] == expected
 
 
-def test_tokens_that_make_one_character_together_all_have_it():
+def test_tokens_that_form_one_character_all_span_it():
     tokenizer = said_by(b"a", b"\xf0", b"\x9f\x99", b"\x82", b"\xc3", b"\xa9")
     assert parts(tokenizer, range(6)) == ["a", "🙂", "🙂", "🙂", "é", "é"]
     assert parts(small.llama(), bytes_of(small.llama(), "a🙂é".encode())) == ["a", *"🙂🙂🙂🙂", "é", "é"]
 
 
-def test_a_token_with_a_part_of_a_character_and_a_whole_one_has_both():
+def test_a_token_of_a_partial_and_a_whole_character_spans_both():
     tokenizer = said_by(b"ab\xc3", b"\xa9x", b"y")
     assert parts(tokenizer, [0, 1, 2]) == ["abé", "éx", "y"]
     assert followed(tokenizer, [0, 1, 2]).tolist() == [[0, 3], [2, 4], [4, 5]]
 
 
-def test_a_character_that_was_cut_off_is_the_replacement_character_of_all_its_tokens():
+def test_a_truncated_character_becomes_a_replacement_character_spanned_by_its_tokens():
     tokenizer = said_by(b"ab\xf0", b"\x9f", b"\x99")
     assert parts(tokenizer, [0, 1, 2]) == ["ab\ufffd", "\ufffd", "\ufffd"]
     assert followed(tokenizer, [0, 1, 2]).tolist() == [[0, 3], [2, 3], [2, 3]]
 
 
-def test_what_is_no_utf8_gives_a_replacement_character_for_each_part_that_begins_none():
+def test_invalid_utf8_gives_a_replacement_character_for_each_invalid_part():
     tokenizer = said_by(b"\xff\xfe", b"\xe2\x82", b"\xe2\x82\xac\xf0", b"\x80")
     text, offsets = TokenOffsets(tokenizer).text_and_offsets([0, 1, 2, 3])
     assert text == "\ufffd\ufffd\ufffd€\ufffd\ufffd"
     assert offsets.tolist() == [[0, 2], [2, 3], [3, 5], [5, 6]]
 
 
-def test_byte_fallback_gives_a_replacement_character_for_each_byte_of_a_run_with_an_invalid_one():
+def test_byte_fallback_replaces_every_byte_of_a_run_with_an_invalid_one():
     tokenizer = small.gemma()
     ids = [*bytes_of(tokenizer, "é".encode()), *ids_of(tokenizer, "a"), *bytes_of(tokenizer, b"\n\xc3\xa9\xf0")]
     text, offsets = TokenOffsets(tokenizer).text_and_offsets(ids)
@@ -123,7 +123,7 @@ def test_byte_fallback_gives_a_replacement_character_for_each_byte_of_a_run_with
     assert every_way(tokenizer, bytes_of(tokenizer, b"\xff!\xee\xff")) == [[[0, 1], [1, 2], [2, 3], [3, 4]]] * 3
 
 
-def test_special_tokens_have_no_place_wherever_they_stand():
+def test_special_tokens_have_no_offsets_in_any_position():
     tokenizer = said_by(b"a", b"\xc3", b"\xa9b")
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
     expected = [(0, 0), (0, 0), (0, 1), (0, 0), (1, 2), (0, 0), (1, 3), (0, 0), (0, 0)]
@@ -131,7 +131,7 @@ def test_special_tokens_have_no_place_wherever_they_stand():
         assert [tuple(place) for place in found([pad, pad, 0, end, 1, pad, 2, end, pad])[1].tolist()] == expected
 
 
-def test_added_tokens_that_are_not_special_have_a_place():
+def test_added_tokens_that_are_not_special_have_offsets():
     tokenizer = small.llama()
     assert parts(tokenizer, ids_of(tokenizer, "<think>", "▁", "</think>")) == ["<think>", " ", "</think>"]
     tokenizer = said_by(b"a")
@@ -139,20 +139,20 @@ def test_added_tokens_that_are_not_special_have_a_place():
     assert parts(tokenizer, [0, 3, 4, 5]) == ["a", "two words", "日本", "soft\u00adly"]
 
 
-def test_a_leading_space_that_the_decoder_drops_has_no_place():
+def test_a_leading_space_dropped_by_the_decoder_has_no_offsets():
     assert parts(small.llama(), ids_of(small.llama(), "</s>", "▁", "▁", "a")) == ["", "", " ", "a"]
     assert parts(small.unigram(), ids_of(small.unigram(), "</s>", "▁", "▁", "a")) == ["", "", " ", "a"]
     assert parts(small.gemma(), ids_of(small.gemma(), "</s>", "▁", "a")) == ["", " ", "a"]
 
 
-def test_a_space_that_is_cleaned_away_is_the_character_that_took_its_place():
+def test_a_space_removed_by_clean_up_spans_the_character_that_replaced_it():
     tokenizer = small.cleaned()
     ids = ids_of(tokenizer, "it", "'", "s", "done", ".")
     assert decode(tokenizer, ids) == "it's done."
     assert parts(tokenizer, ids) == ["it", "'", "'s", " done", "."]
 
 
-def test_text_that_a_decoder_takes_back_leaves_its_tokens_at_its_place():
+def test_tokens_whose_text_the_decoder_removes_span_the_text_in_its_place():
     tokenizer = said_by(b"x", b"a", b"b", b"c")
     tokenizer.backend_tokenizer.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace("ab", "")])
     assert parts(tokenizer, [0, 1, 2]) == ["x", "x", "x"]
@@ -165,7 +165,7 @@ def test_a_response_of_no_tokens_is_empty():
     assert (text, offsets.shape) == ("", (0, 2))
 
 
-def test_ids_that_the_vocabulary_lacks_have_no_place():
+def test_ids_outside_the_vocabulary_have_no_offsets():
     tokenizer = said_by(b"a", b"b")
     assert parts(tokenizer, [0, 7, 1]) == ["a", "", "b"]
 
@@ -192,7 +192,7 @@ FUSED = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
         (decoders.Sequence([*FUSED, decoders.Strip("#", 1, 0)]), [" ", "#", "é", "é", "a", " "]),
     ],
 )
-def test_decoders_of_other_kinds_are_followed(decoder, expected):
+def test_other_kinds_of_decoders_are_supported(decoder, expected):
     tokenizer = small.wrapped(small.byte_fallback(decoder))
     ids = [*ids_of(tokenizer, "▁", "#"), *bytes_of(tokenizer, "é".encode()), *ids_of(tokenizer, "a", "▁")]
     assert parts(tokenizer, ids) == expected
@@ -203,7 +203,7 @@ def test_masked_labels_are_refused():
         TokenOffsets(small.byte_level()).text_and_offsets([1, -100])
 
 
-def test_arrays_of_ids_are_read_as_lists_are():
+def test_arrays_of_ids_are_read_like_lists():
     tokenizer = small.word_piece()
     ids = encode(tokenizer, "### Step 1: done.")
     assert parts(tokenizer, np.array(ids)) == parts(tokenizer, ids)

@@ -15,19 +15,19 @@ TEXT = "We add.\n### Step 1: 3 and 4\n### Step 2: don't 🙂\n"
 
 
 def step_tokens(tokenizer, ids, text=None):
-    """The tokens of a response's steps, as its judged text has them."""
+    """The tokens of each step of a response in its judged text."""
     text = decode(tokenizer, ids) if text is None else text
     return TokenOffsets(tokenizer).step_tokens(ids, text, split_steps(text))
 
 
 def heads(tokenizer, ids):
-    """The response with a header before each of three equal parts."""
+    """The response split into three equal parts, each after a header."""
     parts = [ids[: len(ids) // 3], ids[len(ids) // 3 : 2 * len(ids) // 3], ids[2 * len(ids) // 3 :]]
     return [index for n, part in enumerate(parts, 1) for index in [*encode(tokenizer, f"\n### Step {n}: "), *part]]
 
 
 @given(sampled())
-def test_steps_have_the_tokens_that_token_spans_gives_them(case):
+def test_steps_have_the_tokens_that_token_spans_finds(case):
     tokenizer, ids = case
     ids = heads(tokenizer, ids)
     text, offsets = TokenOffsets(tokenizer).text_and_offsets(ids)
@@ -35,7 +35,7 @@ def test_steps_have_the_tokens_that_token_spans_gives_them(case):
 
 
 @given(sampled(), st.data())
-def test_any_cutting_into_steps_agrees_with_token_spans(case, data):
+def test_any_split_into_steps_agrees_with_token_spans(case, data):
     tokenizer, ids = case
     text, offsets = TokenOffsets(tokenizer).text_and_offsets(ids)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
@@ -54,7 +54,7 @@ def test_padding_on_either_side_belongs_to_no_step(case, left, right):
 
 
 @given(sampled(small.JOINING), st.sampled_from(["<think> so </think>\n\n", "\n\n", "  "]), st.booleans())
-def test_steps_of_a_part_of_the_response_have_the_tokens_they_have_in_the_whole(case, before, stripped):
+def test_steps_of_a_part_of_the_response_have_the_same_tokens_as_in_the_whole(case, before, stripped):
     tokenizer, ids = case
     ids = encode(tokenizer, before) + encode(tokenizer, TEXT) + ids
     whole = decode(tokenizer, ids)
@@ -73,7 +73,7 @@ def test_a_header_sampled_letter_by_letter_belongs_to_its_step():
     assert step_tokens(tokenizer, ids) == {1: (8, 28), 2: (28, len(ids))}
 
 
-def test_the_end_of_sequence_belongs_to_no_step_unless_it_stands_within_one():
+def test_the_end_of_sequence_belongs_to_no_step_unless_it_is_inside_one():
     tokenizer = said_by(b"### Step 1: a\n", b"b\n", b"### Step 2: c")
     end = tokenizer.eos_token_id
     assert step_tokens(tokenizer, [end, 0, end, 1, end, 2, end]) == {1: (1, 4), 2: (5, 6)}
@@ -83,23 +83,23 @@ def test_a_token_that_straddles_two_steps_belongs_to_the_one_it_starts_in():
     assert step_tokens(said_by(b"### Step 1: a", b"\n###", b" Step 2: b"), [0, 1, 2]) == {1: (0, 2), 2: (2, 3)}
 
 
-def test_tokens_of_one_character_belong_to_the_step_that_holds_it():
+def test_tokens_of_one_character_belong_to_the_step_that_contains_it():
     tokenizer = said_by(b"### Step 1: \xf0\x9f", b"\x99", b"\x82\n", b"### Step 2:")
     assert step_tokens(tokenizer, [0, 1, 2, 3]) == {1: (0, 3), 2: (3, 4)}
 
 
 @pytest.mark.parametrize("judged", ["### Step 1: a", "### Step 1: a\n"])
-def test_a_token_that_begins_before_the_judged_text_belongs_to_no_step(judged):
+def test_a_token_that_starts_before_the_judged_text_belongs_to_no_step(judged):
     assert step_tokens(said_by(b"\n\n###", b" Step 1:", b" a", b"\n", b"b"), [0, 1, 2, 3, 4], judged)[1][0] == 1
 
 
-def test_a_response_cut_off_within_a_header_ends_in_the_step_before():
+def test_a_response_truncated_within_a_header_ends_in_the_previous_step():
     ids = encode(small.byte_level(), "### Step 1: a\n### Step 2")
     assert step_tokens(small.byte_level(), ids[:-1]) == {1: (0, len(ids) - 1)}
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "llama", "gemma"])
-def test_a_response_cut_off_within_a_character_keeps_the_cut_tokens_in_its_step(kind):
+def test_a_response_truncated_within_a_character_keeps_its_last_tokens_in_their_step(kind):
     tokenizer = small.ALL[kind]()
     cut = ids_of(tokenizer, "ð", "Ł") if kind == "byte-level" else bytes_of(tokenizer, b"\xf0\x9f")
     ids = encode(tokenizer, "### Step 1: a") + cut
@@ -109,21 +109,21 @@ def test_a_response_cut_off_within_a_character_keeps_the_cut_tokens_in_its_step(
 
 
 @pytest.mark.parametrize("judged", ["### Step 1: b", "### Step 1: a", "### Step 1: A\n"])
-def test_a_judged_text_that_is_not_in_the_response_just_once_leaves_its_steps_unplaced(judged):
+def test_steps_are_unplaced_unless_the_response_contains_the_judged_text_exactly_once(judged):
     ids = encode(small.byte_level(), "### Step 1: a\n### Step 1: a\n")
     assert step_tokens(small.byte_level(), ids, judged) is None
 
 
-def test_a_judged_text_with_half_a_surrogate_pair_is_in_no_response():
+def test_steps_of_a_judged_text_with_a_lone_surrogate_are_unplaced():
     assert TokenOffsets(said_by(b"a")).step_tokens([0], "\ud800", [(1, 0, 1)]) is None
 
 
-def test_a_judged_text_that_overlaps_itself_in_the_response_leaves_its_steps_unplaced():
+def test_steps_are_unplaced_where_occurrences_of_the_judged_text_overlap():
     assert TokenOffsets(said_by(b"aba")).step_tokens([0, 0], "aba", [(1, 0, 3)]) is None
     assert TokenOffsets(said_by(b"ab")).step_tokens([0, 0, 0], "abab", [(1, 0, 4)]) is None
 
 
-def test_a_response_without_steps_has_no_tokens_to_place():
+def test_a_response_without_steps_has_no_step_tokens():
     offsets = TokenOffsets(said_by(b"a"))
     assert offsets.step_tokens([0], "something else", []) == {}
     assert offsets.step_tokens([0], "a", [(0, 0, 1)]) == {}

@@ -54,7 +54,7 @@ class TestLengthPenalty:
         assert longer <= shorter
 
     @given(REWARD, LENGTH, COEFFICIENT, LENGTH)
-    def test_the_excess_takes_what_the_linear_one_takes_above_the_target_and_never_adds(
+    def test_the_excess_penalty_equals_the_linear_one_above_the_target_and_never_adds(
         self, reward, length, coefficient, target
     ):
         linear = length_penalty(reward, length, coefficient=coefficient, target=target)
@@ -63,7 +63,7 @@ class TestLengthPenalty:
 
     @pytest.mark.parametrize("argument", ["length", "coefficient", "target"])
     @pytest.mark.parametrize("value", [-1, math.nan, math.inf, "5", None])
-    def test_what_is_no_number_of_at_least_zero_is_named(self, argument, value):
+    def test_a_value_that_is_not_a_number_of_at_least_zero_is_named(self, argument, value):
         with pytest.raises(ValueError, match=f"{argument} is .* at least 0"):
             length_penalty(**{"reward": 1.0, "length": 10, argument: value})
 
@@ -72,11 +72,11 @@ class TestOverlongPenalty:
     @pytest.mark.parametrize(
         ("length", "taken"), [(0, 0.0), (16384, 0.0), (17408, 0.25), (18432, 0.5), (20480, 1.0), (90000, 1.0)]
     )
-    def test_nothing_is_taken_before_the_buffer_and_one_from_the_limit_on(self, length, taken):
+    def test_nothing_is_deducted_before_the_buffer_and_one_from_the_limit_on(self, length, taken):
         assert overlong_penalty(0.25, length, limit=20480, buffer=4096) == pytest.approx(0.25 - taken)
 
     @given(REWARD, LENGTH, LENGTH, OVERLONG_PENALTIES)
-    def test_a_longer_response_never_gets_more_and_at_most_one_is_taken(self, reward, one, other, given_penalty):
+    def test_a_longer_response_never_gets_more_and_loses_at_most_one(self, reward, one, other, given_penalty):
         limit, buffer = given_penalty.limit_tokens, given_penalty.buffer_tokens
         shorter, longer = (overlong_penalty(reward, n, limit=limit, buffer=buffer) for n in sorted((one, other)))
         assert reward - 1 <= longer <= shorter <= reward
@@ -88,22 +88,22 @@ class TestOverlongPenalty:
 
     @pytest.mark.parametrize("argument", ["length", "limit", "buffer"])
     @pytest.mark.parametrize("value", [-1, math.nan, math.inf, "5", None])
-    def test_what_is_no_number_of_at_least_zero_is_named(self, argument, value):
+    def test_a_value_that_is_not_a_number_of_at_least_zero_is_named(self, argument, value):
         with pytest.raises(ValueError, match=f"{argument} is .* at least 0"):
             overlong_penalty(**{"reward": 1.0, "length": 10, "limit": 20, "buffer": 5, argument: value})
 
 
 class TestTruncationPenalty:
-    def test_a_response_that_was_cut_off_keeps_a_share_and_one_that_stopped_all(self):
+    def test_a_truncated_response_keeps_a_share_and_a_complete_one_keeps_all(self):
         assert truncation_penalty(0.8, False, factor=0.5) == 0.4
         assert truncation_penalty(0.8, True, factor=0.5) == 0.8
         assert truncation_penalty(0.8, False, factor=0) == 0.0
 
-    def test_a_negative_reward_is_not_made_smaller_by_being_cut_off(self):
+    def test_truncation_does_not_shrink_a_negative_reward(self):
         assert truncation_penalty(-0.6, False, factor=0.5) == -0.6
 
     @given(REWARD, REWARD, FACTOR)
-    def test_being_cut_off_never_pays_and_turns_no_order_around(self, one, other, factor):
+    def test_truncation_never_pays_and_preserves_the_order_of_rewards(self, one, other, factor):
         worse, better = sorted((one, other))
         cut_worse, cut_better = (truncation_penalty(r, False, factor=factor) for r in (worse, better))
         assert cut_better <= better
@@ -114,17 +114,17 @@ class TestTruncationPenalty:
         with pytest.raises(ValueError, match=r"factor is .* share"):
             truncation_penalty(1.0, False, factor=factor)
 
-    def test_a_response_of_which_it_is_not_known_is_not_taken_for_cut_off(self):
+    def test_an_unknown_stop_state_is_refused(self):
         with pytest.raises(ValueError, match="needs stopped"):
             truncation_penalty(1.0, None, factor=0.5)
 
 
 class TestPenalise:
     @pytest.mark.parametrize("reward", [0.3, -1.5, 0.0, None])
-    def test_a_reward_is_unchanged_where_no_penalty_is_asked_for(self, reward):
+    def test_without_penalties_the_reward_is_unchanged(self, reward):
         assert penalise(reward, RewardOptions(), tokens=None, stopped=None) == reward
 
-    def test_the_factor_scales_what_was_earned_before_length_is_taken_from_it(self):
+    def test_the_truncation_factor_applies_before_the_length_penalty(self):
         options = RewardOptions(
             truncation_factor=0.5,
             length_penalty=LengthPenalty(coefficient=0.001, target_tokens=100),
@@ -144,7 +144,7 @@ class TestPenalise:
         assert penalise(1.0, RewardOptions(truncation_factor=0.25), tokens=None, stopped=False) == 0.25
 
     @given(OPTIONS, LENGTH, st.booleans())
-    def test_no_penalty_makes_a_number_of_a_failure(self, options, tokens, stopped):
+    def test_a_missing_reward_stays_missing_under_every_penalty(self, options, tokens, stopped):
         assert penalise(None, options, tokens=tokens, stopped=stopped) is None
 
     @given(OPTIONS, REWARD, LENGTH, LENGTH, st.booleans())
@@ -153,12 +153,12 @@ class TestPenalise:
         assert longer <= shorter
 
     @given(OPTIONS, REWARD, LENGTH)
-    def test_a_response_that_was_cut_off_never_gets_more_than_one_that_stopped(self, options, reward, tokens):
+    def test_a_truncated_response_never_gets_more_than_a_complete_one(self, options, reward, tokens):
         cut, stopped = (penalise(reward, options, tokens=tokens, stopped=s) for s in (False, True))
         assert cut <= stopped
 
     @pytest.mark.parametrize("reward", [0.5, None])
-    def test_what_a_penalty_needs_must_be_told_also_of_a_response_without_a_reward(self, reward):
+    def test_required_fields_of_a_penalty_are_checked_even_without_a_reward(self, reward):
         for options in (
             RewardOptions(length_penalty=LengthPenalty()),
             RewardOptions(overlong_penalty=OverlongPenalty(limit_tokens=9, buffer_tokens=9)),
@@ -179,14 +179,14 @@ PENALTIES = [
 
 @pytest.mark.parametrize("penalty", PENALTIES)
 class TestEveryPenalty:
-    def test_a_failure_stays_one(self, penalty):
+    def test_a_missing_reward_stays_missing(self, penalty):
         assert penalty(None) is None
 
     @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, "1", [1]])
-    def test_what_is_no_finite_number_is_no_reward(self, penalty, reward):
+    def test_a_reward_that_is_not_a_finite_number_is_refused(self, penalty, reward):
         with pytest.raises(ValueError, match=r"reward is .* finite number"):
             penalty(reward)
 
     @pytest.mark.parametrize("reward", [np.float32(0.5), np.array(0.5), 1, True])
-    def test_any_kind_of_number_gives_a_plain_one(self, penalty, reward):
+    def test_any_numeric_type_gives_a_plain_float(self, penalty, reward):
         assert type(penalty(reward)) is float

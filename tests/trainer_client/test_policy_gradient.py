@@ -20,7 +20,7 @@ SEED = st.integers(0, 2**32)
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Threads that wait for each other over sixteen numbers take longer than the sums."""
+    """Use one thread: for sixteen numbers, synchronising threads takes longer than the sums."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -28,13 +28,13 @@ def one_thread():
 
 
 def table(seed):
-    """A policy's logits of each word after each other."""
+    """A policy's logits of each word after each word."""
     return torch.randn(WORDS, WORDS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @st.composite
 def rollouts(draw):
-    """A response's words, where its steps lie among them, their deltas, and its base reward."""
+    """A response: its words, the spans of its steps, their deltas, and its base reward."""
     words = draw(st.text("0123", min_size=1, max_size=7).map(lambda text: [int(word) for word in text]))
     edges = sorted(draw(st.sets(st.integers(0, len(words)), max_size=4)))
     spans = {step: (start, end) for step, (start, end) in enumerate(pairwise(edges), 1)}
@@ -46,12 +46,12 @@ GROUPS = st.lists(rollouts(), min_size=1, max_size=4)
 
 
 def log_probabilities(policy, words):
-    """Of each word after the one before it; the first follows word 0."""
+    """Log-probability of each word after the one before it; the first follows word 0."""
     return torch.log_softmax(policy, dim=-1)[[0, *words[:-1]], words]
 
 
 def policy_gradient(parameters, old, group, advantages):
-    """Of the sum over all tokens of ratio * A."""
+    """Gradient of the sum over all tokens of ratio * A."""
     policy = parameters.clone().requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
     for (words, *_), advantage in zip(group, advantages, strict=True):
@@ -62,7 +62,7 @@ def policy_gradient(parameters, old, group, advantages):
 
 
 def on_tokens(group, numbers, step=None):
-    """Arrays with one number for each response: on all its tokens, or on those of a step."""
+    """Arrays with one number per response, on all its tokens or on those of one step."""
     arrays = [torch.zeros(len(words), dtype=torch.float64) for words, *_ in group]
     for array, (_, spans, *_), number in zip(arrays, group, numbers, strict=True):
         start, end = (0, len(array)) if not step else spans.get(step, (0, 0))
@@ -76,7 +76,7 @@ def stepwise(group, deltas):
 
 
 @given(SEED, SEED, GROUPS)
-def test_the_gradient_is_that_of_the_outcome_and_that_of_each_step_added_up(new, old, group):
+def test_the_gradient_is_the_sum_of_the_outcomes_and_every_steps(new, old, group):
     new, old = table(new), table(old)
     _, _, deltas, base = zip(*group, strict=True)
     whole = policy_gradient(new, old, group, stepwise(group, deltas))
@@ -99,7 +99,7 @@ def test_without_deltas_the_gradient_is_that_of_grpo(new, old, group):
 
 
 @given(SEED, GROUPS)
-def test_at_the_policy_that_sampled_it_is_the_gradient_of_the_weighted_log_likelihood(policy, group):
+def test_at_the_sampling_policy_it_is_the_gradient_of_the_weighted_log_likelihood(policy, group):
     policy = table(policy)
     advantages = stepwise(group, [own for _, _, own, _ in group])
     likelihood = policy.clone().requires_grad_()
@@ -111,7 +111,7 @@ def test_at_the_policy_that_sampled_it_is_the_gradient_of_the_weighted_log_likel
     assert torch.allclose(policy_gradient(policy, policy, group, advantages), likelihood.grad, atol=1e-12)
 
 
-def test_what_only_one_step_earned_moves_that_steps_words_alone():
+def test_a_delta_of_one_step_affects_only_the_words_of_that_step():
     words, spans = [1, 2, 3, 1], {1: (0, 2), 2: (2, 4)}
     group = [(words, spans, {2: 0.8}, 1.0), (words[::-1], spans, {2: 0.0}, 1.0)]
     gradient = policy_gradient(table(0), table(1), group, stepwise(group, [own for *_, own, _ in group]))

@@ -1,4 +1,4 @@
-"""What policies are told in the papers' training: SRaR's format, RuscaRL's points in the system message."""
+"""Prompts of the papers' training: SRaR's step format, RuscaRL's scaffold in the system message."""
 
 import json
 
@@ -22,7 +22,7 @@ Points to avoid:
 Answer the way you would on your own: never mention these points, or that you were given any."""
 
 
-def test_points_may_stand_behind_what_they_are_for():
+def test_the_scaffold_may_show_the_points_of_each_criterion():
     assert scaffold_text([GOOD, BAD, {"description": "Is polite"}], weights=True) == SCAFFOLD
 
 
@@ -46,18 +46,18 @@ def test_a_chat_without_a_system_message_gets_one_for_the_scaffold():
     assert scaffolded_prompt(chat, [], place="system") is chat
 
 
-def test_in_a_text_the_scaffold_stands_below_wherever_it_would_stand_in_a_chat():
+def test_in_a_text_the_scaffold_is_appended_whatever_its_place_in_a_chat():
     assert scaffolded_prompt("How much?", [GOOD], place="system") == scaffolded_prompt("How much?", [GOOD])
 
 
-def test_a_scaffold_without_a_place_is_refused():
+def test_a_scaffold_with_an_unknown_place_is_refused():
     with pytest.raises(ValueError, match="system message is not plain text"):
         scaffolded_prompt([{"role": "system", "content": [{}]}], [GOOD], place="system")
     with pytest.raises(ValueError, match="place is 'above'; use one of user, system"):
         scaffolded_prompt("How much?", [GOOD], place="above")
 
 
-def test_the_step_format_stands_before_the_problem():
+def test_the_step_format_precedes_the_problem():
     assert with_step_format("Is 7 prime?") == STEP_FORMAT + "Is 7 prime?"
     assert STEP_FORMAT == (
         'Work out the following problem. Write your solution as several steps, and begin each of them with "### Step '
@@ -70,7 +70,7 @@ def test_a_response_that_follows_the_step_format_earns_the_format_reward():
     assert has_format("### Step 1: 7 is odd.\n### Step 2: So it is.\n\\boxed{yes}")
 
 
-def test_in_a_chat_the_step_format_stands_before_the_last_message_of_the_user():
+def test_in_a_chat_the_step_format_precedes_the_last_user_message():
     chat = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Hello"},
@@ -85,11 +85,11 @@ def test_in_a_chat_the_step_format_stands_before_the_last_message_of_the_user():
 
 
 @pytest.mark.parametrize("chat", [[], [{"role": "system", "content": "Hi"}], [{"role": "user", "content": [{}]}]])
-def test_a_chat_without_a_problem_gets_no_step_format(chat):
+def test_a_chat_without_a_user_message_gets_no_step_format(chat):
     with pytest.raises(ValueError, match="user message"):
         with_step_format(chat)
 
 
-def test_a_refinement_may_be_asked_for_as_the_paper_asks():
+def test_a_refinement_prompt_may_use_the_papers_wording():
     assert refinement_prompt("What is x?", "4", [GOOD], instruction=BOXED_INSTRUCTION).endswith(BOXED_INSTRUCTION)
     assert "\\boxed{}" in BOXED_INSTRUCTION

@@ -1,4 +1,4 @@
-"""Bradley-Terry scores of a group: what they are, what ties mean, and that a failed comparison is never a loss."""
+"""Bradley-Terry scores of a group: their values, ties, and failed comparisons, which never count as a loss."""
 
 import math
 from itertools import combinations
@@ -19,7 +19,7 @@ def sigmoid(x: float) -> float:
 
 
 def both_orders(i: int, j: int, win: float | None, back: float | None = None) -> list[PairVerdict]:
-    """The verdicts on a pair; without `back`, the judge says the same in both orders."""
+    """The verdicts on a pair; without `back`, the judge agrees with itself in both orders."""
     other = 1 - win if back is None and win is not None else back
     failures = [None if share is not None else "timeout" for share in (win, other)]
     return [PairVerdict(i, j, win, win, failures[0]), PairVerdict(j, i, other, other, failures[1])]
@@ -27,7 +27,7 @@ def both_orders(i: int, j: int, win: float | None, back: float | None = None) ->
 
 @st.composite
 def comparisons(draw, failing=False):
-    """Up to seven responses, and the verdicts in both orders on some of the pairs."""
+    """Two to seven responses, and the verdicts in both orders on some of the pairs."""
     count = draw(st.integers(2, 7))
     pairs = draw(st.lists(st.sampled_from(list(combinations(range(count), 2))), min_size=1, unique=True))
     share = WIN | st.none() if failing else WIN
@@ -46,7 +46,7 @@ def rewards(count: int, verdicts: list[PairVerdict], on_failure: str = "null") -
 
 
 @given(comparisons())
-def test_the_strengths_are_where_the_posterior_has_its_peak(drawn):
+def test_the_strengths_maximise_the_posterior(drawn):
     count, verdicts = drawn
     strengths = bradley_terry(count, [one[:3] for one in verdicts])
     slopes = [-strength for strength in strengths]
@@ -59,7 +59,7 @@ def test_the_strengths_are_where_the_posterior_has_its_peak(drawn):
 
 
 @given(comparisons(), st.sampled_from(FAILURES))
-def test_swapping_wins_and_losses_turns_every_reward_round(drawn, on_failure):
+def test_swapping_wins_and_losses_inverts_every_reward(drawn, on_failure):
     count, verdicts = drawn
     swapped = [one._replace(win=1 - one.win) for one in verdicts]
     for reward, other in zip(rewards(count, verdicts), rewards(count, swapped), strict=True):
@@ -78,7 +78,7 @@ def test_the_order_of_the_responses_does_not_matter(drawn, random, on_failure):
 
 
 @given(comparisons(failing=True), st.sampled_from(FAILURES))
-def test_a_pair_without_an_answer_in_both_orders_is_as_if_it_had_not_been_compared(drawn, on_failure):
+def test_a_pair_without_an_answer_in_both_orders_is_ignored(drawn, on_failure):
     count, verdicts = drawn
     known = {(one.first, one.second) for one in verdicts if one.win is not None}
     whole = [one for one in verdicts if {(one.first, one.second), (one.second, one.first)} <= known]
@@ -90,14 +90,14 @@ def test_a_pair_without_an_answer_in_both_orders_is_as_if_it_had_not_been_compar
 
 
 @given(st.integers(2, 8), st.sampled_from(["all", "chain"]))
-def test_a_group_of_ties_is_all_average(count, schedule):
+def test_a_group_of_ties_gets_the_average_reward(count, schedule):
     pairs = combinations(range(count), 2) if schedule == "all" else zip(range(count), range(1, count), strict=False)
     tied = [one for i, j in pairs for one in both_orders(i, j, 0.5)]
     assert rewards(count, tied) == pytest.approx([0.5] * count)
 
 
 @given(st.integers(2, 12), st.randoms())
-def test_a_consistent_judge_of_all_pairs_gives_its_order(count, random):
+def test_a_consistent_judge_of_all_pairs_determines_the_order(count, random):
     order = random.sample(range(count), count)
     standing = {place: number for number, place in enumerate(order)}
     verdicts = [
@@ -110,7 +110,7 @@ def test_a_consistent_judge_of_all_pairs_gives_its_order(count, random):
 
 
 @given(st.lists(st.floats(-2, 2), min_size=3, max_size=6))
-def test_strengths_behind_many_exact_shares_are_found_again(true):
+def test_strengths_are_recovered_from_many_exact_shares(true):
     games = [(i, j, sigmoid(true[i] - true[j])) for i, j in combinations(range(len(true)), 2) for _ in range(4_000)]
     mean = math.fsum(true) / len(true)
     assert bradley_terry(len(true), games) == pytest.approx([theta - mean for theta in true], abs=0.01)
@@ -123,7 +123,7 @@ def test_two_responses_of_which_one_wins_both_orders():
     assert 2 * (1 - sigmoid(high - low)) == pytest.approx((high - low) / 2)
 
 
-def test_a_judge_that_always_takes_the_first_ranks_nothing_and_is_reported():
+def test_a_judge_that_always_prefers_the_first_ranks_nothing_and_is_reported():
     verdicts = [one for i, j in combinations(range(4), 2) for one in both_orders(i, j, 1.0, 1.0)]
     assert rewards(4, verdicts) == pytest.approx([0.5] * 4)
     told = report("all_pairs", verdicts)
@@ -136,7 +136,7 @@ def test_a_consistent_judge_has_no_position_bias():
     assert (told.inconsistent, told.first_preferred) == (0, 0.5)
 
 
-def test_without_an_answered_pair_nothing_is_said_about_the_position():
+def test_without_an_answered_pair_no_position_bias_is_reported():
     told = report("pivot", both_orders(0, 1, None, 1.0))
     assert (told.pairs, told.failed, told.inconsistent, told.first_preferred) == (1, 1, 0, None)
 
@@ -156,7 +156,7 @@ class TestFailures:
         ("on_failure", "reward", "policy"),
         [("null", None, None), ("zero", 0.0, "zero"), ("zero_unparseable", None, None), ("skip", 0.5, "skip")],
     )
-    def test_the_policy_decides_about_a_response_with_fewer(self, on_failure, reward, policy):
+    def test_below_that_the_failure_policy_decides(self, on_failure, reward, policy):
         verdicts = [*WINS, *both_orders(0, 3, 0.0), *both_orders(1, 3, None), *both_orders(2, 3, None)]
         outcome = rank(4, verdicts, on_failure)[3]
         assert outcome.policy_applied == policy
@@ -166,7 +166,7 @@ class TestFailures:
         else:
             assert (outcome.status, outcome.reward) == ("unscored", reward)
 
-    def test_a_judge_that_writes_nonsense_counts_as_zero_if_so_chosen(self):
+    def test_unparseable_verdicts_count_as_zero_under_that_policy(self):
         failed = [one._replace(failure="parse") for one in both_orders(0, 1, None)]
         assert [outcome.reward for outcome in rank(2, failed, "zero_unparseable")] == [0.0, 0.0]
 
@@ -175,7 +175,7 @@ class TestFailures:
             rank(2, both_orders(0, 1, None), "error")
 
     @pytest.mark.parametrize("on_failure", FAILURES)
-    def test_two_equally_large_sets_cannot_be_compared(self, on_failure):
+    def test_two_equally_large_connected_sets_cannot_be_compared(self, on_failure):
         verdicts = both_orders(0, 1, 1.0) + both_orders(2, 3, 1.0) + both_orders(1, 2, None)
         assert all(outcome.status == "unscored" for outcome in rank(4, verdicts, on_failure))
 
@@ -184,13 +184,13 @@ class TestFailures:
         assert [outcome.status for outcome in rank(5, verdicts)] == ["scored"] * 3 + ["unscored"] * 2
 
 
-def test_a_comparison_is_named_after_the_opponent():
+def test_a_comparison_id_names_the_opponent():
     assert compared_with(comparison_id(17)) == 17
     assert compared_with("answer") is None
     assert compared_with("beats_x") is None
 
 
 @pytest.mark.parametrize("game", [(0, 0, 1.0), (0, 2, 1.0), (-1, 0, 1.0), (0, 1, 1.1), (0, 1, math.nan)])
-def test_a_game_that_cannot_be_is_refused(game):
+def test_an_invalid_game_is_refused(game):
     with pytest.raises(ValueError, match="is not a game"):
         bradley_terry(2, [game])

@@ -13,7 +13,7 @@ def answer(text):
 
 
 @given(TEXTS)
-def test_the_parts_are_the_response_and_only_one_that_is_not_parted_is_both(text):
+def test_reasoning_and_answer_make_up_the_response_and_an_unsplit_one_is_both(text):
     split = split_reasoning(text)
     if find_answer(text) is None:
         assert split == (text, text, 0)
@@ -23,7 +23,7 @@ def test_the_parts_are_the_response_and_only_one_that_is_not_parted_is_both(text
 
 
 @given(TEXTS, st.text("abc .\n"))
-def test_what_follows_thinking_is_the_answer_whatever_was_thought(thought, said):
+def test_the_text_after_thinking_is_the_answer_whatever_was_thought(thought, said):
     assert answer(f"<think>{thought}\n</think>\n\n{said}") == said.lstrip()
 
 
@@ -32,12 +32,12 @@ def test_the_reasoning_keeps_its_tags_so_that_another_answer_can_follow():
     assert split_reasoning("Hm.</think>4").reasoning == "Hm.</think>"
 
 
-def test_a_thinking_block_goes_before_every_final_answer():
+def test_a_thinking_block_takes_precedence_over_every_final_answer():
     text = "<think>\nFinal answer: 3\n\\boxed{3}\n</think>\nSteps.\nFinal answer: 4"
     assert answer(text) == "Steps.\nFinal answer: 4"
 
 
-def test_thinking_that_was_cut_off_has_an_empty_answer():
+def test_truncated_thinking_has_an_empty_answer():
     text = "<think>Final answer: 3"
     assert split_reasoning(text) == (text, "", len(text))
 
@@ -56,7 +56,7 @@ def test_thinking_that_was_cut_off_has_an_empty_answer():
         "Final answer\r",
     ],
 )
-def test_without_thinking_the_answer_begins_at_the_final_answers_line(line):
+def test_without_thinking_the_answer_begins_at_the_final_answer_line(line):
     assert split_reasoning(f"So x is 3.\n{line}\nMore of it.") == ("So x is 3.\n", f"{line}\nMore of it.", 11)
 
 
@@ -73,12 +73,12 @@ def test_without_thinking_the_answer_begins_at_the_final_answers_line(line):
         r"\boxed{} and \boxed{3",
     ],
 )
-def test_a_line_that_announces_no_final_answer_parts_nothing(line):
+def test_other_lines_do_not_split_the_response(line):
     text = f"So x is 3.\n{line}\nMore of it."
     assert split_reasoning(text) == (text, text, 0)
 
 
-def test_the_last_final_answer_counts_and_goes_before_a_box_wherever_it_stands():
+def test_the_last_final_answer_counts_and_takes_precedence_over_any_box():
     assert answer("Final answer: 3\nNo.\nFinal answer: 4\nYes.") == "Final answer: 4\nYes."
     assert answer("So \\boxed{3}\nFinal answer: 3") == "Final answer: 3"
     assert answer("So.\n### Final Answer\n\nThe dose:\n\\boxed{3}") == "### Final Answer\n\nThe dose:\n\\boxed{3}"
@@ -97,19 +97,19 @@ def test_a_response_that_is_all_answer_has_no_reasoning():
     assert split_reasoning("") == ("", "", 0)
 
 
-def test_the_rule_may_be_ones_own():
+def test_a_custom_rule_may_be_given():
     assert split_reasoning("a; b", rule=lambda text: text.index(";") + 1) == ReasoningSplit("a;", " b", 2)
     assert split_reasoning("a; b", rule=lambda text: None) == ("a; b", "a; b", 0)
     assert split_reasoning("ab", rule=len) == ("ab", "", 2)
 
 
 @pytest.mark.parametrize("place", [-1, 3])
-def test_a_place_outside_the_text_is_refused(place):
+def test_a_position_outside_the_text_is_refused(place):
     with pytest.raises(ValueError, match=f"the rule returned {place}"):
         split_reasoning("ab", rule=lambda text: place)
 
 
-def test_a_hostile_text_costs_no_more_than_its_length():
+def test_a_hostile_text_takes_linear_time():
     for text in (
         "\\boxed{" * 100_000,
         "\n" * 200_000,

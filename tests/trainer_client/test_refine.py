@@ -17,7 +17,7 @@ VERDICT = st.sampled_from([0.0, 0.5, 1.0, None])
 
 @st.composite
 def groups(draw):
-    """Rewards, criteria and scores of up to five responses; rewards are so few that many are equal."""
+    """Rewards, criteria and scores of up to five responses, with few distinct rewards so that many are equal."""
     kinds = st.fixed_dictionaries({"kind": st.sampled_from(["factual", "pitfall"]), "weight": st.sampled_from([2, -1])})
     criteria = draw(st.lists(kinds, max_size=4))
     rows = st.lists(VERDICT, min_size=len(criteria), max_size=len(criteria))
@@ -31,7 +31,7 @@ def satisfied(criterion, score):
 
 
 @given(groups())
-def test_the_best_has_the_highest_reward_and_of_several_the_most_satisfied_first(group):
+def test_the_best_has_the_highest_reward_and_ties_go_to_the_most_satisfied_first_one(group):
     rewards, criteria, scores = group
     found = assess_group(rewards, criteria, scores)
     known = [r for r in rewards if r is not None]
@@ -61,13 +61,13 @@ def test_every_criterion_of_the_best_is_failed_satisfied_or_unscored(group):
     assert (found.outcome == "undecided") == (not found.failed and None in row)
 
 
-def test_the_best_response_is_refined_by_what_it_misses_in_the_order_of_the_rubric():
+def test_the_best_response_is_refined_by_its_failed_criteria_in_rubric_order():
     found = assess_group([0.2, 0.7, 0.1], [STEP, FACT, STEP, FACT], [[0, 0, 0, 0], [0.9, 1, 1, 0], [1, 1, 1, 1]])
     assert found == ("refine", 1, (0, 3))
     assert found.satisfies_all is False
 
 
-def test_of_equal_rewards_the_one_that_satisfies_all_is_the_best():
+def test_of_equal_rewards_the_response_that_satisfies_all_is_the_best():
     scores = [[1, 0, 0], [1, 1, 1], [1, 1, 0]]
     rewards = [reward([FACT, STEP, STEP], row, "factual_override") for row in scores]
     assert rewards == [1.0, 1.0, 1.0]
@@ -76,32 +76,32 @@ def test_of_equal_rewards_the_one_that_satisfies_all_is_the_best():
     assert assess_group([0.5, 0.5], [FACT, STEP], [[1, 0], [0, 1]]) == ("refine", 0, (1,))
 
 
-def test_a_rounding_error_makes_no_response_better():
+def test_a_rounding_error_does_not_make_a_response_better():
     assert 0.1 + 0.2 > 0.3
     assert assess_group([0.1 + 0.2, 0.3], [FACT, STEP], [[0, 0], [1, 0]]).best == 1
     assert assess_group([0.3 + 1e-6, 0.3], [FACT, STEP], [[0, 0], [1, 0]]).best == 0
 
 
-def test_a_response_without_a_reward_is_left_out_however_good_its_verdicts():
+def test_a_response_without_a_reward_is_ignored_even_with_good_verdicts():
     assert assess_group([None, 0.0], [FACT, STEP], [[1, 1], [0, 1]]) == ("refine", 1, (0,))
     assert assess_group([None, None], [FACT], [[1], [None]]) == ("unrewarded", None, ())
     assert assess_group([], [FACT], []).outcome == "unrewarded"
 
 
-def test_a_criterion_without_a_score_is_no_point_to_refine_by_and_not_satisfied():
+def test_an_unscored_criterion_is_neither_failed_nor_satisfied():
     assert assess_group([1.0], [FACT, STEP], [[1, None]]) == ("undecided", 0, ())
     assert assess_group([1.0], [FACT, STEP], [[1, None]]).satisfies_all is None
     assert assess_group([0.5], [FACT, STEP, STEP], [[1, None, 0]]) == ("refine", 0, (2,))
     assert assess_group([1.0, 1.0], [FACT, STEP], [[1, None], [1, 1]]) == ("satisfied", 1, ())
 
 
-def test_a_mistake_is_failed_when_it_was_made():
+def test_a_pitfall_fails_when_the_mistake_was_made():
     pitfall = {"kind": "pitfall", "weight": 1}
     assert assess_group([1.0], [FACT, MISTAKE, pitfall], [[1, 0, 0]]).outcome == "satisfied"
     assert assess_group([1.0], [FACT, MISTAKE, pitfall], [[1, 1, 0.5]]).failed == (1, 2)
 
 
-def test_without_criteria_there_is_nothing_to_miss():
+def test_without_criteria_nothing_is_failed():
     assert assess_group([0.0, 1.0], [], [[], []]) == ("satisfied", 1, ())
 
 
@@ -121,12 +121,12 @@ def test_rewards_and_scores_may_be_numpy_and_criteria_models():
         (([1.0], [{"kind": "fact"}], [[1]]), "kind"),
     ],
 )
-def test_what_cannot_be_assessed_is_refused_with_its_place(arguments, message):
+def test_invalid_responses_are_refused_with_their_index(arguments, message):
     with pytest.raises(ValueError, match=message):
         assess_group(*arguments)
 
 
-def test_a_text_shows_question_answer_and_missed_points_in_order():
+def test_a_prompt_shows_question_answer_and_failed_criteria_in_order():
     text = refinement_prompt("What is x?", "\nx is 4.\n", [FACT, MISTAKE, STEP])
     parts = [
         "What is x?\n\n",
@@ -147,14 +147,14 @@ def test_a_heading_without_points_is_left_out():
     assert "lacks and" not in refinement_prompt("What is x?", "4", [MISTAKE])
 
 
-def test_an_answer_that_misses_nothing_is_not_called_wanting():
+def test_an_answer_without_failed_criteria_is_not_called_insufficient():
     text = refinement_prompt("What is x?", "3", [])
     assert "not well enough" not in text
     assert "- " not in text
     assert text.endswith(f"</previous_answer>\n\n{INSTRUCTION}")
 
 
-def test_the_instruction_may_be_ones_own():
+def test_a_custom_instruction_may_be_given():
     assert refinement_prompt("What is x?", "4", [FACT], instruction="Again, in French.").endswith(
         "- States that x = 3\n\nAgain, in French."
     )
@@ -171,7 +171,7 @@ CHAT = [
 @pytest.mark.parametrize(
     "ask", [lambda prompt: refinement_prompt(prompt, "4", [FACT]), lambda prompt: prompt_with_criteria(prompt, [FACT])]
 )
-def test_a_chat_is_told_below_the_users_last_message_what_a_text_is_told(ask):
+def test_in_a_chat_the_refinement_follows_the_last_user_message(ask):
     before = json.dumps(CHAT)
     assert ask(CHAT) == [*CHAT[:3], {"role": "user", "content": ask("What is x?"), "name": "ann"}]
     assert json.dumps(CHAT) == before
@@ -180,7 +180,7 @@ def test_a_chat_is_told_below_the_users_last_message_what_a_text_is_told(ask):
 
 
 @given(st.text(), st.text(), st.lists(st.text("abc\n", min_size=1).filter(str.strip), max_size=3))
-def test_question_answer_and_points_are_all_shown_whatever_they_say(question, response, points):
+def test_question_answer_and_criteria_are_shown_unchanged(question, response, points):
     text = refinement_prompt(question, response, [{"description": point} for point in points])
     assert text.startswith(f"{question}\n\n")
     assert f"\n{response.strip()}\n" in text
@@ -188,7 +188,7 @@ def test_question_answer_and_points_are_all_shown_whatever_they_say(question, re
         assert "- " + point.strip().replace("\n", "\n  ") in text
 
 
-def test_at_test_time_the_points_stand_below_the_question_and_no_answer_does():
+def test_at_test_time_the_criteria_follow_the_question_without_an_answer():
     text = prompt_with_criteria("What is x?", [FACT, STEP])
     assert text.startswith("What is x?\n\n")
     assert "keep the following in mind" in text
@@ -196,7 +196,7 @@ def test_at_test_time_the_points_stand_below_the_question_and_no_answer_does():
     assert "previous" not in text
 
 
-def test_factual_points_alone_can_be_kept_in_mind():
+def test_only_factual_criteria_may_be_shown():
     model = Criterion(id="a", description="Names the unit", kind="factual")
     text = prompt_with_criteria("What is x?", [STEP, model, FACT], factual_only=True)
     assert "- Names the unit\n- States that x = 3" in text
@@ -205,6 +205,6 @@ def test_factual_points_alone_can_be_kept_in_mind():
 
 
 @pytest.mark.parametrize("ask", [lambda c: refinement_prompt("q", "r", c), lambda c: prompt_with_criteria("q", c)])
-def test_a_criterion_without_words_is_refused(ask):
+def test_a_criterion_without_a_description_is_refused(ask):
     with pytest.raises(ValueError, match=r"criteria\[1\] has no description"):
         ask([FACT, {"id": "a"}])

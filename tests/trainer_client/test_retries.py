@@ -28,7 +28,7 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}
     ],
     ids=["overloaded", "not ready", "retryable problem", "proxy 429", "proxy 502", "proxy 503", "broken connection"],
 )
-def test_what_may_pass_is_tried_again(service, connect, time, failure):
+def test_transient_errors_are_retried(service, connect, time, failure):
     service.script(failure, failure, Reply(body=VERSION))
     assert connect(service.url).rubric("r").version == 3
     assert (len(service.asked), len(time.waits)) == (3, 2)
@@ -39,41 +39,41 @@ def test_what_may_pass_is_tried_again(service, connect, time, failure):
     [problem("unknown-rubric", 404), problem("not-ready", 503), problem("internal", 500), Reply(500, "x"), Reply(504)],
     ids=["the request's fault", "a problem that says no", "internal", "proxy 500", "proxy 504"],
 )
-def test_what_will_not_pass_is_not_tried_again(service, connect, time, failure):
+def test_permanent_errors_are_not_retried(service, connect, time, failure):
     service.script(failure, Reply(body=VERSION))
     with pytest.raises(AdjudgeError):
         connect(service.url).rubric("r")
     assert (len(service.asked), time.waits) == (1, [])
 
 
-def test_a_whole_request_is_sent_again_each_time(service, connect):
+def test_the_whole_request_is_sent_again_each_time(service, connect):
     service.script(OVERLOADED, Reply(body=REWARDS))
     connect(service.url).rewards([GROUP], "r")
     assert service.asked[0].body == service.asked[1].body != b""
 
 
-def test_tries_are_bounded_in_number_and_the_last_error_stands(service, connect, time):
+def test_retries_are_limited_and_the_last_error_is_raised(service, connect, time):
     service.script(OVERLOADED)
     with pytest.raises(Overloaded, match="req-7"):
         connect(service.url, retries=3).rubric("r")
     assert (len(service.asked), len(time.waits)) == (4, 3)
 
 
-def test_tries_of_a_stream_are_bounded_too(service, connect, time):
+def test_retries_of_a_stream_are_limited_too(service, connect, time):
     service.script(OVERLOADED)
     with pytest.raises(Overloaded, match="req-7"):
         list(connect(service.url, retries=3).stream_rewards([GROUP], "r"))
     assert (len(service.asked), len(time.waits)) == (4, 3)
 
 
-def test_without_retries_there_is_one_try(service, connect):
+def test_without_retries_there_is_one_attempt(service, connect):
     service.script(OVERLOADED)
     with pytest.raises(Overloaded):
         connect(service.url, retries=0).rubric("r")
     assert len(service.asked) == 1
 
 
-async def test_a_connection_that_is_reset_as_it_is_made_is_tried_again_on_uvloop_too():
+async def test_a_connection_reset_while_connecting_is_retried_on_uvloop_too():
     gone = [AttributeError("'NoneType' object has no attribute 'getpeername'")]
 
     def answer(request):
@@ -86,7 +86,7 @@ async def test_a_connection_that_is_reset_as_it_is_made_is_tried_again_on_uvloop
         assert await client.ready()
 
 
-async def test_a_mistake_of_our_own_is_no_connection_that_failed():
+async def test_a_programming_error_is_not_reported_as_a_failed_connection():
     def answer(request):
         raise AttributeError("a mistake")
 
@@ -95,7 +95,7 @@ async def test_a_mistake_of_our_own_is_no_connection_that_failed():
             await client.ready()
 
 
-def test_a_service_that_is_down_is_tried_again(connect, time, unserved_url):
+def test_an_unreachable_service_is_retried(connect, time, unserved_url):
     with pytest.raises(ConnectionFailed):
         connect(unserved_url, retries=2).rubric("r")
     assert len(time.waits) == 2
@@ -108,7 +108,7 @@ def test_waits_double_and_are_scaled_by_the_random_number(service, connect, time
     assert time.waits == [0.25, 0.5, 1.0, 2.0]
 
 
-def test_tries_stop_when_the_budget_is_spent(service, connect, time):
+def test_retries_stop_when_the_budget_is_spent(service, connect, time):
     service.script(OVERLOADED)
     with pytest.raises(Overloaded):
         connect(service.url, retries=100, retry_budget_s=1.0).rubric("r")
@@ -122,15 +122,15 @@ def test_retry_after_in_seconds_is_honoured_with_jitter_on_top(service, connect,
     assert time.waits == [7.25]
 
 
-def test_retry_after_as_a_date_is_read_by_the_answers_own_clock(service, connect, time):
+def test_retry_after_as_a_date_uses_the_date_of_the_answer(service, connect, time):
     then = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
     service.script(problem("overloaded", 429, retryable=True, headers={"Retry-After": then}), Reply(body=VERSION))
     connect(service.url).rubric("r")
     (wait,) = time.waits
-    assert 10 < wait <= 20.25  # the date has whole seconds, and some pass until it is read
+    assert 10 < wait <= 20.25  # the date has whole seconds, and time passes until it is read
 
 
-def test_retry_after_without_a_date_of_the_answer_is_read_by_the_local_clock(time):
+def test_retry_after_without_a_date_in_the_answer_uses_the_local_clock(time):
     then = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
     answers = iter([httpx2.Response(429, headers={"Retry-After": then}), httpx2.Response(200, json=VERSION)])
     transport = httpx2.MockTransport(lambda _: next(answers))
@@ -141,19 +141,19 @@ def test_retry_after_without_a_date_of_the_answer_is_read_by_the_local_clock(tim
 
 
 @pytest.mark.parametrize("asked", ["soon", "", "-3", "1.5", "Wed, 21 Oct 2015 07:28:00 GMT"])
-def test_a_retry_after_that_says_nothing_leaves_the_usual_wait(service, connect, time, asked):
+def test_an_invalid_retry_after_leaves_the_usual_wait(service, connect, time, asked):
     service.script(problem("overloaded", 429, retryable=True, headers={"Retry-After": asked}), Reply(body=VERSION))
     connect(service.url).rubric("r")
     assert time.waits == [0.25]
 
 
-def test_no_wait_is_longer_than_the_longest(service, connect, time):
+def test_no_wait_exceeds_the_maximum(service, connect, time):
     service.script(problem("overloaded", 429, retryable=True, headers={"Retry-After": "86400"}), Reply(body=VERSION))
     connect(service.url).rubric("r")
     assert time.waits == [MAX_WAIT_S]
 
 
-def test_a_service_that_hangs_is_given_up_and_not_asked_twice(service, connect, time):
+def test_a_service_that_hangs_times_out_and_is_not_retried(service, connect, time):
     service.script(Reply(hang=True))
     with pytest.raises(TimedOut, match="timeout_s"):
         connect(service.url, timeout_s=0.5).rubric("r")
@@ -176,7 +176,7 @@ PAIR = {"id": "q17", "prompt": "x?", "a": "42", "b": "43"}
 @pytest.mark.parametrize(
     ("timeout_s", "deadline_s", "read_timeout_s"), [(30, 60, 75), (30, 3600, 3615), (900, 60, 900)]
 )
-def test_what_is_judged_is_awaited_longer_than_its_deadline(ask, answer, timeout_s, deadline_s, read_timeout_s):
+def test_the_client_waits_longer_than_the_deadline_of_judging(ask, answer, timeout_s, deadline_s, read_timeout_s):
     asked = []
     transport = httpx2.MockTransport(lambda request: asked.append(request) or httpx2.Response(200, json=answer))
     with Client("http://judge", timeout_s=timeout_s, transport=transport) as client:
@@ -213,7 +213,7 @@ def test_every_wait_is_bounded_and_the_budget_is_never_exceeded(retries, jitter,
     assert now[0] <= budget_s + 1e-6
 
 
-def test_after_a_long_outage_no_client_stays_away_for_long():
+def test_waits_stay_short_after_a_long_outage():
     tries = RetryPolicy(20, 500.0, lambda: 0.0, lambda: 0.999).start()
     waits = [tries.wait_after(ConnectionFailed("away", retryable=True)) for _ in range(12)]
     assert waits[:3] == pytest.approx([0.5, 1.0, 2.0], rel=0.01)

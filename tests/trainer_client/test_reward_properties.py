@@ -1,4 +1,4 @@
-"""What must hold of rewards for every rubric and every set of scores."""
+"""Properties of rewards for every rubric and every set of scores."""
 
 from fractions import Fraction
 from itertools import product
@@ -37,7 +37,7 @@ def test_means_stay_between_zero_and_one(case):
 
 
 @given(judged("points"))
-def test_points_stay_between_all_that_can_be_lost_and_one(pairs):
+def test_points_stay_between_the_lowest_possible_sum_and_one(pairs):
     weights = [c["weight"] for c, _ in pairs]
     positive = sum(w for w in weights if w > 0)
     lowest = sum(w for w in weights if w < 0) / positive
@@ -71,7 +71,7 @@ def test_meeting_the_positive_criteria_and_no_negative_one_earns_one_point(pairs
 
 
 @given(judged(lowest=1))
-def test_the_override_gives_one_exactly_if_all_factual_criteria_or_all_criteria_are_satisfied(pairs):
+def test_the_override_gives_one_exactly_if_all_factual_or_all_criteria_are_satisfied(pairs):
     factual = [s for c, s in pairs if c["kind"] == "factual"]
     mean = reward(*split(pairs), "weighted_mean")
     assume(all(s == 1 or s < 0.999 for _, s in pairs))
@@ -82,7 +82,7 @@ def test_the_override_gives_one_exactly_if_all_factual_criteria_or_all_criteria_
 
 
 @given(MODES.flatmap(lambda mode: st.tuples(st.just(mode), judged(mode, missing=True))))
-def test_no_policy_but_null_error_zero_and_skip_decides_what_a_failure_is_worth(case):
+def test_only_the_policies_null_error_zero_and_skip_decide_about_a_failure(case):
     mode, pairs = case
     criteria, scores = split(pairs)
     null, zero = reward_outcome(criteria, scores, mode), reward_outcome(criteria, scores, mode, "zero")
@@ -117,7 +117,7 @@ ANY_KIND = st.sampled_from(get_args(CriterionKind))
 
 @st.composite
 def failing(draw):
-    """A mode, a rubric that suits it, scores of which at most four are missing, and what the mode needs beside."""
+    """A mode, a rubric that suits it, scores of which at most four are missing, and further arguments of the mode."""
     mode = draw(st.sampled_from([mode for mode in get_args(RewardMode) if mode != "ranking"]))
     if mode in NEEDS_NO_RUBRIC:
         return mode, [], [draw(st.none() | SCORE)], {}
@@ -135,7 +135,7 @@ def failing(draw):
 
 
 @given(failing())
-def test_a_reward_is_missing_only_if_two_completions_of_the_failed_verdicts_give_different_ones(case):
+def test_a_reward_is_missing_only_if_completions_of_the_failed_verdicts_disagree(case):
     mode, criteria, scores, beside = case
     ways = product(*([0.0, 0.5, 1.0] if score is None else [score] for score in scores))
     rewards = {reward(criteria, list(way), mode, **beside) for way in ways}
@@ -154,7 +154,7 @@ POLICIES = st.sampled_from(["null", "zero", "skip"])
 
 
 @given(GRADED, st.integers(1, 100))
-def test_a_graded_mean_stays_between_zero_and_one_and_only_signs_of_weights_count(pairs, factor):
+def test_a_graded_mean_is_between_zero_and_one_and_depends_on_signs_of_weights_only(pairs, factor):
     pairs = [(c, 0.5 if s is None else s) for c, s in pairs]
     given_reward = reward(*split(pairs), "graded_mean")
     assert 0.0 <= given_reward <= 1.0
@@ -162,7 +162,7 @@ def test_a_graded_mean_stays_between_zero_and_one_and_only_signs_of_weights_coun
 
 
 @given(GRADED)
-def test_turning_every_sign_and_every_grade_around_leaves_a_graded_mean_alone(pairs):
+def test_inverting_every_sign_and_every_grade_leaves_a_graded_mean_unchanged(pairs):
     pairs = [({"weight": c["weight"] or 1}, 0.5 if s is None else s) for c, s in pairs]
     turned = [({"weight": -c["weight"]}, 1 - s) for c, s in pairs]
     assert reward(*split(turned), "graded_mean") == pytest.approx(reward(*split(pairs), "graded_mean"))
@@ -187,7 +187,7 @@ def passes(scores, fraction):
 
 
 @given(GATED, FRACTION, POLICIES)
-def test_a_gate_is_decided_exactly_if_every_way_of_filling_in_missing_scores_agrees(scores, fraction, on_failure):
+def test_a_gate_is_decided_exactly_if_all_completions_of_missing_scores_agree(scores, fraction, on_failure):
     ways = {passes(filled, fraction) for filled in product(*([0.0, 0.4, 1.0] if s is None else [s] for s in scores))}
     outcome = reward_outcome([{}] * len(scores), scores, "gate", on_failure, gate_fraction=float(fraction))
     if len(ways) == 1:
@@ -201,7 +201,7 @@ def test_a_gate_is_decided_exactly_if_every_way_of_filling_in_missing_scores_agr
 
 
 @given(GATED, FRACTION)
-def test_where_a_gate_is_decided_the_scored_criteria_alone_would_say_the_same(scores, fraction):
+def test_a_decided_gate_equals_the_gate_on_scored_criteria_alone(scores, fraction):
     decided = reward([{}] * len(scores), scores, "gate", gate_fraction=float(fraction))
     kept = [s for s in scores if s is not None]
     if decided is not None and kept:

@@ -35,7 +35,7 @@ def test_the_worked_cases_hold(case, policy):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["mode"])
-def test_policy_error_raises_exactly_where_a_missing_score_decides(case):
+def test_policy_error_raises_exactly_where_a_missing_score_matters(case):
     if case["reward"] is not None:
         assert reward(case["criteria"], case["scores"], case["mode"], "error") == pytest.approx(case["reward"])
         return
@@ -51,14 +51,14 @@ def test_models_and_mappings_give_the_same_reward():
     assert reward(models, [0, 1], "weighted_mean") == reward(mappings, [0, 1], "weighted_mean") == 0.4
 
 
-def test_a_mapping_without_kind_and_weight_is_a_point_of_weight_one():
+def test_kind_and_weight_default_to_a_point_of_weight_one():
     assert reward([{"id": "a"}, {"id": "b"}], [True, False], "points") == 0.5
 
 
 @pytest.mark.parametrize(
     "scores", [[True, False], np.array([1.0, 0.0]), np.array([True, False]), [np.float32(1), np.int64(0)]]
 )
-def test_scores_may_be_any_kind_of_number(scores):
+def test_scores_may_have_any_numeric_type(scores):
     given = reward(criteria(("point", 1), ("point", 1)), scores, "points")
     assert given == 0.5
     assert type(given) is float
@@ -84,19 +84,19 @@ class TestOutcome:
             ([None, None], "zero", RewardOutcome(0.0, "unscored", "zero")),
         ],
     )
-    def test_says_which_policy_made_the_reward_and_what_it_left_out(self, scores, on_failure, outcome):
+    def test_it_names_the_policy_applied_and_what_was_left_out(self, scores, on_failure, outcome):
         assert reward_outcome(self.rubric, scores, "points", on_failure) == outcome
 
     def test_skipping_every_positive_criterion_leaves_no_reward(self):
         rubric = criteria(("point", 1), ("point", -3))
         assert reward_outcome(rubric, [None, 1], "points", "skip") == RewardOutcome(None, "unscored")
 
-    def test_skipping_all_that_weighs_leaves_no_reward(self):
+    def test_skipping_all_criteria_with_weight_leaves_no_reward(self):
         rubric = criteria(("factual", 0), ("process", 3))
         assert reward_outcome(rubric, [0, None], "factual_override", "skip") == RewardOutcome(None, "unscored")
 
     @pytest.mark.parametrize("on_failure", ["null", "zero", "zero_unparseable", "skip", "error"])
-    def test_a_failed_process_verdict_costs_nothing_where_all_facts_are_satisfied(self, on_failure):
+    def test_a_failed_process_verdict_does_not_matter_where_all_facts_are_satisfied(self, on_failure):
         rubric = criteria(("factual", 2), ("process", 3))
         assert reward_outcome(rubric, [1, None], "factual_override", on_failure) == RewardOutcome(1.0, "partial")
 
@@ -122,7 +122,7 @@ class TestOutcome:
         with pytest.raises(ValueError, match="1 failures for 2 scores"):
             reward_outcome(self.rubric, [1, None], "points", "zero_unparseable", failures=["parse"])
 
-    def test_a_failed_verdict_on_a_negative_criterion_raises_no_reward(self):
+    def test_a_failed_verdict_on_a_negative_criterion_gives_no_reward(self):
         rubric = criteria(("point", 2), ("point", -2))
         assert reward_outcome(rubric, [1, None], "points").reward is None
 
@@ -141,7 +141,7 @@ class TestKinds:
         with pytest.raises(UnsuitableRubric, match="no criterion is of kind 'factual'"):
             check_rubric(criteria(("process", 3)), "factual_override", ["factual"])
 
-    def test_kinds_are_refused_where_criteria_do_not_count(self):
+    def test_kinds_are_refused_in_modes_without_criteria(self):
         with pytest.raises(ValueError, match="leave out kinds"):
             reward([], [1], "outcome", kinds=["factual"])
         with pytest.raises(ValueError, match="'facts'"):
@@ -158,10 +158,10 @@ class TestStepwise:
         given = reward(self.rubric, [0, correct, 1], "stepwise", format_ok=format_ok)
         assert given == pytest.approx(base, abs=1e-12)
 
-    def test_lambda_is_a_parameter(self):
+    def test_format_weight_is_a_parameter(self):
         assert reward(self.rubric, [0, 1, 1], "stepwise", format_ok=False, format_weight=0.25) == 0.75
 
-    def test_accuracy_is_the_mean_over_answer_criteria_whatever_they_weigh(self):
+    def test_accuracy_is_the_unweighted_mean_over_answer_criteria(self):
         rubric = criteria(("answer", 5), ("answer", 1))
         assert reward(rubric, [1, 0], "stepwise", format_weight=0) == 0.5
 
@@ -177,7 +177,7 @@ class TestStepwise:
         with pytest.raises(UnscoredCriteria, match="c1"):
             reward_outcome(self.rubric, [1, None, 0], "stepwise", "error", format_ok=True)
 
-    def test_it_must_be_told_whether_the_format_was_kept(self):
+    def test_format_ok_is_required(self):
         with pytest.raises(ValueError, match="format_ok"):
             reward(self.rubric, [1, 1, 1], "stepwise")
 
@@ -200,7 +200,7 @@ class TestMisuse:
             reward(self.rubric, [0, score], "points")
 
     @pytest.mark.parametrize("weight", [math.nan, math.inf, -math.inf, "3", None])
-    def test_a_weight_that_is_no_finite_number_is_refused_by_its_index(self, weight):
+    def test_a_weight_that_is_not_a_finite_number_is_refused_by_its_index(self, weight):
         with pytest.raises(ValueError, match=r"criteria\[1\]\.weight"):
             reward([{"weight": 1}, {"weight": weight}], [1, 1], "points")
 
@@ -209,7 +209,7 @@ class TestMisuse:
             reward(criteria(("factaul", 1)), [1], "factual_override")
 
     @pytest.mark.parametrize("scores", [[], [1], [1, 1, 1]])
-    def test_another_number_of_scores_than_criteria_is_refused(self, scores):
+    def test_a_different_number_of_scores_than_criteria_is_refused(self, scores):
         with pytest.raises(ValueError, match=f"{len(scores)} scores for 2 criteria"):
             reward(self.rubric, scores, "points")
 

@@ -1,4 +1,4 @@
-"""What the modes beside sums of weights do: graded_mean, likert, outcome, gate; and partial_credit."""
+"""The modes other than weighted sums (graded_mean, likert, outcome, gate), and partial_credit."""
 
 import json
 import math
@@ -35,7 +35,7 @@ class TestGradedMean:
         assert reward(self.rubric, [0.75, 0.5, 0.25, 0], "graded_mean") == pytest.approx((0.75 + 0.5 + 0.75 + 1) / 4)
 
     @pytest.mark.parametrize("weight", [0, 0.1, 7, 1e308])
-    def test_how_large_a_weight_is_plays_no_part(self, weight):
+    def test_the_size_of_a_weight_does_not_matter(self, weight):
         rubric = criteria(("point", weight), ("point", -weight - 1), ("point", 1e308))
         assert reward(rubric, [1, 0.5, 0], "graded_mean") == pytest.approx(0.5)
 
@@ -60,7 +60,7 @@ class TestHolisticModes:
         with pytest.raises(ValueError, match=f"{len(scores)} scores in mode '{mode}'; give one"):
             reward(criteria(("point", 1), ("point", 1)), scores, mode)
 
-    def test_a_failed_score_goes_by_the_policy(self, mode):
+    def test_a_failed_score_follows_the_policy(self, mode):
         assert reward_outcome([], [None], mode) == RewardOutcome(None, "unscored")
         assert reward_outcome([], [None], mode, "zero") == RewardOutcome(0.0, "unscored", "zero")
         assert reward_outcome([], [None], mode, "skip") == RewardOutcome(None, "unscored")
@@ -68,7 +68,7 @@ class TestHolisticModes:
             reward_outcome([], [None], mode, "error")
         assert raised.value.criteria == ("(response)",)
 
-    def test_what_is_no_criterion_is_refused_all_the_same(self, mode):
+    def test_invalid_criteria_are_still_refused(self, mode):
         with pytest.raises(ValueError, match=r"criteria\[0\]\.kind"):
             reward(criteria(("factaul", 1)), [1], mode)
 
@@ -83,7 +83,7 @@ class TestLikertScore:
         assert likert_score(np.int64(-1), low=-1, high=1) == 0.0
 
     @pytest.mark.parametrize("rating", [0, 11, -1, 5.5, 7.0, math.nan, "7", None, True, np.True_])
-    def test_what_is_no_integer_of_the_scale_is_refused(self, rating):
+    def test_a_grade_outside_the_scale_is_refused(self, rating):
         with pytest.raises(ValueError, match="an integer from 1 to 10"):
             likert_score(rating)
 
@@ -99,7 +99,7 @@ class TestGate:
     @pytest.mark.parametrize(
         ("scores", "passed"), [([1, 1, 0, 0], 1.0), ([0, 0, 1, 0], 0.0), ([1, 0.999, 0.5, 0], 0.0), ([1, 1, 1, 1], 1.0)]
     )
-    def test_a_response_passes_if_it_satisfies_half_of_the_criteria_whatever_they_weigh(self, scores, passed):
+    def test_a_response_passes_if_it_satisfies_half_of_the_criteria_regardless_of_weight(self, scores, passed):
         assert reward_outcome(self.rubric, scores, "gate") == RewardOutcome(passed, "scored")
 
     def test_the_fraction_is_a_parameter(self):
@@ -108,7 +108,7 @@ class TestGate:
         assert reward(self.rubric, [1, 1, 1, 0], "gate", gate_fraction=1) == 0.0
 
     @pytest.mark.parametrize("fraction", [0.1 * 3, 0.3, 1 - 0.7])
-    def test_a_rounding_error_in_the_fraction_asks_for_no_criterion_more_or_less(self, fraction):
+    def test_a_rounding_error_in_the_fraction_does_not_change_the_required_number(self, fraction):
         rubric = criteria(*[("point", 1)] * 10)
         assert reward(rubric, [1] * 3 + [0] * 7, "gate", gate_fraction=fraction) == 1.0
         assert reward(rubric, [1] * 2 + [0] * 8, "gate", gate_fraction=fraction) == 0.0
@@ -119,10 +119,10 @@ class TestGate:
 
     @pytest.mark.parametrize("on_failure", ["null", "zero", "skip", "error"])
     @pytest.mark.parametrize(("scores", "passed"), [([1, 1, None, None], 1.0), ([0, 0, 0, None], 0.0)])
-    def test_missing_scores_that_cannot_change_it_leave_it_decided(self, scores, passed, on_failure):
+    def test_missing_scores_that_cannot_change_the_result_leave_it_decided(self, scores, passed, on_failure):
         assert reward_outcome(self.rubric, scores, "gate", on_failure) == RewardOutcome(passed, "partial")
 
-    def test_missing_scores_that_could_change_it_go_by_the_policy(self):
+    def test_missing_scores_that_could_change_the_result_follow_the_policy(self):
         scores = [1, 0, None, 0]
         assert reward_outcome(self.rubric, scores, "gate") == RewardOutcome(None, "unscored")
         assert reward_outcome(self.rubric, scores, "gate", "zero") == RewardOutcome(0.0, "unscored", "zero")
@@ -133,7 +133,7 @@ class TestGate:
         with pytest.raises(UnscoredCriteria, match="c2"):
             reward_outcome(self.rubric, scores, "gate", "error")
 
-    def test_a_response_of_which_nothing_is_known_does_not_pass_by_skipping_everything(self):
+    def test_a_response_without_any_score_does_not_pass_under_skip(self):
         assert reward_outcome(self.rubric, [None] * 4, "gate", "skip") == RewardOutcome(None, "unscored")
 
     @pytest.mark.parametrize("fraction", [-0.1, 1.1, math.nan])

@@ -1,4 +1,4 @@
-"""The modes over points: what can be lost, lists of mistakes alone, and shares of all the weight there is."""
+"""The modes over points: negative rewards, lists of mistakes only, and shares of the total weight."""
 
 import pytest
 from hypothesis import given
@@ -33,7 +33,7 @@ def test_mistakes_cost_their_weight(weights, scores, clipped, absolute):
 
 
 @given(PAIRS)
-def test_clipped_points_are_points_where_those_lie_between_zero_and_one(pairs):
+def test_clipped_points_equal_points_between_zero_and_one(pairs):
     criteria, scores = rubric(*(w for w, _ in pairs)), [s for _, s in pairs]
     value = reward(criteria, scores, "clipped_points")
     assert 0 <= value <= 1
@@ -42,7 +42,7 @@ def test_clipped_points_are_points_where_those_lie_between_zero_and_one(pairs):
 
 
 @given(PAIRS)
-def test_absolute_points_stay_within_one_and_turn_with_the_signs(pairs):
+def test_absolute_points_stay_within_one_and_flip_with_the_signs(pairs):
     scores = [s for _, s in pairs]
     value = reward(rubric(*(w for w, _ in pairs)), scores, "absolute_points")
     assert -1 - 1e-12 <= value <= 1 + 1e-12
@@ -61,7 +61,7 @@ def test_a_failed_verdict_never_turns_a_rubric_into_a_list_of_mistakes():
 
 
 @pytest.mark.parametrize("mode", ["clipped_points", "absolute_points"])
-def test_they_take_any_weights_but_none_at_all_and_no_rewarded_mistake(mode):
+def test_they_take_negative_weights_but_not_zero_alone_or_a_rewarded_mistake(mode):
     check_rubric(rubric(-1, -2), mode)
     with pytest.raises(UnsuitableRubric, match="other than 0"):
         check_rubric(rubric(0, 0), mode)
@@ -75,7 +75,7 @@ def test_other_modes_still_refuse_a_list_of_mistakes(mode):
         check_rubric(rubric(-1, -2), mode)
 
 
-def test_a_list_of_mistakes_is_a_rubric_and_points_below_zero_alone_are_none():
+def test_a_rubric_of_pitfalls_is_valid_and_one_of_negative_points_is_not():
     def content(kind):
         return RubricContent.model_validate({"criteria": [{"id": "a", "kind": kind, "weight": -1, "description": "x"}]})
 

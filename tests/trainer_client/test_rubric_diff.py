@@ -1,4 +1,4 @@
-"""A diff says what changed between two versions by criterion id, and no more than that."""
+"""A diff lists exactly what changed between two versions, by criterion id."""
 
 from datetime import UTC, datetime
 
@@ -28,7 +28,7 @@ A, B, C, D = (criterion(id_) for id_ in "abcd")
 
 @st.composite
 def edited(draw: st.DrawFn) -> tuple[RubricContent, RubricContent]:
-    """Two contents that share some ids: criteria of the second are kept, changed, new, and in any order."""
+    """Two contents that share some ids; criteria of the second are kept, changed or new, in any order."""
     before, other = draw(contents), draw(contents)
     donors = list(other.criteria)
     kept = [
@@ -49,7 +49,7 @@ def edited(draw: st.DrawFn) -> tuple[RubricContent, RubricContent]:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(edited())
-def test_a_diff_applied_to_its_first_version_gives_its_second(pair: tuple[RubricContent, RubricContent]) -> None:
+def test_applying_a_diff_to_its_first_version_gives_the_second(pair: tuple[RubricContent, RubricContent]) -> None:
     before, after = pair
     diff = diff_versions(version(1, *before.criteria), version(2, *after.criteria))
     sent = RubricDiff.model_validate_json(diff.model_dump_json())
@@ -108,14 +108,14 @@ def test_each_kind_of_change_has_its_own_heading() -> None:
         ((A, B, C), (C, A), [("c", 2, 0)]),
     ],
 )
-def test_only_what_changed_its_order_has_moved(
+def test_only_reordered_criteria_have_moved(
     before: tuple[Criterion, ...], after: tuple[Criterion, ...], moved: list[tuple[str, int, int]]
 ) -> None:
     diff = diff_versions(version(1, *before), version(2, *after))
     assert [(m.id, m.before, m.after) for m in diff.moved] == moved
 
 
-def test_a_diff_is_refused_for_other_criteria_than_its_own() -> None:
+def test_applying_a_diff_to_other_criteria_is_refused() -> None:
     diff = diff_versions(version(1, A, B), version(2, B))
     with pytest.raises(ValueError, match=r"no criterion 'a'.*the version it was made from"):
         apply_diff((B, C), diff)

@@ -39,7 +39,9 @@ def test_the_worked_cases_hold(case):
     st.sampled_from(["sigmoid", "linear", "power", "constant"]),
     st.floats(0.1, 10),
 )
-def test_ratios_are_shares_that_fall_within_the_group(progress, size, alpha, midpoint, pattern, full, decay, power):
+def test_ratios_are_between_zero_and_one_and_fall_within_the_group(
+    progress, size, alpha, midpoint, pattern, full, decay, power
+):
     options = {"alpha": alpha, "midpoint": midpoint, "decay": decay, "power": power, "full": full}
     ratios = scaffold_ratios(progress, size, pattern=pattern, **options)
     assert len(ratios) == size
@@ -47,7 +49,7 @@ def test_ratios_are_shares_that_fall_within_the_group(progress, size, alpha, mid
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.sampled_from(["sigmoid", "linear", "power", "constant"]))
-def test_ratios_never_grow_in_training(one, other, decay):
+def test_ratios_never_grow_during_training(one, other, decay):
     early, late = sorted([one, other])
     now, later = (scaffold_ratios(t, 4, decay=decay, power=2) for t in (early, late))
     assert all(a >= b for a, b in zip(now, later, strict=True))
@@ -59,7 +61,7 @@ def test_the_sigmoid_is_a_half_at_its_midpoint_and_survives_any_steepness():
     assert scaffold_ratios(0.1, 1, alpha=1e5) == [1.0]
 
 
-def test_binary_shows_the_first_of_a_group_all_that_the_step_allows():
+def test_binary_shows_the_first_of_a_group_everything_allowed_at_that_step():
     assert scaffold_ratios(0.5, 4, pattern="binary", full=2, decay="linear") == [0.5, 0.5, 0.0, 0.0]
     assert scaffold_ratios(0.5, 2, pattern="binary", full=9, decay="constant") == [1.0, 1.0]
     assert scaffold_ratios(0.5, 2, pattern="binary", full=0, decay="constant") == [0.0, 0.0]
@@ -80,7 +82,7 @@ def test_binary_shows_the_first_of_a_group_all_that_the_step_allows():
         ((0.1, 4), {"pattern": "binary", "full": -1}, "full"),
     ],
 )
-def test_an_argument_out_of_range_is_refused_by_its_name(arguments, options, message):
+def test_an_argument_out_of_range_is_refused_by_name(arguments, options, message):
     with pytest.raises(ValueError, match=message):
         scaffold_ratios(*arguments, **options)
 
@@ -92,7 +94,7 @@ def test_progress_runs_from_the_first_step_to_the_last():
         training_progress(1, 0)
 
 
-def test_halves_round_to_the_even_number():
+def test_halves_round_to_even():
     assert [shown_count(0.5, m) for m in range(8)] == [0, 0, 1, 2, 2, 2, 3, 4]
     assert shown_count(scaffold_ratios(0.0, 1)[0], 12) == 12
     with pytest.raises(ValueError, match="ratio"):
@@ -100,7 +102,7 @@ def test_halves_round_to_the_even_number():
 
 
 @given(st.integers(0, 12), st.data())
-def test_a_draw_is_some_criteria_in_the_rubrics_order_and_repeats_itself(criteria, data):
+def test_a_draw_is_reproducible_and_in_rubric_order(criteria, data):
     count = data.draw(st.integers(0, criteria))
     drawn = draw_criteria(criteria, count, **PLACE)
     assert len(drawn) == count
@@ -129,12 +131,12 @@ def test_every_pair_of_criteria_is_drawn_about_equally_often():
 
 
 @pytest.mark.parametrize("count", [-1, 4])
-def test_more_criteria_than_there_are_cannot_be_drawn(count):
+def test_drawing_more_criteria_than_there_are_is_refused(count):
     with pytest.raises(ValueError, match="count"):
         draw_criteria(3, count, **PLACE)
 
 
-def test_points_stand_under_the_heading_of_their_sign():
+def test_criteria_are_listed_under_the_heading_of_their_sign():
     include, avoid = scaffold_text([BAD, GOOD]).split("Points to avoid:")
     assert "Points to include:\n- Names the dose" in include
     assert "- Recommends aspirin" in avoid
@@ -147,12 +149,12 @@ def test_an_empty_heading_is_left_out():
     assert "include" not in scaffold_text([{"description": "Forgets the sign", "kind": "pitfall", "weight": 1}])
 
 
-def test_criteria_may_be_models_and_run_over_several_lines():
+def test_criteria_may_be_models_with_several_lines():
     criterion = Criterion(id="a", description="Lists:\nfever\ncough")
     assert "- Lists:\n  fever\n  cough" in scaffold_text([criterion])
 
 
-def test_a_criterion_without_words_is_refused():
+def test_a_criterion_without_a_description_is_refused():
     with pytest.raises(ValueError, match=r"criteria\[1\]"):
         scaffold_text([GOOD, {"id": "x", "weight": 1}])
 
@@ -163,11 +165,11 @@ def test_with_nothing_drawn_the_prompt_is_unchanged():
     assert scaffolded_prompt(chat, []) is chat
 
 
-def test_a_text_gets_the_points_below_it():
+def test_in_a_text_the_criteria_are_appended():
     assert scaffolded_prompt("How much?", [GOOD]) == "How much?\n\n" + scaffold_text([GOOD])
 
 
-def test_a_chat_gets_them_below_the_users_last_message_and_is_not_changed_itself():
+def test_in_a_chat_the_criteria_follow_the_last_user_message_of_a_copy():
     chat = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Hello"},
@@ -182,6 +184,6 @@ def test_a_chat_gets_them_below_the_users_last_message_and_is_not_changed_itself
 
 
 @pytest.mark.parametrize("chat", [[], [{"role": "system", "content": "Hi"}], [{"role": "user", "content": [{}]}]])
-def test_a_chat_without_a_text_of_the_user_is_refused(chat):
+def test_a_chat_without_user_text_is_refused(chat):
     with pytest.raises(ValueError, match="user message"):
         scaffolded_prompt(chat, [GOOD])

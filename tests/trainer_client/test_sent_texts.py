@@ -22,7 +22,7 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
     ],
     ids=["any planes", "beside the surrogates", "the first half", "both halves, apart", "after a whole pair"],
 )
-def test_text_arrives_but_for_half_surrogate_pairs(service, connect, text, sent):
+def test_text_arrives_unchanged_except_for_lone_surrogates(service, connect, text, sent):
     service.script(Reply(body=REWARDS))
     connect(service.url).rewards([GROUP | {"prompt": text, "responses": [text, "43"], "grounding": text}], "r")
     [group] = service.asked[0].json["groups"]
@@ -30,7 +30,7 @@ def test_text_arrives_but_for_half_surrogate_pairs(service, connect, text, sent)
 
 
 @given(st.text(st.characters(codec=None, exclude_categories=())))
-def test_text_arrives_with_as_many_code_points_and_only_half_surrogate_pairs_changed(text):
+def test_text_keeps_its_number_of_code_points_and_only_lone_surrogates_change(text):
     asked = []
     transport = httpx2.MockTransport(lambda request: asked.append(request) or httpx2.Response(200, json=REWARDS))
     with Client("http://judge", transport=transport) as client:
@@ -40,7 +40,7 @@ def test_text_arrives_with_as_many_code_points_and_only_half_surrogate_pairs_cha
     assert all(a == ("\ufffd" if "\ud800" <= b <= "\udfff" else b) for a, b in zip(arrived, text, strict=True))
 
 
-def test_half_surrogate_pairs_inside_messages_cost_one_character_each(service, connect):
+def test_each_lone_surrogate_inside_messages_becomes_one_replacement_character(service, connect):
     service.script(Reply(body=REWARDS))
     call = {"function": {"name": "f", "arguments": {"\udc00": [None, "\ud800"]}}}
     connect(service.url).rewards([GROUP | {"responses": [[{"role": "assistant", "tool_calls": [call]}]]}], "r")

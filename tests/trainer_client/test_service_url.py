@@ -1,4 +1,4 @@
-"""The service's address and its rubric in the forms that are least to write."""
+"""Short forms of the service's address and its rubric."""
 
 import json
 
@@ -12,20 +12,20 @@ CRITERIA = [{"id": "c1", "description": "states 42", "kind": "point"}]
 
 
 @pytest.mark.parametrize("client_class", [Client, AsyncClient])
-def test_the_environments_address_is_taken_unless_one_is_given(client_class, monkeypatch):
+def test_the_address_of_the_environment_is_used_unless_one_is_given(client_class, monkeypatch):
     monkeypatch.setenv("ADJUDGE_URL", "http://judge.test\n")
     assert client_class().base_url == "http://judge.test"
     assert client_class("http://other.test", run="r").base_url == "http://other.test"
 
 
 @pytest.mark.parametrize("client_class", [Client, AsyncClient])
-def test_without_any_address_the_variable_is_named(client_class, monkeypatch):
+def test_without_an_address_the_error_names_the_variable(client_class, monkeypatch):
     monkeypatch.delenv("ADJUDGE_URL", raising=False)
     with pytest.raises(ValueError, match=r"pass base_url, such as http://judge:8000, or set ADJUDGE_URL"):
         client_class()
 
 
-async def test_verl_takes_the_environments_address(service, monkeypatch):
+async def test_verl_uses_the_address_of_the_environment(service, monkeypatch):
     monkeypatch.setenv("ADJUDGE_URL", service.url)
     answer = {**REWARDS, "groups": [{**REWARDS["groups"][0], "responses": REWARDS["groups"][0]["responses"][:1]}]}
     service.script(Reply(body=answer))

@@ -1,4 +1,4 @@
-"""Connections to a service break when its host is gone; to a proxy they are the proxy's business."""
+"""Connections to a service break when its host is gone; connections to a proxy are left to the proxy."""
 
 import socket
 import ssl
@@ -29,26 +29,26 @@ def connected() -> Iterator[socket.socket]:
         yield one
 
 
-def test_the_system_takes_every_option(connected):
+def test_the_system_accepts_every_option(connected):
     for level, option, value in keepalive_options():
         connected.setsockopt(level, option, value)
         assert connected.getsockopt(level, option) == value
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere some options have other names")
-def test_a_host_is_gone_after_so_many_seconds_whether_it_is_asked_or_told_something():
+@pytest.mark.skipif(sys.platform != "linux", reason="some options have other names on other systems")
+def test_a_dead_host_is_detected_after_the_same_time_idle_or_sending():
     given = {option: value for _, option, value in keepalive_options()}
     asked_s = given[socket.TCP_KEEPIDLE] + given[socket.TCP_KEEPCNT] * given[socket.TCP_KEEPINTVL]
     assert asked_s == given[socket.TCP_USER_TIMEOUT] / 1000 == DEAD_PEER_TIMEOUT_S
 
 
 def is_watched(answer: httpx2.Response) -> bool:
-    """Whether the system asks whether the host is there that gave this answer."""
+    """Whether TCP keepalive is on for the connection of this answer."""
     connection = answer.extensions["network_stream"].get_extra_info("socket")
     return bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
 
-async def test_both_clients_have_the_system_ask_whether_their_service_is_there(service):
+async def test_both_clients_turn_on_tcp_keepalive(service):
     service.script(Reply(body={}), Reply(body={}))
     with Client(service.url) as client, client._http.stream("GET", "/") as answer:
         assert is_watched(answer)
@@ -56,11 +56,11 @@ async def test_both_clients_have_the_system_ask_whether_their_service_is_there(s
         assert is_watched(answer)
 
 
-def test_certificates_are_checked_where_there_is_tls_and_none_are_read_elsewhere():
+def test_certificates_are_checked_with_tls_and_not_loaded_without():
     assert transport_options(httpx2.URL("https://judge"))["verify"] is True
     plain = transport_options(httpx2.URL("http://judge:8000"))["verify"]
     assert plain.get_ca_certs() == []
-    assert plain.verify_mode is ssl.CERT_REQUIRED  # whatever is encrypted by mistake is refused
+    assert plain.verify_mode is ssl.CERT_REQUIRED  # an accidental TLS connection is refused
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_certificates_are_checked_where_there_is_tls_and_none_are_read_elsewhere
         ({"HTTP_PROXY": PROXY, "NO_PROXY": "other"}, "http://judge:8000", False),
     ],
 )
-def test_a_proxy_that_the_environment_names_is_still_used(environment, url, direct, monkeypatch):
+def test_a_proxy_named_by_the_environment_is_still_used(environment, url, direct, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert bypasses_proxy(httpx2.URL(url)) is direct

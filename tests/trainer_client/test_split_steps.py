@@ -9,7 +9,7 @@ HEADERLESS = st.text(st.characters(exclude_characters="#", exclude_categories=["
 
 @st.composite
 def stepped(draw):
-    """A text made of a preamble and steps, with the spans it must split into."""
+    """A text made of a preamble and steps, with its expected spans."""
     preamble = draw(HEADERLESS)
     text = preamble + ("\n" if preamble else "")
     spans = {}
@@ -21,13 +21,13 @@ def stepped(draw):
 
 
 @given(stepped())
-def test_generated_steps_are_found_where_they_were_put(case):
+def test_generated_steps_are_found_at_their_positions(case):
     text, steps = case
     assert split_steps(text) == steps
 
 
 @given(st.one_of(st.text(), stepped().map(lambda case: case[0]), st.text("#Step 12:\n.a")))
-def test_spans_are_disjoint_in_order_within_the_text_and_begin_with_their_header(text):
+def test_spans_are_disjoint_ordered_within_the_text_and_begin_with_their_header(text):
     steps = split_steps(text)
     ends = [0, *(step.end for step in steps)]
     for step, previous_end in zip(steps, ends, strict=False):
@@ -48,12 +48,12 @@ def test_positions_are_code_points():
     assert split_steps("🙂𝔸\n### Step 1: 🙂") == [Step(1, 3, 16)]
 
 
-def test_a_repeated_number_means_its_first_span_and_still_ends_the_step_before_it():
+def test_a_repeated_number_counts_once_and_still_ends_the_step_before_it():
     text = "### Step 1: a\n### Step 2: b\n### Step 1: c\n### Step 3: d"
     assert split_steps(text) == [Step(1, 0, 14), Step(2, 14, 28), Step(3, 42, 55)]
 
 
-def test_numbers_need_be_neither_in_order_nor_without_gaps():
+def test_numbers_may_be_unordered_and_have_gaps():
     assert [step.number for step in split_steps("### Step 7:\n### Step 2:\n### Step 10:")] == [7, 2, 10]
 
 
@@ -75,16 +75,16 @@ def test_numbers_need_be_neither_in_order_nor_without_gaps():
         "\t### Step 3:",
     ],
 )
-def test_headers_are_read_with_other_spacing_and_without_a_colon(header):
+def test_headers_may_have_other_spacing_and_no_colon(header):
     assert [step.number for step in split_steps(f"x\n{header}\ny")] == [3]
     assert has_format(f"x\n{header}\n\\boxed{{1}}")
 
 
-def test_an_indented_headers_step_begins_with_its_line():
+def test_a_step_with_an_indented_header_begins_at_its_line():
     assert split_steps("x\n  #### Step1: a\n\t### Step 2: b") == [Step(1, 2, 18), Step(2, 18, 32)]
 
 
-def test_a_hostile_text_is_split_in_time_linear_in_it():
+def test_a_hostile_text_is_split_in_linear_time():
     for text in (" " * 100_000, "#" * 100_000, "### Step " + "0" * 100_000, "###" + " " * 100_000):
         assert split_steps(text) == []
 
@@ -106,11 +106,11 @@ def test_a_hostile_text_is_split_in_time_linear_in_it():
         "### Step 12345678901234567890:",
     ],
 )
-def test_what_only_resembles_a_header_is_none(line):
+def test_text_that_only_resembles_a_header_is_ignored(line):
     assert split_steps(f"x\n{line} y\nz") == []
 
 
-def test_a_windows_line_end_is_a_line_end():
+def test_a_windows_line_ending_ends_a_line():
     assert [step.number for step in split_steps("a\r\n### Step 1:\r\nb\r\n### Step 2:\r\n")] == [1, 2]
 
 
@@ -128,5 +128,5 @@ def test_an_empty_text_has_no_steps():
         ("### Step 1: add\nSo \\boxed{4", False),
     ],
 )
-def test_the_format_is_step_headers_and_a_boxed_answer(text, kept):
+def test_the_format_requires_step_headers_and_a_boxed_answer(text, kept):
     assert has_format(text) is kept

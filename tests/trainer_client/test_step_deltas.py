@@ -43,7 +43,7 @@ def test_the_total_stays_within_the_budgets(case):
 
 
 @given(judged())
-def test_satisfying_all_of_a_kind_spends_its_whole_budget(case):
+def test_satisfying_all_criteria_of_a_kind_spends_its_whole_budget(case):
     rubric, _, _, n_steps = case
     deltas = step_deltas(rubric, [1] * len(rubric), [0] * len(rubric), n_steps)
     kinds = {c["kind"] for c in rubric}
@@ -52,7 +52,7 @@ def test_satisfying_all_of_a_kind_spends_its_whole_budget(case):
 
 
 @given(judged())
-def test_a_step_has_a_delta_exactly_if_a_scored_criterion_of_a_step_kind_is_attributed_to_it(case):
+def test_a_step_has_a_delta_exactly_if_a_scored_criterion_of_a_step_kind_names_it(case):
     rubric, scores, steps, _ = case
     attributed = {
         step
@@ -69,45 +69,45 @@ def test_counting_satisfied_criteria_only_removes_steps_and_changes_no_delta(cas
     assert all(every[step] == 0.0 for step in set(every) - set(satisfied))
 
 
-def test_an_unscored_criterion_is_left_out_but_counts_for_its_kind():
+def test_an_unscored_criterion_is_left_out_but_counts_in_the_size_of_its_kind():
     assert step_deltas(criteria("suggest", "suggest"), [1, None], [1, 1], 1) == {1: 0.4}
 
 
-def test_a_step_satisfied_only_by_unsatisfied_criteria_is_told_from_one_without_any():
+def test_a_step_with_only_unsatisfied_criteria_has_a_zero_unless_only_satisfied_ones_count():
     assert step_deltas(criteria("suggest"), [0], [1], 2) == {1: 0.0}
     assert step_deltas(criteria("suggest"), [0], [1], 2, count_satisfied_only=True) == {}
 
 
-def test_budgets_are_parameters_and_a_pitfall_always_takes_away():
+def test_budgets_are_parameters_and_a_pitfall_always_subtracts():
     rubric = criteria("suggest", "pitfall", "bonus")
     spent = step_deltas(rubric, [1, 1, 1], [1, 2, 3], 3, suggest=2, pitfall=0.5, bonus=4)
     assert spent == {1: 2.0, 2: -0.5, 3: 4.0}
 
 
-def test_no_step_and_the_whole_response_are_the_only_steps_of_a_response_without_headers():
+def test_a_response_without_headers_accepts_only_no_step_and_the_whole_response():
     assert step_deltas(criteria("bonus", "bonus"), [1, 1], [-1, 0], 0) == {0: 0.5}
     with pytest.raises(ValueError, match=r"steps\[0\]"):
         step_deltas(criteria("bonus"), [1], [1], 0)
 
 
-def test_what_belongs_to_no_step_is_summed_apart_where_it_is_wanted():
+def test_deltas_outside_any_step_are_kept_on_request():
     criteria = [{"id": str(n), "kind": "suggest", "description": "d"} for n in range(4)]
     given = (criteria, [1.0, 1.0, 0.0, None], [-1, 1, -1, -1], 1)
     assert step_deltas(*given) == pytest.approx({1: 0.2})
     assert step_deltas(*given, keep_no_step=True) == pytest.approx({-1: 0.2, 1: 0.2})
 
 
-def test_numpy_arrays_serve_as_lists():
+def test_numpy_arrays_work_like_lists():
     assert step_deltas(criteria("bonus", "suggest"), np.array([1.0, 0.0]), np.array([1, 2]), 2) == {1: 1.0, 2: 0.0}
 
 
 @pytest.mark.parametrize("step", [-2, 4, None, 1.0, "1"])
-def test_a_step_that_the_response_does_not_have_is_refused_by_its_index(step):
+def test_a_step_outside_the_response_is_refused_by_its_index(step):
     with pytest.raises(ValueError, match=r"steps\[1\]"):
         step_deltas(criteria("bonus", "bonus"), [1, 1], [1, step], 3)
 
 
-def test_the_step_of_a_failed_verdict_is_not_looked_at():
+def test_the_step_of_a_failed_verdict_is_ignored():
     assert step_deltas(criteria("bonus", "bonus"), [1, None], [1, None], 3) == {1: 0.5}
 
 
@@ -115,6 +115,6 @@ def test_an_answer_needs_no_step():
     assert step_deltas(criteria("answer", "bonus"), [1, 1], [None, 1], 3) == {1: 1.0}
 
 
-def test_another_number_of_steps_than_criteria_is_refused():
+def test_a_different_number_of_steps_than_criteria_is_refused():
     with pytest.raises(ValueError, match="1 steps for 2 criteria"):
         step_deltas(criteria("bonus", "bonus"), [1, 1], [1], 3)

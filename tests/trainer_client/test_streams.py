@@ -29,7 +29,7 @@ def problem_line(kind, status, *, retryable=False):
     return {"problem": problem(kind, status, retryable=retryable).body}
 
 
-def test_groups_come_as_they_finish_and_then_there_is_the_summary(service, connect):
+def test_groups_arrive_as_they_finish_followed_by_the_summary(service, connect):
     service.script(stream(group_line("b"), group_line("a"), SUMMARY_LINE))
     groups = connect(service.url, "run-3").stream_rewards([GROUP], "r", "points", step=7)
     assert [group.id for group in groups] == ["b", "a"]
@@ -40,13 +40,13 @@ def test_groups_come_as_they_finish_and_then_there_is_the_summary(service, conne
     assert asked.json["run"] == "run-3"
 
 
-def test_a_group_is_there_before_the_next_one_is(service, connect):
+def test_a_group_is_available_before_the_next_one_arrives(service, connect):
     service.script(stream(group_line("first"), b'{"group": {"id": "second"', hang=True))
     with connect(service.url).stream_rewards([GROUP], "r") as groups:
         assert next(groups).id == "first"
 
 
-def test_the_request_is_the_one_that_rewards_sends_and_is_checked_at_once(service, connect):
+def test_the_request_equals_that_of_rewards_and_is_validated_at_once(service, connect):
     service.script(stream(SUMMARY_LINE), Reply(body=REWARDS))
     client = connect(service.url)
     assert list(client.stream_rewards([GROUP], "r", "stepwise", format_weight=0.2, deadline_s=5)) == []
@@ -56,7 +56,7 @@ def test_the_request_is_the_one_that_rewards_sends_and_is_checked_at_once(servic
         client.stream_rewards([GROUP])
 
 
-def test_nothing_is_sent_before_the_first_group_is_asked_for(service, connect):
+def test_nothing_is_sent_before_the_first_group_is_requested(service, connect):
     connect(service.url).stream_rewards([GROUP], "r").close()
     assert service.asked == []
 
@@ -72,7 +72,7 @@ def test_before_the_end_there_is_no_summary(service, connect, read):
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_lines_are_read_from_pieces_of_any_size_and_end_at_line_feeds_only(service, connect, piece):
+def test_lines_are_assembled_from_pieces_of_any_size_and_end_at_line_feeds_only(service, connect, piece):
     odd = "\u2028\u2029\x85\x0b\x0c\x1c 🙂"
     verdict = {"criterion": "c1", "status": "ok", "score": 1.0, "rationale": odd}
     response = {"reward": 1.0, "status": "scored", "verdicts": [verdict]}
@@ -82,7 +82,7 @@ def test_lines_are_read_from_pieces_of_any_size_and_end_at_line_feeds_only(servi
     assert group.responses[0].verdicts[0].rationale == odd
 
 
-def test_a_line_may_be_megabytes_long(service, connect):
+def test_a_line_may_have_megabytes(service, connect):
     verdict = {"criterion": "c1", "status": "ok", "score": 1.0, "rationale": "x" * 8_000_000}
     response = {"reward": 1.0, "status": "scored", "verdicts": [verdict]}
     service.script(stream(group_line(responses=[response]), SUMMARY_LINE, piece=65_536))
@@ -91,7 +91,7 @@ def test_a_line_may_be_megabytes_long(service, connect):
 
 
 @given(st.lists(st.text(min_size=1), max_size=5), st.lists(st.integers(1, 40), min_size=1))
-def test_however_an_answer_is_cut_the_same_groups_come(ids, sizes):
+def test_the_same_groups_arrive_however_the_answer_is_split(ids, sizes):
     lines = [*(group_line(id_) for id_ in ids), SUMMARY_LINE]
     sent = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
 
@@ -114,7 +114,7 @@ def test_however_an_answer_is_cut_the_same_groups_come(ids, sizes):
     [{"progress": {"done": 3}}, {}, {"group": None}, b"\n", b" \r\n"],
     ids=["unknown kind", "empty", "null", "blank", "space"],
 )
-def test_lines_that_say_nothing_known_are_passed_over(service, connect, line):
+def test_unknown_lines_are_ignored(service, connect, line):
     service.script(stream(line, group_line() | {"weather": "fine"}, line, SUMMARY_LINE, line))
     groups = connect(service.url).stream_rewards([GROUP], "r")
     assert len(list(groups)) == 1
@@ -126,7 +126,7 @@ def test_lines_that_say_nothing_known_are_passed_over(service, connect, line):
     [b"<html>\n", b"[]\n", b"7\n", b'{"group": {"id": "q17"\n', b"\xff\n", {"group": {"id": 3}}, {"problem": "no"}],
     ids=["HTML", "a list", "a number", "half a line, ended", "no UTF-8", "no group", "no problem document"],
 )
-def test_a_line_that_is_not_the_contracts_is_a_server_error_that_quotes_it(service, connect, time, line):
+def test_a_line_that_violates_the_contract_is_a_server_error_that_quotes_it(service, connect, time, line):
     service.script(stream(group_line(), line, SUMMARY_LINE))
     groups = connect(service.url).stream_rewards([GROUP], "r")
     assert next(groups).id == "q17"
@@ -155,7 +155,7 @@ def test_a_problem_after_some_groups_is_raised_as_its_class_and_ends_the_stream(
 
 @pytest.mark.parametrize("end", [b"", b'{"summary": {"req', json.dumps(SUMMARY_LINE).encode()])
 @pytest.mark.parametrize("drop", [False, True], ids=["ended", "broken"])
-def test_an_answer_cut_off_before_its_summary_is_a_failed_connection_and_asked_for_once(service, connect, end, drop):
+def test_an_answer_truncated_before_its_summary_is_a_failed_connection_and_not_retried(service, connect, end, drop):
     service.script(stream(group_line(), *([end] if end else []), drop=drop))
     groups = connect(service.url).stream_rewards([GROUP], "r")
     assert next(groups).id == "q17"
@@ -166,7 +166,7 @@ def test_an_answer_cut_off_before_its_summary_is_a_failed_connection_and_asked_f
         _ = groups.summary
 
 
-def test_a_connection_that_breaks_after_the_summary_takes_nothing_away(service, connect):
+def test_a_connection_that_breaks_after_the_summary_loses_nothing(service, connect):
     service.script(stream(group_line(), SUMMARY_LINE, drop=True))
     groups = connect(service.url).stream_rewards([GROUP], "r")
     assert len(list(groups)) == 1
@@ -185,14 +185,14 @@ def test_a_connection_that_breaks_after_the_summary_takes_nothing_away(service, 
     ],
     ids=["problem", "proxy", "broken connection", "broken before a line", "ended before a line", "a problem at once"],
 )
-def test_what_may_pass_is_tried_again_until_the_first_group(service, connect, time, failure):
+def test_transient_errors_are_retried_until_the_first_group(service, connect, time, failure):
     service.script(failure, failure, stream(group_line(), SUMMARY_LINE))
     assert len(list(connect(service.url).stream_rewards([GROUP], "r"))) == 1
     assert (len(service.asked), len(time.waits)) == (3, 2)
     assert service.asked[0].body == service.asked[2].body
 
 
-def test_half_a_line_of_a_failed_try_is_no_part_of_the_next(service, connect):
+def test_a_partial_line_of_a_failed_attempt_is_dropped(service, connect):
     service.script(stream(b'{"group": ', drop=True), stream(group_line(), SUMMARY_LINE))
     assert len(list(connect(service.url).stream_rewards([GROUP], "r"))) == 1
 
@@ -210,21 +210,21 @@ def test_half_a_line_of_a_failed_try_is_no_part_of_the_next(service, connect):
     ],
     ids=["invalid", "failed", "HTML", "other JSON", "nothing", "moved", "an error in lines"],
 )
-def test_what_is_no_stream_is_raised_before_any_group(service, connect, failure, error):
+def test_an_answer_that_is_not_a_stream_is_raised_before_any_group(service, connect, failure, error):
     service.script(failure)
     with pytest.raises(error):
         next(connect(service.url).stream_rewards([GROUP], "r"))
     assert len(service.asked) == 1
 
 
-def test_a_service_that_cannot_stream_gives_its_groups_all_at_once(service, connect):
+def test_a_service_that_cannot_stream_returns_all_groups_at_once(service, connect):
     service.script(Reply(body=REWARDS, headers={"Content-Type": "application/json"}))
     groups = connect(service.url).stream_rewards([GROUP], "r")
     assert [group.id for group in groups] == ["q17"]
     assert groups.summary.usage.judge_calls == 2
 
 
-def test_silence_between_lines_is_given_up_and_not_asked_for_twice():
+def test_silence_between_lines_times_out_and_is_not_retried():
     asked = []
 
     def pieces():

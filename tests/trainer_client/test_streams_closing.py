@@ -31,7 +31,7 @@ def test_leaving_a_with_block_hangs_up(service, connect):
     assert _hung_up(service)
 
 
-def test_a_loop_that_is_left_hangs_up_when_nothing_holds_the_stream(service):
+def test_leaving_a_loop_hangs_up_once_the_stream_is_unreferenced(service):
     with Client(service.url) as client:
         for _ in client.stream_rewards([GROUP], "r"):
             break
@@ -39,7 +39,7 @@ def test_a_loop_that_is_left_hangs_up_when_nothing_holds_the_stream(service):
         assert _hung_up(service)
 
 
-async def test_an_async_loop_that_is_left_hangs_up_when_nothing_holds_the_stream(service):
+async def test_leaving_an_async_loop_hangs_up_once_the_stream_is_unreferenced(service):
     async with AsyncClient(service.url) as client:
         async for _ in client.stream_rewards([GROUP], "r"):
             break
@@ -70,7 +70,7 @@ async def test_cancelling_the_task_that_waits_for_a_group_hangs_up(service):
         assert await asyncio.to_thread(_hung_up, service)
 
 
-def test_one_connection_serves_streams_that_are_gone_through(service, connect):
+def test_fully_read_streams_share_one_connection(service, connect):
     service.script(stream(GROUP_LINE, SUMMARY_LINE))
     client = connect(service.url)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""A response's thinking block is told from its answer, in texts and in messages, and the part asked for is judged."""
+"""Thinking blocks are separated from answers, in texts and messages, and the requested part is judged."""
 
 from dataclasses import astuple
 
@@ -26,69 +26,69 @@ def answer(text: str) -> str:
 
 
 @pytest.mark.parametrize(("opening", "closing"), THINK_TAGS)
-def test_what_stands_between_the_tags_is_thinking_and_what_follows_is_the_answer(opening: str, closing: str) -> None:
+def test_text_between_the_tags_is_thinking_and_the_rest_is_the_answer(opening: str, closing: str) -> None:
     split = split_thinking(f"{opening}\nHm, 4.\n{closing}\n\nIt is 4.\n")
     assert (split.thinking, answer(f"{opening}\nHm, 4.\n{closing}\n\nIt is 4.\n")) == ("Hm, 4.", "It is 4.\n")
 
 
 @pytest.mark.parametrize("closing", [closing for _, closing in THINK_TAGS])
-def test_a_block_that_the_chat_template_opened_begins_with_the_text(closing: str) -> None:
+def test_a_block_opened_by_the_chat_template_begins_at_the_start_of_the_text(closing: str) -> None:
     assert astuple(split_thinking(f"Hm, 4.{closing}It is 4.")) == ("Hm, 4.", 6 + len(closing), 0)
 
 
 @pytest.mark.parametrize("opening", [opening for opening, _ in THINK_TAGS])
-def test_a_block_that_is_never_closed_leaves_no_answer(opening: str) -> None:
+def test_an_unclosed_block_leaves_no_answer(opening: str) -> None:
     text = f"{opening} Hm, 4. Or is"
     split = split_thinking(text)
     assert (split.thinking, split.answer_start) == ("Hm, 4. Or is", len(text))
 
 
-def test_a_text_without_tags_is_all_answer_with_its_space() -> None:
+def test_a_text_without_tags_is_all_answer_with_its_whitespace() -> None:
     assert astuple(split_thinking("\n Let me think: 4.")) == ("", 0, 0)
 
 
-def test_the_answer_is_what_follows_the_last_closing_tag() -> None:
+def test_the_answer_follows_the_last_closing_tag() -> None:
     assert answer("<think>a</think>It is 3.<think>b</think>It is 4.") == "It is 4."
     assert answer("<think>a <thinking>b</thinking> c</think> d") == "d"
     assert split_thinking("<think>a</think> b <think>c</think> d").thinking == "a</think> b <think>c"
 
 
-def test_a_block_opened_again_after_the_answer_and_cut_off_leaves_none() -> None:
+def test_a_truncated_second_block_after_the_answer_leaves_no_answer() -> None:
     text = "<think>a</think> It is 4. <think>Wait"
     assert split_thinking(text).answer_start == len(text)
 
 
-def test_text_before_the_block_is_no_thinking() -> None:
+def test_text_before_the_block_is_not_thinking() -> None:
     assert astuple(split_thinking("Sure! <think>\nHm.\n</think> 4")) == ("Hm.", 27, 14)
 
 
-def test_an_empty_block_is_no_thinking_and_not_in_the_answer() -> None:
+def test_an_empty_block_is_neither_thinking_nor_part_of_the_answer() -> None:
     assert split_thinking("<think>\n\n</think>\n\n4").thinking == ""
     assert answer("<think>\n\n</think>\n\n4") == "4"
 
 
 @pytest.mark.parametrize("quotes", QUOTES)
-def test_a_tag_in_quotation_marks_is_spoken_of_and_is_none(quotes: str) -> None:
+def test_a_quoted_tag_is_ordinary_text(quotes: str) -> None:
     spoken = f"Write {quotes[0]}<think>{quotes[1]}, later {quotes[0]}</think>{quotes[1]}."
     assert split_thinking(spoken).answer_start == 0
     assert answer(f"<think>Tags?</think>{spoken}") == spoken
 
 
 @pytest.mark.parametrize("text", ["<think>call `f`</think>4", '<think>so "4"</think>4', "<think>x</think>`4`"])
-def test_a_quotation_mark_on_one_side_takes_nothing_from_a_tag(text: str) -> None:
+def test_a_quotation_mark_on_one_side_does_not_quote_a_tag(text: str) -> None:
     assert answer(text) in ("4", "`4`")
 
 
-def test_a_code_fence_protects_no_tag() -> None:
+def test_a_code_fence_does_not_protect_a_tag() -> None:
     assert answer("<think>\n```python\nprint(4)\n</think>\nIt is 4.") == "It is 4."
 
 
 @pytest.mark.parametrize("text", ["<Think>a</Think>b", "< think>a</ think>b", "[think]a[/think]b", "</thinks>b"])
-def test_what_only_resembles_a_tag_is_none(text: str) -> None:
+def test_text_that_only_resembles_a_tag_is_ignored(text: str) -> None:
     assert split_thinking(text).answer_start == 0
 
 
-def test_the_channels_of_a_gpt_oss_response_are_told_apart() -> None:
+def test_the_channels_of_a_gpt_oss_response_are_separated() -> None:
     text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 4."
     assert (split_thinking(text).thinking, answer(text)) == ("Hm.", "It is 4.")
 
@@ -97,7 +97,7 @@ def test_the_channels_of_a_gpt_oss_response_are_told_apart() -> None:
     ("part", "text", "offset"),
     [("strip", "The answer is \\boxed{4}.", 30), ("keep", QWEN, 0), ("only", "2 + 2 is 4.", 8)],
 )
-def test_the_part_asked_for_is_judged_and_its_offset_told(part, text: str, offset: int) -> None:
+def test_the_requested_part_is_judged_and_its_offset_returned(part, text: str, offset: int) -> None:
     assert judged_part(QWEN, part) == (text, offset)
     judged = judged_content(Response(text=QWEN), part)
     assert (judged.text, judged.offset, judged.messages) == (text, offset, None)
@@ -106,13 +106,13 @@ def test_the_part_asked_for_is_judged_and_its_offset_told(part, text: str, offse
 @given(texts, st.sampled_from(["strip", "keep", "only"]))
 @example("a</think>`</think>`", "strip")
 @example("<think>", "only")
-def test_a_judged_part_stands_in_the_text_at_its_offset(text: str, part) -> None:
+def test_the_judged_part_is_in_the_text_at_its_offset(text: str, part) -> None:
     of, offset = judged_part(text, part)
     assert text[offset : offset + len(of)] == of
 
 
 @given(texts)
-def test_thinking_and_answer_never_overlap_and_no_space_is_around_a_tag(text: str) -> None:
+def test_thinking_and_answer_never_overlap_and_exclude_whitespace_around_tags(text: str) -> None:
     split = split_thinking(text)
     end = split.thinking_start + len(split.thinking)
     assert end <= split.answer_start <= len(text) or not split.thinking
@@ -121,7 +121,7 @@ def test_thinking_and_answer_never_overlap_and_no_space_is_around_a_tag(text: st
 
 
 @given(texts)
-def test_an_answer_has_no_thinking_left_in_it(text: str) -> None:
+def test_an_answer_contains_no_thinking(text: str) -> None:
     assert split_thinking(answer(text)).answer_start == 0
 
 
@@ -137,7 +137,7 @@ WEATHER = (
 )
 
 
-def test_stripped_messages_keep_their_calls_and_results_and_lose_their_thinking() -> None:
+def test_stripped_messages_keep_calls_and_results_and_lose_their_thinking() -> None:
     material = judged_content(Response(text=WEATHER), "strip")
     look, result, last = material.messages or ()
     assert (look.reasoning_content, look.content) == (None, "Let me look.")
@@ -147,7 +147,7 @@ def test_stripped_messages_keep_their_calls_and_results_and_lose_their_thinking(
     assert (material.text, material.offset) == ("Let me look.\n\nParis has 17 degrees.", 0)
 
 
-def test_kept_messages_are_as_they_were_and_their_text_tells_all() -> None:
+def test_kept_messages_are_unchanged_and_their_text_includes_the_thinking() -> None:
     material = judged_content(Response(text=WEATHER), "keep")
     assert material.messages == WEATHER
     assert material.text == (
@@ -156,7 +156,7 @@ def test_kept_messages_are_as_they_were_and_their_text_tells_all() -> None:
     assert material.text == response_text(Response(text=WEATHER))
 
 
-def test_of_messages_whose_thinking_alone_is_judged_nothing_else_is_left() -> None:
+def test_thinking_only_messages_contain_nothing_else() -> None:
     material = judged_content(Response(text=WEATHER), "only")
     assert material.messages == (
         Message(role="assistant", reasoning_content="Two cities; ask for both."),
@@ -165,17 +165,17 @@ def test_of_messages_whose_thinking_alone_is_judged_nothing_else_is_left() -> No
     assert material.text == "Two cities; ask for both.\n\n17 it is."
 
 
-def test_thinking_in_both_places_of_a_message_is_joined() -> None:
+def test_thinking_in_both_fields_of_a_message_is_joined() -> None:
     both = Message(role="assistant", reasoning_content="a", content="<think>b</think>c")
     assert judged_content(Response(text=(both,)), "only").text == "a\n\nb"
 
 
-def test_messages_that_only_call_tools_have_an_empty_text() -> None:
+def test_messages_with_tool_calls_only_have_an_empty_text() -> None:
     call = Message(role="assistant", tool_calls=[{"function": {"name": "f"}}])
     for part in ("strip", "keep"):
         material = judged_content(Response(text=(call,)), part)
         assert (material.text, material.messages) == ("", (call,))
 
 
-def test_a_text_tells_all_it_says() -> None:
+def test_the_text_of_a_plain_response_is_unchanged() -> None:
     assert response_text(Response(text=QWEN)) == QWEN

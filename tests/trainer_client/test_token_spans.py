@@ -12,13 +12,13 @@ TEXT = "Hi.\n### Step 1: 🙂 one\n### Step 2: two\n### Step 1: again"
 
 
 def words(text):
-    """Offsets of a tokenizer that makes a token of every word with the space after it."""
+    """Offsets of a tokenizer with one token per word and the space after it."""
     return [match.span() for match in re.finditer(r"\S+\s*", text)]
 
 
 @st.composite
 def tokenized(draw):
-    """A stepped text and a cutting of it into tokens, with special tokens around them."""
+    """A stepped text and its split into tokens, with special tokens around them."""
     numbers = draw(st.lists(st.integers(1, 4), max_size=5))
     text = draw(st.text("ab 🙂", max_size=5)) + "".join(
         f"\n### Step {n}: {draw(st.text('ab 🙂', max_size=6))}" for n in numbers
@@ -29,7 +29,7 @@ def tokenized(draw):
     return text, [(0, 0)] * before + offsets + [(0, 0)] * after
 
 
-def test_each_step_has_the_tokens_that_start_in_it_its_header_included():
+def test_each_step_has_the_tokens_that_start_in_it_including_its_header():
     offsets = words(TEXT)
     spans = token_spans(offsets, split_steps(TEXT))
     tokens = {n: "".join(TEXT[a:b] for a, b in offsets[start:end]) for n, (start, end) in spans.items()}
@@ -52,11 +52,11 @@ def test_several_tokens_of_one_character_all_belong_to_its_step():
     assert token_spans([(0, 1), (1, 2), (1, 2), (1, 2)], [Step(1, 0, 1), Step(2, 1, 2)]) == {1: (0, 1), 2: (1, 4)}
 
 
-def test_a_step_beyond_the_last_token_has_no_span():
+def test_a_step_after_the_last_token_has_no_span():
     assert token_spans([(0, 4)], [Step(1, 0, 4), Step(2, 4, 9)]) == {1: (0, 1)}
 
 
-def test_the_whole_response_as_step_zero_has_no_span_of_its_own():
+def test_step_zero_for_the_whole_response_has_no_span():
     assert token_spans([(0, 4)], [Step(0, 0, 4), Step(1, 0, 4)]) == {1: (0, 1)}
 
 
@@ -72,7 +72,7 @@ def test_overlapping_steps_are_refused():
 
 
 @given(tokenized())
-def test_every_token_is_in_exactly_the_step_that_holds_its_first_character(case):
+def test_every_token_is_in_exactly_the_step_of_its_first_character(case):
     text, offsets = case
     steps = split_steps(text)
     spans = token_spans(offsets, steps)

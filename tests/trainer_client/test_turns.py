@@ -1,4 +1,4 @@
-"""Token spans of trajectories: the sampled tokens of a turn alone, over chat templates with tools."""
+"""Token spans of trajectories: only the sampled tokens of each turn, over chat templates with tools."""
 
 import json
 from functools import cache
@@ -34,7 +34,7 @@ DROPS_THINKING = """
 {%- endfor %}
 {%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n" }}{% endif %}
 """
-"""A template that shows the model no thinking of earlier turns."""
+"""A template that hides the thinking of earlier turns from the model."""
 
 TURNS = [
     (
@@ -46,13 +46,12 @@ TURNS = [
     ("", "divide", {"a": 120, "b": 1.5}, "80"),
     ("### Step 1: It is 80.\n\n### Step 2: So 80 km/h.", None, None, None),
 ]
-"""The turns of a trajectory: what is said, the tool that is called with its arguments, and its result. The first result
-repeats what the policy said before."""
+"""The turns of a trajectory: text, tool, arguments, result. The first result repeats what the policy said before."""
 
 
 @cache
 def tokenizer(name):
-    """One token a byte, and the special tokens of Qwen and Llama, with a template of TRL's or our own."""
+    """One token per byte, and the special tokens of Qwen and Llama, with a template of TRL's or ours."""
     made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
@@ -70,7 +69,7 @@ def tokenizer(name):
 
 
 def suffix(words, result):
-    """The tokens that TRL puts between the call of a tool and the next turn."""
+    """The tokens that TRL puts between a tool call and the next turn."""
     from trl import GRPOTrainer
 
     trainer = SimpleNamespace(
@@ -81,7 +80,7 @@ def suffix(words, result):
 
 @cache
 def rolled_out(name):
-    """A trajectory as an agent loop makes it: messages, token ids, their mask, and the ids of each turn."""
+    """A trajectory of an agent loop: messages, token ids, their mask, and the ids of each turn."""
     words = tokenizer(name)
     messages, ids, mask, sampled = [], [], [], []
     for said, tool, arguments, result in TURNS:
@@ -105,14 +104,14 @@ TEMPLATES = ["qwen2_5", "qwen3_training", "llama3_2", "drops_thinking"]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_turn_has_the_tokens_that_were_sampled_in_it(name):
+def test_a_turn_has_the_tokens_sampled_in_it(name):
     _, ids, mask, sampled = rolled_out(name)
     assert turn_spans(len(ids), mask, 3) == dict(enumerate(sampled, 1))
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("reasoning", ["strip", "keep"])
-def test_steps_by_headings_lie_within_their_turn_and_never_in_a_result(name, reasoning):
+def test_steps_by_headings_stay_within_their_turn_and_out_of_results(name, reasoning):
     words = tokenizer(name)
     messages, ids, mask, sampled = rolled_out(name)
     judged = judged_content(Response.model_validate({"text": messages}), reasoning)
@@ -127,7 +126,7 @@ def test_steps_by_headings_lie_within_their_turn_and_never_in_a_result(name, rea
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_paragraph_that_a_result_repeats_is_placed_where_the_policy_wrote_it(name):
+def test_a_paragraph_repeated_by_a_result_is_placed_where_the_policy_wrote_it(name):
     words = tokenizer(name)
     messages, ids, mask, _ = rolled_out(name)
     judged = judged_content(Response.model_validate({"text": messages}), "strip")
@@ -138,14 +137,14 @@ def test_a_paragraph_that_a_result_repeats_is_placed_where_the_policy_wrote_it(n
     assert all(mask[first:last])
 
 
-def test_runs_that_are_not_as_many_as_the_turns_tell_no_turn():
+def test_a_mismatched_number_of_runs_gives_no_turn_spans():
     assert turn_spans(4, [1, 0, 1, 1], 3) is None
     assert turn_spans(3, None, 1) == {1: (0, 3)}
     assert step_spans("turns", [(0, 0, 9), (1, 0, 4)], None, None) is None
     assert step_spans("turns", [(0, 0, 9)], None, None) == {}
 
 
-def test_padding_after_the_tokens_is_no_turn():
+def test_padding_after_the_tokens_is_not_a_turn():
     assert turn_spans(3, [1, 0, 1, 1, 1], 2) == {1: (0, 1), 2: (2, 3)}
 
 

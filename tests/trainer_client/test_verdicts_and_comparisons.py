@@ -9,7 +9,7 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
 
 
 class TestVerdicts:
-    def test_the_request_goes_out_as_the_contract_has_it(self, service, connect):
+    def test_the_request_follows_the_contract(self, service, connect):
         service.script(Reply(body=VERDICTS))
         connect(service.url, "run-3").verdicts(
             [GROUP], "math/quadratics@3", deadline_s=5, step=7, rationale=True, protocol="graded"
@@ -25,7 +25,7 @@ class TestVerdicts:
             "groups": [GROUP],
         }
 
-    def test_the_answer_comes_back_typed(self, service, connect):
+    def test_the_answer_is_typed(self, service, connect):
         service.script(Reply(body=VERDICTS))
         [response] = connect(service.url).verdicts([GROUP], "r").groups[0].responses
         assert (response.verdicts[0].score, response.verdicts[0].rationale) == (1.0, "It says 42.")
@@ -39,7 +39,7 @@ class TestVerdicts:
 class TestCompare:
     PAIR: ClassVar = {"id": "q17", "prompt": "x?", "a": "42", "b": [{"role": "assistant", "content": "43"}]}
 
-    def test_the_request_goes_out_as_the_contract_has_it(self, service, connect):
+    def test_the_request_follows_the_contract(self, service, connect):
         service.script(Reply(body=COMPARISONS))
         connect(service.url, "run-3").compare(
             [self.PAIR], "math/quadratics@3", question="Which is right?", deadline_s=5, step=7, think_tokens=64
@@ -56,12 +56,12 @@ class TestCompare:
             "pairs": [self.PAIR],
         }
 
-    def test_a_pair_alone_will_do_and_may_be_a_model(self, service, connect):
+    def test_a_pair_alone_is_enough_and_may_be_a_model(self, service, connect):
         service.script(Reply(body=COMPARISONS))
         connect(service.url).compare([Pair.model_validate(self.PAIR)])
         assert service.asked[0].json == {"deadline_s": 60.0, "pairs": [self.PAIR]}
 
-    def test_the_answer_comes_back_typed(self, service, connect):
+    def test_the_answer_is_typed(self, service, connect):
         service.script(Reply(body=COMPARISONS))
         answer = connect(service.url).compare([self.PAIR])
         assert (answer.win_rate, answer.pairs[0].preferred, answer.pairs[0].consistent) == (0.5, "tie", False)

@@ -1,4 +1,4 @@
-"""The estimators on tensors laid out as verl does: what the pure functions say, and nothing from unscored rows."""
+"""The estimators on tensors in verl's layout: results of the pure functions, and nothing from unscored rows."""
 
 import math
 
@@ -22,7 +22,7 @@ PURE = {
 
 @pytest.mark.parametrize("name", PURE)
 @given(batch=batches(), divide=st.booleans(), ddof=st.sampled_from([0, 1]))
-def test_they_are_the_pure_functions_group_by_group(name, batch, divide, ddof):
+def test_they_equal_the_pure_functions_group_by_group(name, batch, divide, ddof):
     rewards, lengths, names = batch
     config = {"norm_adv_by_std_in_grpo": divide, "adjudge": {**ALL, "ddof": ddof}}
     advantages, returns = ESTIMATORS[name](**laid_out(*batch), config=config)
@@ -55,7 +55,7 @@ def test_the_advantages_of_a_group_sum_to_zero(name, batch):
 
 @pytest.mark.parametrize("name", PURE)
 @given(batch=batches(), place=st.integers(0, 12), name_=st.sampled_from(["u1", "u2"]), masked=st.booleans())
-def test_a_row_without_a_reward_or_a_token_changes_nothing_for_the_others(name, batch, place, name_, masked):
+def test_a_row_without_a_reward_or_a_token_does_not_affect_the_others(name, batch, place, name_, masked):
     rewards, lengths, names = batch
     place = min(place, len(rewards))
     more = laid_out(
@@ -73,7 +73,7 @@ def test_a_row_without_a_reward_or_a_token_changes_nothing_for_the_others(name, 
 
 
 @given(batch=batches(), order=st.randoms(use_true_random=False))
-def test_the_order_of_the_rows_plays_no_part(batch, order):
+def test_the_order_of_the_rows_does_not_matter(batch, order):
     places = list(range(len(batch[0])))
     order.shuffle(places)
     here, _ = ESTIMATORS["adjudge_group"](**laid_out(*batch), config={"adjudge": ALL})
@@ -84,14 +84,14 @@ def test_the_order_of_the_rows_plays_no_part(batch, order):
 
 
 def test_a_reward_whose_last_token_is_masked_counts():
-    """A rollout may end with a tool's answer, whose tokens are not trained."""
+    """A rollout may end with a tool's answer, whose tokens are masked."""
     batch = laid_out([1.0, 0.0], [3, 3], ["u", "u"])
     batch["response_mask"][0, 2] = 0
     advantages, _ = ESTIMATORS["adjudge_group"](**batch, config={"adjudge": {"ddof": 0}})
     assert advantages[0].tolist() == pytest.approx([1, 1, 0, 0, 0, 0], abs=1e-5)
 
 
-def test_a_penalty_on_every_token_is_part_of_the_reward_and_nan_stays_none():
+def test_a_penalty_on_every_token_is_part_of_the_reward_and_nan_stays_missing():
     batch = laid_out([1.0, 0.0, None], [2, 2, 2], ["u", "u", "u"])
     batch["token_level_rewards"][:, 0] -= 0.5
     advantages, _ = ESTIMATORS["adjudge_leave_one_out"](**batch, config={"norm_adv_by_std_in_grpo": False})
@@ -99,7 +99,7 @@ def test_a_penalty_on_every_token_is_part_of_the_reward_and_nan_stays_none():
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
-def test_any_type_of_mask_will_do(dtype):
+def test_any_dtype_of_mask_is_accepted(dtype):
     batch = laid_out([1.0, 0.0], [1, 2], ["u", "u"], dtype=dtype)
     advantages, _ = ESTIMATORS["adjudge_group"](**batch, config={"adjudge": {"ddof": 0}})
     assert advantages.dtype == torch.float32
@@ -137,18 +137,18 @@ def test_an_infinite_reward_is_refused():
         {"token_level_rewards": torch.zeros(2), "response_mask": torch.ones(2)},
     ],
 )
-def test_other_shapes_are_refused(change):
+def test_mismatched_shapes_are_refused(change):
     with pytest.raises(ValueError, match="B x T"):
         ESTIMATORS["adjudge_group"](**{**laid_out([1.0, 0.0], [1, 1], ["u", "u"]), **change})
 
 
 @pytest.mark.parametrize("own", [{"dof": 1}, {"baseline": "mean"}, {"scale": "none"}])
-def test_an_option_that_there_is_not_is_refused(own):
+def test_an_unknown_option_is_refused(own):
     with pytest.raises(TypeError, match=next(iter(own))):
         ESTIMATORS["adjudge_leave_one_out"](**laid_out([1.0, 0.0], [1, 1], ["u", "u"]), config={"adjudge": own})
 
 
 @pytest.mark.parametrize("config", [None, {}, {"adjudge": None}, {"norm_adv_by_std_in_grpo": True}])
-def test_the_defaults_are_verls(config):
+def test_the_defaults_are_those_of_verl(config):
     advantages, _ = ESTIMATORS["adjudge_group"](**laid_out([1.0, 0.0, 0.5], [1] * 3, ["u"] * 3), config=config)
     assert advantages[:, 0].tolist() == pytest.approx(group_advantages([1.0, 0.0, 0.5], ddof=1).tolist(), rel=1e-6)

@@ -1,4 +1,4 @@
-"""The step-wise estimator (SRaR): the steps that are carried to it, on the tokens of the mask."""
+"""The step-wise estimator (SRaR): steps passed to it apply to the unmasked tokens."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def stepped_batches(draw):
 
 
 @given(batch=stepped_batches(), variant=st.sampled_from(["decoupled", "rar", "merged"]), normalise=st.booleans())
-def test_stepwise_advantages_are_the_pure_functions_on_the_tokens_of_the_mask(batch, variant, normalise):
+def test_stepwise_advantages_equal_the_pure_function_on_unmasked_tokens(batch, variant, normalise):
     rewards, names, steps = batch
     given_ = laid_out(rewards, [5] * len(rewards), names)
     config = {"adjudge": {**ALL, "variant": variant, "normalise": normalise}}
@@ -47,7 +47,7 @@ def test_stepwise_advantages_are_the_pure_functions_on_the_tokens_of_the_mask(ba
 
 
 @given(batches())
-def test_without_a_step_the_stepwise_estimator_is_the_groups(batch):
+def test_without_steps_the_stepwise_estimator_equals_the_group_one(batch):
     with steps_context([StepTokens({}, {})] * len(batch[0])):
         stepwise, _ = ESTIMATORS["adjudge_stepwise"](**laid_out(*batch), config={"adjudge": ALL})
     assert torch.equal(
@@ -55,7 +55,7 @@ def test_without_a_step_the_stepwise_estimator_is_the_groups(batch):
     )
 
 
-def test_steps_of_rows_that_are_not_trained_enter_nothing():
+def test_steps_of_masked_rows_are_ignored():
     steps = [StepTokens({1: d}, {1: (0, 1)}) for d in (1.0, 0.0, 9.0)]
     batch = laid_out([1.0, 1.0, 1.0], [1] * 3, ["u"] * 3)
     batch["response_mask"][2] = 0
@@ -64,12 +64,12 @@ def test_steps_of_rows_that_are_not_trained_enter_nothing():
     assert advantages[:, 0].tolist() == pytest.approx([1, -1, 0], abs=1e-5)
 
 
-def test_without_steps_the_stepwise_estimator_says_how_they_come_there():
+def test_without_a_steps_context_the_error_says_how_to_provide_steps():
     with pytest.raises(RuntimeError, match=r"trainer_client\.verl\.stepwise.*step_deltas=fold"):
         ESTIMATORS["adjudge_stepwise"](**laid_out([1.0], [1], ["u"]))
 
 
-def test_steps_are_carried_no_further_than_their_batch():
+def test_steps_apply_to_their_own_batch_only():
     with steps_context([StepTokens({}, {})]):
         ESTIMATORS["adjudge_stepwise"](**laid_out([1.0], [1], ["u"]))
     with pytest.raises(RuntimeError):
@@ -77,11 +77,11 @@ def test_steps_are_carried_no_further_than_their_batch():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_steps_of_another_number_of_rows_are_refused(count):
+def test_a_different_number_of_rows_with_steps_is_refused(count):
     with steps_context([StepTokens({}, {})] * count), pytest.raises(ValueError, match=f"{count} responses for 2 rows"):
         ESTIMATORS["adjudge_stepwise"](**laid_out([1.0, 0.0], [1, 1], ["u", "u"]))
 
 
-def test_step_wise_advantages_are_always_divided():
+def test_unnormalised_step_wise_advantages_are_refused():
     with steps_context([StepTokens({}, {})]), pytest.raises(ValueError, match="norm_adv_by_std_in_grpo"):
         ESTIMATORS["adjudge_stepwise"](**laid_out([1.0], [1], ["u"]), config={"norm_adv_by_std_in_grpo": False})

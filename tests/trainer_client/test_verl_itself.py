@@ -1,4 +1,4 @@
-"""What is recorded of verl against verl itself, where it is installed: `make install` leaves it out."""
+"""Compare the recorded interface of verl with verl itself, where installed; `make install` leaves it out."""
 
 import asyncio
 import inspect
@@ -40,12 +40,12 @@ def parameters(function):
 
 @pytest.fixture(autouse=True)
 def registered():
-    """verl with the plugin imported, as `VERL_USE_EXTERNAL_MODULES` has it."""
+    """verl with the plugin imported, as `VERL_USE_EXTERNAL_MODULES` does."""
     imported("trainer_client.verl.plugin")
 
 
 def settings(*overrides):
-    """verl's whole configuration, with these lines."""
+    """verl's whole configuration with these overrides."""
     hydra = imported("hydra")
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         return hydra.compose("ppo_trainer", overrides=list(overrides))
@@ -68,7 +68,7 @@ def test_the_recorded_signatures_are_verls():
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_verl_calls_an_estimator_with_what_is_recorded(name, monkeypatch):
+def test_verl_calls_an_estimator_with_the_recorded_arguments(name, monkeypatch):
     seen = {}
 
     def estimate(**keywords):
@@ -98,7 +98,7 @@ def test_verl_computes_advantages_by_a_registered_name(name):
     )
 
 
-def test_verls_reward_loop_finds_the_function_and_keeps_what_it_tells(service):
+def test_verls_reward_loop_finds_the_function_and_keeps_its_extra_info(service):
     response = {"reward": None, "status": "unscored", "verdicts": []}
     service.script(Reply(body={**REWARDS, "groups": [{"id": "g", "responses": [response]}]}))
     config = settings(
@@ -130,13 +130,13 @@ def test_verls_reward_loop_finds_the_function_and_keeps_what_it_tells(service):
     assert (group["responses"], group["rubric"], group["ground_truth"]) == (["It is 42."], "math/q@3", "42")
 
 
-def test_verl_passes_a_reward_function_what_is_recorded():
+def test_verl_calls_a_reward_function_with_the_recorded_arguments():
     source = inspect.getsource(imported("verl.experimental.reward_loop.reward_manager.naive"))
     assert all(f"{name}=" in source for name in REWARD_KEYWORDS)
 
 
-def test_verls_own_estimators_pass_nan_on_to_the_whole_group():
-    """Why the score of a response that the judge failed on is NaN: no estimator takes it for a reward."""
+def test_verls_own_estimators_spread_nan_over_the_whole_group():
+    """The reason why the score of a failed response is NaN: no estimator takes it for a reward."""
     batch = laid_out([1.0, None, 0.0], [1] * 3, ["u"] * 3)
     for name in ("grpo", "rloo"):
         advantages, _ = imported(CORE).get_adv_estimator_fn(name)(**batch)
@@ -151,7 +151,7 @@ CRITERIA = [{"id": f"c{n}", "description": f"Says {n}.", "weight": -1 if n == 3 
 
 
 class Server:
-    """Stands for the servers that generate: keeps the prompts, and answers each with the same text."""
+    """Replaces the generation servers: records the prompts, and answers each with the same text."""
 
     def __init__(self, tokenizer):
         self.tokenizer, self.prompts = tokenizer, []
@@ -163,7 +163,7 @@ class Server:
 
 
 def scaffolded(row=None, *, session=0, step=1, **options):
-    """A response of the agent loop, made as verl's workers make it, and the prompt that it was generated from."""
+    """A response of the agent loop, made as verl's workers make it, and its prompt."""
     agent_loop = imported("verl.experimental.agent_loop.agent_loop")
     entry = {"_target_": "trainer_client.verl.scaffold_loop.ScaffoldedAgentLoop", "total_steps": 101} | options
     config = settings("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.model.path=none", "trainer.use_v1=True")
@@ -190,7 +190,7 @@ def scaffolded(row=None, *, session=0, step=1, **options):
     return output, prompt, tokenizer
 
 
-def test_a_response_is_generated_with_criteria_and_trained_on_without():
+def test_a_response_is_generated_with_criteria_and_trained_on_without_them():
     output, prompt, tokenizer = scaffolded()
     assert all(f"Says {n}." in prompt for n in range(4))
     assert prompt.index("Points to include") < prompt.index("Points to avoid") < prompt.index("6 times 7?")
@@ -216,6 +216,6 @@ def test_the_scaffold_fades_within_a_group_and_over_the_steps():
         ({}, {"pattern": "steep"}, "use one of linear"),
     ],
 )
-def test_what_no_scaffold_can_be_made_of_is_refused(row, options, says):
+def test_a_row_without_a_possible_scaffold_is_refused(row, options, says):
     with pytest.raises(Exception, match=says):
         scaffolded(row, **options)

@@ -1,4 +1,4 @@
-"""What verl imports: estimators registered under their names, and steps carried past its trainer."""
+"""The module that verl imports: it registers estimators by name and passes steps around verl's trainer."""
 
 import inspect
 import json
@@ -40,7 +40,7 @@ BASE = [1.0, 0.0, 0.5, None]
 
 
 def trainer_class():
-    """A class with the method of verl's `PPOTrainer`, which estimates what a test gives it."""
+    """A class with the method of verl's `PPOTrainer` that runs the estimator on a test's rows."""
 
     class PPOTrainer:
         def __init__(self, estimator, rows):
@@ -57,7 +57,7 @@ def trainer_class():
 
 
 class Queue:
-    """`transfer_queue` with rows that were put there, and a record of what was fetched."""
+    """`transfer_queue` with given rows and a record of what was fetched."""
 
     def __init__(self, ids, extra_fields):
         self.fetched = []
@@ -73,7 +73,7 @@ class Queue:
 
 
 def scored(ids, text, base, deltas):
-    """A response's extra fields, as the reward function of its worker and verl make them."""
+    """A response's extra fields, as verl and its worker's reward function make them."""
     spans = {step.number: (step.start, step.end) for step in split_steps(text)}
     steps = [[number, *spans.get(number, (0, len(text))), delta] for number, delta in deltas.items()]
     return {"reward_extra_info": {"score": base, "steps": json.dumps(steps)}, "max_global_steps": 1}
@@ -97,10 +97,10 @@ def ids():
 
 @pytest.fixture
 def carried(monkeypatch, ids):
-    """Import `trainer_client.verl.stepwise` where verl is a stand-in; its trainer class and its queue."""
+    """Import `trainer_client.verl.stepwise` with a fake verl; return its trainer class and its queue."""
     fields = [scored(*row) for row in zip(ids, TEXTS, BASE, DELTAS, strict=True)]
     fields[2] = {"max_global_steps": 1}
-    fields[3] = SimpleNamespace(data=fields[3])  # as tensordict holds what is no tensor
+    fields[3] = SimpleNamespace(data=fields[3])  # tensordict holds non-tensors like this
     queue, trainer = Queue(ids, fields), trainer_class()
     fake_module(monkeypatch, TRAINERS, PPOTrainer=trainer)
     fake_module(monkeypatch, "transfer_queue", kv_batch_get=queue.kv_batch_get)
@@ -109,7 +109,7 @@ def carried(monkeypatch, ids):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS.values())
-def test_an_estimator_takes_what_verl_passes(estimator):
+def test_an_estimator_accepts_verls_arguments(estimator):
     inspect.signature(estimator).bind(**dict.fromkeys((*ESTIMATOR_KEYWORDS, *ESTIMATOR_OPTIONAL)))
 
 
@@ -127,7 +127,7 @@ def test_importing_the_reward_function_needs_neither_verl_nor_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_steps_reach_the_estimator_on_the_tokens_that_were_sampled(carried, ids):
+def test_steps_reach_the_estimator_on_the_sampled_tokens(carried, ids):
     trainer, queue = carried
     rows = batch_of(ids)
     batch, metrics = SimpleNamespace(keys=["k"] * 4, partition_id="train"), {}
@@ -143,7 +143,7 @@ def test_steps_reach_the_estimator_on_the_tokens_that_were_sampled(carried, ids)
     assert queue.fetched == [(["k"] * 4, "train")] * 2
 
 
-def test_the_queue_takes_what_is_asked_of_it():
+def test_the_fake_queue_has_the_recorded_parameters():
     assert tuple(inspect.signature(Queue.kv_batch_get).parameters) == ("self", *QUEUE_PARAMETERS)
 
 
@@ -154,7 +154,7 @@ def test_another_estimator_fetches_no_steps(carried, ids):
     assert queue.fetched == []
 
 
-def test_a_trainer_is_wrapped_once_and_keeps_the_look_of_its_method(carried):
+def test_a_trainer_is_wrapped_once_and_its_method_keeps_signature_and_docstring(carried):
     trainer, _ = carried
     wrapped = trainer._compute_advantage
     runpy.run_module("trainer_client.verl.stepwise")
@@ -164,7 +164,7 @@ def test_a_trainer_is_wrapped_once_and_keeps_the_look_of_its_method(carried):
 
 
 @pytest.mark.parametrize("method", [None, lambda self, batch: None, lambda self, batch, metrics, timing: None])
-def test_a_trainer_that_looks_different_is_refused(monkeypatch, method):
+def test_a_trainer_with_a_different_signature_is_refused(monkeypatch, method):
     fake_module(
         monkeypatch, TRAINERS, PPOTrainer=type("PPOTrainer", (), {"_compute_advantage": method} if method else {})
     )
@@ -173,7 +173,7 @@ def test_a_trainer_that_looks_different_is_refused(monkeypatch, method):
         runpy.run_module("trainer_client.verl.stepwise")
 
 
-def test_carrying_ends_with_an_error_too():
+def test_an_error_also_ends_the_steps_context():
     with pytest.raises(KeyError), steps_context([]):
         raise KeyError
     with pytest.raises(RuntimeError, match="called without steps"):

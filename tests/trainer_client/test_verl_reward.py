@@ -1,4 +1,4 @@
-"""verl's reward function against a real service: a reward where there is one, and NaN where there is none."""
+"""verl's reward function against a real service: NaN stands for a missing reward."""
 
 import asyncio
 import inspect
@@ -28,7 +28,7 @@ IN_STEPS = "### Step 1: six rows\n### Step 2: I add, so \\boxed{42}"
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service whose judge says yes to everything that is not too long for it."""
+    """A service whose judge says yes unless the prompt is too long."""
     with running("scripted://yes?context=5000", tmp_path_factory.mktemp("data")) as address:
         yield address
 
@@ -39,7 +39,7 @@ def scored(said, truth=None, row=ROW, **keywords):
     return asyncio.run(compute_score(**given, **keywords))
 
 
-def test_it_takes_what_verl_passes_with_and_without_a_reward_model():
+def test_it_accepts_verls_arguments_with_and_without_a_reward_model():
     assert inspect.iscoroutinefunction(compute_score)
     signature = inspect.signature(compute_score)
     signature.bind(**dict.fromkeys((*REWARD_KEYWORDS, *REWARD_MODEL_KEYWORDS)), url="http://judge:8000")
@@ -61,7 +61,7 @@ def test_the_score_is_the_services_reward(url, said, worth):
     }
 
 
-def test_a_judge_that_failed_gives_nan_and_the_same_keys(url):
+def test_a_failed_judgement_gives_nan_and_the_same_keys(url):
     result = scored(TOO_LONG, row={**ROW, "rubric": [FORTY_TWO, JUDGED]}, url=url)
     assert math.isnan(result.pop("score"))
     assert result == {
@@ -75,7 +75,7 @@ def test_a_judge_that_failed_gives_nan_and_the_same_keys(url):
     }
 
 
-def test_another_failure_policy_is_the_services(url):
+def test_another_failure_policy_is_passed_to_the_service(url):
     row = {**ROW, "rubric": [FORTY_TWO, JUDGED]}
     result = scored(TOO_LONG + "42", row=row, url=url, on_failure="skip")
     assert (result["score"], result["status"], result["failures"]) == (1.0, "partial", "truncated_input")
@@ -87,14 +87,14 @@ def test_with_the_policy_error_a_failure_is_raised(url):
         scored(TOO_LONG, row=row, url=url, on_failure="error", retries=0)
 
 
-def test_a_service_that_cannot_be_reached_gives_nan(unserved_url):
+def test_an_unreachable_service_gives_nan(unserved_url):
     result = scored("42", url=unserved_url, retries=0)
     assert math.isnan(result["score"])
     assert result["failures"] == "unreachable"
     assert result.keys() == KEYS
 
 
-def test_a_service_that_cannot_be_reached_is_raised_with_the_policy_error(unserved_url):
+def test_an_unreachable_service_is_raised_with_the_policy_error(unserved_url):
     with pytest.raises(ConnectionFailed):
         scored("42", url=unserved_url, retries=0, on_failure="error")
 
@@ -113,17 +113,17 @@ def test_a_service_that_cannot_be_reached_is_raised_with_the_policy_error(unserv
         (ROW, {"url": "judge:8000"}, InvalidRequest, "http://judge:8000"),
     ],
 )
-def test_a_users_mistake_is_raised_and_says_what_to_do(url, row, keywords, error, says):
+def test_a_user_error_is_raised_with_the_way_to_fix_it(url, row, keywords, error, says):
     with pytest.raises(error, match=says):
         scored("42", row=row, **{"url": url, **keywords})
 
 
-def test_the_ground_truth_reaches_the_programs(url):
+def test_the_ground_truth_reaches_the_verification_programs(url):
     assert scored("I say \\boxed{1/2}.", "0.5", url=url, mode="outcome")["score"] == 1.0
     assert scored("I say \\boxed{1/2}.", 2, url=url, mode="outcome")["score"] == 0.0
 
 
-def test_a_rubric_of_the_run_judges_rows_that_name_none(url):
+def test_a_rubric_of_the_run_applies_to_rows_without_one(url):
     with Client(url) as client:
         client.publish_rubric("math/short", [SHORT])
     row = {"question": "What is 6 times 7?"}
@@ -131,7 +131,7 @@ def test_a_rubric_of_the_run_judges_rows_that_name_none(url):
     assert scored("forty", row={**row, "rubric": [FORTY_TWO]}, url=url, rubric="math/short")["score"] == 0.0
 
 
-def test_a_step_with_a_delta_is_carried_with_its_place(url):
+def test_a_step_with_a_delta_is_passed_on_with_its_offsets(url):
     result = scored(IN_STEPS, row={**ROW, "rubric": STEPS}, url=url, mode="stepwise")
     assert result["score"] == 1.0
     spans = {step.number: (step.start, step.end) for step in split_steps(IN_STEPS)}
@@ -160,12 +160,12 @@ def test_a_batch_is_scored_in_order_and_row_by_row(url):
     assert all(result.keys() == KEYS for result in results)
 
 
-def test_a_mistake_in_one_row_of_a_batch_is_raised(url):
+def test_an_error_in_one_row_of_a_batch_is_raised(url):
     with pytest.raises(InvalidRequest, match="'prompt'"):
         compute_score_batch(["m"] * 3, ["42"] * 3, [None] * 3, [ROW, {}, ROW], url=url)
 
 
-def test_a_batch_of_unequal_columns_is_refused(url):
+def test_a_batch_with_columns_of_different_length_is_refused(url):
     with pytest.raises(ValueError, match="zip"):
         compute_score_batch(["m"] * 2, ["42"] * 2, [None], [ROW] * 2, url=url)
 
@@ -176,7 +176,7 @@ def answering(*rewards):
     return Reply(body={**REWARDS, "groups": [{"id": "g", "responses": responses}]})
 
 
-def test_the_run_and_the_policys_version_go_with_the_request(service):
+def test_the_run_and_the_policy_version_are_sent_with_the_request(service):
     service.script(answering(0.5))
     for version in (7, None, -1, True):
         scored("42", row={**ROW, "max_global_steps": version}, url=service.url, run="verl-1")
@@ -184,7 +184,7 @@ def test_the_run_and_the_policys_version_go_with_the_request(service):
     assert [asked.json.get("step") for asked in service.asked] == [7, None, None, None]
 
 
-def test_siblings_go_under_one_group_id_and_others_under_another(service):
+def test_responses_to_the_same_row_share_a_group_id_and_others_do_not(service):
     service.script(answering(0.5))
     for row in (ROW, {**ROW, "num_turns": 3}, {**ROW, "prompt": "And 6 times 8?"}, {**ROW, "grounding": "A table."}):
         scored("42", row=row, url=service.url)
@@ -194,7 +194,7 @@ def test_siblings_go_under_one_group_id_and_others_under_another(service):
 
 
 @pytest.mark.parametrize("reply", [answering(), answering(0.5, 0.5), Reply(body="<html>")])
-def test_an_answer_that_is_none_gives_nan(service, reply):
+def test_an_invalid_answer_gives_nan(service, reply):
     service.script(reply)
     result = scored("42", url=service.url, retries=0)
     assert math.isnan(result["score"])
@@ -221,13 +221,13 @@ def test_a_batch_leaves_no_connection_open(url, monkeypatch):
         await close(client)
 
     monkeypatch.setattr(AsyncClient, "aclose", aclose)
-    kept = set(reward._clients)  # of event loops that other tests left, and that may go at any time
+    kept = set(reward._clients)  # clients of other tests' event loops, which may disappear at any time
     compute_score_batch(["m"], ["42"], [None], [ROW], url=url)
     assert closed == [url]
     assert set(reward._clients) <= kept
 
 
-def test_no_more_of_a_batch_is_asked_for_at_a_time_than_is_allowed(monkeypatch):
+def test_a_batch_respects_the_concurrency_limit(monkeypatch):
     at_work, most = 0, 0
 
     async def counted(*_, **keywords):
@@ -244,7 +244,7 @@ def test_no_more_of_a_batch_is_asked_for_at_a_time_than_is_allowed(monkeypatch):
 
 
 class RateLimitedRewardManager:
-    """As much of verl's as matters: it waits for a score so long, and makes 0 of every error."""
+    """A minimal version of verl's manager: it limits the time for a score and turns every error into 0."""
 
     _class_initialized = True
 
@@ -261,7 +261,7 @@ class RateLimitedRewardManager:
 
 @pytest.fixture
 def rate_limited(monkeypatch):
-    """A process in which verl's reward manager `rate_limited` is at work."""
+    """A process that uses verl's reward manager `rate_limited`."""
     name = "verl.experimental.reward_loop.reward_manager.limited"
     fake_module(monkeypatch, name, RateLimitedRewardManager=RateLimitedRewardManager)
     return RateLimitedRewardManager
@@ -272,12 +272,12 @@ def rate_limited(monkeypatch):
     [{"on_failure": "error"}, {"url": None}, {"mode": "no such mode"}, {"step_deltas": "both"}, {"colour": "red"}],
     ids=str,
 )
-def test_no_error_becomes_a_0_under_the_manager_that_would_make_it_one(rate_limited, unserved_url, keywords):
+def test_no_error_becomes_0_under_a_manager_that_scores_errors_as_0(rate_limited, unserved_url, keywords):
     given = {"url": unserved_url, "retries": 0} | keywords
     assert math.isnan(asyncio.run(rate_limited().run_single("42", **given)))
 
 
-def test_a_score_that_takes_too_long_for_that_manager_is_no_0_either(rate_limited, monkeypatch):
+def test_a_slow_score_does_not_become_0_under_that_manager(rate_limited, monkeypatch):
     async def never(*_, **__):
         await asyncio.Event().wait()
 
@@ -285,5 +285,5 @@ def test_a_score_that_takes_too_long_for_that_manager_is_no_0_either(rate_limite
     assert math.isnan(asyncio.run(rate_limited(timeout=0.01).run_single("42", url="http://judge.test")))
 
 
-def test_that_manager_gets_rewards_as_any_other(rate_limited, url):
+def test_that_manager_gets_ordinary_rewards(rate_limited, url):
     assert asyncio.run(rate_limited().run_single("42", url=url)) == 1.0

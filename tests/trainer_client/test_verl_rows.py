@@ -1,4 +1,4 @@
-"""What a row of verl may hold, and how it is read, Parquet's and other libraries' ways of holding it included."""
+"""Rows of verl and how they are read, including the forms that Parquet and other libraries give them."""
 
 import json
 from collections import UserDict, UserList
@@ -39,7 +39,7 @@ def test_a_rubric_is_read_in_all_its_forms(given):
 
 
 @pytest.mark.parametrize(("given", "reads"), [(" math/q@3 ", "math/q@3"), ("", None), (" ", None), (None, None)])
-def test_a_reference_is_text_and_empty_text_is_none(given, reads):
+def test_a_reference_is_text_and_an_empty_one_counts_as_missing(given, reads):
     assert read_rubric(given) == reads
 
 
@@ -55,12 +55,12 @@ def test_a_reference_is_text_and_empty_text_is_none(given, reads):
         ('{"criteria": [{"id": "a", "description": "x", "verification": null, "wait": 1}]}', "criteria.0.wait"),
     ],
 )
-def test_what_is_no_rubric_is_refused_by_name(given, says):
+def test_an_invalid_rubric_is_refused_by_name(given, says):
     with pytest.raises(InvalidRequest, match=says):
         read_rubric(given)
 
 
-def test_a_row_is_read_with_all_that_the_judge_sees():
+def test_a_row_is_read_with_everything_the_judge_sees():
     columns = {
         "prompt": [{"role": "user", "content": "6 times 7?", "name": None}],
         "rubric": "math/q@3",
@@ -80,7 +80,7 @@ def test_a_row_is_read_with_all_that_the_judge_sees():
     assert group.responses == ("42",)
 
 
-def test_verls_own_question_serves_as_the_prompt_where_there_is_none():
+def test_verls_question_is_the_prompt_where_there_is_none():
     assert read_row("", None, {"question": "q"}).prompt == "q"
     assert read_row("", None, {"question": "q", "prompt": ""}).prompt == ""
 
@@ -99,7 +99,7 @@ def test_verls_own_question_serves_as_the_prompt_where_there_is_none():
         ("x", "x"),
     ],
 )
-def test_a_ground_truth_is_written_as_by_hand(truth, text):
+def test_a_ground_truth_is_formatted_as_written_by_hand(truth, text):
     assert read_row("", truth, {"prompt": "q"}).ground_truth == text
 
 
@@ -115,11 +115,11 @@ def test_a_column_of_another_type_is_refused_by_name(field, value):
         read_row("", None, {"prompt": "q", field: value})
 
 
-def test_a_response_with_half_a_surrogate_pair_is_read():
+def test_a_response_with_a_lone_surrogate_is_read():
     assert read_row("\ud83d", None, {"prompt": "\ud83d"}).responses == ("\ud83d",)
 
 
-def test_the_ids_of_a_group_do_not_hang_on_the_response():
+def test_the_id_of_a_group_does_not_depend_on_the_response():
     row = {"prompt": "q", "rubric": CRITERIA}
     assert read_row("a", "1", row).id == read_row("b", 1, {**row, "rubric": FILLED_UP}).id
     assert read_row("a", "1", row).id != read_row("a", "2", row).id
@@ -128,5 +128,5 @@ def test_the_ids_of_a_group_do_not_hang_on_the_response():
 @pytest.mark.parametrize(
     ("held", "step"), [({"max_global_steps": 0}, 0), ({"max_global_steps": 2.5}, None), ({}, None), (None, None)]
 )
-def test_the_policys_version_is_a_step(held, step):
+def test_the_policy_version_is_the_step(held, step):
     assert policy_version(held) == step

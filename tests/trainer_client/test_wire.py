@@ -1,4 +1,4 @@
-"""The contract's own rules: what a request for rewards may say, and how it is told what is wrong with it."""
+"""The contract's rules for a reward request, and the errors that name what is wrong with it."""
 
 import math
 from typing import Any, get_args
@@ -34,13 +34,13 @@ def request(**changes: Any) -> dict[str, Any]:
     return {"rubric": {"criteria": [CRITERION]}, "groups": [GROUP]} | changes
 
 
-def test_the_smallest_request_is_judged_as_the_mode_asks() -> None:
+def test_a_minimal_request_is_judged_with_the_defaults_of_its_mode() -> None:
     assert RewardRequest.model_validate(request()).protocol == "binary"
     assert RewardRequest.model_validate(request(reward={"mode": "stepwise"})).protocol == "stepwise"
 
 
 @pytest.mark.parametrize("mode", get_args(RewardMode))
-def test_every_mode_takes_the_protocols_of_its_table_and_no_other(mode: RewardMode) -> None:
+def test_every_mode_accepts_exactly_its_protocols(mode: RewardMode) -> None:
     group = GROUP | {"ground_truth": "hello", "responses": ["hello", "bye"]}
     usable = PROTOCOLS_FOR[mode]
     for protocol in get_args(JudgingProtocol):
@@ -62,7 +62,7 @@ def test_every_mode_takes_the_protocols_of_its_table_and_no_other(mode: RewardMo
         ("ranking", "binary", "it compares pairs; leave out judging.protocol"),
     ],
 )
-def test_a_protocol_that_cannot_feed_the_mode_is_refused_with_the_way_out(
+def test_a_protocol_that_the_mode_cannot_use_is_refused_with_an_alternative(
     mode: str, protocol: str, way_out: str
 ) -> None:
     found = problems(request(reward={"mode": mode}, judging={"protocol": protocol}))
@@ -70,7 +70,7 @@ def test_a_protocol_that_cannot_feed_the_mode_is_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize("mode", get_args(RewardMode))
-def test_only_the_modes_of_one_score_do_without_a_rubric(mode: RewardMode) -> None:
+def test_only_the_modes_of_one_score_work_without_a_rubric(mode: RewardMode) -> None:
     group = GROUP | {"ground_truth": "hello", "responses": ["hello", "bye"]}
     body = {"groups": [group], "reward": {"mode": mode}}
     if mode in NEEDS_NO_RUBRIC:
@@ -95,7 +95,7 @@ def test_an_outcome_needs_a_ground_truth_in_every_group(ground_truth: str | None
         ({"truncation_factor": 0.0}, "stopped"),
     ],
 )
-def test_a_penalty_asks_every_response_for_what_it_needs(options: dict[str, Any], field: str) -> None:
+def test_a_penalty_requires_its_field_in_every_response(options: dict[str, Any], field: str) -> None:
     full = {"text": "hello", "tokens": 0, "stopped": False}
     bare = {name: value for name, value in full.items() if name != field}
     told = GROUP | {"responses": [full]}
@@ -115,7 +115,7 @@ def test_a_penalty_asks_every_response_for_what_it_needs(options: dict[str, Any]
         ({"truncation_factor": 0.0}, True),
     ],
 )
-def test_a_reward_says_whether_a_penalty_was_asked_for(options: dict[str, Any], asked: bool) -> None:
+def test_has_penalties_is_true_exactly_if_a_penalty_is_requested(options: dict[str, Any], asked: bool) -> None:
     assert RewardOptions.model_validate(options).has_penalties is asked
 
 
@@ -137,20 +137,20 @@ def test_a_buffer_longer_than_the_limit_is_refused() -> None:
         ("overlong_penalty.buffer_tokens", 0),
     ],
 )
-def test_an_option_of_the_reward_out_of_range_is_named(field: str, value: Any) -> None:
+def test_a_reward_option_out_of_range_is_named(field: str, value: Any) -> None:
     first, _, second = field.partition(".")
     rest = {"limit_tokens": 5} if first == "overlong_penalty" else {}
     assert list(problems(request(reward={first: {second: value} | rest if second else value}))) == [f"reward.{field}"]
 
 
-def test_a_misspelt_option_is_named_with_its_place() -> None:
+def test_a_misspelt_option_is_named_by_its_path() -> None:
     assert problems(request(groups=[GROUP | {"responces": ["hello"]}])) == {
         "groups.0.responces": "unknown field; check its spelling"
     }
 
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -math.inf])
-def test_a_weight_that_is_no_finite_number_is_named_in_the_requests_own_terms(weight: float) -> None:
+def test_a_weight_that_is_not_a_finite_number_is_named_in_the_terms_of_the_request(weight: float) -> None:
     assert list(problems(request(rubric={"criteria": [CRITERION | {"weight": weight}]}))) == [
         "rubric.criteria.0.weight"
     ]
@@ -170,7 +170,7 @@ def test_repeated_criterion_ids_are_listed() -> None:
     assert "repeated: a" in found["rubric.criteria"]
 
 
-def test_a_rubric_without_a_positive_weight_is_refused_when_written() -> None:
+def test_a_published_rubric_without_a_positive_weight_is_refused() -> None:
     with pytest.raises(ValidationError, match="above 0"):
         RubricContent.model_validate({"criteria": [CRITERION | {"weight": -1}, CRITERION | {"id": "b", "weight": 0}]})
 
@@ -182,7 +182,7 @@ def test_a_pitfall_of_positive_weight_is_refused_where_it_would_reward_the_mista
         check_rubric(criteria, mode)
 
 
-def test_equal_content_has_equal_digests_and_any_change_another() -> None:
+def test_equal_content_has_equal_digests_and_any_change_gives_another() -> None:
     digest = RubricContent.model_validate({"criteria": [CRITERION]}).digest
     assert digest == RubricContent.model_validate({"criteria": [CRITERION | {"weight": 1.0}]}).digest
     for change in ({"weight": 2}, {"kind": "factual"}, {"description": "Says hi."}, {"id": "b"}, {"tags": ["x"]}):
@@ -217,7 +217,7 @@ def test_references_are_a_name_a_pinned_name_an_alias_or_a_digest() -> None:
         "a" * 10000,
     ],
 )
-def test_anything_else_is_no_reference_and_is_told_the_forms(text: str) -> None:
+def test_any_other_reference_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(ValueError, match="name, name@3, name@alias or sha256") as refused:
         parse_reference(text)
     assert len(str(refused.value)) < 400

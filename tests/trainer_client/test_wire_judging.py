@@ -1,4 +1,4 @@
-"""How the judge is asked, and requests for verdicts and comparisons alone."""
+"""Judging options, and requests for verdicts and comparisons alone."""
 
 from typing import Any
 
@@ -31,12 +31,12 @@ class TestJudgingOptions:
             ({"criteria_per_call": "all"}, "stepwise", 12),
         ],
     )
-    def test_criteria_share_a_call_as_told_and_all_of_them_in_a_checklist(
+    def test_criteria_share_a_call_as_requested_and_all_of_them_in_a_checklist(
         self, options: dict[str, Any], protocol: Any, share: int
     ) -> None:
         assert JudgingOptions.model_validate(options).per_call(protocol, 12) == share
 
-    def test_a_call_has_room_for_a_criterion_also_where_there_is_none(self) -> None:
+    def test_a_call_holds_at_least_one_criterion_even_of_an_empty_rubric(self) -> None:
         assert JudgingOptions(criteria_per_call="all").per_call("likert", 0) == 1
 
     @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ class TestJudgingOptions:
             ({"votes": 5, "temperature": 1.2}, 1.2),
         ],
     )
-    def test_one_verdict_is_taken_at_temperature_zero_and_several_are_sampled(
+    def test_a_single_verdict_uses_temperature_zero_and_several_are_sampled(
         self, options: dict[str, Any], temperature: float
     ) -> None:
         assert JudgingOptions.model_validate(options).sampling_temperature == temperature
 
-    def test_votes_at_temperature_zero_would_all_be_the_same(self) -> None:
+    def test_several_votes_at_temperature_zero_are_refused(self) -> None:
         found = problems(VerdictRequest, {"groups": [GROUP], "judging": {"votes": 3, "temperature": 0}})
         assert found == {
             "judging": "votes is 3 and temperature 0, so all votes would be the same; "
@@ -87,7 +87,7 @@ class TestJudgingOptions:
 
 
 class TestVerdictRequest:
-    def test_the_smallest_is_judged_by_yes_and_no(self) -> None:
+    def test_a_minimal_request_is_judged_by_yes_and_no(self) -> None:
         request = VerdictRequest.model_validate({"rubric": "math@1", "groups": [GROUP]})
         assert request.protocol == "binary"
         assert request.judging == JudgingOptions()
@@ -102,7 +102,7 @@ class TestVerdictRequest:
         request = VerdictRequest.model_validate({"groups": [GROUP], "judging": {"protocol": "likert"}})
         assert request.protocol == "likert"
 
-    def test_an_option_of_the_reward_has_no_place_in_it(self) -> None:
+    def test_an_option_of_the_reward_is_refused(self) -> None:
         found = problems(VerdictRequest, {"rubric": "math", "groups": [GROUP], "reward": {}})
         assert found == {"reward": "unknown field; check its spelling"}
 
@@ -112,7 +112,7 @@ class TestComparisonRequest:
         request = ComparisonRequest.model_validate({"pairs": [PAIR]})
         assert (request.rubric, request.question) == (None, None)
 
-    def test_both_sides_take_every_form_of_a_response(self) -> None:
+    def test_both_sides_accept_every_form_of_a_response(self) -> None:
         messages = [{"role": "assistant", "content": "hello"}]
         request = ComparisonRequest.model_validate({"pairs": [PAIR | {"a": messages, "b": {"text": "hi"}}]})
         pair = request.pairs[0]
@@ -135,5 +135,5 @@ class TestComparisonRequest:
             ({"deadline_s": 0}, "deadline_s"),
         ],
     )
-    def test_what_is_wrong_is_named_by_its_place(self, changes: dict[str, Any], field: str) -> None:
+    def test_errors_are_named_by_their_path(self, changes: dict[str, Any], field: str) -> None:
         assert list(problems(ComparisonRequest, {"pairs": [PAIR]} | changes)) == [field]

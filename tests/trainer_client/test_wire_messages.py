@@ -1,4 +1,4 @@
-"""What prompts and responses may be made of."""
+"""The forms of prompts and responses."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def problems(**changes: Any) -> dict[str, str]:
     return {error.field: error.message for error in field_errors(refused.value.errors())}
 
 
-def test_a_response_is_text_or_messages_or_either_with_its_length() -> None:
+def test_a_response_is_text_or_messages_optionally_with_its_length() -> None:
     told = {"text": CONVERSATION, "tokens": 12, "stopped": False}
     text, messages, response = group(responses=["hello", CONVERSATION, told]).responses
     assert text == "hello"
@@ -36,7 +36,7 @@ def test_a_response_is_text_or_messages_or_either_with_its_length() -> None:
     assert (response.tokens, response.stopped) == (12, False)
 
 
-def test_every_form_of_a_response_reads_as_one_and_a_length_not_told_is_not_known() -> None:
+def test_every_form_of_a_response_is_parsed_and_an_omitted_length_is_unknown() -> None:
     plain, messages, told = map(as_response, group(responses=["", CONVERSATION, {"text": "x", "tokens": 0}]).responses)
     assert (plain.text, plain.tokens, plain.stopped) == ("", None, None)
     assert isinstance(messages.text, tuple)
@@ -58,12 +58,12 @@ def test_arguments_of_a_tool_call_may_be_an_object() -> None:
     assert message.tool_calls[0].function.arguments == arguments
 
 
-def test_a_group_comes_back_the_same_from_json() -> None:
+def test_a_group_survives_a_json_round_trip() -> None:
     sent = group(prompt=CONVERSATION, responses=["hello", CONVERSATION, {"text": CONVERSATION, "stopped": True}])
     assert Group.model_validate_json(sent.model_dump_json()) == sent
 
 
-def test_parts_of_text_become_one_text_with_a_line_each() -> None:
+def test_text_parts_are_joined_with_a_line_each() -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     assert Message.model_validate({"role": "user", "content": parts}).content == "one\ntwo"
     assert Message.model_validate({"role": "user", "content": []}).content == ""
@@ -88,15 +88,13 @@ def test_a_part_that_is_neither_text_nor_an_image_is_refused_with_its_type(part:
         ({"role": "assistant", "tool_calls": [CALL] * 129}, "tool_calls"),
     ],
 )
-def test_what_is_wrong_with_a_message_is_named_by_its_place_in_the_conversation(
-    message: dict[str, Any], field: str
-) -> None:
+def test_an_error_in_a_message_is_named_by_its_index_in_the_conversation(message: dict[str, Any], field: str) -> None:
     assert list(problems(prompt=[{"role": "system", "content": "Be kind."}, message])) == [f"prompt.1.{field}"]
     assert list(problems(responses=["hello", [message]])) == [f"responses.1.0.{field}"]
 
 
 @pytest.mark.parametrize("prompt", [5, None, {"role": "user"}])
-def test_a_prompt_of_another_shape_is_told_the_shapes(prompt: Any) -> None:
+def test_a_prompt_of_another_type_is_refused_with_the_valid_types(prompt: Any) -> None:
     assert problems(prompt=prompt) == {"prompt": "expected text, or a list of messages"}
 
 
@@ -111,9 +109,9 @@ def test_a_prompt_of_another_shape_is_told_the_shapes(prompt: Any) -> None:
         ({"text": 5}, ".text"),
     ],
 )
-def test_what_is_wrong_with_a_response_is_named_by_its_place(response: Any, field: str) -> None:
+def test_an_error_in_a_response_is_named_by_its_index(response: Any, field: str) -> None:
     assert list(problems(responses=["hello", response])) == [f"responses.1{field}"]
 
 
-def test_a_group_has_some_response() -> None:
+def test_a_group_needs_a_response() -> None:
     assert problems(responses=[]) == {"responses": "needs at least 1, has 0"}

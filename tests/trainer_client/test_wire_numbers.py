@@ -1,4 +1,4 @@
-"""Numbers of requests are bounded, so that no reward overflows, and neither does its square."""
+"""Bounds on numbers in requests, so that neither a reward nor its square overflows."""
 
 import math
 from typing import Any
@@ -28,7 +28,7 @@ def test_a_coefficient_below_zero_or_too_large_is_refused(number: float) -> None
 
 
 @pytest.mark.parametrize("tokens", [2**53, 10**30, 10**400])
-def test_a_length_or_step_beyond_what_json_is_exact_for_is_refused(tokens: int) -> None:
+def test_a_length_or_step_beyond_the_exact_integers_of_json_is_refused(tokens: int) -> None:
     body = rewarded(length_penalty={})
     body["groups"][0]["responses"][0]["tokens"] = tokens
     for request in (body, rewarded(length_penalty={"target_tokens": tokens}), rewarded() | {"step": tokens}):
@@ -37,7 +37,7 @@ def test_a_length_or_step_beyond_what_json_is_exact_for_is_refused(tokens: int) 
 
 
 @pytest.mark.parametrize("weight", [1e308, -1e7, 1e-300, -1e-10])
-def test_a_rubric_whose_weights_leave_the_bounds_is_refused(weight: float) -> None:
+def test_a_rubric_whose_weights_exceed_the_bounds_is_refused(weight: float) -> None:
     criteria = [{"id": "a", "description": "b"}, {"id": "heavy", "description": "c", "weight": weight}]
     with pytest.raises(ValidationError, match=r"the weight of criterion 'heavy': .* is too (large|small)"):
         RubricContent.model_validate({"criteria": criteria})
@@ -57,6 +57,6 @@ def test_the_square_of_the_largest_reward_is_finite() -> None:
     assert math.isfinite((512 * 1e6 / 1e-9) ** 2)  # a rubric of the heaviest pitfalls over the lightest point
 
 
-def test_a_quantity_that_a_program_compares_with_may_be_large() -> None:
+def test_a_number_in_a_verification_may_be_large() -> None:
     check = {"method": "numeric", "expected": 6.022e23, "relative": 1e-3}
     assert Criterion.model_validate({"id": "a", "description": "b", "verification": check})

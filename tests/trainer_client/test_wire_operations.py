@@ -1,4 +1,4 @@
-"""Operations on the wire: what is given as the text of a JSONL file."""
+"""Operations on the wire: inputs given as the text of a JSONL file."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ VALUES = st.recursive(
 @given(
     st.lists(st.dictionaries(st.text(), VALUES, max_size=4), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n"])
 )
-def test_lines_say_what_a_list_says(inputs: list[dict[str, Any]], ends: str) -> None:
+def test_jsonl_lines_equal_a_list(inputs: list[dict[str, Any]], ends: str) -> None:
     text = ends.join(json.dumps(one) for one in inputs) + ends
     of_lines, of_list = (GenerateOperation.model_validate({"generator": "g", "inputs": one}) for one in (text, inputs))
     assert of_lines == of_list
@@ -50,7 +50,7 @@ def test_lines_say_what_a_list_says(inputs: list[dict[str, Any]], ends: str) -> 
 @pytest.mark.parametrize(
     ("request_of", "named"), [(ScoreOperation, "groups"), (EvaluateOperation, "groups"), (GenerateOperation, "inputs")]
 )
-def test_a_line_that_is_no_strict_json_is_refused_and_named(request_of: Any, named: str, line: str, says: str) -> None:
+def test_a_line_that_is_not_strict_json_is_refused_and_named(request_of: Any, named: str, line: str, says: str) -> None:
     text = f"{json.dumps(GROUP)}\n\n{line}\n"
     with pytest.raises(ValidationError) as refused:
         request_of.model_validate({"generator": "g", named: text} if named == "inputs" else {named: text})

@@ -1,4 +1,4 @@
-"""Rubrics on the wire: what stands beside criteria is bounded and no part of the digest, and answers may grow."""
+"""Rubrics on the wire: bounded metadata outside the digest, and answers that may gain fields."""
 
 from typing import Any
 
@@ -34,12 +34,12 @@ PUBLICATION: dict[str, Any] = {
 }
 
 
-def test_what_stands_beside_the_criteria_is_no_part_of_the_digest() -> None:
+def test_metadata_does_not_enter_the_digest() -> None:
     publication = RubricPublication.model_validate(PUBLICATION)
     assert publication.digest == RubricContent.model_validate({"criteria": [CRITERION]}).digest
 
 
-def test_a_publication_of_criteria_alone_is_what_it_always_was() -> None:
+def test_a_publication_of_criteria_alone_has_the_defaults() -> None:
     publication = RubricPublication.model_validate({"criteria": [CRITERION]})
     assert (publication.metadata, publication.tags, publication.lineage, publication.parent) == (None, (), None, None)
 
@@ -61,7 +61,7 @@ def test_a_publication_of_criteria_alone_is_what_it_always_was() -> None:
         ("notes", "x"),
     ],
 )
-def test_what_may_not_stand_beside_criteria_is_refused(field: str, value: Any) -> None:
+def test_invalid_metadata_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError, match=field):
         RubricPublication.model_validate(PUBLICATION | {field: value})
 
@@ -78,7 +78,7 @@ def test_metadata_is_bounded_in_bytes(size: int, fits: bool, letter: str) -> Non
             RubricPublication.model_validate(PUBLICATION | {"metadata": {"a": text}})
 
 
-def test_metadata_that_nests_without_end_is_refused() -> None:
+def test_deeply_nested_metadata_is_refused() -> None:
     nested: dict[str, Any] = {}
     for _ in range(5_000):
         nested = {"a": nested}
@@ -86,7 +86,7 @@ def test_metadata_that_nests_without_end_is_refused() -> None:
         RubricPublication.model_validate(PUBLICATION | {"metadata": nested})
 
 
-def test_answers_of_an_older_service_lack_nothing_and_those_of_a_newer_one_are_read() -> None:
+def test_answers_of_older_services_get_defaults_and_those_of_newer_ones_are_read() -> None:
     old = RubricVersion.model_validate(VERSION)
     assert (old.parent, old.metadata, old.lineage, old.retirement) == (None, {}, None, None)
     assert RubricVersion.model_validate(VERSION | {"rating": 5}) == old
@@ -95,7 +95,7 @@ def test_answers_of_an_older_service_lack_nothing_and_those_of_a_newer_one_are_r
 
 
 @pytest.mark.parametrize("part", sorted(RESERVED_PARTS))
-def test_the_addresses_of_http_are_no_part_of_a_new_name_after_a_slash(part: str) -> None:
+def test_reserved_path_segments_are_refused_in_new_names_after_a_slash(part: str) -> None:
     new, any_name = TypeAdapter(NewRubricName), TypeAdapter(RubricName)
     for name in (f"a/{part}", f"a/{part}/b"):
         with pytest.raises(ValidationError, match=part):
@@ -119,18 +119,18 @@ def test_every_name_alias_and_version_make_a_reference(name: str, alias: str, ve
 
 
 @pytest.mark.parametrize("alias", ["", "3", "A", "a/b", "a@b", "x" * 65, "latest", "a\n"])
-def test_what_no_reference_could_spell_is_no_alias(alias: str) -> None:
+def test_an_alias_that_no_reference_could_spell_is_refused(alias: str) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(AliasName).validate_python(alias)
 
 
 @pytest.mark.parametrize("tag", ["", "A", " a", "x" * 65, "a\n"])
-def test_a_tag_is_one_plain_word(tag: str) -> None:
+def test_a_tag_is_a_single_plain_word(tag: str) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(RubricTag).validate_python(tag)
 
 
-def test_a_retirement_gives_a_reason() -> None:
+def test_a_retirement_needs_a_reason() -> None:
     assert RetirementRequest(reason=" Wrong. ").reason == "Wrong."
     with pytest.raises(ValidationError):
         RetirementRequest(reason="  ")

@@ -1,4 +1,4 @@
-"""How a criterion on the wire says that a program verifies it."""
+"""Criteria on the wire that a program verifies."""
 
 from typing import Any, get_args
 
@@ -25,12 +25,12 @@ def criterion(**changes: Any) -> Criterion:
     return Criterion.model_validate(CRITERION | changes)
 
 
-def test_there_is_a_verification_for_every_method() -> None:
+def test_every_method_has_an_example_here() -> None:
     assert [v["method"] for v in VERIFICATIONS] == list(get_args(VerificationMethod))
 
 
 @pytest.mark.parametrize("verification", VERIFICATIONS, ids=lambda v: v["method"])
-def test_a_verification_comes_back_the_same_from_json(verification: dict[str, Any]) -> None:
+def test_a_verification_survives_a_json_round_trip(verification: dict[str, Any]) -> None:
     sent = RubricContent(criteria=(criterion(verification=verification),))
     assert RubricContent.model_validate_json(sent.model_dump_json()) == sent
     assert RubricContent.model_validate(sent.model_dump(mode="json")) == sent
@@ -44,7 +44,7 @@ def test_a_verification_enters_the_digest(verification: dict[str, Any]) -> None:
     assert plain.digest != verified.digest
 
 
-def test_a_rubric_that_sets_neither_scale_nor_verification_keeps_the_digest_it_had_before_there_were_any() -> None:
+def test_a_rubric_without_scale_and_verification_keeps_its_old_digest() -> None:
     digest = "sha256:c079781f7dfa53e5323f1e03b1f4b0d2b7cb84b08140d011df45de9e08779aed"
     assert RubricContent(criteria=(criterion(),)).digest == digest
     assert RubricContent(criteria=(criterion(scale=4, verification=None),)).digest == digest
@@ -59,9 +59,7 @@ def test_a_rubric_that_sets_neither_scale_nor_verification_keeps_the_digest_it_h
     ],
     ids=["contains", "regex"],
 )
-def test_a_search_that_names_no_step_keeps_the_digest_it_had_before_any_could(
-    search: dict[str, Any], digest: str
-) -> None:
+def test_a_search_without_a_step_keeps_its_old_digest(search: dict[str, Any], digest: str) -> None:
     assert RubricContent(criteria=(criterion(verification=search),)).digest == digest
     assert RubricContent(criteria=(criterion(verification=search | {"step": None}),)).digest == digest
     others = {RubricContent(criteria=(criterion(verification=search | {"step": n}),)).digest for n in (0, 1, 2)}
@@ -72,21 +70,21 @@ def test_a_search_that_names_no_step_keeps_the_digest_it_had_before_any_could(
     ("method", "of"),
     [("math", "final_answer"), ("exact", "final_answer"), ("numeric", "final_answer")],
 )
-def test_an_answer_is_compared_with_the_final_answer_unless_told_otherwise(method: str, of: str) -> None:
+def test_an_answer_is_compared_with_the_final_answer_by_default(method: str, of: str) -> None:
     verification = criterion(verification={"method": method}).verification
     assert verification is not None
     assert (verification.model_dump()["of"], verification.model_dump()["expected"]) == (of, None)
 
 
 @pytest.mark.parametrize("verification", VERIFICATIONS[3:6], ids=lambda v: v["method"])
-def test_a_text_is_looked_for_in_the_whole_response_unless_told_otherwise(verification: dict[str, Any]) -> None:
+def test_a_text_is_searched_in_the_whole_response_by_default(verification: dict[str, Any]) -> None:
     read = criterion(verification=verification).verification
     assert read is not None
     assert read.model_dump()["of"] == "response"
 
 
 @pytest.mark.parametrize("texts", ["all_of", "any_of"])
-def test_texts_to_look_for_may_all_be_needed_or_any_of_them(texts: str) -> None:
+def test_all_or_any_of_several_texts_may_be_required(texts: str) -> None:
     assert criterion(verification={"method": "contains", texts: ["x"]}).verification is not None
 
 
@@ -113,12 +111,12 @@ def test_texts_to_look_for_may_all_be_needed_or_any_of_them(texts: str) -> None:
         ({"expected": "x"}, "name a method: judge, math"),
     ],
 )
-def test_a_verification_that_cannot_be_carried_out_is_refused(verification: dict[str, Any], message: str) -> None:
+def test_a_verification_that_cannot_run_is_refused(verification: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         criterion(verification=verification)
 
 
 @pytest.mark.parametrize("scale", [0, 101, 2.5])
-def test_a_scale_has_its_highest_grade_between_one_and_a_hundred(scale: Any) -> None:
+def test_the_highest_grade_of_a_scale_is_between_one_and_a_hundred(scale: Any) -> None:
     with pytest.raises(ValidationError, match="scale"):
         criterion(scale=scale)

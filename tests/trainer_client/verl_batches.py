@@ -1,4 +1,4 @@
-"""Batches laid out as verl lays them out for an estimator."""
+"""Batches in verl's layout for an estimator."""
 
 import math
 
@@ -12,7 +12,7 @@ REWARD = st.none() | st.floats(-1, 2, width=32, allow_subnormal=False)
 
 @st.composite
 def batches(draw):
-    """Rewards, lengths and group ids of a batch in verl's order: any."""
+    """Arbitrary rewards, lengths and group ids of a batch, in verl's order."""
     count = draw(st.integers(1, 12))
     rewards = draw(st.lists(REWARD, min_size=count, max_size=count))
     lengths = draw(st.lists(st.integers(1, 5), min_size=count, max_size=count))
@@ -21,7 +21,7 @@ def batches(draw):
 
 
 def laid_out(rewards, lengths, names, width=6, dtype=torch.int64):
-    """B x T rewards with each on its last token, the mask, and numpy's object array of uids."""
+    """B x T rewards, each on its last token, the mask, and numpy's object array of uids."""
     scores = torch.zeros(len(rewards), width)
     mask = torch.zeros(len(rewards), width, dtype=dtype)
     for row, (reward, length) in enumerate(zip(rewards, lengths, strict=True)):

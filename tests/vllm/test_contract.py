@@ -1,4 +1,4 @@
-"""The contract of every engine, kept by vLLM with a real model."""
+"""The contract of every engine, tested on vLLM with a real model."""
 
 import pytest
 

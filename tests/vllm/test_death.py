@@ -1,4 +1,4 @@
-"""A vLLM whose processes die: the engine says that it is dead, and the judge that it is in ends and says why."""
+"""A vLLM whose processes die: the engine reports a fatal error, and its judge exits with the reason."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from tests.vllm.conftest import CONTEXT_TOKENS
 from trainer_client import Client
 
 
-async def test_an_engine_is_dead_once_vllm_says_so_and_neither_before_it_is_loaded_nor_after_it_is_closed() -> None:
+async def test_an_engine_is_dead_once_vllm_reports_an_error_but_not_before_loading_or_after_closing() -> None:
     engine, llm = VllmEngine("owner/model"), SimpleNamespace(errored=False)
     assert engine.fatal_error == ""
     engine._answerer = SimpleNamespace(llm=llm)  # type: ignore[assignment]
@@ -25,7 +25,7 @@ async def test_an_engine_is_dead_once_vllm_says_so_and_neither_before_it_is_load
 
 
 @pytest.mark.vllm
-def test_a_judge_whose_vllm_is_killed_ends_and_says_why(tiny: Path, small_cache: None, tmp_path: Path) -> None:
+def test_a_judge_whose_vllm_is_killed_exits_with_the_reason(tiny: Path, small_cache: None, tmp_path: Path) -> None:
     engine = f"vllm://{tiny}?context={CONTEXT_TOKENS}&eager=1"
     with (
         listening("judge", "--port", "0", "--engine", engine, ADJUDGE_DATA_DIR=str(tmp_path)) as judge,

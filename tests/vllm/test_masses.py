@@ -1,4 +1,4 @@
-"""That vLLM's masses are the model's own: those of a plain forward pass, before any constraint."""
+"""vLLM's masses are those of the model: a plain forward pass, before any constraint."""
 
 import math
 from pathlib import Path
@@ -21,14 +21,14 @@ BATCH = asked(
 
 
 def prompts(engine: VllmEngine, batch: Batch) -> list[list[int]]:
-    """The token ids that the batch's calls are asked with."""
+    """The token ids of the batch's calls."""
     assert engine._answerer is not None
     tokens = engine._answerer.tokens
     prefix = tokens.prefix(batch.system, batch.shared)
     return [prefix + tokens.plain(call.question) + tokens.answer for call in batch.calls]
 
 
-async def test_masses_are_those_of_a_plain_forward_pass(engine: VllmEngine, folder: Path) -> None:
+async def test_masses_equal_those_of_a_plain_forward_pass(engine: VllmEngine, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -41,18 +41,18 @@ async def test_masses_are_those_of_a_plain_forward_pass(engine: VllmEngine, fold
         with torch.no_grad():
             probability = torch.softmax(model(torch.tensor([ids])).logits[0, -1].float(), dim=-1)
         expected = [float(probability[of_one].sum()) for of_one in spellings]
-        assert reply.masses == pytest.approx(expected, abs=0.03)  # both round to 8 bits, in another order
+        assert reply.masses == pytest.approx(expected, abs=0.03)  # both round to 8 bits, in a different order
         said.append(sum(expected))
-    assert min(said) < 0.5, "some prompt must leave mass elsewhere, or a mask would not show"
+    assert min(said) < 0.5, "at least one prompt must leave mass on other tokens, or a mask would not be detected"
     assert max(said) > 0.5
 
 
-async def test_a_menu_does_not_move_the_masses_it_reads(engine: VllmEngine) -> None:
+async def test_a_token_choice_does_not_change_the_masses_it_reads(engine: VllmEngine) -> None:
     from vllm import SamplingParams
 
     assert engine._answerer is not None
     spellings = [engine._answerer.tokens.spellings(option) for option in (YES, NO)]
-    await replies(engine, BATCH)  # so that both read the same computed prefix
+    await replies(engine, BATCH)  # so that both use the same cached prefix
     for ids, reply in zip(prompts(engine, BATCH), await replies(engine, BATCH), strict=True):
         free = SamplingParams(
             max_tokens=1, temperature=0.0, logprob_token_ids=sorted({i for of_one in spellings for i in of_one})
@@ -62,7 +62,7 @@ async def test_a_menu_does_not_move_the_masses_it_reads(engine: VllmEngine) -> N
         assert reply.masses == pytest.approx([sum(found[i] for i in of_one) for of_one in spellings], abs=0.01)
 
 
-async def test_the_choice_is_read_after_the_label_of_greatest_mass_and_the_lead(engine: VllmEngine) -> None:
+async def test_the_second_choice_follows_the_most_likely_label_and_the_lead(engine: VllmEngine) -> None:
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -83,7 +83,7 @@ async def test_the_choice_is_read_after_the_label_of_greatest_mass_and_the_lead(
         assert reply.chosen == (await engine._answerer.generate(continued, held)).outputs[0].text
 
 
-async def test_a_menu_without_a_spelling_of_one_token_has_no_mass(engine: VllmEngine) -> None:
+async def test_a_token_choice_without_single_token_spellings_has_no_mass(engine: VllmEngine) -> None:
     token_choice = TokenChoice(
         (Option("a", ("an answer of several tokens",)), Option("b", ())), LabelChoice(("1", "2"), " ")
     )

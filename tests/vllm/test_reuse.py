@@ -1,4 +1,4 @@
-"""Calls of a batch share the computation of their prefix, by vLLM's own counters; giving up stops work."""
+"""Calls of a batch share the computation of their prefix, by vLLM's own counters; cancellation stops work."""
 
 import asyncio
 from contextlib import aclosing
@@ -20,7 +20,7 @@ ENDLESS = JsonOutput('{"type":"array","items":{"enum":["again"]},"minItems":500}
 
 @dataclass(frozen=True)
 class Counts:
-    """vLLM's own: prompt tokens looked for in its cache and found there, and requests in the process that computes."""
+    """vLLM's counters: prompt tokens looked up and found in its cache, and requests in the engine core process."""
 
     asked: float
     hit: float
@@ -28,7 +28,7 @@ class Counts:
 
 
 def counted(engine: VllmEngine) -> Counts:
-    """What vLLM's counters say now; read from the engine, since the registry has those of the last one started."""
+    """The current counters, read from the engine, since the registry has only those of the engine started last."""
     assert engine._answerer is not None
     loggers = engine._answerer.llm.logger_manager.stat_loggers
     (counters,) = [logger for logger in loggers if hasattr(logger, "counter_prefix_cache_hits")]
@@ -47,7 +47,7 @@ async def busy(engine: VllmEngine, requests: int) -> None:
 
 
 async def idle(engine: VllmEngine) -> bool:
-    """Whether the process that computes has no request left once it has done one more step."""
+    """Whether the engine core process has no request left after one more step."""
     await replies(engine, asked("Is it?"))
     return counted(engine).requests == 0
 
@@ -69,7 +69,7 @@ async def test_a_batch_computes_its_prefix_once(engine: VllmEngine) -> None:
     assert reused / (after.asked - before.asked) > 0.85
 
 
-async def test_calls_that_are_given_up_are_ended_in_the_engine(engine: VllmEngine) -> None:
+async def test_cancelled_calls_are_aborted_in_the_engine(engine: VllmEngine) -> None:
     assert engine._answerer is not None
     batch = asked(*[f"Count from {n} for ever." for n in range(4)], answer=ENDLESS)
     task = asyncio.create_task(answers(engine, batch))
@@ -81,7 +81,7 @@ async def test_calls_that_are_given_up_are_ended_in_the_engine(engine: VllmEngin
     assert await idle(engine)
 
 
-async def test_an_answer_closed_before_its_end_leaves_no_request(engine: VllmEngine) -> None:
+async def test_an_answer_closed_early_leaves_no_request(engine: VllmEngine) -> None:
     assert engine._answerer is not None
     endless = asked("Count for ever.", "Go on.", answer=ENDLESS).calls
     batch = asked("Is it?")
@@ -94,7 +94,7 @@ async def test_an_answer_closed_before_its_end_leaves_no_request(engine: VllmEng
     assert await idle(engine)
 
 
-async def test_a_schema_that_vllm_cannot_hold_costs_its_call_alone(engine: VllmEngine) -> None:
+async def test_an_invalid_schema_fails_only_its_own_call(engine: VllmEngine) -> None:
     batch = asked("Is it?")
     odd = Call("Write.", JsonOutput('{"type":"no such type"}', 8))
     batch = type(batch)(batch.system, batch.shared, (odd, *batch.calls))

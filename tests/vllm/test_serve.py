@@ -36,7 +36,7 @@ START_S = 180.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served(folder: Path, small_cache: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """`vllm serve` on a port of its own; its base URL."""
+    """`vllm serve` on a free port; returns its base URL."""
     port = unused_port()
     log = tmp_path_factory.mktemp("serve") / "log"
     words = ["serve", str(folder), "--served-model-name", "judge", "--host", "127.0.0.1", "--port", str(port)]
@@ -82,13 +82,13 @@ async def _listening(server: asyncio.subprocess.Process, port: int) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def remote(served: str) -> AsyncIterator[OpenAIEngine]:
-    """The engine that asks it."""
+    """The engine connected to that server."""
     engine = await started(OpenAIEngine(served))
     yield engine
     await engine.close()
 
 
-async def test_it_finds_out_what_vllm_can_do(remote: OpenAIEngine) -> None:
+async def test_it_detects_the_capabilities_of_vllm(remote: OpenAIEngine) -> None:
     found = identity_of(remote)
     assert found.model == "judge"
     assert found.context_tokens == CONTEXT_TOKENS
@@ -97,13 +97,13 @@ async def test_it_finds_out_what_vllm_can_do(remote: OpenAIEngine) -> None:
     assert found.capabilities.prefix_in_flight
 
 
-async def test_its_masses_are_those_of_the_engine_in_process(remote: OpenAIEngine, engine: VllmEngine) -> None:
+async def test_its_masses_equal_those_of_the_in_process_engine(remote: OpenAIEngine, engine: VllmEngine) -> None:
     batch = asked("Does it say that 7 is prime?", "Does it say that 9 is prime?", shared=SHARED)
     for there, here in zip(await replies(remote, batch), await replies(engine, batch), strict=True):
         assert there.masses == pytest.approx(here.masses, abs=0.06)
 
 
-async def test_what_follows_a_menu_is_a_label_or_what_was_said_instead(remote: OpenAIEngine) -> None:
+async def test_a_label_choice_returns_a_label_or_the_text_generated_instead(remote: OpenAIEngine) -> None:
     steps = LabelChoice(("1", "2", "10"), ", step ")
     for reply in await replies(
         remote, asked("Is it?", "Is it not?", answer=TokenChoice((YES, NO), steps), shared=SHARED)
@@ -112,7 +112,7 @@ async def test_what_follows_a_menu_is_a_label_or_what_was_said_instead(remote: O
         assert reply.chosen in steps.labels or (reply.text and not identity_of(remote).capabilities.token_menus)
 
 
-async def test_what_is_written_satisfies_its_schema(remote: OpenAIEngine) -> None:
+async def test_json_output_satisfies_its_schema(remote: OpenAIEngine) -> None:
     (reply,) = await replies(remote, asked("Judge it in JSON.", answer=WRITTEN, shared=SHARED))
     assert reply.text is not None
     assert holds(VERDICTS, reply.text)
@@ -120,7 +120,7 @@ async def test_what_is_written_satisfies_its_schema(remote: OpenAIEngine) -> Non
     assert cut.cut
 
 
-async def test_reasons_come_before_the_answer_and_a_seed_repeats_them(remote: OpenAIEngine) -> None:
+async def test_reasons_precede_the_answer_and_are_reproducible_by_seed(remote: OpenAIEngine) -> None:
     call = Call("Explain it.", YES_NO, Reasoning(16, "Answer yes or no."), sample=SamplingOptions(1.0, 7))
     batch = Batch("Judge.", SHARED, (call,))
     await replies(remote, batch)

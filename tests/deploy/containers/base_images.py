@@ -1,7 +1,7 @@
-"""Images to build on and to run beside, made here: Python's, PostgreSQL's and Valkey's.
+"""Base images and store images made locally: stand-ins for Python's, PostgreSQL's and Valkey's.
 
-They stand in for `python:3.11-slim-bookworm`, `postgres` and `valkey/valkey` where no registry can be reached. Each is
-a Debian that mmdebstrap makes, with this machine's CPython or with the servers of the wheels that other tests use too,
+They replace `python:3.11-slim-bookworm`, `postgres` and `valkey/valkey` where no registry can be reached. Each is a
+Debian made by mmdebstrap, with this machine's CPython or with the servers of the wheels that other tests use too,
 and reads the variables that the official image reads.
 """
 
@@ -25,7 +25,7 @@ _PACKAGES = [
     "libuuid1", "netbase", "passwd", "tzdata", "usr-is-merged", "zlib1g",
 ]  # fmt: skip
 _LEFT_OUT = ["test", "idlelib", "tkinter", "turtledemo", "config-*", "site-packages", "__pycache__", "*.a"]
-"""Of the standard library, as in Python's own slim images; pip comes from ensurepip."""
+"""Left out of the standard library, as in Python's own slim images; pip comes from ensurepip."""
 
 _POSTGRES_ENTRY = """\
 #!/bin/sh
@@ -55,7 +55,7 @@ echo "${answer#+}"
 
 
 def make_base_images() -> None:
-    """Make those of the three images that are not there yet."""
+    """Make the images that do not exist yet."""
     if not has_image(PYTHON_IMAGE):
         _make_python()
     if not has_image(POSTGRES_IMAGE):
@@ -65,7 +65,7 @@ def make_base_images() -> None:
 
 
 def _root_file_system(*packages: str) -> Path:
-    """Return a tar of a small Debian with what CPython links to, and with more of Debian's packages."""
+    """Return a tar of a minimal Debian with the libraries of CPython, and with these packages."""
     archive = FOLDER / f"{'-'.join([_DEBIAN, *packages])}.tar"
     if not archive.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def _root_file_system(*packages: str) -> Path:
 
 
 def start(*packages: str) -> tuple[str, Path]:
-    """A working container on Debian with some of its packages, and where its files are."""
+    """Return a working container on Debian with these packages, and the path of its files."""
     container = buildah("from", "scratch")
     mounted = Path(buildah("mount", container))
     run("tar", "--extract", "--file", _root_file_system(*packages), "--directory", mounted)
@@ -92,7 +92,7 @@ def start(*packages: str) -> tuple[str, Path]:
 
 
 def finish(container: str, name: str, *configuration: str) -> None:
-    """Set an image's configuration, and give it its name."""
+    """Set an image's configuration and name."""
     buildah("config", *configuration, container)
     buildah("commit", "--format", "docker", "--rm", container, name)
 
@@ -109,7 +109,7 @@ def _make_python() -> None:
 
 
 def copy_python(python: Path, prefix: Path) -> str:
-    """Copy a CPython, without what Python's slim images leave out; return the name of its program."""
+    """Copy a CPython, without the parts that Python's slim images leave out; return the name of its program."""
     ask = "import sys; print(sys.base_prefix, 'python%d.%d' % sys.version_info[:2])"
     home, version = run(python, "-c", ask).stdout.split()
     copied = prefix / "lib" / version
@@ -125,7 +125,7 @@ def copy_python(python: Path, prefix: Path) -> str:
 
 
 def copy_how_registries_are_reached(mounted: Path) -> list[str]:
-    """Copy pip's settings and the authorities of this machine; return buildah's options for pip's variables."""
+    """Copy pip's settings and the CA certificates of this machine; return buildah's options for pip's variables."""
     for file in (Path("/etc/pip.conf"), Path("/etc/ssl/certs/ca-certificates.crt")):
         if file.exists():
             shutil.copy(file, mounted / file.relative_to("/"))

@@ -1,4 +1,4 @@
-"""The images, built once for all tests of this folder."""
+"""The images, built once for all tests in this folder."""
 
 import pytest
 
@@ -11,7 +11,7 @@ BUILT = ["api", "worker", "client", "judge-cpu"]
 
 @pytest.fixture(scope="session")
 def images() -> dict[str, str]:
-    """The name of each image that `make images` builds; layers that nothing changed are not built again."""
+    """The name of each image that `make images` builds; unchanged layers are not rebuilt."""
     make_base_images()
     built = run(ROOT / "docker/build.sh", *BUILT, BUILDER="buildah", PYTHON_IMAGE=PYTHON_IMAGE, timeout_s=3000)
     names = [line.split()[1] for line in built.stdout.splitlines() if line.startswith("building adjudge-")]

@@ -1,9 +1,9 @@
-"""The chart's pods, run for real by `podman kube play`, with a test in the place of Kubernetes' controllers.
+"""The chart's pods, run by `podman kube play`, with the test in place of Kubernetes' controllers.
 
-Podman runs Pods with their containers, volumes, secrets and security contexts. What it lacks is done here: a Job or a
+Podman runs Pods with their containers, volumes, secrets and security contexts. This module does the rest: a Job or a
 StatefulSet becomes its pods, a claim becomes a volume of the pod's group, a Service becomes a name in the pods'
-network, and the probes of a manifest are asked by its own commands, paths and ports. Nothing enforces a NetworkPolicy;
-what pods listen on and connect to is read from the kernel instead, and compared with the policies.
+network, and a manifest's probes run with its own commands, paths and ports. NetworkPolicies are not enforced; instead,
+the ports that pods listen on and connect to are read from the kernel and compared with the policies.
 """
 
 import base64
@@ -29,7 +29,7 @@ _ESTABLISHED, _LISTENING = "01", "0A"  # states in the kernel's table of connect
 
 
 class Cluster:
-    """A release of the chart in a network of its own, with small stores beside. `close` removes all of it."""
+    """A release of the chart in its own network, with small stores. `close` removes all of it."""
 
     def __init__(self, folder: Path, values: str, **chosen: str) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Cluster:
             "existingSecret": self.name,
             "images.registry": "localhost",
             "images.digests": "null",
-            "images.pullPolicy": "IfNotPresent",  # no registry has what was built here
+            "images.pullPolicy": "IfNotPresent",  # locally built images are in no registry
             "devStores.enabled": "true",
             "devStores.postgresImage": POSTGRES_IMAGE,
             "devStores.valkeyImage": VALKEY_IMAGE,
@@ -53,7 +53,7 @@ class Cluster:
         podman("network", "create", self.name)
 
     def create_secrets(self) -> str:
-        """Create the release's Secret as docs/deploy.md has it, and the chart's own; return the bootstrap key."""
+        """Create the release's Secret as docs/deploy.md does, and the chart's own; return the bootstrap key."""
         password = secrets.token_hex(8)
         redis = f"redis://:{password}@adjudge-redis:6379"
         key = f"adj_{base64.b32encode(secrets.token_bytes(10)).decode().lower()}_{secrets.token_urlsafe(32)}"
@@ -84,7 +84,7 @@ class Cluster:
             self.wait_until_ready(f"{store}-0")
 
     def migrate(self, within_s: float = 240.0) -> None:
-        """Run the migrate Job to its end."""
+        """Run the migrate Job to completion."""
         (job,) = [found["metadata"]["name"] for found in self.objects if found["kind"] == "Job"]
         self.start("Job", job, "migrate")
         until = time.monotonic() + within_s
@@ -95,21 +95,21 @@ class Cluster:
         assert ended[1] == "0", self.logs("migrate")
 
     def start(self, kind: str, name: str, pod: str, *aliases: str) -> str:
-        """Start one pod of a workload under a name of its own; return its address in the network."""
+        """Start one pod of a workload under a given name; return its address in the network."""
         (found,) = [o for o in self.objects if o["kind"] == kind and o["metadata"]["name"] == name]
         spec = json.loads(json.dumps(found["spec"]["template"]["spec"]))
         for container in [*spec.get("initContainers", []), *spec["containers"]]:
-            for key in (*_PROBES, "lifecycle", "ports"):  # podman would take the ports on this host
+            for key in (*_PROBES, "lifecycle", "ports"):  # podman would bind the ports on this host
                 container.pop(key, None)
-            if container["image"] == VALKEY_IMAGE:  # made here, without a PATH of its own
+            if container["image"] == VALKEY_IMAGE:  # made locally, without a PATH
                 container["env"].append({"name": "PATH", "value": "/usr/local/bin:/usr/bin:/bin"})
-        spec.setdefault("restartPolicy", "OnFailure")  # podman 4.3 runs init containers that succeed again otherwise
+        spec.setdefault("restartPolicy", "OnFailure")  # otherwise podman 4.3 reruns init containers that succeeded
         claims = [claim["metadata"]["name"] for claim in found["spec"].get("volumeClaimTemplates", [])]
         for claim in claims:
             place = self.make_volume(f"{name}-{claim}", spec["securityContext"]["fsGroup"])
             spec.setdefault("volumes", []).append({"name": claim, "hostPath": {"path": str(place)}})
         for volume in spec.get("volumes", []):
-            if volume.pop("emptyDir", None) is not None:  # podman 4.3 has none
+            if volume.pop("emptyDir", None) is not None:  # podman 4.3 does not support it
                 place = self.make_volume(f"{pod}-{volume['name']}", spec["securityContext"]["fsGroup"])
                 volume["hostPath"] = {"path": str(place)}
         full = f"{self.name}-{pod}"
@@ -121,20 +121,20 @@ class Cluster:
         return self.address(pod)
 
     def make_volume(self, name: str, group: int) -> Path:
-        """A folder that stands in for a volume, and that the pods' group may write, as fsGroup makes it."""
+        """Create a folder that stands in for a volume and that the pods' group may write, as with fsGroup."""
         place = self.folder / self.name / name
         place.mkdir(parents=True, exist_ok=True)
         os.chown(place, group, group)
         return place
 
     def address(self, pod: str) -> str:
-        """The address of a pod."""
+        """Return the address of a pod."""
         infra = podman("pod", "inspect", "--format", "{{.InfraContainerID}}", f"{self.name}-{pod}").strip()
         form = f'{{{{(index .NetworkSettings.Networks "{self.name}").IPAddress}}}}'
         return podman("inspect", "--format", form, infra).strip()
 
     def wait_until_ready(self, pod: str, within_s: float = 300.0) -> None:
-        """Wait until all three probes of a pod pass, as its manifest has them."""
+        """Wait until all three probes in the pod's manifest pass."""
         container = self.played[pod]["spec"]["template"]["spec"]["containers"][0]
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         until = time.monotonic() + within_s
@@ -144,11 +144,11 @@ class Cluster:
                 time.sleep(0.5)
 
     def listening(self, pod: str) -> set[int]:
-        """The ports that a pod's processes listen on, but for those that only itself can reach."""
+        """Return the ports that a pod's processes listen on, except on loopback."""
         return {port for state, port, _, loopback in self._connections(pod) if state == _LISTENING and not loopback}
 
     def connected(self, pod: str) -> set[int]:
-        """The ports of other pods that this one is connected to just now."""
+        """Return the ports of other pods that this pod is currently connected to."""
         own = self.listening(pod)
         return {
             far
@@ -157,7 +157,7 @@ class Cluster:
         }
 
     def allowed_ports(self, pod: str, direction: Literal["ingress", "egress"]) -> set[int]:
-        """The ports that the network policies open to or from a pod, but for names (53)."""
+        """Return the ports that the network policies open to or from a pod, except DNS (53)."""
         labels = self.played[pod]["spec"]["template"]["metadata"]["labels"]
         policies = [found["spec"] for found in self.objects if found["kind"] == "NetworkPolicy"]
         mine = [policy for policy in policies if fits(policy["podSelector"]["matchLabels"], labels)]
@@ -165,7 +165,7 @@ class Cluster:
         return {p["port"] for policy in mine for rule in policy.get(direction, []) for p in rule["ports"]} - {53}
 
     def _connections(self, pod: str) -> Iterator[tuple[str, int, int, bool]]:
-        """State, own port, other port and whether it is on the loopback, of each connection in the kernel's table."""
+        """Yield state, own port, remote port and whether it is on loopback, per connection in the kernel's table."""
         container = f"{self.name}-{pod}-{self.played[pod]['spec']['template']['spec']['containers'][0]['name']}"
         table = podman("exec", container, "cat", "/proc/net/tcp", "/proc/net/tcp6")
         for line in (line.split() for line in table.splitlines() if ":" in line):
@@ -176,7 +176,7 @@ class Cluster:
             yield line[3], int(near, 16), int(far, 16), loopback
 
     def _passes(self, pod: str, container: str, probe: Manifest, ports: dict[str, int]) -> bool:
-        """Whether one probe passes: a command in the container, a connection, or an answer with status 200."""
+        """Whether a probe passes: a command in the container, a connection, or an HTTP request."""
         if "exec" in probe:
             in_container = ("exec", f"{self.name}-{pod}-{container}", *probe["exec"]["command"])
             return run("podman", *in_container, check=False).returncode == 0
@@ -193,15 +193,15 @@ class Cluster:
             return False
 
     def logs(self, pod: str) -> str:
-        """What a pod's containers have said."""
+        """Return the logs of a pod's containers."""
         said = run("podman", "pod", "logs", f"{self.name}-{pod}", check=False)
         return (said.stdout + said.stderr)[-8000:]
 
     def stop(self, pod: str) -> None:
-        """Stop a pod as Kubernetes does, with as much time as its manifest gives it, and remove it."""
+        """Stop a pod as Kubernetes does, with the grace period of its manifest, and remove it."""
         spec = self.played[pod]["spec"]["template"]["spec"]
         containers = [f"{self.name}-{pod}-{container['name']}" for container in spec["containers"]]
-        # Stopping the pod would take its network away while its containers still answer.
+        # Stopping the pod would remove its network while its containers still answer.
         podman("stop", "--time", str(spec["terminationGracePeriodSeconds"]), *containers)
         podman("pod", "rm", "--force", f"{self.name}-{pod}")
         self.running.discard(f"{self.name}-{pod}")
@@ -219,7 +219,7 @@ class Cluster:
         podman("secret", "rm", name, check=False)
         self.secrets.add(name)
         file = self.folder / f"{self.name}-{name}.json"
-        file.write_text(json.dumps(data), encoding="utf-8")  # podman 4.3 reads this form, and writes another itself
+        file.write_text(json.dumps(data), encoding="utf-8")  # podman 4.3 reads this form, but writes another
         podman("secret", "create", name, file)
 
     def _play(self, name: str, manifest: dict[str, Any], *options: str) -> None:

@@ -1,4 +1,4 @@
-"""Podman and buildah as the tests use them: what they need, how they are configured, how one command is run.
+"""Podman and buildah for the tests: requirements, configuration, and how to run a command.
 
 `python -m tests.deploy.containers.podman` prints what is missing here, and exits with 1 if anything is.
 """
@@ -32,7 +32,7 @@ events_logger = "file"
 [network]
 network_backend = "netavark"
 """
-"""What works with and without systemd. The limits are below those that some hosts refuse to set."""
+"""Works with and without systemd. The limits are below those that some hosts refuse to set."""
 
 
 def missing() -> str:
@@ -52,7 +52,7 @@ needs_containers = pytest.mark.skipif(bool(missing()), reason=f"no containers: {
 
 @cache
 def environment() -> dict[str, str]:
-    """The variables for podman and buildah: this process's, and a configuration of the tests' own."""
+    """Return the variables for podman and buildah: this process's, and a configuration for the tests."""
     folder = Path(tempfile.mkdtemp(prefix="adjudge-containers-"))
     configuration = folder / "containers.conf"
     configuration.write_text(_CONFIGURATION, encoding="utf-8")
@@ -62,7 +62,7 @@ def environment() -> dict[str, str]:
 def run(
     *command: str | Path, check: bool = True, timeout_s: float = 900, cwd: Path = ROOT, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command with podman's variables; its output is text, and is shown if it fails."""
+    """Run a command with podman's variables; its text output is shown if it fails."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd, env=environment() | variables, capture_output=True, text=True, check=False, timeout=timeout_s,
@@ -74,22 +74,22 @@ def run(
 
 
 def podman(*arguments: str | Path, check: bool = True, timeout_s: float = 300) -> str:
-    """Run podman; return what it printed."""
+    """Run podman; return its output."""
     return run("podman", *arguments, check=check, timeout_s=timeout_s).stdout
 
 
 def buildah(*arguments: str | Path) -> str:
-    """Run buildah; return what it printed, without the last line break."""
+    """Run buildah; return its output without the last line break."""
     return run("buildah", *arguments).stdout.strip()
 
 
 def has_image(name: str) -> bool:
-    """Whether the local storage has an image."""
+    """Whether an image is in local storage."""
     return run("podman", "image", "exists", name, check=False).returncode == 0
 
 
 def inspect(name: str, kind: str = "container") -> dict[str, Any]:
-    """What podman knows of a container or an image."""
+    """Return podman's description of a container or an image."""
     (found,) = json.loads(podman("inspect", "--type", kind, name))
     answer: dict[str, Any] = found
     return answer

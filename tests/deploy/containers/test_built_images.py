@@ -1,4 +1,4 @@
-"""The images, built: who runs in them, what they weigh and hold, where they may write, and that they answer."""
+"""The built images: their user, size, contents and writable folders, and that they serve."""
 
 import json
 import threading
@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 def in_image(image: str, *command: str, **settings: str) -> str:
-    """What a command prints in a container of an image, hardened as compose and the chart do."""
+    """Return the output of a command in a container of an image, hardened as compose and the chart do."""
     variables = [f"--env={name}={value}" for name, value in settings.items()]
     program, *arguments = command
     return podman("run", "--rm", "--network=none", *HARDENED, *variables, f"--entrypoint={program}", image, *arguments)
@@ -44,7 +44,7 @@ def in_image(image: str, *command: str, **settings: str) -> str:
 
 @contextmanager
 def running(image: str, *command: str, **settings: str) -> Iterator[str]:
-    """A container by its name, gone at the end."""
+    """Run a container and remove it at the end; yield its name."""
     name = f"adjudge-test-{uuid4().hex[:8]}"
     variables = [f"--env={key}={value}" for key, value in settings.items()]
     podman("run", "--detach", "--name", name, "--network=none", *HARDENED, *variables, image, *command)
@@ -66,14 +66,14 @@ def wait_until_healthy(name: str) -> None:
 
 
 @pytest.mark.parametrize("target", BUILT)
-def test_it_runs_as_a_user_without_a_name_to_log_in_by(images: dict[str, str], target: str) -> None:
+def test_it_runs_as_a_user_that_cannot_log_in(images: dict[str, str], target: str) -> None:
     assert in_image(images[target], "id", "-u").strip() == "10001"
     entry = in_image(images[target], "grep", "adjudge", "/etc/passwd").strip()
     assert entry.endswith("/usr/sbin/nologin")
 
 
 @pytest.mark.parametrize("target", BUILT)
-def test_it_has_the_size_that_was_promised(images: dict[str, str], target: str) -> None:
+def test_it_does_not_exceed_its_maximum_size(images: dict[str, str], target: str) -> None:
     size = inspect(images[target], "image")["Size"] / MEGABYTE
     assert size < MOST_MEGABYTES[target], f"{target}: {size:.0f} MB"
 
@@ -96,7 +96,7 @@ def test_it_has_no_compiler_and_nothing_that_builds_packages(images: dict[str, s
 
 
 @pytest.mark.parametrize("target", BUILT)
-def test_only_its_two_folders_and_the_temporary_ones_can_be_written_even_on_a_root_that_could(
+def test_even_with_a_writable_root_only_its_two_folders_and_the_temporary_ones_can_be_written(
     images: dict[str, str], target: str
 ) -> None:
     find = ["find", "/", "-xdev", "-type", "d", "-writable", "-not", "-path", "/proc/*"]

@@ -1,7 +1,7 @@
 """The chart's pods run: migrated first, ready by their own probes, judging a response, replaced under load.
 
-The value set `cpu-dev` runs as it is, but for a smaller judge. The others need a GPU and stores of a team's own: they
-run with llama.cpp or, behind the pool, a scripted engine, and with the chart's small stores.
+The value set `cpu-dev` runs unchanged, except for a smaller judge. The others need a GPU and external stores: they run
+with llama.cpp or, behind the pool, a scripted engine, and with the chart's small stores.
 """
 
 import os
@@ -41,13 +41,13 @@ STORES = ["adjudge-postgres-0", "adjudge-redis-0"]
 
 
 def group(name: str) -> dict[str, object]:
-    """A group of one response; its text differs by name, so that no verdict is cached."""
+    """Return a group of one response; its text differs by name, so that no verdict is cached."""
     return {"id": name, "prompt": "What are two and two?", "responses": [f"{name}: two and two are four."]}
 
 
 @contextmanager
 def migrated(values: str, **chosen: str) -> Iterator[tuple[Cluster, str]]:
-    """A release whose migrate Job has ended, before any server was started, and its bootstrap key."""
+    """Yield a release whose migrate Job has completed, before any server is started, and its bootstrap key."""
     folder = Path(tempfile.mkdtemp(prefix="adjudge-pods-"))
     folder.chmod(0o755)  # the pods' user must be able to enter it
     cluster = Cluster(folder, values, **chosen)
@@ -62,7 +62,7 @@ def migrated(values: str, **chosen: str) -> Iterator[tuple[Cluster, str]]:
 
 
 def start_servers(cluster: Cluster) -> None:
-    """Start a judge, with a model that is there already, an api and a worker, and wait until all are ready."""
+    """Start a judge with a model already in place, an api and a worker, and wait until all are ready."""
     folder = cluster.make_volume("adjudge-judge-models", USER) / "adjudge/models"
     folder.mkdir(parents=True)
     shutil.copy(WEIGHTS, folder)
@@ -77,7 +77,7 @@ def start_servers(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def release(images: dict[str, str]) -> Iterator[tuple[Cluster, str]]:
-    """A release that became healthy by itself, and the bootstrap key that the chart generated."""
+    """A release that became healthy unaided, and the bootstrap key that the chart generated."""
     assert images
     with migrated("cpu-dev", **{"judge.model": MODEL.name}) as (cluster, key):
         start_servers(cluster)
@@ -112,7 +112,7 @@ def test_network_policies_open_the_ports_that_pods_listen_on_and_connect_to(rele
 
 def test_an_api_pod_is_replaced_without_a_failed_request(release: tuple[Cluster, str]) -> None:
     cluster, key = release
-    serving = [cluster.address("adjudge-api-a")]  # as a Service knows them: ready, and not told to stop
+    serving = [cluster.address("adjudge-api-a")]  # the targets of a Service: ready and not stopping
     done, failed, stop = [0], [], threading.Event()
 
     def score() -> None:
@@ -143,9 +143,7 @@ def test_an_api_pod_is_replaced_without_a_failed_request(release: tuple[Cluster,
 
 
 @pytest.mark.parametrize("values", WITHOUT_A_GPU)
-def test_the_other_value_sets_become_ready_by_themselves_and_judge_for_the_key_that_was_given(
-    images: dict[str, str], values: str
-) -> None:
+def test_the_other_value_sets_become_ready_and_accept_the_given_key(images: dict[str, str], values: str) -> None:
     assert images
     with migrated(values, **WITHOUT_A_GPU[values]) as (cluster, key):
         start_servers(cluster)

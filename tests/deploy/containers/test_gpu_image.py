@@ -1,4 +1,4 @@
-"""The image `judge`, built on a stand-in for vLLM's image, which has everything of that but CUDA, PyTorch and vLLM."""
+"""The image `judge`, built on a stand-in for vLLM's image that lacks only CUDA, PyTorch and vLLM."""
 
 import json
 
@@ -32,7 +32,7 @@ def judge() -> str:
     return f"localhost/{name}"
 
 
-def test_what_the_base_brings_does_not_fit_together_by_itself(judge: str) -> None:
+def test_the_packages_of_the_base_image_do_not_fit_together(judge: str) -> None:
     assert judge
     check = ["podman", "run", "--rm", "--network=none", "--entrypoint=python3", VLLM_IMAGE, "-m", "pip", "check"]
     complaints = run(*check, check=False)
@@ -40,23 +40,23 @@ def test_what_the_base_brings_does_not_fit_together_by_itself(judge: str) -> Non
     assert "pygobject" in complaints.stdout
 
 
-def test_it_runs_adjudge_as_a_user_without_a_name_to_log_in_by(judge: str) -> None:
+def test_it_runs_adjudge_as_a_user_that_cannot_log_in(judge: str) -> None:
     assert inspect(judge, "image")["Config"]["Entrypoint"] == ["adjudge"]
     assert in_image(judge, "id", "-u").strip() == "10001"
     assert in_image(judge, "grep", "adjudge", "/etc/passwd").strip().endswith("/usr/sbin/nologin")
 
 
 @pytest.mark.parametrize("module", ["fastapi", "pydantic", "numpy"])
-def test_what_vllms_image_brings_is_taken_from_there(judge: str, module: str) -> None:
+def test_shared_packages_come_from_vllms_image(judge: str, module: str) -> None:
     assert in_image(judge, "python3", "-c", WHERE.format(module=module)).startswith(f"(3, 12) {OF_VLLM}/{module}/")
 
 
 @pytest.mark.parametrize("module", ["celery", "psycopg", "adjudge_services"])
-def test_the_rest_is_in_an_environment_of_its_own(judge: str, module: str) -> None:
+def test_the_other_packages_are_in_a_separate_environment(judge: str, module: str) -> None:
     assert in_image(judge, "python3", "-c", WHERE.format(module=module)).startswith("(3, 12) /opt/adjudge/lib/")
 
 
-def test_it_holds_nothing_that_only_its_build_needed(judge: str) -> None:
+def test_it_holds_nothing_that_only_its_build_needs(judge: str) -> None:
     assert in_image(judge, "sh", "-c", "ls -d /src /tmp/* 2>/dev/null || true") == ""
     assert in_image(judge, "find", "/opt", "-not", "-user", "root") == ""
 

@@ -1,7 +1,7 @@
-"""The compose file, from an empty host by the documented commands, and everything that a team does with it afterwards.
+"""The compose file, started on an empty host by the documented commands, and the operations that a team needs later.
 
-The commands are taken from `docs/deploy.md` and `docs/backup.md` and run as they stand, with a `docker` that hands
-compose files to podman-compose. Everything is asked through published ports. A model that is here is not
+The commands are taken from `docs/deploy.md` and `docs/backup.md` and run unchanged, with a `docker` that passes compose
+files to podman-compose. All requests go through published ports. A model that this machine already has is not
 downloaded again.
 """
 
@@ -56,14 +56,14 @@ exec {shutil.which("podman")} "${{words[@]}}"
 
 
 def commands(page: Path, containing: str) -> str:
-    """The block of commands of a page that contains a text, as one script."""
+    """Return the block of commands of a page that contains a text, as one script."""
     (block,) = [block for block in blocks(page, "console") if containing in block]
     return block
 
 
 @dataclass
 class Stack:
-    """A clone on a host, what its shell knows, and the address of its api."""
+    """A clone on a host, the variables of its shell, and the address of its api."""
 
     clone: Path
     variables: dict[str, str]
@@ -71,7 +71,7 @@ class Stack:
     key: str = ""
 
     def shell(self, script: str, timeout_s: float = 3000) -> str:
-        """Run documented commands as they stand, but for the port; return what they printed."""
+        """Run documented commands unchanged except for the port; return their output."""
         here = script.replace("http://127.0.0.1:8000", self.url)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", here],
@@ -85,21 +85,21 @@ class Stack:
         return self.shell(shlex.join(["docker", "compose", "--file", "docker/compose.yaml", *words]))
 
     def container(self, service: str) -> str:
-        """The name of a service's container."""
+        """Return the name of a service's container."""
         return f"{PROJECT}_{service}_1"
 
     def logs(self) -> str:
-        """The last lines of every container."""
+        """Return the last lines of every container's log."""
         names = podman("ps", "--all", "--filter", f"name={PROJECT}", "--format", "{{.Names}} {{.Status}}").splitlines()
         tails = ((name, run("podman", "logs", "--tail=15", name.split()[0], check=False)) for name in names)
         return "\n".join(f"== {name}\n{said.stdout}{said.stderr}" for name, said in tails)
 
     def client(self, key: str | None = None, **options: Any) -> Client:
-        """A client that waits for as long as a restart may take."""
+        """Return a client whose timeout covers a restart."""
         return Client(self.url, api_key=key or self.key, timeout_s=300, retries=60, retry_budget_s=WITHIN_S, **options)
 
     def wait_until_ready(self) -> None:
-        """Wait until the api has found its judge, and the judge has loaded its model."""
+        """Wait until the api has found its judge and the judge has loaded its model."""
         pause = threading.Event()
         with self.client() as client:
             for _ in range(int(WITHIN_S)):
@@ -110,16 +110,16 @@ class Stack:
 
 
 def clone_to(folder: Path) -> None:
-    """Copy what is in the repository, or would be with the next commit."""
+    """Copy the files that are in the repository, or would be with the next commit."""
     listed = subprocess.check_output(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, text=True)
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)  # with its time, for caches of builds
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)  # keeps its mtime, for build caches
 
 
 def put_model_into_volume() -> None:
-    """Spare a download: put the model's file where the service `model` would, if this machine has it."""
+    """Avoid a download: put the model's file where the service `model` would, if this machine has it."""
     files = [path for path in models_dir().glob(f"{MODEL}*.gguf") if path.is_file()]
     podman("volume", "create", f"{PROJECT}_models")
     target = Path(podman("volume", "inspect", "--format", "{{.Mountpoint}}", f"{PROJECT}_models").strip())
@@ -134,7 +134,7 @@ def put_model_into_volume() -> None:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """An empty host with a clone; gone at the end, with its volumes."""
+    """An empty host with a clone; removed at the end, with its volumes."""
     make_base_images()
     folder = tmp_path_factory.mktemp("host")
     clone_to(folder / "clone")
@@ -178,7 +178,7 @@ def remove_everything() -> None:
 
 @pytest.fixture(scope="module")
 def first_answer(stack: Stack) -> dict[str, Any]:
-    """What the documented commands end with: the answer that curl prints."""
+    """The answer that curl prints at the end of the documented commands."""
     printed = stack.shell(commands(DEPLOY, "docker/make-env.sh"))
     stack.key = re.findall(r"^ADJUDGE_BOOTSTRAP_KEY=(.+)$", (stack.clone / "docker/.env").read_text(), re.MULTILINE)[0]
     answer: dict[str, Any] = json.loads(printed.splitlines()[-1])
@@ -187,7 +187,7 @@ def first_answer(stack: Stack) -> dict[str, Any]:
 
 @pytest.fixture
 def running(stack: Stack, first_answer: dict[str, Any]) -> Stack:
-    """The stack, ready."""
+    """The stack, ready to serve."""
     assert first_answer
     stack.wait_until_ready()
     return stack
@@ -202,7 +202,7 @@ def test_few_documented_commands_go_from_an_empty_host_to_a_judged_reward(first_
     assert first_answer["judge"]["model"].startswith(MODEL)
 
 
-def test_every_container_is_healthy_by_the_health_check_of_the_compose_file(running: Stack) -> None:
+def test_every_container_passes_the_health_check_of_the_compose_file(running: Stack) -> None:
     for service in ("postgres", "valkey", "api", "worker", "judge-cpu"):
         checked = run("podman", "healthcheck", "run", running.container(service), check=False)
         assert checked.returncode == 0, f"{service}: {checked.stdout} {checked.stderr}"
@@ -215,7 +215,7 @@ def test_every_container_has_a_read_only_root_and_no_capability(running: Stack) 
         assert not found["EffectiveCaps"], service
 
 
-def test_a_key_with_one_scope_is_made_as_documented_and_opens_no_more(running: Stack) -> None:
+def test_a_key_with_one_scope_is_made_as_documented_and_permits_nothing_else(running: Stack) -> None:
     (script,) = [
         line
         for line in commands(DEPLOY, "run --rm migrate keys create --scope score").splitlines()
@@ -231,7 +231,7 @@ def test_a_key_with_one_scope_is_made_as_documented_and_opens_no_more(running: S
     assert refused.status_code == 401
 
 
-def test_the_worker_ends_an_operation(running: Stack) -> None:
+def test_the_worker_completes_an_operation(running: Stack) -> None:
     with running.client() as client:
         request = {"kind": "score", "groups": [GROUP], "rubric": RUBRIC, "reward": {"mode": "weighted_mean"}}
         *_, ended = client.follow(client.submit(request).id)
@@ -240,7 +240,7 @@ def test_the_worker_ends_an_operation(running: Stack) -> None:
         assert "scored" in json.dumps(result)
 
 
-def test_a_judge_that_is_killed_comes_back_and_no_request_fails(running: Stack) -> None:
+def test_a_killed_judge_is_restarted_and_no_request_fails(running: Stack) -> None:
     name = running.container("judge-cpu")
     before = inspect(name)
     os.kill(before["State"]["Pid"], signal.SIGKILL)
@@ -281,7 +281,7 @@ def test_processes_are_restarted_one_by_one_without_a_failed_request(running: St
     assert None not in rewards
 
 
-def test_a_database_that_was_lost_is_restored_as_documented(running: Stack) -> None:
+def test_a_lost_database_is_restored_as_documented(running: Stack) -> None:
     backup, restore = (commands(BACKUP, text) for text in ("exec -T postgres pg_dump", "exec -T postgres pg_restore"))
     with running.client() as client:
         kept = client.publish_rubric("kept/rubric", RUBRIC["criteria"])

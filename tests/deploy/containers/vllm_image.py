@@ -1,10 +1,10 @@
-"""A stand-in for vLLM's image, to build the image `judge` on: all of it but CUDA, PyTorch and vLLM.
+"""A stand-in for vLLM's image, to build the image `judge` on: all of it except CUDA, PyTorch and vLLM.
 
-It is laid out by the Dockerfile of the pinned version, which the source release of vLLM 0.32.0 carries: Python 3.12 in
+Its layout follows the Dockerfile of the pinned version, which the source release of vLLM 0.32.0 has: Python 3.12 in
 /usr, which programs find as python3; the packages of the distribution in /usr/lib/python3/dist-packages, among them
-PyGObject without the pycairo that it asks for; pip, and what vLLM needs, in /usr/local/lib/python3.12/dist-packages;
+PyGObject without the pycairo that it requires; pip, and what vLLM needs, in /usr/local/lib/python3.12/dist-packages;
 root as the user, another user with the number 2000, and `vllm serve` as the entry point. The versions are those that uv
-resolves for that vLLM, and only packages that Adjudge imports too are installed.
+resolves for that vLLM; only packages that Adjudge imports too are installed.
 """
 
 import os
@@ -37,7 +37,7 @@ useradd --uid 2000 --gid 0 --create-home --home-dir /home/vllm --shell /bin/bash
 
 @cache
 def python_3_12() -> Path | None:
-    """A CPython 3.12 of this machine: on the path, or among pyenv's."""
+    """Find a CPython 3.12 on the path or among pyenv's."""
     on_path = [Path(found) for found in [shutil.which(PYTHON)] if found]
     of_pyenv = sorted(Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob(f"versions/3.12.*/bin/{PYTHON}"))
     for candidate in (*on_path, *of_pyenv):
@@ -47,7 +47,7 @@ def python_3_12() -> Path | None:
 
 
 def given() -> str:
-    """What vLLM's image brings of what Adjudge needs: requirements with their hashes."""
+    """Return the requirements, with hashes, that vLLM's image already provides for Adjudge."""
     lock = runpy.run_path(str(ROOT / "docker/lock.py"))
     target = (lock["VLLM_PYTHON"], f"{lock['PROCESSORS'][processor()]}-manylinux_{lock['VLLM_GLIBC']}")
     of_vllm = lock["resolve"]([lock["VLLM"]], *target)
@@ -59,12 +59,12 @@ def given() -> str:
 
 
 def processor() -> str:
-    """The name of this machine's processor, as images have it."""
+    """Return the name of this machine's processor, as in image names."""
     return {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 
 
 def make_vllm_image() -> None:
-    """Make the image, unless it is there."""
+    """Make the image, unless it exists."""
     if has_image(VLLM_IMAGE):
         return
     python = python_3_12()

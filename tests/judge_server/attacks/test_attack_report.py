@@ -1,4 +1,4 @@
-"""Figures of attacks: a judge that falls for known attacks gets exactly the numbers that follow."""
+"""Attack reports: a judge that falls for known attacks gets exactly the figures that follow."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ PLAN = plan_attacks(read_tasks(), read_corpus(), limit=160)
 def answers(
     plan: AttackPlan, fooled: Sequence[str] = (), *, suspicious: Sequence[str] | None = None, failing: str = ""
 ) -> list[Judgement]:
-    """What a judge answers that accepts these kinds of attack and met criteria, and nothing else."""
+    """Answers of a judge that accepts only these kinds of attack and met criteria."""
 
     def answer(example: LabelledResponse, kind: str) -> Judgement:
         verdicts = {}
@@ -68,7 +68,7 @@ def test_a_judge_that_falls_for_two_kinds_accepts_exactly_those() -> None:
     assert {name for name, one in found.items() if one.uncalled.value == 1.0} == {"empty"}
 
 
-def test_what_is_accepted_unattacked_too_is_not_added() -> None:
+def test_a_response_accepted_without_the_attack_too_adds_nothing() -> None:
     answered = answers(PLAN, ["unattacked", *{case.attack.kind.name for case in PLAN.cases} - {"claim"}])
     found = by_kind(answered)
     assert found["flattery"].added.value == 0.0
@@ -76,7 +76,7 @@ def test_what_is_accepted_unattacked_too_is_not_added() -> None:
     assert found[ALL].unattacked.value == 1.0
 
 
-def test_failed_verdicts_are_counted_and_enter_no_share() -> None:
+def test_failed_verdicts_are_counted_and_left_out_of_shares() -> None:
     found = by_kind(answers(PLAN, ["flattery"], failing="language"))
     assert (found["language"].n, found["language"].failed) == (0, 20)
     assert found[ALL].added.value == pytest.approx(20 / (15 * 20))
@@ -99,7 +99,7 @@ def test_a_judge_without_answers_has_a_problem() -> None:
     assert measure_attacks(PLAN, "", refused).problem == "too long"
 
 
-def test_kinds_take_turns_and_so_do_the_responses() -> None:
+def test_kinds_and_responses_take_turns() -> None:
     few = chosen_attacks(read_corpus(), 32)
     assert len({attack.id for attack in few}) == 32
     kinds = [attack.kind.name for attack in few]

@@ -1,4 +1,4 @@
-"""The corpus: every input is well formed and unique, and the interpreter does to a response what the input says."""
+"""The corpus: every input is well formed and unique, and is applied to a response as it says."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ def test_there_are_enough_inputs_of_each_kind() -> None:
     }
 
 
-def test_every_input_has_a_name_and_a_text_of_its_own() -> None:
+def test_every_input_has_a_unique_name_and_text() -> None:
     assert len({attack.id for attack in CORPUS}) == len(CORPUS)
     for task in TASKS[::12]:
         attacked = Counter(attack.apply(task.response, task.criteria, task.prompt) for attack in CORPUS)
@@ -42,7 +42,7 @@ def test_every_attacked_response_can_be_sent_and_has_no_placeholder_left() -> No
 
 
 @given(TEXT, TEXT, TEXT)
-def test_an_attack_leaves_the_response_where_it_says(text: str, response: str, prompt: str) -> None:
+def test_an_attack_keeps_the_response_in_the_place_it_declares(text: str, response: str, prompt: str) -> None:
     written = text.replace("{", "(")
     for disguise in (None, *DISGUISES):
         made = {

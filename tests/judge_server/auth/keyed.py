@@ -1,4 +1,4 @@
-"""A service that needs keys, over a store of its own; and a ring of keys in memory, with its clocks."""
+"""A service that requires keys, over its own store; and an in-memory key store with a settable clock."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ SECRET = b"0123456789abcdef"
 
 @dataclass
 class InMemoryApiKeyStore:
-    """Keys in memory. `broken` makes every method fail; `reads` counts look-ups; `seconds` is what the clocks say."""
+    """Keys in memory. `broken` makes every method fail; `reads` counts look-ups; `seconds` is the clocks' time."""
 
     keys: dict[str, ApiKeyRecord] = field(default_factory=dict)
     used: dict[tuple[str, date], tuple[int, int]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class InMemoryApiKeyStore:
 
 @dataclass
 class KeyedService:
-    """The application, and its stores."""
+    """The application and its stores."""
 
     tenants: TenantStore
     rubrics: RubricStore
@@ -122,18 +122,18 @@ class KeyedService:
         return cls(tenants, rubrics, ledger, kept, recorder, transport)
 
     async def key(self, *scopes: str, project_id: str = "default") -> str:
-        """A new key, its text."""
+        """The text of a new key."""
         made = make_key()
         await self.tenants.add_key(project_id, made.id, made.digest, scopes=scopes)
         return made.text
 
     def client(self, key: str | None = None) -> httpx2.AsyncClient:
-        """A client that shows a key."""
+        """A client that sends a key."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         return httpx2.AsyncClient(transport=self.transport, base_url="http://adjudge.test", headers=headers)
 
     async def recorded(self) -> None:
-        """Have all that was judged in the ledger; what is judged later is not recorded."""
+        """Write everything judged so far to the ledger; later judgements are not recorded."""
         if not self.all_recorded:
             self.all_recorded = True
             await asyncio.to_thread(self.recorder.close)

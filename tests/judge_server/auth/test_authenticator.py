@@ -1,4 +1,4 @@
-"""The gate: who is let in, what a key that is wrong costs, and how fast a revoked one stops."""
+"""The authenticator: which requests pass, what a wrong key costs, and how soon a revoked key stops working."""
 
 import asyncio
 from datetime import timedelta
@@ -38,7 +38,7 @@ async def test_a_key_gives_its_project_its_scopes_and_its_limits() -> None:
         ("invented", set()),
     ],
 )
-async def test_a_scope_opens_what_it_says_and_nothing_else(scope: str, permissions: set[str]) -> None:
+async def test_a_scope_grants_its_permissions_and_no_others(scope: str, permissions: set[str]) -> None:
     key_store = InMemoryApiKeyStore()
     identity = await key_store.authenticator().identify(bearer(key_store.add(scope).text))
     for wanted in ("read", "score", "rubrics:write", "labels:write", "metrics", "admin"):
@@ -50,12 +50,12 @@ async def test_a_scope_opens_what_it_says_and_nothing_else(scope: str, permissio
 
 
 @pytest.mark.parametrize("header", [None, "", "Basic YTpi", "Bearer", "Bearer ", "adj_x", "Bearer nonsense"])
-async def test_where_keys_are_needed_anything_else_is_refused(header: str | None) -> None:
+async def test_where_keys_are_required_anything_else_is_refused(header: str | None) -> None:
     with pytest.raises(Unauthorized, match="Authorization: Bearer"):
         await InMemoryApiKeyStore().authenticator().identify(header)
 
 
-async def test_an_unknown_key_and_a_wrong_secret_are_answered_alike() -> None:
+async def test_an_unknown_key_and_a_wrong_secret_get_the_same_answer() -> None:
     key_store = InMemoryApiKeyStore()
     key = key_store.add("score")
     said = []
@@ -66,7 +66,7 @@ async def test_an_unknown_key_and_a_wrong_secret_are_answered_alike() -> None:
     assert len(set(said)) == 1
 
 
-async def test_a_key_that_expires_opens_nothing_from_that_moment_on() -> None:
+async def test_a_key_is_refused_from_the_moment_it_expires() -> None:
     key_store = InMemoryApiKeyStore()
     key, authenticator = key_store.add("score", expires_at=START + timedelta(seconds=2)), key_store.authenticator()
     await authenticator.identify(bearer(key.text))
@@ -75,7 +75,7 @@ async def test_a_key_that_expires_opens_nothing_from_that_moment_on() -> None:
         await authenticator.identify(bearer(key.text))
 
 
-async def test_a_revoked_key_opens_nothing_once_what_is_known_of_it_is_old() -> None:
+async def test_a_revoked_key_is_refused_once_its_cache_entry_is_old() -> None:
     key_store = InMemoryApiKeyStore()
     key, authenticator = key_store.add("score"), key_store.authenticator()
     await authenticator.identify(bearer(key.text))
@@ -87,7 +87,7 @@ async def test_a_revoked_key_opens_nothing_once_what_is_known_of_it_is_old() -> 
         await authenticator.identify(bearer(key.text))
 
 
-async def test_many_requests_with_one_key_look_it_up_once_in_a_few_seconds() -> None:
+async def test_many_requests_with_one_key_look_it_up_once_per_cache_period() -> None:
     key_store = InMemoryApiKeyStore()
     key, authenticator = key_store.add("score"), key_store.authenticator()
     await asyncio.gather(*(authenticator.identify(bearer(key.text)) for _ in range(50)))
@@ -97,7 +97,7 @@ async def test_many_requests_with_one_key_look_it_up_once_in_a_few_seconds() -> 
     assert key_store.reads == 2
 
 
-async def test_a_burst_of_wrong_keys_costs_few_look_ups_and_locks_no_key_in_use_out() -> None:
+async def test_a_burst_of_wrong_keys_costs_few_look_ups_and_locks_out_no_key_in_use() -> None:
     key_store = InMemoryApiKeyStore()
     key, authenticator = key_store.add("score"), key_store.authenticator()
     await authenticator.identify(bearer(key.text))
@@ -108,14 +108,14 @@ async def test_a_burst_of_wrong_keys_costs_few_look_ups_and_locks_no_key_in_use_
         refused.append(error.type)
     assert key_store.reads <= 101
     assert refused.count(RateLimited) == 1000 - 99
-    key_store.seconds = CACHE_TTL_S + 1  # its key is looked up again, among a few more tries than were waited for
+    key_store.seconds = CACHE_TTL_S + 1  # the key's cache entry has expired, and it is looked up again
     for _ in range(1000):
         with pytest.raises((Unauthorized, RateLimited)):
             await authenticator.identify(bearer(make_key().text))
     assert (await authenticator.identify(bearer(key.text))).project_id == "default"
 
 
-async def test_wrong_keys_push_no_key_in_use_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_keys_evict_no_key_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "_MAX_KEYS", 3)
     key_store = InMemoryApiKeyStore()
     key, authenticator = key_store.add("score"), key_store.authenticator()
@@ -128,7 +128,7 @@ async def test_wrong_keys_push_no_key_in_use_out(monkeypatch: pytest.MonkeyPatch
     assert key_store.reads == reads
 
 
-async def test_one_wrong_key_tried_again_and_again_is_looked_up_once_in_a_few_seconds() -> None:
+async def test_a_wrong_key_that_is_repeated_is_looked_up_once_per_cache_period() -> None:
     key_store, wrong = InMemoryApiKeyStore(), make_key().text
     authenticator = key_store.authenticator()
     for _ in range(500):
@@ -137,7 +137,7 @@ async def test_one_wrong_key_tried_again_and_again_is_looked_up_once_in_a_few_se
     assert key_store.reads == 1
 
 
-async def test_a_key_seen_lately_goes_on_while_the_store_is_away_and_others_wait() -> None:
+async def test_while_the_store_is_unreachable_a_recently_seen_key_works_and_others_get_not_ready() -> None:
     key_store = InMemoryApiKeyStore()
     key, other, authenticator = key_store.add("score"), key_store.add("score"), key_store.authenticator()
     await authenticator.identify(bearer(key.text))
@@ -152,7 +152,7 @@ async def test_a_key_seen_lately_goes_on_while_the_store_is_away_and_others_wait
     await authenticator.identify(bearer(other.text))
 
 
-async def test_without_need_of_keys_all_are_let_in_and_a_key_still_counts() -> None:
+async def test_where_keys_are_optional_all_requests_pass_and_a_key_still_counts() -> None:
     key_store = InMemoryApiKeyStore()
     authenticator = key_store.authenticator(required=False)
     for header in (None, "Basic YTpi", "Bearer of-a-proxy"):
@@ -162,7 +162,7 @@ async def test_without_need_of_keys_all_are_let_in_and_a_key_still_counts() -> N
         await authenticator.identify(bearer(make_key().text))
 
 
-async def test_a_project_may_send_a_minutes_worth_of_requests_at_once_and_then_as_many_a_minute() -> None:
+async def test_a_project_may_burst_a_minutes_requests_and_then_continue_at_that_rate() -> None:
     key_store = InMemoryApiKeyStore()
     authenticator = key_store.authenticator()
     keys = [key_store.add("score", project_id="b", limits=Limits(requests_per_minute=3)) for _ in range(2)]
@@ -180,7 +180,7 @@ async def test_a_project_may_send_a_minutes_worth_of_requests_at_once_and_then_a
         await authenticator.admit(identities[1])
 
 
-async def test_when_a_key_was_used_is_kept_by_the_minute() -> None:
+async def test_the_last_use_of_a_key_is_stored_once_a_minute() -> None:
     key_store = InMemoryApiKeyStore()
     key, authenticator = key_store.add("score"), key_store.authenticator()
     for seconds in (0, 30, 59, 61):

@@ -1,4 +1,4 @@
-"""Keys over HTTP: nothing is served without one, a scope opens its routes, and no project sees another's things."""
+"""Keys over HTTP: nothing is served without one, a scope opens its routes, and projects are isolated."""
 
 import asyncio
 import itertools
@@ -52,7 +52,7 @@ async def keyless(new_sqlite: NewSQLite, tmp_path: Path) -> AsyncIterator[KeyedS
 def concrete(path: str) -> str:
     for template, value in CONCRETE.items():
         path = path.replace(template, value)
-    assert "{" not in path, f"say in CONCRETE what {path} may be called with"
+    assert "{" not in path, f"add an example of {path} to CONCRETE"
     return path
 
 
@@ -62,7 +62,7 @@ async def ask(client: httpx2.AsyncClient, method: str, path: str, **options: Any
     return await client.request(method, concrete(path), params=params, json=body, **options)
 
 
-async def test_no_route_serves_anybody_without_a_key(keyed: KeyedService) -> None:
+async def test_no_route_is_served_without_a_key(keyed: KeyedService) -> None:
     async with keyed.client() as client:
         for method, path in KEYED:
             answer = await ask(client, method, path)
@@ -73,7 +73,7 @@ async def test_no_route_serves_anybody_without_a_key(keyed: KeyedService) -> Non
             assert answer.json()["request_id"] == answer.headers["X-Request-Id"]
 
 
-async def test_what_is_not_there_says_so_only_with_a_key(keyed: KeyedService) -> None:
+async def test_an_unknown_path_without_a_key_is_unauthorized(keyed: KeyedService) -> None:
     async with keyed.client() as client:
         for path in ("/nothing", "/v1/", "/healthz/", "/static-offline-docs", "//healthz", "/v1/rubrics/"):
             assert (await client.get(path)).status_code == 401, path
@@ -101,7 +101,7 @@ def scope_for(method: str, path: str) -> str:
     return "rubrics:write" if path.startswith("/v1/rubrics") else "score"
 
 
-async def test_the_body_of_a_key_without_the_scope_is_not_read(keyed: KeyedService) -> None:
+async def test_without_the_scope_the_body_is_not_read(keyed: KeyedService) -> None:
     async def body() -> AsyncIterator[bytes]:
         raise AssertionError("the body was read")
         yield b""
@@ -114,12 +114,12 @@ async def test_the_body_of_a_key_without_the_scope_is_not_read(keyed: KeyedServi
                 assert answer.status_code == 403, (method, path)
 
 
-async def test_every_route_takes_a_scope_and_names_the_one_that_is_missing(keyed: KeyedService) -> None:
+async def test_every_route_requires_a_scope_and_names_the_missing_one(keyed: KeyedService) -> None:
     async with keyed.client(await keyed.key("metrics")) as stranger, keyed.client(await keyed.key("read")) as reader:
         for method, path in KEYED:
             client = reader if path == "/metrics" else stranger
             answer = await client.request(method, concrete(path), params={"run": "r", "from": "1"})
-            assert answer.status_code == 403, (method, path)  # before what is wrong with the body is said
+            assert answer.status_code == 403, (method, path)  # before the body is validated
             assert answer.json()["type"] == "urn:adjudge:forbidden"
             assert repr(scope_for(method, path)) in answer.json()["detail"]
 
@@ -139,7 +139,7 @@ async def test_a_body_is_not_read_before_the_key_is_known(keyed: KeyedService) -
     assert sent == 0
 
 
-async def test_metrics_are_open_where_the_service_says_so(keyed: KeyedService, tmp_path: Path) -> None:
+async def test_metrics_are_open_where_the_service_is_set_so(keyed: KeyedService, tmp_path: Path) -> None:
     opened = await KeyedService.start(tmp_path, open_metrics=True)
     async with opened.client() as client:
         assert (await client.get("/metrics")).status_code == 200
@@ -151,7 +151,7 @@ async def test_metrics_are_open_where_the_service_says_so(keyed: KeyedService, t
     "host",
     ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "127.8.9.1", "[::1]:8000", "adjudge.localhost", "localhost."],
 )
-async def test_without_a_key_this_machines_own_names_are_served(keyless: KeyedService, host: str) -> None:
+async def test_without_a_key_requests_for_local_host_names_are_served(keyless: KeyedService, host: str) -> None:
     async with keyless.client() as client:
         for path in ("/v1/rubrics", "/metrics"):
             assert (await client.get(path, headers={"Host": host})).status_code == 200
@@ -170,7 +170,7 @@ async def test_without_a_key_this_machines_own_names_are_served(keyless: KeyedSe
         "",
     ],
 )
-async def test_a_page_that_gave_its_own_name_our_address_is_served_nothing(keyless: KeyedService, host: str) -> None:
+async def test_a_page_that_uses_dns_rebinding_is_served_nothing(keyless: KeyedService, host: str) -> None:
     async with keyless.client() as client:
         for method, path in KEYED:
             answer = await ask(client, method, path, headers={"Host": host, "Authorization": "Bearer made-up"})
@@ -179,12 +179,12 @@ async def test_a_page_that_gave_its_own_name_our_address_is_served_nothing(keyle
             assert "localhost" in answer.json()["detail"]
 
 
-async def test_a_key_opens_a_service_by_whatever_name_it_is_reached(keyless: KeyedService) -> None:
+async def test_with_a_key_any_host_name_is_served(keyless: KeyedService) -> None:
     async with keyless.client(await keyless.key("read")) as client:
         assert (await client.get("/v1/rubrics", headers={"Host": "judge.internal"})).status_code == 200
 
 
-async def test_a_budget_that_is_spent_refuses_what_asks_the_judge_and_nothing_else(keyed: KeyedService) -> None:
+async def test_a_spent_budget_refuses_judging_and_nothing_else(keyed: KeyedService) -> None:
     await keyed.tenants.create_project("b", Limits(tokens_per_day=0))
     async with keyed.client(await keyed.key("score", project_id="b")) as client:
         answer = await client.post("/v1/rewards", json={"rubric": RUBRIC, "groups": [GROUP]})
@@ -218,7 +218,7 @@ async def test_a_request_is_checked_against_its_budget_once(
     assert checked == ["b"]
 
 
-async def test_too_many_requests_are_told_when_to_come_back(keyed: KeyedService) -> None:
+async def test_too_many_requests_are_refused_with_a_retry_after(keyed: KeyedService) -> None:
     await keyed.tenants.create_project("b", Limits(requests_per_minute=2))
     async with keyed.client(await keyed.key("read", project_id="b")) as client:
         statuses = [(await client.get("/v1")).status_code for _ in range(3)]
@@ -230,7 +230,7 @@ async def test_too_many_requests_are_told_when_to_come_back(keyed: KeyedService)
 
 
 async def made_by(client: httpx2.AsyncClient) -> None:
-    """Make one of everything that can be made."""
+    """Create one of everything that can be created."""
     assert (await client.post("/v1/rubrics/team/a/versions", json={**RUBRIC, "tags": ["t"]})).status_code == 201
     moved = await client.put(
         "/v1/rubrics/team/a/aliases/production", json={"version": 1}, headers={"If-None-Match": "*"}
@@ -240,7 +240,7 @@ async def made_by(client: httpx2.AsyncClient) -> None:
     assert scored.status_code == 200
 
 
-async def test_no_project_reads_what_is_anothers(keyed: KeyedService) -> None:
+async def test_a_project_cannot_read_what_another_owns(keyed: KeyedService) -> None:
     await keyed.tenants.create_project("b")
     async with (
         keyed.client(await keyed.key("admin")) as mine,
@@ -258,7 +258,7 @@ async def test_no_project_reads_what_is_anothers(keyed: KeyedService) -> None:
             if path == "/metrics" or path.startswith("/v1/projects"):
                 assert unseen.status_code == 403
             elif path in ("/v1", "/v1/ledger"):
-                assert unseen.json() == seen.json()  # of the process, not of a project
+                assert unseen.json() == seen.json()  # about the process, not a project
                 assert "team/a" not in unseen.text
             elif path == "/v1/keys":
                 assert {key["project_id"] for key in unseen.json()["keys"]} == {"b"}
@@ -278,7 +278,7 @@ async def test_no_project_reads_what_is_anothers(keyed: KeyedService) -> None:
                 assert digest not in unseen.text
 
 
-async def test_no_project_changes_what_is_anothers(keyed: KeyedService) -> None:
+async def test_a_project_cannot_change_what_another_owns(keyed: KeyedService) -> None:
     await keyed.tenants.create_project("b")
     async with (
         keyed.client(await keyed.key("admin")) as mine,
@@ -301,7 +301,7 @@ async def test_no_project_changes_what_is_anothers(keyed: KeyedService) -> None:
         assert (await mine.get("/v1/rubrics/team/a@production")).json() == before
 
 
-async def test_verdicts_of_one_project_are_not_known_to_another(keyed: KeyedService) -> None:
+async def test_cached_verdicts_are_not_shared_between_projects(keyed: KeyedService) -> None:
     await keyed.tenants.create_project("b")
     usages = []
     for project_id in ("default", "default", "b", "b"):
@@ -311,7 +311,7 @@ async def test_verdicts_of_one_project_are_not_known_to_another(keyed: KeyedServ
     assert usages == [(2, 0), (0, 2), (2, 0), (0, 2)]
 
 
-async def test_changes_over_http_are_in_the_audit_under_the_keys_name(keyed: KeyedService) -> None:
+async def test_changes_over_http_are_audited_under_the_keys_name(keyed: KeyedService) -> None:
     key = await keyed.key("rubrics:write")
     async with keyed.client(key) as client:
         assert (await client.post("/v1/rubrics/team/a/versions", json=RUBRIC)).status_code == 201
@@ -319,7 +319,7 @@ async def test_changes_over_http_are_in_the_audit_under_the_keys_name(keyed: Key
     assert row.actor == f"key {key[4:20]}"
 
 
-async def test_a_key_sees_what_its_project_may_use_and_only_an_admin_who_changed_what(keyed: KeyedService) -> None:
+async def test_a_key_sees_its_projects_limits_and_only_an_admin_key_the_audit_log(keyed: KeyedService) -> None:
     await keyed.tenants.create_project("b", Limits(tokens_total=100))
     score, admin = await keyed.key("score", project_id="b"), await keyed.key("admin", project_id="b")
     keyed.authenticator.usage.count("b", 40)
@@ -353,4 +353,4 @@ async def test_a_burst_of_requests_without_a_key_begins_one_request_per_iteratio
 
 
 async def _unused(*_: object) -> Any:
-    raise AssertionError("neither a body nor an answer is needed here")
+    raise AssertionError("the request must not read a body or send an answer")

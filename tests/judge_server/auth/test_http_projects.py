@@ -31,7 +31,9 @@ def client_with(keyed: KeyedService, key: str) -> AsyncClient:
     return AsyncClient("http://judge", api_key=key, transport=keyed.transport)
 
 
-async def test_a_project_is_created_given_limits_and_a_first_key(keyed: KeyedService, operator: AsyncClient) -> None:
+async def test_a_project_is_created_and_given_limits_and_a_first_key(
+    keyed: KeyedService, operator: AsyncClient
+) -> None:
     made = await operator.create_project("team-b", {"requests_per_minute": 60})
     assert (made.id, made.limits.requests_per_minute) == ("team-b", 60)
     changed = await operator.set_limits("team-b", {"weight": 2, "tokens_per_day": 1000})
@@ -56,7 +58,7 @@ async def test_a_project_is_created_given_limits_and_a_first_key(keyed: KeyedSer
     assert {actor for _, actor in log} == {"key"}
 
 
-async def test_what_is_wrong_with_a_project_is_said(operator: AsyncClient) -> None:
+async def test_errors_in_a_project_request_are_reported(operator: AsyncClient) -> None:
     await operator.create_project("team-b")
     with pytest.raises(InvalidRequest, match="already exists"):
         await operator.create_project("team-b")
@@ -77,7 +79,7 @@ async def test_what_is_wrong_with_a_project_is_said(operator: AsyncClient) -> No
 
 
 @pytest.mark.parametrize("scopes", [("admin",), ("score", "metrics"), ("projects:write",)])
-async def test_without_its_scope_nothing_of_another_project_is_open(
+async def test_without_its_scope_nothing_of_another_project_is_accessible(
     keyed: KeyedService, scopes: tuple[str, ...]
 ) -> None:
     await keyed.tenants.create_project("other")
@@ -98,13 +100,13 @@ async def test_without_its_scope_nothing_of_another_project_is_open(
         assert await status("GET", "/v1/keys") == (200 if "admin" in scopes else 403)
 
 
-async def test_an_administrator_cannot_give_the_scope_of_operators(keyed: KeyedService) -> None:
+async def test_an_administrator_cannot_grant_the_scope_of_operators(keyed: KeyedService) -> None:
     async with client_with(keyed, await keyed.key("admin")) as client:
         with pytest.raises(Forbidden, match="projects:write"):
             await client.create_key(["projects:write"])
 
 
-async def test_lists_are_read_page_by_page_and_nothing_is_lost(keyed: KeyedService, operator: AsyncClient) -> None:
+async def test_lists_are_paged_without_losing_entries(keyed: KeyedService, operator: AsyncClient) -> None:
     for n in range(5):
         await keyed.tenants.create_project(f"p{n}")
         await operator.create_key(["read"], label=str(n))

@@ -1,4 +1,4 @@
-"""What a key looks like, and what is kept of it."""
+"""The form of a key, and what is stored of it."""
 
 import string
 
@@ -9,7 +9,7 @@ from judge_server.auth.keys import DUMMY_DIGEST, key_digest, key_matches, make_k
 from tests.hypothesis_examples import examples
 
 
-def test_a_new_key_has_its_id_in_it_and_fits_what_is_kept_of_it() -> None:
+def test_a_new_key_contains_its_id_and_matches_its_digest() -> None:
     keys = [make_key() for _ in range(200)]
     for key in keys:
         assert parse_key_id(key.text) == key.id
@@ -20,7 +20,7 @@ def test_a_new_key_has_its_id_in_it_and_fits_what_is_kept_of_it() -> None:
 
 @given(st.text(max_size=80) | st.from_regex(r"adj_[a-z2-7]{10,20}_[A-Za-z0-9_-]{30,50}\n?", fullmatch=True))
 @settings(max_examples=examples(200), deadline=None)
-def test_only_what_has_the_form_of_a_key_has_an_id(text: str) -> None:
+def test_only_a_well_formed_key_has_an_id(text: str) -> None:
     body = text.removeprefix("adj_")
     letters = string.ascii_letters + string.digits + "_-"
     is_key = (
@@ -35,12 +35,12 @@ def test_only_what_has_the_form_of_a_key_has_an_id(text: str) -> None:
 
 @given(st.integers(0, 59), st.sampled_from(string.ascii_letters + string.digits))
 @settings(max_examples=examples(50), deadline=None)
-def test_a_key_with_another_letter_anywhere_does_not_fit(place: int, letter: str) -> None:
+def test_a_key_with_any_letter_changed_does_not_match(place: int, letter: str) -> None:
     key = make_key()
     changed = key.text[: 4 + place] + letter + key.text[5 + place :]
     assert key_matches(changed, key.digest) == (changed == key.text)
 
 
-def test_no_key_fits_the_digest_that_stands_for_none() -> None:
+def test_no_key_matches_the_dummy_digest() -> None:
     assert not key_matches(make_key().text, DUMMY_DIGEST)
     assert key_digest("") != DUMMY_DIGEST

@@ -1,4 +1,4 @@
-"""Projects share the judge by their weights, however many runs each has; and fences differ between them."""
+"""Projects share the judge by weight, however many runs each has; and markers differ between them."""
 
 from collections import Counter
 
@@ -30,18 +30,18 @@ def caller(run: str | None, project_id: str, weight: float = 1.0) -> Caller:
         return Caller.of(request)
 
 
-def test_a_caller_is_its_run_in_its_project() -> None:
+def test_a_caller_is_a_run_of_a_project() -> None:
     assert caller("r", "default") == Caller("r", "online", 1.0)
     assert (caller("r", "b", 3.0).project_id, caller("r", "b", 3.0).share) == ("b", 3.0)
     assert len({caller(run, project).run for run in ("r", None) for project in ("default", "b", "c")}) == 6
 
 
-def test_no_name_of_a_run_passes_for_another_projects() -> None:
+def test_no_run_name_passes_for_a_run_of_another_project() -> None:
     assert caller("b\0r", "default").project_id == "default"
     assert caller("c\0r", "b").project_id == "b"
 
 
-def test_metrics_name_runs_of_other_projects_by_both_names() -> None:
+def test_metrics_name_runs_of_other_projects_by_project_and_run() -> None:
     table = RunTable(10, lambda: 0.0)
     for run, project in (("r", "default"), (None, "default"), ("r", "b"), (None, "b")):
         table.add(caller(run, project).run, 1.0)
@@ -55,7 +55,7 @@ def test_metrics_name_runs_of_other_projects_by_both_names() -> None:
     costs=st.lists(st.integers(1, 20), min_size=5, max_size=5),
 )
 @settings(max_examples=examples(60))
-def test_while_projects_wait_what_each_gets_over_its_weight_differs_by_a_piece_of_each(
+def test_waiting_projects_are_served_in_proportion_to_their_weights_within_one_piece(
     runs: dict[str, int], weights: dict[str, float], costs: list[int]
 ) -> None:
     queue: FairQueue[int] = FairQueue()
@@ -77,7 +77,7 @@ def test_while_projects_wait_what_each_gets_over_its_weight_differs_by_a_piece_o
         assert max(served.values()) - min(served.values()) <= max(largest.values()) * (1 + 1e-9)
 
 
-def test_within_a_project_runs_share_what_it_gets_by_their_own_weights() -> None:
+def test_runs_divide_their_projects_share_by_their_own_weights() -> None:
     queue: FairQueue[int] = FairQueue({"b/heavy": 3.0})
     for run in ("heavy", "light"):
         for _ in range(40):
@@ -88,7 +88,7 @@ def test_within_a_project_runs_share_what_it_gets_by_their_own_weights() -> None
     assert served == {"heavy": 20, "b/heavy": 15, "b/light": 5}
 
 
-def test_a_project_passed_over_makes_up_for_nothing_later() -> None:
+def test_a_project_that_was_passed_over_does_not_catch_up_later() -> None:
     queue: FairQueue[int] = FairQueue()
     b = caller("r", "b").run
     for _ in range(20):
@@ -102,7 +102,7 @@ def test_a_project_passed_over_makes_up_for_nothing_later() -> None:
     assert abs(served[b] - served["r"]) <= 2
 
 
-def test_markers_differ_between_projects_and_those_of_the_default_one_are_the_secrets_own() -> None:
+def test_markers_differ_between_projects_and_the_default_projects_come_from_the_secret_itself() -> None:
     fence, said = ProjectFence(SECRET), {}
     for project_id in ("default", "b", "c"):
         with identity_context(of_project(project_id)):

@@ -1,4 +1,4 @@
-"""What counting requests keeps to: by one process and by Redis alike; and what only Redis can do, or do wrong."""
+"""The contract of rate limiters, in memory and on Redis; and faults of Redis."""
 
 import asyncio
 import secrets
@@ -16,7 +16,7 @@ from tests.fixtures.ports import unused_port
 
 @pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
 async def rates(request: pytest.FixtureRequest) -> AsyncIterator[RateLimiter]:
-    """What counts, of each kind."""
+    """Each kind of rate limiter."""
     memory = request.param == "memory"
     made: RateLimiter = (
         LocalRateLimiter(time.monotonic) if memory else RedisRateLimiter(request.getfixturevalue("redis_url"))
@@ -26,7 +26,7 @@ async def rates(request: pytest.FixtureRequest) -> AsyncIterator[RateLimiter]:
 
 
 def project() -> str:
-    """A project that no other test has."""
+    """A project that no other test uses."""
     return f"project {secrets.token_hex(8)}"
 
 
@@ -34,36 +34,36 @@ async def let_through(rates: RateLimiter, project_id: str, per_minute: int, trie
     return sum([await rates.wait_for(project_id, per_minute) == 0 for _ in range(tries)])
 
 
-async def test_a_minutes_worth_may_come_at_once_and_the_next_is_told_when_there_is_room(rates: RateLimiter) -> None:
+async def test_a_minutes_requests_may_come_at_once_and_the_next_gets_a_wait_time(rates: RateLimiter) -> None:
     mine = project()
     assert await let_through(rates, mine, 3, 3) == 3
-    for _ in range(3):  # what is refused is not counted
+    for _ in range(3):  # a refused request is not counted
         assert 0 < await rates.wait_for(mine, 3) <= 20
 
 
-async def test_there_is_room_again_when_it_was_said_that_there_would_be(rates: RateLimiter) -> None:
+async def test_after_the_wait_time_a_request_passes(rates: RateLimiter) -> None:
     mine, per_minute = project(), 600
     assert await let_through(rates, mine, per_minute, per_minute) == per_minute
     while not (wait := await rates.wait_for(mine, per_minute)):
-        pass  # a slow machine has filled it meanwhile
+        pass  # on a slow machine tokens have come in meanwhile
     assert wait <= 0.1
     await asyncio.sleep(wait + 0.001)
     assert await rates.wait_for(mine, per_minute) == 0
 
 
-async def test_no_project_takes_anothers_room(rates: RateLimiter) -> None:
+async def test_a_projects_requests_do_not_count_against_another(rates: RateLimiter) -> None:
     mine, other = project(), project()
     assert await let_through(rates, mine, 1, 5) == 1
     assert await rates.wait_for(other, 1) == 0
 
 
-async def test_requests_at_the_same_time_are_counted_each(rates: RateLimiter) -> None:
+async def test_concurrent_requests_are_all_counted(rates: RateLimiter) -> None:
     mine = project()
     waits = await asyncio.gather(*(rates.wait_for(mine, 5) for _ in range(50)))
     assert sum(wait == 0 for wait in waits) == 5
 
 
-async def test_a_limit_that_changed_holds_at_once(rates: RateLimiter) -> None:
+async def test_a_changed_limit_applies_at_once(rates: RateLimiter) -> None:
     raised, lowered = project(), project()
     assert await let_through(rates, raised, 1, 2) == 1
     assert await rates.wait_for(raised, 1000) <= 0.06
@@ -80,7 +80,7 @@ async def test_all_processes_on_a_redis_count_together(redis_url: str) -> None:
 
 
 @pytest.mark.redis
-async def test_what_is_kept_of_a_project_is_gone_when_its_bucket_is_full(redis_url: str) -> None:
+async def test_a_projects_bucket_expires_when_it_is_full(redis_url: str) -> None:
     rates, mine = RedisRateLimiter(redis_url), project()
     await rates.wait_for(mine, 60)
     left_ms = await rates._redis.client.pttl(f"adjudge:rate:1:{mine}")
@@ -88,21 +88,21 @@ async def test_what_is_kept_of_a_project_is_gone_when_its_bucket_is_full(redis_u
     await rates.close()
 
 
-async def test_while_redis_is_away_each_process_counts_by_itself_and_asks_it_no_more_for_a_second() -> None:
+async def test_while_redis_is_unreachable_each_process_counts_alone_and_retries_after_a_second() -> None:
     now = [0.0]
     rates, mine = RedisRateLimiter(f"redis://127.0.0.1:{unused_port()}/0", lambda: now[0]), project()
     assert await let_through(rates, mine, 3, 5) == 3
     asked = rates._redis._cooldown_until
     now[0] += 0.5
     await rates.wait_for(mine, 3)
-    assert rates._redis._cooldown_until == asked  # Redis was left alone
+    assert rates._redis._cooldown_until == asked  # Redis was not asked
     now[0] += 0.6
     await rates.wait_for(mine, 3)
     assert rates._redis._cooldown_until > asked
     await rates.close()
 
 
-async def test_a_redis_that_accepts_and_says_nothing_holds_up_a_request_for_a_moment_only() -> None:
+async def test_a_redis_that_accepts_connections_but_never_answers_delays_a_request_only_briefly() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -117,9 +117,7 @@ async def test_a_redis_that_accepts_and_says_nothing_holds_up_a_request_for_a_mo
 
 
 @given(st.integers(1, 1000), st.lists(st.floats(0, 30), max_size=60))
-def test_a_bucket_lets_no_more_through_than_its_size_and_what_came_in_since(
-    per_minute: int, pauses: list[float]
-) -> None:
+def test_a_bucket_passes_no_more_than_its_size_plus_its_refill(per_minute: int, pauses: list[float]) -> None:
     now = 0.0
     bucket = TokenBucket(per_minute, per_minute / 60.0, lambda: now)
     through: list[float] = []

@@ -1,4 +1,4 @@
-"""Budgets and counts: what is used is kept in batches, seen by every process, and refused once it is too much."""
+"""Budgets and usage: usage is stored in batches, visible to every process, and refused above the budget."""
 
 import asyncio
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def identity(**limits: int) -> Identity:
     return Identity("b", "key k", frozenset({"score"}), Limits.model_validate(limits))
 
 
-async def test_what_is_counted_comes_into_the_store_by_day_in_one_batch() -> None:
+async def test_usage_is_stored_by_day_in_one_batch() -> None:
     key_store = InMemoryApiKeyStore()
     usage = key_store.authenticator().usage
     for tokens in (10, 0, 5):
@@ -37,7 +37,7 @@ async def test_what_is_counted_comes_into_the_store_by_day_in_one_batch() -> Non
     assert key_store.used["b", date(2026, 2, 4)] == (1, 7)
 
 
-async def test_a_count_that_cannot_be_is_clipped_and_stops_no_other_projects_counts() -> None:
+async def test_an_impossible_count_is_clipped_and_does_not_stop_other_projects_counts() -> None:
     key_store = InMemoryApiKeyStore()
     usage = key_store.authenticator().usage
     for project, tokens in (("a", -(10**9)), ("b", 10**30), ("default", 5)):
@@ -51,7 +51,7 @@ async def test_a_count_that_cannot_be_is_clipped_and_stops_no_other_projects_cou
     assert MAX_TOKENS_PER_REQUEST * 1_000_000 < 2**63
 
 
-async def test_counts_wait_while_the_store_is_away_and_none_is_lost() -> None:
+async def test_counts_are_kept_while_the_store_is_unreachable_and_none_is_lost() -> None:
     key_store = InMemoryApiKeyStore()
     usage = key_store.authenticator().usage
     key_store.broken = True
@@ -63,7 +63,7 @@ async def test_counts_wait_while_the_store_is_away_and_none_is_lost() -> None:
     assert key_store.used == {("b", TODAY): (3, 30)}
 
 
-async def test_what_is_counted_while_counts_are_brought_away_comes_with_the_next() -> None:
+async def test_usage_counted_during_a_flush_is_stored_by_the_next() -> None:
     class Slow(InMemoryApiKeyStore):
         async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
             await super().add_usage(day, used)
@@ -79,7 +79,7 @@ async def test_what_is_counted_while_counts_are_brought_away_comes_with_the_next
     assert key_store.used == {("b", TODAY): (2, 17)}
 
 
-async def test_a_daily_budget_ends_what_asks_and_begins_anew_at_midnight() -> None:
+async def test_a_spent_daily_budget_refuses_judging_until_midnight() -> None:
     key_store = InMemoryApiKeyStore()
     usage, of = key_store.authenticator().usage, identity(tokens_per_day=100)
     usage.count("b", 99)
@@ -95,7 +95,7 @@ async def test_a_daily_budget_ends_what_asks_and_begins_anew_at_midnight() -> No
     await usage.check_budget(of)
 
 
-async def test_a_budget_in_all_does_not_come_back() -> None:
+async def test_a_total_budget_is_not_renewed() -> None:
     key_store = InMemoryApiKeyStore()
     usage, of = key_store.authenticator().usage, identity(tokens_total=100)
     usage.count("b", 60)
@@ -107,7 +107,7 @@ async def test_a_budget_in_all_does_not_come_back() -> None:
     assert refused.value.retry_after_s is None
 
 
-async def test_what_another_process_used_counts_within_seconds() -> None:
+async def test_usage_by_another_process_counts_within_seconds() -> None:
     key_store = InMemoryApiKeyStore()
     one, other, of = key_store.authenticator().usage, key_store.authenticator().usage, identity(tokens_per_day=100)
     await one.check_budget(of)
@@ -126,7 +126,7 @@ async def test_a_project_without_a_budget_is_never_looked_up() -> None:
     assert key_store.reads == 0
 
 
-async def test_while_the_store_is_away_a_budget_seen_before_goes_on_and_an_unknown_one_waits() -> None:
+async def test_while_the_store_is_unreachable_a_known_budget_applies_and_an_unknown_one_gets_not_ready() -> None:
     key_store = InMemoryApiKeyStore()
     usage, of = key_store.authenticator().usage, identity(tokens_per_day=100)
     key_store.broken = True
@@ -141,7 +141,7 @@ async def test_while_the_store_is_away_a_budget_seen_before_goes_on_and_an_unkno
         await usage.check_budget(of)
 
 
-async def test_metrics_tell_what_projects_used_what_is_left_and_what_was_refused() -> None:
+async def test_metrics_show_usage_the_remaining_budget_and_refusals() -> None:
     key_store = InMemoryApiKeyStore()
     authenticator = key_store.authenticator()
     authenticator.usage.count("b", 70)
@@ -163,7 +163,7 @@ async def test_metrics_tell_what_projects_used_what_is_left_and_what_was_refused
     assert samples["adjudge_project_requests_total", "(other)"] == 51
 
 
-async def test_metrics_show_the_limits_there_are_and_a_run_keeps_what_is_counted_when_it_ends() -> None:
+async def test_metrics_show_limits_and_pending_usage_is_stored_when_the_task_ends() -> None:
     key_store = InMemoryApiKeyStore()
     key_store.add("score", project_id="b", limits=Limits(weight=2, tokens_per_day=100))
     authenticator = key_store.authenticator()
@@ -182,7 +182,7 @@ async def test_metrics_show_the_limits_there_are_and_a_run_keeps_what_is_counted
     assert key_store.used == {("b", TODAY): (1, 5)}
 
 
-async def test_a_run_goes_on_while_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_background_task_survives_an_unreachable_store(caplog: pytest.LogCaptureFixture) -> None:
     key_store = InMemoryApiKeyStore(broken=True)
     running = asyncio.create_task(key_store.authenticator().run())
     for _ in range(3):
@@ -193,7 +193,7 @@ async def test_a_run_goes_on_while_the_store_is_away(caplog: pytest.LogCaptureFi
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_count_that_the_store_refuses_stops_no_other_projects_counts() -> None:
+async def test_a_count_that_the_store_refuses_does_not_stop_other_projects_counts() -> None:
     class Refusing(InMemoryApiKeyStore):
         async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
             if any(tokens > 100 for _, tokens in used.values()):

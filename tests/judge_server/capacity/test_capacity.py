@@ -1,4 +1,4 @@
-"""What a judge needs: calls and tokens as an engine counts them, rates solved, replicas that are enough and no more."""
+"""Capacity planning: calls and tokens as an engine counts them, rates solved, and the fewest sufficient replicas."""
 
 import math
 
@@ -26,7 +26,7 @@ from trainer_client.wire import RewardRequest
 
 
 class CharacterTokens:
-    """A tokenizer with a token for each character."""
+    """A tokenizer with one token per character."""
 
     async def prompt_tokens(self, batch: Batch, call: Call) -> list[int]:
         """The prompt's characters."""
@@ -45,7 +45,7 @@ async def sample(*texts: str, **fields: object) -> tuple[list[str], object]:
     return prompts, plans
 
 
-async def test_a_slot_reuses_what_the_last_prompt_began_with() -> None:
+async def test_a_slot_reuses_the_prefix_shared_with_the_previous_prompt() -> None:
     prompts, plans = await sample("Yes, it is.", "No, it is not.")
     work = await count_workload(CharacterTokens(), plans, "slot", responses=2)  # type: ignore[arg-type]
     assert [call.prompt for call in work.calls] == [len(prompt) for prompt in prompts]
@@ -65,7 +65,7 @@ async def test_blocks_reuse_whole_blocks_of_any_earlier_prompt() -> None:
         assert call.computed == max(1, len(prompt) - shared)
 
 
-async def test_what_programs_decide_and_what_repeats_needs_no_call() -> None:
+async def test_programmatic_checks_and_repeats_need_no_call() -> None:
     groups = [{"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "Yes."], "ground_truth": "yes"}]
     _, plans = await sample(groups=groups)
     work = await count_workload(CharacterTokens(), plans, "slot", responses=2)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ async def test_contextual_calibration_adds_a_call_for_each_criterion_of_a_group(
     assert (work.judgements, len(work.calls), work.repeated) == (21, 28, 0)
 
 
-async def test_half_of_the_criteria_is_half_of_the_calls_and_rankings_count_comparisons() -> None:
+async def test_half_of_the_criteria_make_half_of_the_calls_and_rankings_count_comparisons() -> None:
     judge = await support.judge()
     asked = RewardRequest.model_validate(request("a b", "c d", "e f"))
     plans = await plan_sample(judge, None, asked, criteria_share=0.5)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ async def test_half_of_the_criteria_is_half_of_the_calls_and_rankings_count_comp
     assert (work.judgements, len(work.calls)) == (6, 6)
 
 
-async def test_calls_that_write_more_than_a_token_are_refused() -> None:
+async def test_calls_that_write_more_than_one_token_are_refused() -> None:
     _, plans = await sample("Yes.", judging={"rationale": True})
     with pytest.raises(UncountableCall, match="more than one token"):
         await count_workload(CharacterTokens(), plans, "slot", responses=1)  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ def test_published_rates_give_the_published_throughput(name: str) -> None:
     assert rates.decode_s > rates.prefill_s
 
 
-def test_rates_that_nobody_published_are_refused_with_those_there_are() -> None:
+def test_an_unknown_name_of_published_rates_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"no published rates of 'gpt'.*llama-3\.1-8b-fp8@h100"):
         published_rates("gpt")
 
@@ -123,7 +123,7 @@ async def test_an_engine_that_fails_has_no_rates() -> None:
         await measure_rates(failing, "scripted", plans)  # type: ignore[arg-type]
 
 
-async def test_calls_of_one_length_do_not_tell_two_rates_apart() -> None:
+async def test_calls_of_one_length_cannot_determine_two_rates() -> None:
     _, plans = await sample("Yes.")
     same = ScriptedEngine(lambda batch, call: by_hash(batch, call)._replace(tokens_computed=3, tokens_written=1))
     await same.start()
@@ -141,7 +141,7 @@ DEMANDS = st.builds(
 
 
 @given(DEMANDS, st.floats(1e-3, 0.1), st.integers(0, 8))
-def test_the_replicas_are_enough_and_one_fewer_would_not_be(demand: Demand, seconds: float, gpus: int) -> None:
+def test_the_replicas_suffice_and_one_fewer_would_not(demand: Demand, seconds: float, gpus: int) -> None:
     found = estimate(demand, seconds, gpus)
     assert found.gpus == found.replicas * gpus
     assert found.busy <= MOST_BUSY + 1e-9
@@ -158,7 +158,7 @@ def test_the_replicas_are_enough_and_one_fewer_would_not_be(demand: Demand, seco
         assert too_busy or late
 
 
-def test_one_run_waits_for_nobody() -> None:
+def test_a_single_run_never_queues() -> None:
     found = estimate(Demand(1, 60, 64, 6.0), 0.023, 1)
     assert (found.replicas, found.queued_s) == (1, 0.0)
 

@@ -14,7 +14,7 @@ POINTS = st.lists(st.tuples(st.integers(0, 5).map(float), st.integers(0, 5).map(
 
 
 @given(POINTS)
-def test_a_point_is_off_the_front_exactly_if_a_point_of_the_front_beats_it(points: list[tuple[float, float]]) -> None:
+def test_a_point_is_off_the_front_exactly_if_a_point_on_the_front_beats_it(points: list[tuple[float, float]]) -> None:
     on_front = pareto_front(points)
     front = [point for point, on in zip(points, on_front, strict=True) if on]
     for point, on in zip(points, on_front, strict=True):
@@ -31,7 +31,7 @@ def test_the_front_does_not_depend_on_the_order(points: list[tuple[float, float]
 
 
 @given(POINTS)
-def test_unknown_figures_change_no_front(points: list[tuple[float, float]]) -> None:
+def test_unknown_figures_do_not_change_the_front(points: list[tuple[float, float]]) -> None:
     unknown = [(math.nan, 0.0), (9.0, math.nan)]
     assert pareto_front([*unknown, *points]) == [False, False, *pareto_front(points)]
 
@@ -49,7 +49,7 @@ def answers(*scores: float | None, calls: int = 1) -> list[Judgement]:
     return found
 
 
-def test_an_item_that_failed_for_one_contender_is_in_no_difference() -> None:
+def test_an_item_that_failed_for_one_contender_is_left_out_of_differences() -> None:
     names = [Contender(name, name, {}) for name in ("right", "wrong once", "failed once")]
     right = answers(1.0, 0.0, 1.0, 0.0)
     once = answers(0.0, 0.0, 1.0, 0.0)
@@ -60,12 +60,12 @@ def test_an_item_that_failed_for_one_contender_is_in_no_difference() -> None:
     assert second.differences is not None
     assert third.differences is not None
     assert (second.differences.n, third.differences.n) == (3, 3)
-    assert second.differences.quality["balanced_accuracy"].value == 0.0  # its mistake was on the item that failed
+    assert second.differences.quality["balanced_accuracy"].value == 0.0  # the mistake was on the failed item
     assert third.differences.cost["calls"] == (1.0, 1.0, 1.0)
     assert [one.on_front for one in found.results] == [True, False, False]
 
 
-def test_a_contender_without_a_verdict_is_a_row_with_its_reason() -> None:
+def test_a_contender_without_a_verdict_is_a_row_with_a_reason() -> None:
     names = [Contender(name, name, {}) for name in ("absent", "mute", "a", "b")]
     sides = ("does not start", answers(None, None), answers(1.0, 0.0), answers(0.0, 0.0))
     absent, mute, a, b = bake_off(list(zip(names, sides, strict=True)), "calls").results

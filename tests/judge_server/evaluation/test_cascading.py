@@ -1,4 +1,4 @@
-"""The band of a cascade keeps the rate that was wanted; Dawid and Skene's model finds who errs."""
+"""Cascades keep the requested rate of changed verdicts; the model of Dawid and Skene finds which judges err."""
 
 import math
 
@@ -36,25 +36,25 @@ def pair(row: int, p: float, large: bool, label: bool = True) -> VerdictPair:
 
 
 def drawn(rng: np.random.Generator, rows: int) -> list[VerdictPair]:
-    """Verdicts of a small judge that is right as often as it says, of a large judge that is always right."""
+    """Verdicts of a perfectly calibrated small judge, and of a large judge that is always right."""
     p = np.round(rng.beta(0.6, 0.4, rows), 3)
     return [pair(row, float(one), bool(rng.random() < one)) for row, one in enumerate(p)]
 
 
 def changed(pairs: list[VerdictPair], band: Band) -> float:
-    """The share of verdicts outside the band that the large judge would have given otherwise."""
+    """The share of verdicts outside the band on which the large judge disagrees."""
     beyond = [one for one in pairs if not band.low <= (one.small.probability or 0) <= band.high and not one.agree]
     return len(beyond) / len(pairs)
 
 
-def test_a_judge_that_always_agrees_is_asked_alone_and_one_that_never_does_is_not() -> None:
+def test_a_small_judge_that_always_agrees_decides_alone_and_one_that_never_does_decides_nothing() -> None:
     alike = [pair(n, 0.9 if n % 2 else 0.1, bool(n % 2)) for n in range(400)]
     assert fit_band(alike, 0.05) == Band(0.5, 0.5)
     never = [pair(n, 0.9 if n % 2 else 0.1, not n % 2) for n in range(400)]
-    assert fit_band(never, 0.05) == Band(0.1, 0.9)  # beyond that is nothing
+    assert fit_band(never, 0.05) == Band(0.1, 0.9)  # nothing lies outside the band
 
 
-def test_each_side_gets_an_edge_of_its_own() -> None:
+def test_each_edge_of_the_band_is_fitted_separately() -> None:
     """The judge is right where it says no, and guesses where it says yes."""
     pairs = [pair(n, 0.8 if n % 2 else 0.2, n % 4 == 1) for n in range(800)]
     assert fit_band(pairs, 0.05) == Band(0.5, 0.8)
@@ -66,10 +66,10 @@ def test_the_rate_holds_on_new_verdicts_as_often_as_promised() -> None:
     bands = [fit_band(drawn(rng, 400), 0.1) for _ in range(120)]
     broken = sum(changed(unseen, band) > 0.1 for band in bands)
     assert broken <= binom.ppf(0.999, len(bands), 0.05)
-    assert np.mean([band.high - band.low for band in bands]) < 0.9  # and it is of use
+    assert np.mean([band.high - band.low for band in bands]) < 0.9  # the band is useful
 
 
-def test_too_few_verdicts_are_refused_with_the_number_that_is_needed() -> None:
+def test_too_few_verdicts_are_refused_with_the_number_needed() -> None:
     with pytest.raises(TooFewVerdictsError, match="146 are needed at least"):
         fit_band([pair(n, 0.9, True) for n in range(100)], 0.05)
     of_one_row = [pair(0, 0.9, True) for _ in range(1000)]
@@ -99,7 +99,7 @@ def test_the_digest_does_not_depend_on_the_order_of_items() -> None:
 
 
 def simulated(seed: int, items: int, se: list[float], sp: list[float], prevalence: float = 0.4) -> tuple[Votes, Votes]:
-    """Verdicts of judges that err at these rates, independently, and the truth."""
+    """Verdicts of judges that err independently at these rates, and the true labels."""
     rng = np.random.default_rng(seed)
     truth = rng.random(items) < prevalence
     chance = np.where(truth[:, None], se, 1 - np.array(sp))
@@ -107,7 +107,7 @@ def simulated(seed: int, items: int, se: list[float], sp: list[float], prevalenc
 
 
 def log_density(rates: np.ndarray, votes: Votes) -> float:
-    """The logarithm of the posterior density, written down once more without vectors of items' probabilities."""
+    """The logarithm of the posterior density, computed a second way, without vectors."""
     m = votes.shape[1]
     prevalence, se, sp = rates[0], rates[1 : m + 1], rates[m + 1 :]
     total = float((np.log(rates) + np.log(1 - rates)).sum())
@@ -123,14 +123,14 @@ def rates_of(fitted: FittedPanel) -> np.ndarray:
     return np.array([fitted.model.prevalence, *fitted.model.sensitivity, *fitted.model.specificity])
 
 
-def test_verdicts_alone_tell_the_error_rates() -> None:
+def test_error_rates_are_estimated_from_verdicts_alone() -> None:
     se, sp = [0.9, 0.8, 0.7, 0.6], [0.85, 0.9, 0.6, 0.7]
     votes, _ = simulated(3, 6000, se, sp)
     fitted = fit_dawid_skene(votes)
     assert rates_of(fitted) == pytest.approx(np.array([0.4, *se, *sp]), abs=0.05)
 
 
-def test_it_is_the_maximum_that_another_optimiser_finds() -> None:
+def test_the_fit_is_the_maximum_that_another_optimiser_finds() -> None:
     votes, _ = simulated(4, 120, [0.9, 0.8, 0.75], [0.8, 0.85, 0.7])
     votes[::7, 1] = -1
     fitted = fit_dawid_skene(votes)
@@ -152,7 +152,9 @@ def test_with_labels_the_rates_are_counts() -> None:
 
 @given(st.integers(0, 2**32 - 1), st.integers(3, 5), st.integers(20, 60))
 @settings(max_examples=25, deadline=None)
-def test_no_step_makes_it_worse_and_the_order_of_judges_does_not_matter(seed: int, judges: int, items: int) -> None:
+def test_no_step_lowers_the_objective_and_the_order_of_judges_does_not_matter(
+    seed: int, judges: int, items: int
+) -> None:
     rng = np.random.default_rng(seed)
     votes = rng.integers(-1, 2, (items, judges)).astype(np.int8)
     fitted = fit_dawid_skene(votes)
@@ -184,6 +186,6 @@ def test_a_fitted_panel_beats_equal_weights_where_two_judges_are_poor() -> None:
     assert figures["Dawid-Skene"]["brier"].value < figures["equal weights"]["brier"].value
 
 
-def test_a_model_refuses_rates_that_admit_no_doubt() -> None:
+def test_a_model_refuses_rates_of_0_and_1() -> None:
     with pytest.raises(ValueError, match="both excluded"):
         DawidSkene(0.5, (1.0,), (0.9,))

@@ -1,4 +1,4 @@
-"""Two judges on one run: what turns, how far rewards move, and which advantages change sign."""
+"""Comparing two judges on a run: verdicts that turn, the shift of rewards, and advantages that change sign."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +14,14 @@ CRITERIA = (criterion("a", "Is right."), criterion("b", "Is brief."))
 
 
 def group(name: str, size: int = 3, **options: Any) -> RunGroup:
-    """A group of a run whose n-th response has 1000 n tokens."""
+    """A group whose n-th response has 1000 n tokens."""
     responses = tuple([LabelledResponse(name, "?", f"r{n}", CRITERIA, {}) for n in range(size)])
     forms = tuple([ResponseForm(True, 1000 * n, True) for n in range(size)])
     return RunGroup(name, RewardOptions.model_validate(options), "binary", responses, forms)
 
 
 def judged(group: RunGroup, scores: Sequence[tuple[float | None, float | None]]) -> list[Judgement]:
-    """The judgements of a group, by scores of both criteria."""
+    """The judgements of a group, from the scores of both criteria."""
     return [
         Judgement(response, "", {name: verdict(name, score) for name, score in zip("ab", both, strict=True)})
         for response, both in zip(group.responses, scores, strict=True)
@@ -29,7 +29,7 @@ def judged(group: RunGroup, scores: Sequence[tuple[float | None, float | None]])
 
 
 def verdict(name: str, score: float | None) -> Verdict:
-    """A verdict; without a score it failed."""
+    """A verdict, failed if it has no score."""
     failure = None if score is not None else Failure(kind="engine", detail="away")
     status = "ok" if failure is None else "failed"
     return Verdict(criterion=name, status=status, score=score, method="judge", failure=failure, cached=False)
@@ -49,7 +49,7 @@ def test_advantages_that_change_sign_are_counted() -> None:
     assert (found.advantage_flipped.low, found.advantage_flipped.high) == (0.0, pytest.approx(2 / 3))
 
 
-def test_a_failed_verdict_is_no_reward_and_is_left_out() -> None:
+def test_a_response_with_a_failed_verdict_has_no_reward_and_is_left_out() -> None:
     one = group("g", 2)
     found = compare_judges([one], judged(one, [(1, 1), (1, 1)]), judged(one, [(1, None), (0, 1)]))
     assert (found.responses, found.unscored_a, found.unscored_b, found.verdicts) == (1, 0, 1, 3)
@@ -57,7 +57,7 @@ def test_a_failed_verdict_is_no_reward_and_is_left_out() -> None:
         compare_judges([one], judged(one, [(1, 1), (1, 1)]), judged(one, [(None, 1), (1, None)]))
 
 
-def test_rewards_are_computed_by_the_options_of_the_run() -> None:
+def test_rewards_are_computed_with_the_options_of_the_run() -> None:
     one = group("g", 2, mode="gate", gate_fraction=1.0, length_penalty={"coefficient": 1e-3, "target_tokens": 0})
     found = compare_judges([one], judged(one, [(1, 0), (1, 1)]), judged(one, [(1, 1), (1, 1)]))
     assert (found.reward_a.value, found.reward_b.value) == (pytest.approx((0 + 0) / 2), pytest.approx((1 + 0) / 2))

@@ -1,4 +1,4 @@
-"""Pass rates corrected for the judge's error: the estimate, its interval, and when there is none."""
+"""Pass rates corrected for the judge's error: the estimate, its interval, and when it is undefined."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ SIZES = st.integers(1, 5000)
 
 
 def error(sensitivity: float, specificity: float, labels: int = 200, unmet: int | None = None) -> JudgeError:
-    """A judge with these rates, measured by independent labels."""
+    """A judge with these rates, measured on independent labels."""
     of_no = labels if unmet is None else unmet
     return JudgeError(MeasuredRate(sensitivity, labels, labels), MeasuredRate(specificity, of_no, of_no))
 
@@ -70,7 +70,7 @@ def test_fewer_labels_give_a_wider_interval(
 
 
 @pytest.mark.parametrize("measured", [error(0.5, 0.5), error(0.9, 0.1), error(0.6, 0.6, 20), error(0.2, 0.1)])
-def test_a_judge_that_may_be_no_better_than_chance_corrects_nothing(measured: JudgeError) -> None:
+def test_a_judge_that_may_be_no_better_than_chance_cannot_be_corrected(measured: JudgeError) -> None:
     with pytest.raises(UncorrectableError, match="not clearly better than chance"):
         corrected_rate(0.4, 1000, measured)
 
@@ -80,7 +80,7 @@ def test_a_judge_that_may_be_no_better_than_chance_corrects_nothing(measured: Ju
 def test_95_of_100_intervals_cover_the_true_rate(
     true: float, sensitivity: float, specificity: float, labels: int
 ) -> None:
-    """The prompt of each group of eight makes it easy or hard, so that its verdicts are similar."""
+    """Each group's prompt is easy or hard, so verdicts within a group of eight correlate."""
     rng = np.random.default_rng(20261123)
     draws, groups, size = 1000, 60, 8
     covered = shown = 0
@@ -108,7 +108,7 @@ def test_equal_verdicts_in_a_group_count_once() -> None:
     assert 0.9 < effective_size(independent) / 16_000 <= 1
 
 
-def test_groups_that_all_passed_count_as_many_as_there_are() -> None:
+def test_where_all_passed_the_effective_size_is_the_number_of_groups() -> None:
     assert effective_size([PassCount(8, 8)] * 5) == 5
     assert effective_size([PassCount(3, 8)]) == 1
     assert effective_size([]) == 0

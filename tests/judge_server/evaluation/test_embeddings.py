@@ -1,4 +1,4 @@
-"""Semantic distance: embeddings of an endpoint, and what it costs where they cannot be had."""
+"""Semantic distance: embeddings of an endpoint, and what fails without them."""
 
 import sys
 from collections.abc import Iterator
@@ -25,23 +25,23 @@ sys.stdin.read()
 import os
 os._exit(0)
 """
-"""llama.cpp's server over a model that embeds; it ends with its standard input."""
+"""llama.cpp's server with an embedding model; it exits when its standard input closes."""
 
 
 @pytest.fixture(scope="module")
 def llamacpp_embeddings() -> Iterator[str]:
-    """Where llama.cpp's real server embeds with the small judge model."""
+    """The URL of a llama.cpp server that embeds with the small judge model."""
     command = [sys.executable, "-c", LLAMACPP, str(fetch("qwen2.5-coder-0.5b"))]
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        assert address, "llama.cpp's server did not come up"
+        assert address, "llama.cpp's server did not start"
         yield f"openai+{address}/v1"
         assert process.stdin is not None
         process.stdin.close()
 
 
-async def test_embeddings_come_in_the_order_of_the_texts_a_few_a_request() -> None:
+async def test_embeddings_keep_the_order_of_the_texts_over_several_requests() -> None:
     texts = [f"{'a' * n}b" for n in range(20)]
     with embedding_server() as server:
         endpoint = EmbeddingEndpoint.from_url(f"{server.url}?model=small", api_key="sk-1")
@@ -53,7 +53,7 @@ async def test_embeddings_come_in_the_order_of_the_texts_a_few_a_request() -> No
     assert (path, key, body["model"]) == ("/v1/embeddings", "Bearer sk-1", "small")
 
 
-async def test_distances_are_of_the_texts_of_each_problem_alone() -> None:
+async def test_distances_are_computed_within_each_problem() -> None:
     problems = [["ab", "AB."], ["aa", "b", "c"], ["a", "", " "], ["broken", "b"], ["a", "7"]]
     with embedding_server() as server:
         endpoint = EmbeddingEndpoint.from_url(server.url)
@@ -76,7 +76,7 @@ async def test_distances_are_of_the_texts_of_each_problem_alone() -> None:
         (404, {"error": {"message": "no such route"}}, "HTTP 404: no such route"),
     ],
 )
-async def test_an_answer_of_no_use_says_what_is_wrong(status: int, said: Any, why: str) -> None:
+async def test_an_unusable_answer_is_reported_with_the_reason(status: int, said: Any, why: str) -> None:
     with embedding_server(lambda _: (status, said)) as server:
         endpoint = EmbeddingEndpoint.from_url(server.url)
         with pytest.raises(EndpointError, match=why):
@@ -93,7 +93,7 @@ async def test_an_answer_of_no_use_says_what_is_wrong(status: int, said: Any, wh
         ("openai+http://h/v1?modle=m", "unknown option 'modle'"),
     ],
 )
-def test_an_url_of_another_form_is_refused_with_the_right_one(url: str, says: str) -> None:
+def test_a_url_of_another_form_is_refused_with_the_right_one(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=says) as refused:
         EmbeddingEndpoint.from_url(url)
     assert "sk-1" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Calibrations are fitted as the papers say, keep the order of verdicts, and help where they should."""
+"""Calibrations are fitted as in the papers, keep the order of verdicts, and lower the error where they should."""
 
 import math
 from itertools import pairwise
@@ -26,7 +26,7 @@ from judge_server.judging.calibration import ProbabilityMap, criterion_key
 
 
 def drawn(n: int, seed: int = 0, slope: float = 0.4, shift: float = -0.8) -> tuple[list[float], list[bool]]:
-    """Raw probabilities of a judge that is too sure and says yes too often, and labels."""
+    """Raw probabilities of an overconfident judge that says yes too often, and labels."""
     rng = np.random.default_rng(seed)
     log_odds = rng.normal(0.5, 2.0, n)
     labels = rng.random(n) < 1 / (1 + np.exp(-(slope * log_odds + shift)))
@@ -62,14 +62,14 @@ def test_platt_scaling_is_scikit_learns_logistic_regression_where_labels_are_man
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_lowers_the_brier_score_of_a_judge_that_is_too_sure(method: Method) -> None:
+def test_every_method_lowers_the_brier_score_of_an_overconfident_judge(method: Method) -> None:
     fitted = fit_map(*drawn(1000), method)
     raw, labels = drawn(5000, seed=1)
     brier = np.mean((np.array(raw) - labels) ** 2)
     assert np.mean((np.array([fitted.calibrate(p) for p in raw]) - labels) ** 2) < brier - 0.02
 
 
-def test_beta_calibration_leaves_out_a_coefficient_that_would_turn_the_order() -> None:
+def test_beta_calibration_drops_a_coefficient_that_would_reverse_the_order() -> None:
     rng = np.random.default_rng(3)
     raw = rng.random(400)
     labels = rng.random(400) < np.where(raw < 0.5, 0.2 - 0.1 * raw, raw)
@@ -79,7 +79,7 @@ def test_beta_calibration_leaves_out_a_coefficient_that_would_turn_the_order() -
     assert fitted.slope_of_no >= 0
 
 
-def test_a_few_odd_labels_do_not_bend_a_map_far() -> None:
+def test_a_few_extreme_labels_do_not_bend_a_map_far() -> None:
     """Separable labels have no finite logistic fit; the ridge keeps the map near the neutral one."""
     raw, labels = [0.4] * 10 + [0.6] * 10, [False] * 10 + [True] * 10
     assert 1.0 < fit_map(raw, labels, "platt").slope < 20.0
@@ -104,12 +104,12 @@ def test_too_few_labels_are_refused(labels: list[bool]) -> None:
         fit_map([0.5] * len(labels), labels, "platt")
 
 
-def test_labels_that_fall_with_the_probability_are_refused() -> None:
+def test_labels_that_decrease_with_the_probability_are_refused() -> None:
     with pytest.raises(ValueError, match="do not rise"):
         fit_map([0.1, 0.9] * 50, [True, False] * 50, "platt")
 
 
-def test_the_method_follows_the_number_of_labels() -> None:
+def test_the_method_depends_on_the_number_of_labels() -> None:
     assert [best_method(least) for least in LABELS_FOR.values()] == list(LABELS_FOR)
     assert best_method(LABELS_FOR["platt"] - 1) == "temperature"
 
@@ -127,7 +127,7 @@ def measured(
     return verdicts, {(row, "c"): text for row in rows}
 
 
-def test_kinds_and_criteria_with_enough_labels_get_maps_of_their_own() -> None:
+def test_kinds_and_criteria_with_enough_labels_get_their_own_maps() -> None:
     points, texts = measured(2 * LABELS_OF_A_PART, "point", "A.", 0.5, 1)
     pitfalls, more = measured(2 * LABELS_OF_A_PART, "pitfall", "B.", -0.5, 2)
     few, others = measured(10, "bonus", "C.", 0.0, 3)

@@ -1,4 +1,4 @@
-"""What to label first, labels as a data set, and how far people agree."""
+"""Which verdicts to label first, labels as a data set, and agreement between people."""
 
 import json
 from collections import Counter
@@ -30,17 +30,17 @@ def judged(number: int, *votes: VerdictRow, failure: str | None = None, reward: 
 
 
 def said(probability: float, **fields: object) -> VerdictRow:
-    """A verdict of this probability."""
+    """A verdict with this probability."""
     return verdict("v", score=float(probability >= 0.5), probability=probability, **fields)
 
 
 def numbers(uses: Sequence[UseRecord], **options: object) -> list[int]:
-    """Which uses are offered, in which order."""
+    """The uses offered for labelling, in order."""
     ranked = rank(uses, options.pop("rubrics", PLAIN), **options)  # type: ignore[arg-type]
     return [int.from_bytes(one.use.request.request, "big") for one in ranked]
 
 
-def test_verdicts_on_a_criterion_that_a_monitor_warns_about_come_early_from_the_step_it_began() -> None:
+def test_verdicts_on_a_criterion_with_a_monitor_warning_come_early_from_the_step_it_began() -> None:
     about = {"message": "m", "action": "a", "evidence": {}, "step": 9}
     found = MonitorFinding(monitor="shadow_divergence", severity="critical", subject="c0", began=1, **about)
     sure, close = judged(1, said(0.99)), judged(2, said(0.6))
@@ -76,7 +76,7 @@ def test_votes_that_disagree_count_as_disagreement() -> None:
     assert found.probability == pytest.approx(0.65)
 
 
-def test_a_shadow_criterion_that_contradicts_the_reward_is_worth_a_label() -> None:
+def test_a_shadow_criterion_that_contradicts_the_reward_is_offered() -> None:
     gamed, honest = judged(1, said(0.02), reward=0.95), judged(2, said(0.97), reward=0.95)
     assert numbers([gamed, honest], rubrics=SHADOW, why="shadow") == [1]
     assert numbers([gamed, honest], rubrics=PITFALL, why="shadow") == [2]
@@ -87,7 +87,7 @@ def test_an_uncertain_verdict_is_close_whatever_the_band() -> None:
     assert numbers([judged(1, said(0.9), failure="uncertain")], why="close") == [1]
 
 
-def test_of_verdicts_of_one_call_only_one_is_offered() -> None:
+def test_verdicts_of_the_same_call_are_offered_once() -> None:
     use = judged(1, said(0.5))
     again = use._replace(request=use.request._replace(request_id="req_9"))
     assert len(rank([use, again], PLAIN)) == 1
@@ -97,7 +97,7 @@ def test_of_verdicts_of_one_call_only_one_is_offered() -> None:
 
 
 class Labels:
-    """A store with some labelled verdicts of one request."""
+    """A store with a few labelled verdicts of one request."""
 
     def __init__(self, uses: Sequence[UseRecord], labels: Sequence[dict[str, bool]], texts: dict[bytes, str]) -> None:
         self._uses, self._texts = uses, texts
@@ -133,7 +133,7 @@ def uses_of_group() -> tuple[list[UseRecord], dict[bytes, str]]:
     return made, texts | {rows.responses[place].response: json.dumps(f"response {place}") for place in (0, 1)}
 
 
-async def test_labels_become_groups_that_evaluations_read(tmp_path: object) -> None:
+async def test_labels_become_groups_that_evaluations_can_read(tmp_path: object) -> None:
     uses, texts = uses_of_group()
     by = [
         {"ada": True},
@@ -160,7 +160,7 @@ async def test_labels_become_groups_that_evaluations_read(tmp_path: object) -> N
     ]
 
 
-async def test_what_cannot_be_judged_again_is_left_out_and_counted() -> None:
+async def test_a_label_whose_texts_cannot_be_judged_again_is_left_out_and_counted() -> None:
     uses, texts = uses_of_group()
     texts[uses[0].response.response] = '[{"role": "assistant", "content": "Yes."}]'
     del texts[uses[2].response.response]
@@ -197,7 +197,7 @@ def test_kappa_is_cohens(answers: list[tuple[bool, bool, bool]]) -> None:
             assert np.isnan(one.kappa.value)
 
 
-def test_agreement_is_over_verdicts_that_both_gave() -> None:
+def test_agreement_covers_verdicts_that_both_labelled() -> None:
     uses = [judged(1, said(0.9)), judged(2, said(0.1)), judged(3, said(0.9), failure="uncertain")]
     found = [LabelledUse(uses[0], [label(uses[0], "ada", True)]), LabelledUse(uses[1], [label(uses[1], "bob", True)])]
     found.append(LabelledUse(uses[2], [label(uses[2], "ada", True), label(uses[2], "bob", True)]))
@@ -207,7 +207,7 @@ def test_agreement_is_over_verdicts_that_both_gave() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9))
-def test_most_people_decide(votes: list[bool]) -> None:
+def test_the_majority_decides(votes: list[bool]) -> None:
     use = judged(1, said(0.5))
     labels = [label(use, str(n), met)._replace(at=AT + timedelta(seconds=n)) for n, met in enumerate(votes)]
     yes, no = votes.count(True), votes.count(False)

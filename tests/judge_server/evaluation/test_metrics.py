@@ -1,4 +1,4 @@
-"""Figures of agreement are scikit-learn's, weighted or not, and intervals come from resampled rows."""
+"""Figures of agreement equal scikit-learn's, weighted or not, and intervals come from resampled rows."""
 
 import math
 
@@ -23,7 +23,7 @@ JUDGED = st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(1, 4)
 
 
 def arrays(judged: list[tuple[bool, int, int]]) -> tuple[VerdictArrays, np.ndarray, np.ndarray, np.ndarray]:
-    """The verdicts, the labels, the probabilities and the weights."""
+    """The verdicts, labels, probabilities and weights."""
     labels = np.array([label for label, _, _ in judged])
     probabilities = np.array([tenth / 20 for _, tenth, _ in judged])
     return (
@@ -35,7 +35,7 @@ def arrays(judged: list[tuple[bool, int, int]]) -> tuple[VerdictArrays, np.ndarr
 
 
 @given(JUDGED)
-def test_every_figure_is_scikit_learns(judged: list[tuple[bool, int, int]]) -> None:
+def test_every_figure_equals_scikit_learns(judged: list[tuple[bool, int, int]]) -> None:
     sample, labels, probabilities, weights = arrays(judged)
     assume(labels.any() and not labels.all())
     said = probabilities >= 0.5
@@ -56,7 +56,7 @@ def test_every_figure_is_scikit_learns(judged: list[tuple[bool, int, int]]) -> N
 
 
 @given(JUDGED)
-def test_a_weight_counts_repetitions(judged: list[tuple[bool, int, int]]) -> None:
+def test_a_weight_counts_as_repetitions(judged: list[tuple[bool, int, int]]) -> None:
     sample, labels, probabilities, weights = arrays(judged)
     again = np.repeat(labels, weights), np.repeat(probabilities, weights)
     repeated = VerdictArrays(again[0], again[1] >= 0.5, again[1]).figures()
@@ -65,7 +65,7 @@ def test_a_weight_counts_repetitions(judged: list[tuple[bool, int, int]]) -> Non
 
 
 @given(JUDGED)
-def test_the_roc_curve_has_the_area_of_the_auroc(judged: list[tuple[bool, int, int]]) -> None:
+def test_the_area_under_the_roc_curve_is_the_auroc(judged: list[tuple[bool, int, int]]) -> None:
     _, labels, probabilities, _ = arrays(judged)
     curve = roc(probabilities.tolist(), labels.tolist())
     area = auroc(probabilities.tolist(), labels.tolist())
@@ -100,14 +100,14 @@ def test_without_probabilities_there_is_no_calibration() -> None:
 
 
 def test_rows_are_resampled_whole() -> None:
-    """Ten equal judgements of one row say no more than one: the interval is that of the two rows."""
+    """Ten equal judgements of one row add no information: the interval is that of the two rows."""
     rows = ["a"] * 10 + ["b"] * 10
     found = RowBootstrap(rows).mean(rows, [1.0] * 10 + [0.0] * 10)
     assert tuple(found) == (0.5, 0.0, 1.0)
 
 
 @given(st.integers(0, 30), st.integers(1, 30))
-def test_wilsons_interval_holds_the_proportion(successes: int, more: int) -> None:
+def test_wilsons_interval_contains_the_proportion(successes: int, more: int) -> None:
     low, high = wilson(successes, successes + more)
     assert 0 <= low <= successes / (successes + more) <= high <= 1
 
@@ -122,8 +122,8 @@ def test_spearmans_correlation_is_scipys(pairs: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("rows", [30, 120])
-def test_intervals_cover_the_truth_about_as_often_as_they_say(rows: int) -> None:
-    """Judges with an accuracy of 0.7 on rows of four alike judgements: the 95% interval holds 0.7 in 88% or more."""
+def test_intervals_cover_the_truth_about_as_often_as_they_claim(rows: int) -> None:
+    """With an accuracy of 0.7 and four equal judgements a row, the 95% interval contains 0.7 in 88% or more."""
     rng, covered, tries = np.random.default_rng(1), 0, examples(100)
     for _ in range(tries):
         right = np.repeat(rng.random(rows) < 0.7, 4).astype(float)

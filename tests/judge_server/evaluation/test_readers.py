@@ -1,4 +1,4 @@
-"""Labelled data sets are read as they are published, and a plain JSONL file as documented."""
+"""Labelled data sets are read as published, and plain JSONL files as documented."""
 
 import json
 from pathlib import Path
@@ -28,13 +28,13 @@ def read(tmp_path: Path, reader: str, *rows: Any, suffix: str = ".jsonl") -> lis
 
 
 def only_response(examples: list[Example]) -> LabelledResponse:
-    """The only example, which is a response."""
+    """The only example, which must be a response."""
     (example,) = examples
     assert isinstance(example, LabelledResponse)
     return example
 
 
-def test_a_labelled_group_gives_an_example_for_each_labelled_response(tmp_path: Path) -> None:
+def test_a_labelled_group_gives_an_example_per_labelled_response(tmp_path: Path) -> None:
     group = {"id": "g", "prompt": "?", "responses": ["x", "y", "z"], "rubric": RUBRIC, "task": "t"}
     labels = [{"a": True, "b": False}, {"a": 0.25}, {}]
     first, second = read(tmp_path, "jsonl", group | {"labels": labels})
@@ -44,7 +44,7 @@ def test_a_labelled_group_gives_an_example_for_each_labelled_response(tmp_path: 
     assert (second.response, second.labels) == ("y", {"a": 0.25})
 
 
-def test_a_pair_and_a_solution_in_steps_are_read(tmp_path: Path) -> None:
+def test_a_pair_and_a_stepwise_solution_are_read(tmp_path: Path) -> None:
     pair, solution = read(
         tmp_path,
         "jsonl",
@@ -72,13 +72,13 @@ def test_a_pair_and_a_solution_in_steps_are_read(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, row: Any, says: str) -> None:
+def test_an_unreadable_line_is_named(tmp_path: Path, row: Any, says: str) -> None:
     with pytest.raises(DatasetError) as failed:
         read(tmp_path, "jsonl", row)
     assert says in str(failed.value)
 
 
-def test_a_file_in_another_form_names_the_missing_field(tmp_path: Path) -> None:
+def test_a_file_of_another_form_names_the_missing_field(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="a field 'steps' is missing"):
         read(tmp_path, "processbench", {"id": "x"})
     with pytest.raises(DatasetError, match="there is no reader 'nope'; use one of jsonl"):
@@ -87,14 +87,14 @@ def test_a_file_in_another_form_names_the_missing_field(tmp_path: Path) -> None:
         read_dataset(str(tmp_path / "missing.jsonl"))
 
 
-def test_processbench_counts_steps_from_0_and_minus_1_is_all_right(tmp_path: Path) -> None:
+def test_processbench_counts_steps_from_0_and_minus_1_means_no_error(tmp_path: Path) -> None:
     row = {"id": "x", "problem": "?", "steps": ["a", "b", "c"], "label": 1}
     assert only_response(read(tmp_path, "processbench", row)).first_wrong_step == 2
     right = only_response(read(tmp_path, "processbench", row | {"label": -1}))
     assert (right.first_wrong_step, len(right.labels)) == (None, 3)
 
 
-def test_prm800k_follows_the_completion_that_the_labeller_chose(tmp_path: Path) -> None:
+def test_prm800k_follows_the_completion_chosen_by_the_labeller(tmp_path: Path) -> None:
     def step(ratings: list[int], chosen: int | None, human: str | None = None) -> dict[str, Any]:
         completions = [{"text": f"c{n}", "rating": rating} for n, rating in enumerate(ratings)]
         return {"completions": completions, "chosen_completion": chosen, "human_completion": human and {"text": human}}
@@ -127,7 +127,7 @@ def test_prmbench_labels_every_step_and_takes_one_problem_as_one_row(tmp_path: P
     assert (set(second.labels.values()), second.task, second.prompt) == ({1.0}, "deception", "What does it cost?")
 
 
-def test_pairs_of_llmbar_and_judgebench_know_the_better_one(tmp_path: Path) -> None:
+def test_pairs_of_llmbar_and_judgebench_know_the_better_response(tmp_path: Path) -> None:
     (bar,) = read(tmp_path, "llmbar", {"input": "?", "output_1": "x", "output_2": "y", "label": 2, "subset": "s"})
     bench = {"pair_id": "p", "question": "?", "response_A": "x", "response_B": "y", "label": "A>B", "source": "s"}
     (judged,) = read(tmp_path, "judgebench", bench)
@@ -167,7 +167,7 @@ def test_contractnli_is_read_as_published_and_row_by_row(tmp_path: Path) -> None
     assert read(tmp_path, "contractnli", published, suffix=".json") == read(tmp_path, "contractnli", row)
 
 
-def test_physicians_who_are_split_give_no_label(tmp_path: Path) -> None:
+def test_physicians_who_disagree_give_no_label(tmp_path: Path) -> None:
     row = {"prompt_id": "p", "prompt": [{"role": "user", "content": "?"}], "completion": "!", "rubric": "Is safe."}
     votes = [[True, True, False], [True, False], [False]]
     found = read(tmp_path, "healthbench", *(row | {"binary_labels": each} for each in votes))

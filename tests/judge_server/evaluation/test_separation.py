@@ -1,4 +1,4 @@
-"""How well a rubric tells good responses from bad ones, from what was judged."""
+"""How well a rubric separates good responses from bad ones, computed from judgements."""
 
 import math
 
@@ -32,18 +32,18 @@ def labelled(good: list[float | None], bad: list[float | None], rubric: str = "r
 
 
 def of(found: Separation, criterion: str, rubric: str = "r") -> CriterionSeparation:
-    """A criterion's part of a report."""
+    """The part of a report about one criterion."""
     (one,) = [c for c in found.criteria if (c.rubric, c.criterion) == (rubric, criterion)]
     return one
 
 
-def test_a_rubric_that_puts_every_good_response_above_every_bad_one_orders_them_perfectly() -> None:
+def test_a_rubric_that_scores_every_good_response_above_every_bad_one_orders_them_perfectly() -> None:
     found = separation([labelled([1.0, 0.9], [0.1, 0.3])])
     assert (found.ordered, found.tied, found.prompts, found.good, found.bad) == (1.0, 0.0, 1, 2, 2)
     assert (found.mean_good, found.mean_bad) == pytest.approx((0.95, 0.2))
 
 
-def test_a_rubric_that_gives_all_the_same_is_worth_a_coin() -> None:
+def test_a_rubric_that_scores_all_responses_alike_orders_half_of_the_pairs() -> None:
     found = separation([labelled([0.5], [0.5]), labelled([1.0], [1.0, 1.0])])
     assert (found.ordered, found.tied) == (0.5, 1.0)
 
@@ -54,7 +54,7 @@ def test_prompts_weigh_the_same_however_many_responses_they_have() -> None:
     assert found.mean_good == 0.5
 
 
-def test_responses_are_compared_within_a_prompt_only() -> None:
+def test_responses_are_compared_only_within_a_prompt() -> None:
     hard, easy = labelled([0.3], [0.2]), labelled([1.0], [0.9])
     assert separation([hard, easy]).ordered == 1.0
 
@@ -64,12 +64,12 @@ def test_a_prompt_with_one_side_unscored_is_left_out_and_counted() -> None:
     assert (found.prompts, found.good, found.bad, found.unscored) == (1, 1, 1, 2)
 
 
-def test_without_any_pair_there_is_nothing_to_say() -> None:
+def test_without_any_pair_the_figures_are_undefined() -> None:
     found = separation([labelled([None], [0.0])])
     assert (found.prompts, found.ordered, found.interval, found.mean_good, found.tied) == (0, None, None, None, None)
 
 
-def test_the_interval_holds_the_figure_and_is_repeated_by_its_seed() -> None:
+def test_the_interval_contains_the_figure_and_is_reproduced_by_its_seed() -> None:
     groups = [labelled([1.0], [0.0]), labelled([0.0], [1.0]), labelled([1.0], [0.0])]
     found = separation(groups, seed=3)
     assert found.interval is not None
@@ -88,18 +88,18 @@ def test_a_criterion_separates_by_how_much_more_often_good_responses_satisfy_it(
 
 
 @pytest.mark.parametrize("criterion", [CRITERIA[1], Criterion(id="p", description="Guesses.", kind="pitfall")])
-def test_where_a_satisfied_criterion_is_bad_news_the_difference_is_turned(criterion: Criterion) -> None:
+def test_for_a_criterion_that_should_not_be_met_the_difference_is_negated(criterion: Criterion) -> None:
     group = LabelledPrompt("r", (criterion,), (response(1.0, p=0.0),), (response(0.0, p=1.0),))
     assert of(separation([group]), "p").difference == 1.0
 
 
-def test_failed_verdicts_are_counted_apart_and_never_taken_for_a_no() -> None:
+def test_failed_verdicts_are_counted_separately_and_never_count_as_unmet() -> None:
     group = LabelledPrompt("r", CRITERIA, (response(None, a=None), response(1.0, a=1.0)), (response(None, a=None),))
     one = of(separation([group]), "a")
     assert (one.good, one.bad, one.difference, one.failed) == (1.0, None, None, 2)
 
 
-def test_a_criterion_is_followed_over_prompts_under_its_rubric_and_the_least_useful_comes_first() -> None:
+def test_a_criterion_is_followed_over_the_prompts_of_its_rubric_and_the_least_useful_comes_first() -> None:
     def group(rubric: str, good: float, bad: float) -> LabelledPrompt:
         return LabelledPrompt(rubric, CRITERIA[:1], (response(1.0, a=good),), (response(0.0, a=bad),))
 
@@ -108,7 +108,7 @@ def test_a_criterion_is_followed_over_prompts_under_its_rubric_and_the_least_use
 
 
 @given(good=REWARDS, bad=REWARDS)
-def test_exchanging_good_and_bad_mirrors_the_order(good: list[float], bad: list[float]) -> None:
+def test_swapping_good_and_bad_mirrors_the_order(good: list[float], bad: list[float]) -> None:
     one, other = separation([labelled([*good], [*bad])]), separation([labelled([*bad], [*good])])
     assert one.ordered is not None
     assert other.ordered is not None

@@ -1,4 +1,4 @@
-"""What a policy's responses are worth: measures over problems, with intervals."""
+"""Measures of a policy's responses over problems, with intervals."""
 
 import math
 
@@ -22,7 +22,7 @@ from trainer_client.text.loops import loops
 CALM, LOOPING = loops("It is 7."), loops("### Step 1: a\n### Step 1: a")
 
 
-def test_the_papers_table_of_step_reasoning_comes_out_of_its_counts() -> None:
+def test_the_papers_table_of_step_reasoning_follows_from_its_counts() -> None:
     right, wrong = Trajectory(CALM, 1.0, (1.0, 1.0)), Trajectory(CALM, 0.0, (1.0, 0.0))
     other = Trajectory(CALM, 0.0, (1.0,))
     problems = [
@@ -42,11 +42,11 @@ def test_the_papers_table_of_step_reasoning_comes_out_of_its_counts() -> None:
     }
 
 
-def test_what_there_is_nothing_to_take_of_is_left_out() -> None:
+def test_a_measure_without_data_is_left_out() -> None:
     assert set(estimate_measures([ProblemResponses((Trajectory(CALM),))])) == {"loop_rate", "mean_self_corrections"}
 
 
-def test_a_missing_verdict_leaves_a_trajectory_undecided_only_where_it_decides() -> None:
+def test_a_missing_verdict_leaves_a_trajectory_undecided_only_where_it_matters() -> None:
     undecided, decided = Trajectory(CALM, 1.0, (1.0, None)), Trajectory(CALM, 1.0, (0.0, None))
     counts = count_alignment([ProblemResponses((undecided, decided, Trajectory(CALM, None, (1.0,))))])
     assert (counts["undecided"], counts["right_unfaithful"]) == (2, 1)
@@ -102,15 +102,15 @@ def width(one: MeasureEstimate) -> float:
 
 
 @pytest.mark.parametrize("right", [0.0, 1.0])
-def test_a_share_of_all_or_none_has_an_interval_that_the_number_of_problems_narrows(right: float) -> None:
-    """Of n out of n Wilson's interval begins at n / (n + 3.84)."""
+def test_a_share_of_0_or_1_has_an_interval_that_narrows_with_the_number_of_problems(right: float) -> None:
+    """For n of n, Wilson's interval begins at n / (n + 3.84)."""
     for count in (1, 10, 100):
         one = estimate_measures([ProblemResponses((Trajectory(CALM, right),) * 4)] * count, resamples=20)["pass_at_1"]
         assert width(one) == pytest.approx(1 - count / (count + 1.96**2), abs=1e-4)
 
 
 def test_a_share_has_wilsons_interval_and_samples_that_agree_do_not_narrow_it() -> None:
-    """60 of 200 problems: 0.2408 to 0.3668 (Wilson), where each has one sample, or several that are all alike."""
+    """60 of 200 problems: 0.2408 to 0.3668 (Wilson), whether each has one sample or several equal ones."""
     for samples in (1, 4):
         problems = [ProblemResponses((Trajectory(CALM, float(n < 60)),) * samples) for n in range(200)]
         one = estimate_measures(problems, ks=(1,), resamples=200)["pass_at_1"]
@@ -118,7 +118,7 @@ def test_a_share_has_wilsons_interval_and_samples_that_agree_do_not_narrow_it() 
 
 
 @given(st.lists(st.lists(SCORE, min_size=1, max_size=3), min_size=1, max_size=6))
-def test_the_interval_of_a_share_holds_it_and_is_never_a_point(rows: list[list[float]]) -> None:
+def test_the_interval_of_a_share_contains_it_and_has_positive_width(rows: list[list[float]]) -> None:
     problems = [ProblemResponses(tuple([Trajectory(CALM, one) for one in row])) for row in rows]
     found = estimate_measures(problems, ks=(1,), resamples=50)
     for one in (found["answer_accuracy"], found["pass_at_1"], found["loop_rate"]):
@@ -127,7 +127,7 @@ def test_the_interval_of_a_share_holds_it_and_is_never_a_point(rows: list[list[f
         assert one.low >= 0
 
 
-def test_of_other_measures_problems_that_are_all_alike_tell_no_interval() -> None:
+def test_other_measures_have_no_interval_where_all_problems_are_alike() -> None:
     alike = [ProblemResponses((Trajectory(CALM, reward=0.5),) * 2, self_bleu=0.25)] * 10
     found = estimate_measures(alike, ks=(2,))
     assert {name for name, one in found.items() if one.low is None} == {
@@ -146,14 +146,14 @@ def test_accuracy_by_looping_is_shown_only_where_something_loops() -> None:
     assert (found["accuracy_looping"].value, found["accuracy_not_looping"].value) == (0.0, 1.0)
 
 
-def test_a_mistake_counts_against_a_response_and_its_answer_does_not_count() -> None:
+def test_a_mistake_counts_against_a_response_and_the_answer_criterion_does_not_count() -> None:
     scores = [("suggest", 1.0, 1.0), ("pitfall", -1.0, 1.0), ("point", -2.0, 0.0), ("answer", 1.0, None)]
     assert satisfied(scores) == pytest.approx(2 / 3)
     assert satisfied([*scores, ("bonus", 1.0, None)]) is None
     assert satisfied([("answer", 1.0, 1.0)]) is None
 
 
-def test_novelty_is_taken_of_likelihoods_where_they_are_known() -> None:
+def test_novelty_is_computed_where_likelihoods_are_known() -> None:
     known = [Trajectory(CALM, likelihoods=(-1.0, -1.0 - math.log(ratio))) for ratio in (1.0, 4.0, 40.0)]
     found = estimate_measures([ProblemResponses((*known, Trajectory(CALM)))])
     assert found["novelty_mean"].value == pytest.approx(15.0)
@@ -162,7 +162,7 @@ def test_novelty_is_taken_of_likelihoods_where_they_are_known() -> None:
     assert found["novelty_above_100"].value == 0.0
 
 
-def test_each_kind_of_criterion_correlates_by_itself() -> None:
+def test_each_kind_of_criterion_is_correlated_separately() -> None:
     right = by_kind([("suggest", 1.0, 1.0), ("pitfall", -1.0, 0.0), ("bonus", 1.0, None), ("answer", 1.0, 1.0)])
     wrong = by_kind([("suggest", 1.0, 0.0), ("pitfall", -1.0, 1.0), ("point", -1.0, 1.0)])
     assert right == {"suggest": 1.0, "pitfall": 0.0}

@@ -11,7 +11,7 @@ _WIN = {"a": 1.0, "tie": 0.5, "b": 0.0}
 
 
 def compared(first: str | None, second: str | None) -> Comparison:
-    """A pair by what its two orders prefer; None failed."""
+    """A pair, from what its two orders prefer; None means failed."""
     wins = [_WIN[one] for one in (first, second) if one is not None]
     failed = len(wins) < 2
     score = None if failed else sum(wins) / 2
@@ -28,7 +28,7 @@ PREFERRED = st.sampled_from(["a", "b", "tie", None])
 PROBLEMS = st.lists(st.lists(st.tuples(PREFERRED, PREFERRED), max_size=3), max_size=4)
 
 
-def test_a_judge_that_prefers_the_first_place_gives_one_half_and_no_agreement() -> None:
+def test_a_judge_that_always_prefers_the_first_place_gives_one_half_and_no_agreement() -> None:
     found = win_rates([[compared("a", "b")]] * 3)
     values = {name: one.value for name, one in found.items()}
     assert values == {"win_rate": 0.5, "tie_rate": 1.0, "order_agreement": 0.0}

@@ -1,9 +1,9 @@
-"""A server process of the OpenAI chat API for fault tests, run as a module with four words: HOST PORT LOG FAULT.
+"""An OpenAI chat API server for fault tests, run as a module with four arguments: HOST PORT LOG FAULT.
 
-It answers each call with probabilities of its own, drawn anew, so that a call asked twice gets two different answers.
-Whatever happens to a judge's call is a line of the LOG, which survives the process. FAULT says what becomes of the
-calls whose question holds a `LATER_PART`, until SIGUSR1 comes: from then on it behaves. Other than judge's calls, which
-hold the word `Part`, are the probes of an engine that starts: they are always answered alike.
+It draws new probabilities for each call, so that a call sent twice gets two different answers. Every event of a judge's
+call is a line of the LOG, which survives the process. FAULT is the fault of calls whose question matches `LATER_PART`
+(`slow` delays every call), until SIGUSR1 clears it. A judge's call contains the word `Part`; all others are probes of
+a starting engine, and always get the same answer.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Endpoint:
         self._released = asyncio.Event()
 
     def release(self) -> None:
-        """Behave from now on."""
+        """Clear the fault."""
         self._fault = "none"
         self._page = False
         self._released.set()
@@ -78,7 +78,7 @@ class Endpoint:
         return 200, completion(body, random.random())
 
     async def _hold(self, key: str, reader: asyncio.StreamReader) -> None:
-        """Answer nothing until it is released; the client may have gone by then."""
+        """Send no answer until released; the client may disconnect first."""
         gone = asyncio.create_task(reader.read())
         released = asyncio.create_task(self._released.wait())
         await asyncio.wait({gone, released}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,14 +86,14 @@ class Endpoint:
             self._note("gone", key)
             raise ConnectionError
         gone.cancel()
-        await asyncio.wait({gone})  # two may not read at a time
+        await asyncio.wait({gone})  # only one reader at a time
 
     def _note(self, event: str, key: str) -> None:
         self._log.write(f"{event} {key}\n")
 
 
 def completion(body: dict[str, Any], yes: float) -> bytes:
-    """An answer whose first token is yes with this probability, of 0.9 that yes and no have together."""
+    """An answer whose first token is yes with probability 0.9 * `yes`, and no with the rest of 0.9."""
     top = [
         {"token": "yes", "logprob": math.log(0.9 * yes + 1e-9)},
         {"token": "no", "logprob": math.log(0.9 - 0.9 * yes)},

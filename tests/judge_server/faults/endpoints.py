@@ -1,4 +1,4 @@
-"""Endpoints that tests kill, stop and start again, a judge over them, and what the judge's runs were told."""
+"""Endpoints that tests kill, stop and restart, a judge over them, and a record of all scores it returned."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ Score = tuple[float | None, float | None]
 
 
 class EndpointProcess:
-    """A `tests.judge_server.faults.endpoint` on a port of its own, here or on a namespace, and its log."""
+    """A `tests.judge_server.faults.endpoint` process on its own port, here or in a namespace, and its log."""
 
     def __init__(self, name: str, folder: Path, namespace: NetworkNamespace | None = None) -> None:
         self.name = name
@@ -36,11 +36,11 @@ class EndpointProcess:
 
     @property
     def url(self) -> str:
-        """Where its API begins."""
+        """The base URL of its API."""
         return f"http://{self._host}:{self.port}/v1"
 
     async def start(self, fault: str = "none") -> None:
-        """Start it, also again on the same port."""
+        """Start it, or restart it on the same port."""
         pipe = asyncio.subprocess.PIPE
         module = [sys.executable, "-m", "tests.judge_server.faults.endpoint"]
         command = [*module, self._host, str(self.port), str(self.log), fault]
@@ -56,19 +56,19 @@ class EndpointProcess:
         self._child.send_signal(what)
 
     async def kill(self) -> None:
-        """Kill it, if it runs, stopped or not."""
+        """Kill it if it is running, even when it is stopped."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
             await child.wait()
 
     def events(self) -> list[tuple[str, str]]:
-        """What happened to which call, in order."""
+        """The events of all calls, in order."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [(event, key) for event, key in (line.split(" ") for line in lines)]
 
     def count(self, *events: str) -> Counter[str]:
-        """How often any of these happened to each call."""
+        """How often any of these events happened to each call."""
         return Counter(key for event, key in self.events() if event in events)
 
     @property
@@ -82,9 +82,9 @@ class EndpointProcess:
 
 
 class Fleet:
-    """Two endpoints, a judge over both, and all that its runs were told.
+    """Two endpoints, a judge over both, and all scores that its runs received.
 
-    `score` checks what must hold whatever happens: no reward is made of a failure, and no verdict has two values.
+    `score` checks the invariants: a response with a failed verdict has no reward, and no verdict has two values.
     """
 
     def __init__(self, endpoints: list[EndpointProcess], pool: EnginePool, judge: Judge) -> None:
@@ -95,11 +95,11 @@ class Fleet:
 
     @property
     def states(self) -> list[str]:
-        """Of both endpoints."""
+        """The states of both endpoints."""
         return [view.state for view in self.pool.members()]
 
     def count(self, *events: str) -> Counter[str]:
-        """How often any of these happened to each call, wherever."""
+        """How often any of these events happened to each call, at either endpoint."""
         return sum((endpoint.count(*events) for endpoint in self.endpoints), Counter())
 
     async def score(self, run: str, responses: Iterable[int]) -> list[float | None]:
@@ -118,25 +118,25 @@ class Fleet:
         return [response.reward for response in rewarded]
 
     async def two_runs(self) -> tuple[list[float | None], list[float | None]]:
-        """The rewards of two runs at the same time, which share two of their twelve responses each."""
+        """The rewards of two concurrent runs of twelve responses each, two of them shared."""
         return await asyncio.gather(self.score("one", range(12)), self.score("other", range(10, 22)))
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until this holds."""
+        """Wait until the condition is true."""
         async with asyncio.timeout(30):
-            while not holds():  # noqa: ASYNC110 - it happens in other processes
+            while not holds():  # noqa: ASYNC110 - polls other processes
                 await asyncio.sleep(0.01)
 
 
 CALLS = 22 * PARTS
-"""How many different calls two runs come to."""
+"""The number of distinct calls of two runs."""
 
 
 @asynccontextmanager
 async def fleet(
     folder: Path, *faults: str, health_timeout_s: float = 30.0, timeout_s: float = 60.0
 ) -> AsyncIterator[Fleet]:
-    """Two running endpoints with these faults and a judge over them; their health is looked at all the time."""
+    """Two running endpoints with these faults and a judge over them; their health is checked continually."""
     endpoints = [EndpointProcess(name, folder) for name in ("a", "b")]
     engines = {
         endpoint.name: partial(OpenAIEngine, endpoint.url, concurrency=300, timeout_s=timeout_s)
@@ -156,7 +156,7 @@ async def fleet(
 
 
 def only(events: Counter[str], times: int) -> bool:
-    """Whether all of these happened so often."""
+    """Whether each of these happened exactly this often."""
     return set(events.values()) <= {times}
 
 

@@ -1,4 +1,4 @@
-"""A Redis that tests kill, stop and start again, and a service beside it, with what its runs were told."""
+"""A Redis that tests kill, stop and restart, a service beside it, and a check that its verdicts stay the same."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ RUBRIC = {"criteria": [{"id": f"c{n}", "description": f"Part {n} holds.", "weigh
 
 
 class RedisProcess:
-    """A Redis on a port of its own that keeps nothing on disk."""
+    """A Redis on its own port, without persistence."""
 
     def __init__(self, folder: Path) -> None:
         self.port = unused_port()
@@ -30,11 +30,11 @@ class RedisProcess:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Its URL."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start it, also again on the same port."""
+        """Start it, or restart it on the same port."""
         self._server = ValkeyServer(port=self.port, data_dir=self._folder, save="")
         self._server.start()
 
@@ -45,7 +45,7 @@ class RedisProcess:
         os.kill(self._server._process.pid, what)
 
     def end(self) -> None:
-        """Kill it, if it runs, stopped or not."""
+        """Kill it if it is running, even when it is stopped."""
         server, self._server = self._server, None
         if server is not None and server._process is not None:
             server._process.kill()
@@ -64,7 +64,7 @@ def running_redis(folder: Path) -> Iterator[RedisProcess]:
 
 
 class ConsistencyChecker:
-    """A client that checks what must hold whatever happens: no verdict fails, and none has two values."""
+    """A client that checks the invariants: no verdict fails, and none has two values."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -72,11 +72,11 @@ class ConsistencyChecker:
         self.rewards: dict[tuple[str, int], float | None] = {}
 
     def continues_with(self, client: AsyncClient) -> None:
-        """Ask by another client from now on."""
+        """Use another client from now on."""
         self._client = client
 
     async def score(self, *texts: str, rubric: object = RUBRIC, **options: Any) -> RewardAnswer:
-        """The answer to a request of these responses."""
+        """The answer to a request with these responses."""
         group = {"id": "g", "prompt": "Is 7 prime?", "responses": list(texts)}
         answer = await self._client.rewards([group], rubric, **options)  # type: ignore[arg-type]
         for text, response in zip(texts, answer.groups[0].responses, strict=True):
@@ -102,14 +102,14 @@ def running_service(engine: str, folder: Path, **settings: str) -> Iterator[Serv
 
 
 def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the user's settings."""
+    """Remove the user's settings from the environment."""
     for name in list(os.environ):
         if name.startswith("ADJUDGE_") and not name.startswith("ADJUDGE_TEST_"):
             monkeypatch.delenv(name)
 
 
 async def until_written(service: Service, verdicts: int) -> None:
-    """Wait until the process has written so many verdicts, or more, and nothing waits."""
+    """Wait until the process has written at least this many verdicts and none waits."""
     async with asyncio.timeout(60):
         while (state := get(service, "/v1/ledger").json())["written"] < verdicts or state["waiting"]:
             assert state["lost"] == 0

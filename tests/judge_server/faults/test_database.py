@@ -1,4 +1,4 @@
-"""A database that is away while requests come: what needs none is judged, and the ledger has it all afterwards."""
+"""An unreachable database: requests that do not need it are judged, and the ledger catches up afterwards."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -32,7 +32,7 @@ Run = tuple[ConsistencyChecker, AsyncClient, Service, URL]
 async def run(
     postgres_server: URL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[ConsistencyChecker, AsyncClient, Service, URL]]:
-    """A run at a service whose rubrics and ledger are in a PostgreSQL."""
+    """A run at a service whose rubrics and ledger are in PostgreSQL."""
     without_settings(monkeypatch)
     with scratch_database(postgres_server) as database:
         shown = database.render_as_string(hide_password=False)
@@ -44,7 +44,7 @@ async def run(
 
 @contextmanager
 def away(server: URL, database: URL) -> Iterator[None]:
-    """The database lets nobody in, and throws out who is."""
+    """Refuse new connections and end the existing ones."""
     name = sql.Identifier(database.database or "")
     conninfo = server.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(conninfo, autocommit=True) as connection:
@@ -56,7 +56,7 @@ def away(server: URL, database: URL) -> Iterator[None]:
         connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
 
 
-async def test_versions_used_before_are_judged_by_while_the_database_is_away_and_each_use_is_recorded_once(
+async def test_while_the_database_is_unreachable_known_versions_still_judge_and_each_use_is_recorded_once(
     postgres_server: URL, run: Run
 ) -> None:
     checker, client, service, database = run
@@ -82,7 +82,7 @@ async def test_versions_used_before_are_judged_by_while_the_database_is_away_and
     assert verdicts == 6 * PARTS
 
 
-async def test_what_a_name_stands_for_is_not_guessed_while_the_database_is_away(postgres_server: URL, run: Run) -> None:
+async def test_while_the_database_is_unreachable_references_are_not_guessed(postgres_server: URL, run: Run) -> None:
     checker, client, _, database = run
     await client.publish_rubric("team/parts", RUBRIC["criteria"])
     await checker.score("Before.", rubric="team/parts")

@@ -1,4 +1,4 @@
-"""A PostgreSQL that is down or hangs while a run goes on: rewards come, the ledger catches up."""
+"""A PostgreSQL that is down or hangs during a run: rewards are returned, and the ledger catches up."""
 
 import asyncio
 import signal
@@ -35,13 +35,13 @@ NAMED = "team/parts@1"
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresProcess]:
-    """A server of this module's own."""
+    """A server for this module only."""
     with running_postgres_process() as running:
         yield running
 
 
 class Run:
-    """A run that scores on and on, with rubrics by version, by digest and inline."""
+    """A run that keeps scoring, with rubrics by version, by digest and inline."""
 
     def __init__(self, checker: ConsistencyChecker, client: AsyncClient, service: Service, database: URL) -> None:
         self.checker = checker
@@ -52,21 +52,21 @@ class Run:
         self._asked = 0
 
     async def begin(self) -> None:
-        """Publish the rubric, and use it by each of its names once."""
+        """Publish the rubric, and use each of its references once."""
         published = await self.client.publish_rubric("team/parts", RUBRIC["criteria"])
         self._rubrics.append(published.digest)
         for _ in self._rubrics:
             await self.step()
 
     async def step(self) -> None:
-        """One request, of a text that was judged before and one that was not; every other one has a key."""
+        """Score one known and one new text; every other request has an idempotency key."""
         rubric = self._rubrics[self._asked % len(self._rubrics)]
         key = f"step {self._asked}" if self._asked % 2 else None
         await self.checker.score("Before.", f"Response {self._asked}.", rubric=rubric, idempotency_key=key)
         self._asked += 1
 
     async def go_on(self, seconds: float) -> None:
-        """Score for so long."""
+        """Score for this many seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while loop.time() < until:
@@ -74,7 +74,7 @@ class Run:
             await asyncio.sleep(0.1)
 
     async def all_written(self) -> None:
-        """Wait until the ledger has every use of this run, each once."""
+        """Wait until the ledger has every use of this run exactly once."""
         uses = self._asked * 2 * PARTS
         await until_written(self.service, uses)
         with psycopg.connect(
@@ -87,7 +87,7 @@ class Run:
 
 @pytest.fixture
 async def run(postgres: PostgresProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
-    """A run at a service whose rubrics and ledger are in the PostgreSQL."""
+    """A run at a service whose rubrics and ledger are in PostgreSQL."""
     without_settings(monkeypatch)
     with scratch_database(postgres.url) as database, ExitStack() as closing:
         closing.callback(postgres.go_on)
@@ -100,7 +100,7 @@ async def run(postgres: PostgresProcess, tmp_path: Path, monkeypatch: pytest.Mon
                 yield made
 
 
-async def test_a_database_that_is_down_costs_no_reward_and_no_row(postgres: PostgresProcess, run: Run) -> None:
+async def test_a_database_that_is_down_loses_no_reward_and_no_row(postgres: PostgresProcess, run: Run) -> None:
     await asyncio.to_thread(postgres.stop)
     await run.go_on(OUTAGE_S)
     state = get(run.service, "/v1/ledger").json()
@@ -112,7 +112,7 @@ async def test_a_database_that_is_down_costs_no_reward_and_no_row(postgres: Post
     assert get(run.service, "/readyz").status_code == 200
 
 
-async def test_a_database_that_hangs_holds_up_no_request_that_needs_nothing_new_and_leaves_none_without_an_answer(
+async def test_a_database_that_hangs_delays_only_requests_that_need_it_and_these_get_an_error(
     postgres: PostgresProcess, run: Run
 ) -> None:
     postgres.send(signal.SIGSTOP)
@@ -138,7 +138,7 @@ async def test_a_database_that_hangs_holds_up_no_request_that_needs_nothing_new_
     await run.all_written()
 
 
-async def test_a_database_that_becomes_read_only_costs_no_reward_and_no_row(
+async def test_a_database_that_becomes_read_only_loses_no_reward_and_no_row(
     postgres: PostgresProcess, run: Run
 ) -> None:
     database, server = run.database, postgres.url

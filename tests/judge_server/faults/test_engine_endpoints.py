@@ -1,7 +1,7 @@
-"""Endpoints of a pool that are killed, hang, are slow or answer in HTML, under two runs at the same time.
+"""Endpoints of a pool that are killed, hang, are slow or answer in HTML, under two concurrent runs.
 
-Whatever happens (`Fleet.score` looks at that): no reward is made of a failure and no verdict has two values. Here: what
-was finished is kept, and no call is made again that was not in flight at the fault.
+`Fleet.score` checks that failures give no reward and that no verdict has two values. The tests here check that finished
+calls are kept, and that only calls in flight at the fault are repeated.
 """
 
 import signal
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test machine may be so busy that a healthy server does not answer for a while: the pool's timeout counts."""
+    """A busy test machine may delay a healthy server's answer: only the pool's timeout counts."""
     monkeypatch.setattr("judge_server.engines.openai.engine.READY_TIMEOUT_S", 60.0)
 
 
 async def all_are_in_flight_or_done(judging: Fleet, *holding: int) -> None:
-    """Wait until every call has begun, and those still in flight are held by these endpoints."""
+    """Wait until every call has begun, and those in flight are held by these endpoints."""
 
     def holds() -> bool:
         busy = [bool(endpoint.in_flight) for endpoint in judging.endpoints]
@@ -32,7 +32,7 @@ async def all_are_in_flight_or_done(judging: Fleet, *holding: int) -> None:
 
 
 async def nothing_is_asked_again(judging: Fleet) -> None:
-    """Every call has one answer that counts, and both runs get the same rewards again without asking anybody."""
+    """Check that every call has one final answer, and that both runs get the same rewards again without a new call."""
     asked = judging.count("begin").total()
     assert len(judging.count("end")) == CALLS
     assert only(judging.count("end"), 1)
@@ -41,7 +41,7 @@ async def nothing_is_asked_again(judging: Fleet) -> None:
     assert judging.count("begin").total() == asked
 
 
-async def test_an_endpoint_killed_with_calls_in_flight_costs_those_calls_and_no_others(tmp_path: Path) -> None:
+async def test_a_killed_endpoint_loses_only_the_calls_in_flight(tmp_path: Path) -> None:
     async with fleet(tmp_path, "hold", "none") as judging:
         a, b = judging.endpoints
         runs = create_task(judging.two_runs())
@@ -63,7 +63,7 @@ async def test_an_endpoint_killed_with_calls_in_flight_costs_those_calls_and_no_
 
 
 @pytest.mark.slow
-async def test_calls_of_an_endpoint_that_hangs_move_on_and_come_back_under_no_other_value(tmp_path: Path) -> None:
+async def test_calls_of_an_endpoint_that_hangs_move_on_and_keep_one_value(tmp_path: Path) -> None:
     async with fleet(tmp_path, "hold", "none", health_timeout_s=4.0) as judging:
         a, b = judging.endpoints
         runs = create_task(judging.two_runs())
@@ -84,7 +84,7 @@ async def test_calls_of_an_endpoint_that_hangs_move_on_and_come_back_under_no_ot
 
 
 @pytest.mark.slow
-async def test_a_slow_endpoint_keeps_its_calls_and_its_place(tmp_path: Path) -> None:
+async def test_a_slow_endpoint_keeps_its_calls_and_stays_in_the_pool(tmp_path: Path) -> None:
     async with fleet(tmp_path, "slow", "none") as judging:
         assert all(reward is not None for rewards in await judging.two_runs() for reward in rewards)
         assert len(judging.endpoints[0].count("end")) >= 12
@@ -94,7 +94,7 @@ async def test_a_slow_endpoint_keeps_its_calls_and_its_place(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-async def test_calls_that_an_endpoint_is_too_slow_for_are_failures_and_only_they_are_asked_later(
+async def test_calls_that_time_out_are_failures_and_only_they_are_repeated_later(
     tmp_path: Path,
 ) -> None:
     async with fleet(tmp_path, "hold", "none", timeout_s=5.0) as judging:
@@ -112,7 +112,7 @@ async def test_calls_that_an_endpoint_is_too_slow_for_are_failures_and_only_they
 
 
 @pytest.mark.slow
-async def test_an_endpoint_that_answers_in_html_is_left_alone_and_its_calls_move_on(tmp_path: Path) -> None:
+async def test_an_endpoint_that_answers_in_html_is_taken_out_and_its_calls_move_on(tmp_path: Path) -> None:
     async with fleet(tmp_path, "page", "none") as judging:
         a, b = judging.endpoints
         assert all(reward is not None for rewards in await judging.two_runs() for reward in rewards)
@@ -130,7 +130,7 @@ async def test_an_endpoint_that_answers_in_html_is_left_alone_and_its_calls_move
 
 
 @pytest.mark.slow
-async def test_when_all_endpoints_are_killed_what_was_finished_is_kept_and_the_rest_asked_when_they_are_back(
+async def test_when_all_endpoints_are_killed_finished_calls_are_kept_and_the_rest_asked_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.MAX_HOLD_S", 1.0)
@@ -141,7 +141,7 @@ async def test_when_all_endpoints_are_killed_what_was_finished_is_kept_and_the_r
         assert len(lost) == len(finished) == CALLS / 2
         for endpoint in judging.endpoints:
             await endpoint.kill()
-        begun = judging.count("begin")  # what went over from the first to the second is there twice
+        begun = judging.count("begin")  # calls that moved from one endpoint to the other count twice
         assert set(begun) == set(finished) | set(lost)
         assert all(reward is None for rewards in await runs for reward in rewards)
         await judging.until(lambda: judging.states == ["gone", "gone"])

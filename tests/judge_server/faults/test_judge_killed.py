@@ -1,4 +1,4 @@
-"""A service killed with calls in flight: what was finished a second before is in the cache, and is not asked again."""
+"""A service killed with calls in flight: calls finished a second earlier are cached and not repeated."""
 
 import asyncio
 import signal
@@ -32,7 +32,7 @@ HELD = 6
 
 @pytest.fixture
 async def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EndpointProcess]:
-    """An endpoint that holds the later half of a response's calls, and answers each call by chance."""
+    """An endpoint that holds the later half of a response's calls, and answers each call at random."""
     without_settings(monkeypatch)
     process = EndpointProcess("calls", tmp_path)
     await process.start("hold")
@@ -42,20 +42,20 @@ async def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RedisProcess]:
-    """A Redis that lives on."""
+    """A Redis that outlives the service."""
     with running_redis(tmp_path / "redis") as running:
         yield running
 
 
 @contextmanager
 def service_of(endpoint: EndpointProcess, redis: RedisProcess, folder: Path) -> Iterator[Service]:
-    """A service over the endpoint, with data that the next one finds."""
+    """A service over the endpoint, with data that the next one reuses."""
     engine = f"openai+http://127.0.0.1:{endpoint.port}/v1?concurrency=600"
     with running_service(engine, folder / "data", cache_url=redis.url) as service:
         yield service
 
 
-async def test_a_killed_service_has_kept_what_was_finished_and_the_next_asks_only_for_the_rest(
+async def test_a_killed_service_keeps_finished_calls_and_the_next_asks_only_for_the_rest(
     endpoint: EndpointProcess, redis: RedisProcess, tmp_path: Path
 ) -> None:
     early, texts = [f"Early {n}." for n in range(4)], [f"Response {n}." for n in range(84)]
@@ -68,9 +68,9 @@ async def test_a_killed_service_has_kept_what_was_finished_and_the_next_asks_onl
             group = {"id": "g", "prompt": "Is 7 prime?", "responses": texts}
             lost = asyncio.create_task(client.rewards([group], RUBRIC))
             async with asyncio.timeout(60):
-                while endpoint.in_flight.total() < len(texts) * HELD:  # noqa: ASYNC110 - it is another process
+                while endpoint.in_flight.total() < len(texts) * HELD:  # noqa: ASYNC110 - polls another process
                     await asyncio.sleep(0.05)
-            await asyncio.sleep(1.0)  # what is older than that is safe
+            await asyncio.sleep(1.0)  # older results are in the cache
             service.process.kill()
             service.process.wait()
             with pytest.raises(ConnectionFailed):
@@ -87,5 +87,5 @@ async def test_a_killed_service_has_kept_what_was_finished_and_the_next_asks_onl
             recorded_verdicts = [each async for each in client.recorded_verdicts()]
     asked = endpoint.count("begin")
     assert {key: asked[key] for key in finished} == dict.fromkeys(finished, 1)
-    assert max(asked.values()) == 2  # in flight at the fault, and once more
+    assert max(asked.values()) == 2  # in flight at the fault, and repeated once
     assert len(recorded_verdicts) == 2 * len(answered) + len(texts) * PARTS

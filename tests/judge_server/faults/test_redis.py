@@ -1,4 +1,4 @@
-"""A Redis killed or stopped under a service in the middle of a run: slower, never wrong, and used again afterwards."""
+"""A Redis killed or stopped during a run: judging is slower but never wrong, and Redis is used again afterwards."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ REQUESTS = [[f"Request {n}, response {m}." for m in range(3)] for n in range(8)]
 
 @pytest.fixture
 async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
-    """A run at a service whose verdicts are in a Redis, and an engine that takes its time."""
+    """A run at a service with a Redis cache and a slow engine."""
     without_settings(monkeypatch)
     with (
         running_redis(tmp_path / "redis") as redis,
@@ -45,7 +45,7 @@ async def known_to_all(checker: ConsistencyChecker, texts: list[str]) -> None:
 
 
 async def all_but_the_first(checker: ConsistencyChecker) -> None:
-    """Every request but the first, three at a time."""
+    """Score every request but the first, three at a time."""
     todo = iter(REQUESTS[1:])
 
     async def sender() -> None:
@@ -57,7 +57,7 @@ async def all_but_the_first(checker: ConsistencyChecker) -> None:
             tasks.create_task(sender())
 
 
-async def test_a_redis_killed_and_started_again_costs_time_and_no_verdict(run: Run) -> None:
+async def test_a_killed_and_restarted_redis_costs_time_and_no_verdict(run: Run) -> None:
     checker, redis = run
     await checker.score(*REQUESTS[0])
     await known_to_all(checker, REQUESTS[0])
@@ -68,14 +68,14 @@ async def test_a_redis_killed_and_started_again_costs_time_and_no_verdict(run: R
     redis.end()
     assert not going_on.done()
     await going_on
-    assert (await checker.score(*REQUESTS[0])).usage.cached == 0  # what only Redis had is gone, and is judged anew
+    assert (await checker.score(*REQUESTS[0])).usage.cached == 0  # verdicts that only Redis had are judged again
     redis.start()
     await known_to_all(checker, REQUESTS[0])
     for texts in REQUESTS:
         await checker.score(*texts)
 
 
-async def test_a_redis_that_hangs_holds_up_no_request_for_long_and_still_knows_when_it_goes_on(run: Run) -> None:
+async def test_a_redis_that_hangs_delays_requests_only_briefly_and_still_has_its_verdicts_afterwards(run: Run) -> None:
     checker, redis = run
     await checker.score(*REQUESTS[0])
     await known_to_all(checker, REQUESTS[0])

@@ -1,6 +1,6 @@
-"""Every prompt of the generators, rendered with texts that try to break out, and how to write them anew.
+"""Every prompt of the generators, rendered with texts that try to break out of their fences.
 
-`python -m tests.judge_server.generation.golden_wording`, from the root folder, writes them to `golden/generation/`.
+`python -m tests.judge_server.generation.golden_wording`, from the root folder, regenerates `golden/generation/`.
 """
 
 from pathlib import Path
@@ -57,11 +57,11 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     }
     | {"unknown": ABOUT | {"kind": "point", "negative": False, "correct": None, "description": "Says yes."}},
 }
-"""What each template is shown, by its name and by the way that is being shown."""
+"""The variables of each template, by its name and a label of the rendering."""
 
 
 def prompts() -> dict[str, str]:
-    """Every golden prompt by file name; the ways of one template stand one after another."""
+    """Every golden prompt by file name; the renderings of one template follow one another."""
     made = {}
     for name in (file.removesuffix(".j2") for file in default_templates()):
         ways = WAYS.get(name, {"": {}})
@@ -71,7 +71,7 @@ def prompts() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write every golden prompt anew; files of templates that are gone go too."""
+    """Regenerate every golden prompt; files of removed templates are deleted."""
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for old in GOLDEN.glob("*.txt"):
         old.unlink()

@@ -1,4 +1,4 @@
-"""Running the toy generator over rows, with a scripted model, in a folder of its own."""
+"""Runs of the toy generator over rows, with a scripted model, into a folder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ POLL_INTERVAL_S = 0.01
 
 
 class ToyRuns:
-    """Runs into a folder, over a store of rubrics. `problem` is why the last run stopped early, if it did."""
+    """Runs into a folder, over a rubric store. `problem` is why the last run stopped early, if it did."""
 
     def __init__(self, folder: Path, new_sqlite: NewSQLite, rubrics: RubricStore) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class ToyRuns:
         publish: bool = False,
         **settings: Any,
     ) -> OperationProgress:
-        """One run; its progress when it has ended."""
+        """Run to the end; return the final progress."""
         engine = script.engine(**(engine_options or {}))
         identity = await engine.start()
         if model is not None:
@@ -72,7 +72,7 @@ class ToyRuns:
         return progress
 
     async def operations(self) -> list[tuple[str, str]]:
-        """The id and state of the operations in the folder, newest first."""
+        """The ids and states of the operations in the folder, newest first."""
         store = SQLOperations(f"sqlite+aiosqlite:///{self.folder / 'operations.db'}")
         try:
             return [(one.id, one.state) for one in (await store.list(PROJECT_ID, 100)).operations]
@@ -81,11 +81,11 @@ class ToyRuns:
 
 
 def write(file: Path, content: bytes) -> Path:
-    """The file, with this in it."""
+    """Write the content to the file; return the file."""
     file.write_bytes(content)
     return file
 
 
 def kinds(problems: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
-    """Where and of what kind the problems are."""
+    """The line and kind of each problem."""
     return [(problem["line"], problem["kind"]) for problem in problems]

@@ -1,4 +1,4 @@
-"""A writer over the scripted engine that is told, call by call, what the model writes."""
+"""A writer over a scripted engine that replies as the test says, call by call."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ WRONG = "He runs 3*60 = 180 meters.\nFinal answer: 180"
 
 
 class ModelScript:
-    """Writes what it is told, in order; each call's prompt is kept. Whatever is no text is written as JSON."""
+    """Gives the replies in order and keeps each call's prompt. A reply that is not text is written as JSON."""
 
     def __init__(self, *said: Any) -> None:
         self.said = list(said)
@@ -21,7 +21,7 @@ class ModelScript:
         self.calls: list[Call] = []
 
     def __call__(self, batch: Batch, call: Call) -> Reply | CallFailure:
-        """The next reply: a `Reply` or a failure as it is; a text cut where `cut_after` ends it."""
+        """The next reply: a `Reply` or failure unchanged; a text cut at `cut_after`."""
         self.asked.append((batch.system, batch.shared + call.question))
         self.calls.append(call)
         one = self.said.pop(0)
@@ -33,12 +33,12 @@ class ModelScript:
 
 
 async def writer(told: ModelScript) -> Writer:
-    """A writer that is told what to write; the engine asks nothing twice."""
+    """A writer with scripted replies, whose engine retries nothing."""
     engine = ScriptedEngine(told, capabilities=CAPABILITIES)
     identity: EngineIdentity = await engine.start()
     return Writer(engine, identity, retry_delay_s=0.0)
 
 
 def criteria(items: Sequence[Any]) -> dict[str, Any]:
-    """What most generators' models write."""
+    """The JSON of criteria as most generators' models write it."""
     return {"criteria": list(items)}

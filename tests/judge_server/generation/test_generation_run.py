@@ -1,4 +1,4 @@
-"""Runs over many inputs: what is bad costs only itself, and a run that was stopped does nothing twice."""
+"""Runs over many inputs: bad inputs affect only themselves, and a stopped run repeats nothing."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def toy(out: Path, new_sqlite: NewSQLite, store: RubricStore) -> ToyRuns:
     return ToyRuns(out, new_sqlite, store)
 
 
-async def test_every_input_gives_a_rubric_that_is_kept_and_published(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
+async def test_every_input_gives_a_rubric_that_is_stored_and_published(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     file = write(tmp_path / "in.jsonl", lines(*questions(5)))
     progress = await toy.run(file, ToyScript(), publish=True)
     records = read_lines(out / "rubrics.jsonl")
@@ -47,14 +47,12 @@ async def test_every_input_gives_a_rubric_that_is_kept_and_published(tmp_path: P
     assert (progress.calls, progress.tokens_written) == (10, 170)
 
 
-async def test_a_line_that_stands_for_several_inputs_gives_a_rubric_for_each(
-    tmp_path: Path, out: Path, toy: ToyRuns
-) -> None:
+async def test_a_line_with_several_inputs_gives_a_rubric_for_each(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     class Twice(ToyGenerator):
-        """Makes two rubrics of a line."""
+        """Makes two rubrics of each line."""
 
         def inputs_of(self, row: ToyRow) -> list[ToyRow]:
-            """The question, and once more."""
+            """The question twice."""
             return [row, row.model_copy(update={"question": row.question + " Again?"})]
 
     file = write(tmp_path / "in.jsonl", lines(*questions(2), *questions(1)))
@@ -81,7 +79,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.jsonl")}
 
 
-async def test_only_what_is_new_in_the_file_is_asked(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
+async def test_only_new_lines_of_the_file_are_asked(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     file = write(tmp_path / "in.jsonl", lines(*questions(3)))
     await toy.run(file, ToyScript(), limit=2)
     more = ToyScript()
@@ -90,7 +88,9 @@ async def test_only_what_is_new_in_the_file_is_asked(tmp_path: Path, out: Path, 
 
 
 @pytest.mark.parametrize("what", ["parameters", "model"])
-async def test_another_way_of_making_makes_anew(tmp_path: Path, out: Path, toy: ToyRuns, what: str) -> None:
+async def test_other_parameters_or_another_model_generate_again(
+    tmp_path: Path, out: Path, toy: ToyRuns, what: str
+) -> None:
     file = write(tmp_path / "in.jsonl", lines(*questions(2)))
     await toy.run(file, ToyScript())
     again = ToyScript()
@@ -100,7 +100,7 @@ async def test_another_way_of_making_makes_anew(tmp_path: Path, out: Path, toy: 
     assert len(again.questions) == 2
 
 
-async def test_what_was_made_and_not_published_is_published_by_the_next_run_without_a_model(
+async def test_unpublished_rubrics_are_published_by_the_next_run_without_a_model(
     tmp_path: Path, out: Path, toy: ToyRuns
 ) -> None:
     file = write(tmp_path / "in.jsonl", lines(*questions(3)))
@@ -111,7 +111,7 @@ async def test_what_was_made_and_not_published_is_published_by_the_next_run_with
     assert [len(read_lines(out / name)) for name in ("rubrics.jsonl", "published.jsonl")] == [3, 3]
 
 
-async def test_the_files_are_written_anew_from_the_database(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
+async def test_the_files_are_rewritten_from_the_database(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     file = write(tmp_path / "in.jsonl", lines(*questions(3)))
     await toy.run(file, ToyScript(), publish=True)
     before = _contents(out)
@@ -123,14 +123,14 @@ async def test_the_files_are_written_anew_from_the_database(tmp_path: Path, out:
     assert _contents(out) == before
 
 
-async def test_results_of_a_release_without_a_database_are_left_alone(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
+async def test_results_of_a_release_without_a_database_are_not_touched(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     write(out / "rubrics.jsonl", b"{}\n")
     with pytest.raises(ValueError, match="use another folder"):
         await toy.run(write(tmp_path / "in.jsonl", lines(*questions(1))), ToyScript())
     assert (out / "rubrics.jsonl").read_bytes() == b"{}\n"
 
 
-async def test_a_run_cancelled_midway_goes_on_where_it_was(
+async def test_a_run_cancelled_midway_continues_where_it_stopped(
     tmp_path: Path, out: Path, toy: ToyRuns, store: RubricStore
 ) -> None:
     file, first = write(tmp_path / "in.jsonl", lines(*questions(12))), ToyScript()
@@ -155,7 +155,7 @@ async def test_a_run_cancelled_midway_goes_on_where_it_was(
         assert version is not None
         assert version.lineage is not None
         assert (version.version, version.lineage.operation_id) == (1, begun[0][0])
-    assert await toy.operations() == [(begun[0][0], "done")], "the operation went on, none was added"
+    assert await toy.operations() == [(begun[0][0], "done")], "the operation continues; no new one is created"
 
 
 HALF = good("x")[:40]
@@ -163,7 +163,7 @@ FORTY = json.dumps({"items": [{"text": f"Says {n}.", "weight": 1} for n in range
 NEGATIVE = json.dumps({"items": [{"text": "Says it.", "weight": -3}]})
 
 
-async def test_what_a_model_writes_wrongly_is_discarded_by_reason_and_the_run_goes_on(
+async def test_bad_model_output_is_discarded_by_reason_and_the_run_continues(
     tmp_path: Path, out: Path, toy: ToyRuns
 ) -> None:
     wrong = {1: "I would rather talk about the weather.", 2: HALF, 3: FORTY, 4: NEGATIVE, 5: '{"items": [{"text": 1}]}'}
@@ -181,7 +181,7 @@ async def test_what_a_model_writes_wrongly_is_discarded_by_reason_and_the_run_go
     assert again.questions == []
 
 
-async def test_lines_that_are_no_input_are_reported_with_their_number_and_the_others_are_done(
+async def test_invalid_lines_are_reported_by_number_and_the_others_are_done(
     tmp_path: Path, out: Path, toy: ToyRuns
 ) -> None:
     content = lines(
@@ -204,7 +204,7 @@ async def test_lines_that_are_no_input_are_reported_with_their_number_and_the_ot
     assert "name" in problems[-1]["detail"]
 
 
-async def test_two_inputs_of_the_same_content_are_done_and_reported_once(
+async def test_two_inputs_with_the_same_content_are_done_and_reported_once(
     tmp_path: Path, out: Path, toy: ToyRuns
 ) -> None:
     rows = [
@@ -219,10 +219,10 @@ async def test_two_inputs_of_the_same_content_are_done_and_reported_once(
     assert (problem["line"], problem["kind"]) == (2, "repeated")
     assert "line 1" in problem["detail"]
     first, second = read_lines(out / "rubrics.jsonl")
-    assert first["split"] == second["split"], "what shares a document shares a split"
+    assert first["split"] == second["split"], "rows with one document belong to one split"
 
 
-async def test_a_name_stands_for_one_input_unless_the_generator_revises(
+async def test_a_name_is_used_by_one_input_unless_the_generator_revises(
     tmp_path: Path, out: Path, toy: ToyRuns
 ) -> None:
     rows = [{"question": f"What is {n}?", "name": "sums/one"} for n in (1, 2)]
@@ -233,7 +233,7 @@ async def test_a_name_stands_for_one_input_unless_the_generator_revises(
 
 
 class Revising(ToyGenerator):
-    """Revises the version that the row's document names."""
+    """Revises the version named by the row's document."""
 
     kind = "revising"
     revises = True
@@ -245,7 +245,7 @@ class Revising(ToyGenerator):
         return replace(made, name=row.document.partition("@")[0], parent_reference=row.document)
 
 
-async def test_a_revision_is_a_version_whose_parent_is_the_one_it_revises(
+async def test_a_revision_is_a_version_whose_parent_is_the_revised_one(
     tmp_path: Path, toy: ToyRuns, store: RubricStore
 ) -> None:
     first = write(tmp_path / "first.jsonl", lines({"question": "What is 1?", "name": "team/one"}))
@@ -258,7 +258,7 @@ async def test_a_revision_is_a_version_whose_parent_is_the_one_it_revises(
     assert [version and version.parent for version in versions] == [None, 1, 1]
 
 
-async def test_an_input_that_an_engine_failed_on_is_no_discard_and_is_tried_again(
+async def test_an_input_on_which_the_engine_failed_is_not_a_discard_and_is_retried(
     tmp_path: Path, out: Path, toy: ToyRuns
 ) -> None:
     down = ToyScript(lambda question: CallFailure("engine", "it is down") if "2 times" in question else good(question))
@@ -272,7 +272,7 @@ async def test_an_input_that_an_engine_failed_on_is_no_discard_and_is_tried_agai
     assert list(read_failures(out)) == []
 
 
-async def test_a_run_ends_where_the_engine_keeps_failing_and_says_so(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
+async def test_a_run_ends_when_the_engine_keeps_failing_and_says_so(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     script = ToyScript(lambda question: CallFailure("engine", "connection refused"))
     file = write(tmp_path / "in.jsonl", lines(*questions(200)))
     progress = await toy.run(file, script, concurrency=2)
@@ -283,7 +283,7 @@ async def test_a_run_ends_where_the_engine_keeps_failing_and_says_so(tmp_path: P
     assert toy.problem is None
 
 
-async def test_failures_that_are_not_in_a_row_do_not_end_a_run(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
+async def test_failures_that_are_not_consecutive_do_not_end_a_run(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     number = 4 * MAX_CONSECUTIVE_FAILURES
     script = ToyScript(
         lambda question: good(question) if int(question.split()[2]) % 2 else CallFailure("engine", "it hiccups")
@@ -293,7 +293,7 @@ async def test_failures_that_are_not_in_a_row_do_not_end_a_run(tmp_path: Path, o
     assert (progress.made, progress.failed) == (number // 2, number // 2)
 
 
-async def test_a_passing_failure_of_the_engine_costs_nothing(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
+async def test_a_transient_engine_failure_is_retried(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     seen: Counter[str] = Counter()
 
     def flaky(question: str) -> str | CallFailure:
@@ -310,7 +310,7 @@ async def test_a_prompt_that_does_not_fit_is_a_discard(tmp_path: Path, out: Path
     assert (progress.made, progress.discarded) == (1, {"too_long": 1})
 
 
-async def test_what_the_store_does_not_take_is_reported_and_published_by_the_next_run(
+async def test_a_rubric_that_the_store_rejects_is_reported_and_published_by_the_next_run(
     tmp_path: Path, out: Path, toy: ToyRuns, store: RubricStore
 ) -> None:
     class Picky:
@@ -336,7 +336,7 @@ async def test_what_the_store_does_not_take_is_reported_and_published_by_the_nex
     assert (again.questions, progress.added, progress.unpublished) == ([], 1, 0)
 
 
-async def test_at_most_as_many_inputs_as_asked_are_in_work(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
+async def test_at_most_the_requested_number_of_inputs_is_in_work(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     working, most, three = 0, 0, asyncio.Event()
 
     class Counting(ToyGenerator):
@@ -357,7 +357,7 @@ async def test_at_most_as_many_inputs_as_asked_are_in_work(tmp_path: Path, out: 
     assert most == 3
 
 
-async def test_progress_is_told_from_none_to_all(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
+async def test_progress_is_reported_from_none_to_all(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     told: list[tuple[int, int | None, float | None]] = []
 
     def report(progress: OperationProgress) -> None:
@@ -378,7 +378,7 @@ def test_two_runs_do_not_share_a_folder(out: Path) -> None:
 
 
 class FileRow(ToyRow):
-    """A row whose document stands in a file."""
+    """A row whose document is a file."""
 
     question: str = "What does it say?"
     path: str
@@ -394,7 +394,7 @@ class FileGenerator(ToyGenerator):
     Input = FileRow
 
 
-async def test_a_document_that_cannot_be_read_is_reported_and_the_others_are_done(
+async def test_an_unreadable_document_is_reported_and_the_others_are_done(
     tmp_path: Path, out: Path, toy: ToyRuns
 ) -> None:
     (tmp_path / "good.txt").write_text("It says so.")
@@ -408,12 +408,12 @@ async def test_a_document_that_cannot_be_read_is_reported_and_the_others_are_don
     assert "none.txt" in problems[1]["detail"]
 
 
-async def test_an_empty_file_is_a_run_over_nothing(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
+async def test_a_run_over_an_empty_file_does_nothing(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     progress = await toy.run(write(tmp_path / "in.jsonl", b""), ToyScript())
     assert (progress.total, progress.done, progress.made) == (0, 0, 0)
 
 
-async def test_what_another_run_did_in_between_is_not_done_again(tmp_path: Path, toy: ToyRuns) -> None:
+async def test_inputs_done_by_another_run_in_between_are_not_repeated(tmp_path: Path, toy: ToyRuns) -> None:
     down = ToyScript(lambda question: CallFailure("engine", "down") if "1 times" not in question else good(question))
     file = write(tmp_path / "in.jsonl", lines(*questions(3)))
     assert (await toy.run(file, down)).failed == 2
@@ -425,12 +425,12 @@ async def test_what_another_run_did_in_between_is_not_done_again(tmp_path: Path,
 
 
 @pytest.mark.parametrize("line", [b"{broken}\n", b"[1]\n", b"\xff\n"])
-def test_a_file_that_another_program_changed_is_named_by_line(tmp_path: Path, line: bytes) -> None:
+def test_a_corrupt_record_is_named_by_line(tmp_path: Path, line: bytes) -> None:
     file = write(tmp_path / "j", lines({"a": 1}) + line)
     with pytest.raises(ValueError, match="j:2 is not a JSON record"):
         list(read_records(file))
 
 
-def test_a_line_that_is_not_complete_is_not_read(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_not_read(tmp_path: Path) -> None:
     assert list(read_records(write(tmp_path / "j", b'{"a": "\xe2\x80\xa8"}\n{"b"'))) == [{"a": "\u2028"}]
     assert list(read_records(tmp_path / "none")) == []

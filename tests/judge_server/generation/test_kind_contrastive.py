@@ -1,4 +1,4 @@
-"""`contrastive`: sampled or given solutions, their split, and the items distilled from both halves."""
+"""`contrastive`: sampled or given solutions, their split, and items distilled from both halves."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -23,7 +23,7 @@ RUBRIC = {
 
 @pytest.fixture
 async def generators() -> AsyncIterator[list[ContrastiveGenerator]]:
-    """Generators to be closed."""
+    """Generators to close after the test."""
     made: list[ContrastiveGenerator] = []
     yield made
     for one in made:
@@ -33,20 +33,20 @@ async def generators() -> AsyncIterator[list[ContrastiveGenerator]]:
 async def make(
     generators: list[ContrastiveGenerator], told: ModelScript, *solutions: str, truth: str = "540", **parameters: Any
 ) -> GeneratedRubric:
-    """What one input gives."""
+    """The rubric generated from one input."""
     row = ContrastiveRow(question=PROBLEM, ground_truth=truth, solutions=solutions)
     generators.append(ContrastiveGenerator(ContrastiveParameters.model_validate({"validity": False} | parameters)))
     return await generators[-1].make(row, await writer(told))
 
 
 async def reason(generators: list[ContrastiveGenerator], told: ModelScript, *solutions: str, **parameters: Any) -> str:
-    """Why it is discarded."""
+    """The reason why the input is discarded."""
     with pytest.raises(RubricDiscarded) as caught:
         await make(generators, told, *solutions, **parameters)
     return caught.value.reason
 
 
-async def test_right_and_wrong_solutions_are_told_apart_and_shown_as_such(
+async def test_right_and_wrong_solutions_are_distinguished_and_labelled_in_the_prompt(
     generators: list[ContrastiveGenerator],
 ) -> None:
     told = ModelScript(RUBRIC)
@@ -66,7 +66,7 @@ async def test_right_and_wrong_solutions_are_told_apart_and_shown_as_such(
     }
 
 
-async def test_without_solutions_some_are_sampled_each_with_a_seed_of_its_own(
+async def test_without_solutions_some_are_sampled_each_with_its_own_seed(
     generators: list[ContrastiveGenerator],
 ) -> None:
     told = ModelScript(ANSWER, Reply(text="### Step 1:", cut=True), WRONG, RUBRIC)
@@ -104,7 +104,7 @@ async def test_one_half_alone_still_gives_a_rubric_and_is_flagged(
     assert ("no right solution is known" in told.asked[0][1]) == (flag == "all_wrong")
 
 
-async def test_solutions_without_an_end_leave_nothing_to_contrast(generators: list[ContrastiveGenerator]) -> None:
+async def test_unfinished_solutions_give_no_contrast(generators: list[ContrastiveGenerator]) -> None:
     assert await reason(generators, ModelScript(*[Reply(text="So", cut=True)] * 2), samples=2) == "no_contrast"
 
 
@@ -120,7 +120,7 @@ async def test_solutions_without_an_end_leave_nothing_to_contrast(generators: li
         ({"bonus": "none"}, "wrong_shape"),
     ],
 )
-async def test_each_thing_a_model_does_wrong_is_discarded_for_its_own_reason(
+async def test_each_mistake_of_a_model_is_discarded_with_its_own_reason(
     generators: list[ContrastiveGenerator], change: dict[str, Any], expected: str
 ) -> None:
     assert await reason(generators, ModelScript(RUBRIC | change), ANSWER, WRONG) == expected
@@ -135,12 +135,12 @@ async def test_prose_is_discarded(generators: list[ContrastiveGenerator]) -> Non
     assert await reason(generators, ModelScript("I suggest to multiply."), ANSWER) == "unreadable"
 
 
-async def test_the_answer_item_may_write_the_answer_in_another_way(generators: list[ContrastiveGenerator]) -> None:
+async def test_the_answer_item_may_write_the_answer_differently(generators: list[ContrastiveGenerator]) -> None:
     told = ModelScript(RUBRIC | {"answer": "The final answer is 0.5."})
     made = await make(generators, told, r"\boxed{\frac12}", truth=r"\frac{1}{2}")
     assert made.content.criteria[-1].description == "The final answer is 0.5."
 
 
-async def test_tags_that_an_item_repeats_are_taken_off(generators: list[ContrastiveGenerator]) -> None:
+async def test_tags_repeated_in_an_item_are_stripped(generators: list[ContrastiveGenerator]) -> None:
     made = await make(generators, ModelScript(RUBRIC | {"suggest": ["<SUGGEST> Counts 9 sprints a week."]}), ANSWER)
     assert made.content.criteria[0].description == "Counts 9 sprints a week."

@@ -1,4 +1,4 @@
-"""`document`: analysis, question and rubric, enrichment, and what makes a document or a question unusable."""
+"""`document`: analysis, question and rubric, enrichment, and unusable documents or questions."""
 
 from pathlib import Path
 from typing import Any
@@ -34,14 +34,14 @@ ROW = DocumentRow(text=TEXT)
 
 
 async def make(told: ModelScript, row: DocumentRow = ROW, **parameters: Any) -> GeneratedRubric:
-    """What the input gives."""
+    """The rubric generated from the input."""
     return await DocumentGenerator(DocumentParameters.model_validate({"validity": False} | parameters)).make(
         row, await writer(told)
     )
 
 
 async def reason(*said: Any, row: DocumentRow = ROW, **parameters: Any) -> str:
-    """Why it is discarded."""
+    """The reason why the input is discarded."""
     with pytest.raises(RubricDiscarded) as caught:
         await make(ModelScript(*said), row, **parameters)
     return caught.value.reason
@@ -62,7 +62,7 @@ async def test_a_document_becomes_a_question_and_criteria_with_all_nine_fields()
     }
 
 
-async def test_a_second_pass_fills_in_the_cues_of_each_criterion_anew() -> None:
+async def test_a_second_pass_replaces_the_cues_of_each_criterion() -> None:
     other = MORE | {"scoring_guide": "All points for the order, none otherwise."}
     told = ModelScript(*GOOD, *[other] * 5)
     made = await make(told, enrichment=True)
@@ -84,12 +84,12 @@ async def test_several_questions_of_a_document_are_about_different_ideas() -> No
     assert len({sample.seed for _, sample in asked if sample}) == 3
 
 
-def test_one_question_of_a_document_is_the_same_input_as_ever() -> None:
+def test_a_single_question_leaves_the_row_unchanged() -> None:
     [row] = DocumentGenerator(DocumentParameters()).inputs_of(ROW)
     assert row is ROW
 
 
-async def test_the_record_is_the_papers() -> None:
+async def test_the_record_has_the_papers_fields() -> None:
     made = await make(ModelScript(*GOOD))
     assert set(made.record) == {
         "question",
@@ -106,7 +106,7 @@ async def test_the_record_is_the_papers() -> None:
     assert made.metadata["question"] == TASK["question"]
 
 
-async def test_no_prompt_but_the_makers_sees_more_than_the_budget_of_the_document() -> None:
+async def test_prompts_show_no_more_of_the_document_than_its_budget() -> None:
     told = ModelScript(*GOOD)
     made = await make(told, DocumentRow(text="x" * 300), passage_characters=200)
     assert all("x" * 200 in prompt and "x" * 201 not in prompt for _, prompt in told.asked)
@@ -138,29 +138,29 @@ async def test_an_empty_document_is_discarded_without_asking(text: str) -> None:
         ({"criteria": [ITEMS[0] | {"name": " "}, *ITEMS[1:]]}, "wrong_shape"),
     ],
 )
-async def test_each_thing_the_author_does_wrong_has_its_reason(change: dict[str, Any], expected: str) -> None:
+async def test_each_mistake_of_the_author_has_its_own_reason(change: dict[str, Any], expected: str) -> None:
     assert await reason(ANALYSIS, TASK | change) == expected
 
 
 @pytest.mark.parametrize(
     "change", [{"scoring_guide": " "}, {"expected_keywords": []}, {"required_elements": [""]}, {"expected_concepts": 3}]
 )
-async def test_a_criterion_that_lacks_a_field_spoils_the_example(change: dict[str, Any]) -> None:
+async def test_a_criterion_that_lacks_a_field_discards_the_input(change: dict[str, Any]) -> None:
     assert await reason(ANALYSIS, TASK, MORE, MORE | change, enrichment=True) == "wrong_shape"
     assert await reason(ANALYSIS, TASK | {"criteria": [ITEMS[0] | change, *ITEMS[1:]]}) == "wrong_shape"
 
 
-async def test_a_rubric_that_weighs_too_little_in_all_is_discarded() -> None:
+async def test_a_rubric_whose_total_weight_is_too_small_is_discarded() -> None:
     assert (await make(ModelScript(*GOOD), min_total_weight=15)).content.criteria
     assert await reason(*GOOD, min_total_weight=15.5) == "bad_weight"
 
 
-async def test_an_analysis_that_says_nothing_is_no_analysis() -> None:
+async def test_an_empty_analysis_is_refused() -> None:
     assert await reason(ANALYSIS | {"genre": ""}) == "wrong_shape"
     assert await reason("It is about heaps.") == "unreadable"
 
 
-async def test_weight_zero_is_a_weight_where_others_are_above_it() -> None:
+async def test_weight_zero_is_accepted_where_other_weights_are_positive() -> None:
     said = TASK | criteria([ITEMS[0] | {"weight": 0}, *ITEMS[1:]])
     assert (await make(ModelScript(ANALYSIS, said))).content.criteria[0].weight == 0
 
@@ -180,13 +180,13 @@ def test_a_document_may_be_a_file_beside_the_inputs(tmp_path: Path) -> None:
         (b"x" * (MAX_DOCUMENT_BYTES + 1), "larger"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, content: bytes | None, says: str) -> None:
+def test_an_unreadable_file_is_an_error_that_says_why(tmp_path: Path, content: bytes | None, says: str) -> None:
     if content is not None:
         (tmp_path / "x.txt").write_bytes(content)
     with pytest.raises(ValueError, match=says):
         DocumentRow(path="x.txt").loaded(tmp_path)
 
 
-def test_no_file_is_read_where_there_is_no_folder() -> None:
+def test_no_file_is_read_without_a_folder() -> None:
     with pytest.raises(ValueError, match="files cannot be read here"):
         DocumentRow(path="/etc/hostname").loaded(None)

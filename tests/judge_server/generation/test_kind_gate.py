@@ -1,4 +1,4 @@
-"""`gate`: yes/no criteria, and the judge pass that keeps those which the reference answer satisfies."""
+"""`gate`: yes/no criteria, and a judge pass that keeps those satisfied by the reference answer."""
 
 from typing import Any
 
@@ -18,25 +18,25 @@ QUESTIONS = [
 
 
 def verdicts(*satisfied: bool) -> dict[str, Any]:
-    """What the judge writes of as many criteria."""
+    """The judge's reply about this many criteria."""
     return criteria([{"id": n, "satisfied": yes, "justification": "so"} for n, yes in enumerate(satisfied, 1)])
 
 
 async def make(told: ModelScript, **parameters: Any) -> GeneratedRubric:
-    """What the input gives."""
+    """The rubric generated from the input."""
     return await GateGenerator(GateParameters.model_validate({"validity": False} | parameters)).make(
         ROW, await writer(told)
     )
 
 
 async def reason(*said: Any, **parameters: Any) -> str:
-    """Why it is discarded."""
+    """The reason why the input is discarded."""
     with pytest.raises(RubricDiscarded) as caught:
         await make(ModelScript(*said), **parameters)
     return caught.value.reason
 
 
-async def test_only_criteria_that_the_reference_answer_satisfies_are_kept() -> None:
+async def test_only_criteria_satisfied_by_the_reference_answer_are_kept() -> None:
     told = ModelScript(criteria(QUESTIONS), verdicts(True, False, True))
     made = await make(told)
     assert [c.description for c in made.content.criteria] == [QUESTIONS[0], QUESTIONS[2]]
@@ -46,7 +46,7 @@ async def test_only_criteria_that_the_reference_answer_satisfies_are_kept() -> N
     assert "When uncertain" in told.asked[1][1]
 
 
-async def test_too_few_satisfied_criteria_make_no_rubric() -> None:
+async def test_too_few_satisfied_criteria_give_no_rubric() -> None:
     assert await reason(criteria(QUESTIONS), verdicts(True, False, False)) == "not_satisfied_by_reference"
     assert (await make(ModelScript(criteria(QUESTIONS), verdicts(True, False, False)), kept=1)).content.criteria
 
@@ -62,15 +62,15 @@ async def test_too_few_satisfied_criteria_make_no_rubric() -> None:
         ("Does it help?", "unreadable"),
     ],
 )
-async def test_each_thing_the_author_does_wrong_has_its_reason(said: Any, expected: str) -> None:
+async def test_each_mistake_of_the_author_has_its_own_reason(said: Any, expected: str) -> None:
     assert await reason(said) == expected
 
 
 @pytest.mark.parametrize("ids", [(1, 2, 2), (0, 1, 2), (1, 2, 4)])
-async def test_verdicts_that_do_not_match_the_criteria_are_not_guessed_at(ids: tuple[int, ...]) -> None:
+async def test_verdicts_that_do_not_match_the_criteria_are_discarded(ids: tuple[int, ...]) -> None:
     said = criteria([{"id": id_, "satisfied": True, "justification": "so"} for id_ in ids])
     assert await reason(criteria(QUESTIONS), said) == "wrong_shape"
 
 
-async def test_a_judge_that_leaves_criteria_out_decides_none() -> None:
+async def test_verdicts_that_omit_criteria_are_discarded() -> None:
     assert await reason(criteria(QUESTIONS), verdicts(True, True)) == "too_few"

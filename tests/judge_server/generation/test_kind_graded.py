@@ -1,4 +1,4 @@
-"""`graded` and `evolving`: signed criteria, and new ones from the responses of the day."""
+"""`graded` and `evolving`: signed criteria, and new ones from current responses."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ OLD = (
 
 
 async def graded(told: ModelScript, **parameters: Any) -> GeneratedRubric:
-    """What the input gives."""
+    """The rubric generated from the input."""
     row = GradedRow(question=QUESTION, reference_answer=ANSWER)
     generator = GradedGenerator(GradedParameters.model_validate({"validity": False} | parameters))
     return await generator.make(row, await writer(told))
@@ -33,14 +33,14 @@ async def graded(told: ModelScript, **parameters: Any) -> GeneratedRubric:
 async def evolving(
     told: ModelScript, find: RubricLookup | None, rubric: str = "team/run", **parameters: Any
 ) -> GeneratedRubric:
-    """What the input gives, its rubric found by `find`."""
+    """The rubric generated from the input, whose rubric `find` looks up."""
     row = EvolvingRow(question=QUESTION, rubric=rubric, responses=(ANSWER, WRONG))
     generator = EvolvingGenerator(EvolvingParameters.model_validate({"validity": False} | parameters), find=find)
     return await generator.make(row, await writer(told))
 
 
 def finding(store: RubricStore) -> RubricLookup:
-    """Looks rubrics up in a store."""
+    """A lookup of rubrics in a store."""
 
     async def find(reference: str) -> RubricVersion | None:
         return await store.find("default", reference)
@@ -50,12 +50,12 @@ def finding(store: RubricStore) -> RubricLookup:
 
 @pytest.fixture
 async def find(store: RubricStore) -> RubricLookup:
-    """Finds a rubric of three criteria, two of them evolved, under `team/run`."""
+    """A lookup of a rubric of three criteria, two of them evolved, named `team/run`."""
     await store.publish("default", "team/run", RubricContent(criteria=OLD), metadata={"about": "running"})
     return finding(store)
 
 
-async def test_signs_are_weights_and_criteria_are_called_by_them() -> None:
+async def test_signs_become_weights_and_ids() -> None:
     made = await graded(ModelScript(GRADED), scale=6)
     assert [(c.id, c.weight, c.scale) for c in made.content.criteria] == [
         ("positive-1", 1, 6),
@@ -76,7 +76,7 @@ async def test_signs_are_weights_and_criteria_are_called_by_them() -> None:
         ({"negative": None}, "wrong_shape"),
     ],
 )
-async def test_each_thing_a_model_does_wrong_has_its_reason(change: dict[str, Any], expected: str) -> None:
+async def test_each_mistake_of_a_model_has_its_own_reason(change: dict[str, Any], expected: str) -> None:
     with pytest.raises(RubricDiscarded) as caught:
         await graded(ModelScript(GRADED | change))
     assert caught.value.reason == expected
@@ -106,13 +106,13 @@ async def test_criteria_that_grade_all_responses_alike_are_dropped(find: RubricL
     ]
 
 
-async def test_where_none_tells_the_responses_apart_there_is_no_new_version(find: RubricLookup) -> None:
+async def test_where_no_criterion_distinguishes_the_responses_there_is_no_new_version(find: RubricLookup) -> None:
     with pytest.raises(RubricDiscarded) as caught:
         await evolving(ModelScript(criteria(NEW), "2", "3", "2", "3"), find)
     assert caught.value.reason == "no_contrast"
 
 
-async def test_the_oldest_evolved_criteria_make_room_and_the_first_ones_never(find: RubricLookup) -> None:
+async def test_the_oldest_evolved_criteria_are_dropped_first_and_the_original_ones_never(find: RubricLookup) -> None:
     made = await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), find, max_evolved=3)
     assert [c.id for c in made.content.criteria][:2] == ["first", "evolved-2"]
     assert len(made.content.criteria) == 4
@@ -121,12 +121,12 @@ async def test_the_oldest_evolved_criteria_make_room_and_the_first_ones_never(fi
     assert not {"evolved-1", "evolved-2"} & {c.id for c in made.content.criteria}
 
 
-async def test_the_same_words_have_the_same_id_in_every_version(find: RubricLookup) -> None:
+async def test_the_same_description_has_the_same_id_in_every_version(find: RubricLookup) -> None:
     once, again = [await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), find) for _ in range(2)]
     assert [c.id for c in once.content.criteria] == [c.id for c in again.content.criteria]
 
 
-async def test_what_the_rubric_says_already_is_not_new(find: RubricLookup) -> None:
+async def test_a_criterion_already_in_the_rubric_is_not_new(find: RubricLookup) -> None:
     said = [{"sign": "positive", "description": "counts 9 sprints"}]
     with pytest.raises(RubricDiscarded) as caught:
         await evolving(ModelScript(criteria(said)), find)
@@ -135,7 +135,7 @@ async def test_what_the_rubric_says_already_is_not_new(find: RubricLookup) -> No
     assert len(made.content.criteria) == 5
 
 
-async def test_the_rubric_may_be_kept_from_a_model_that_would_copy_it(find: RubricLookup) -> None:
+async def test_the_rubric_may_be_hidden_from_a_model_that_would_copy_it(find: RubricLookup) -> None:
     told = ModelScript(criteria([*NEW, {"sign": "positive", "description": "Shows each sum."}]), "4", "0", "1", "3")
     made = await evolving(told, find, show_known=False)
     assert "Counts 9 sprints" not in told.asked[0][1]
@@ -152,7 +152,7 @@ async def test_new_criteria_may_all_be_negative_where_the_rubric_has_others(
     assert caught.value.reason == "bad_weight"
 
 
-async def test_a_name_that_no_rubric_has_yet_begins_one(store: RubricStore) -> None:
+async def test_an_unknown_name_begins_a_new_rubric(store: RubricStore) -> None:
     made = await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), finding(store), "team/new")
     assert made.flags == ("new_rubric",)
     assert (made.name, made.parent_reference) == (None, None)
@@ -160,7 +160,7 @@ async def test_a_name_that_no_rubric_has_yet_begins_one(store: RubricStore) -> N
 
 
 @pytest.mark.parametrize("rubric", ["team/run@7", "sha256:" + "0" * 64])
-async def test_a_version_that_is_not_there_is_not_made_up(find: RubricLookup, rubric: str) -> None:
+async def test_an_unknown_version_is_refused(find: RubricLookup, rubric: str) -> None:
     with pytest.raises(RubricDiscarded) as caught:
         await evolving(ModelScript(), find, rubric)
     assert caught.value.reason == "empty_source"
@@ -182,7 +182,7 @@ async def test_each_new_criterion_is_checked(find: RubricLookup, item: dict[str,
     assert caught.value.reason == expected
 
 
-def test_the_rubric_keeps_its_name_whatever_version_was_asked_for() -> None:
+def test_the_rubric_keeps_its_name_whatever_version_was_requested() -> None:
     generator = EvolvingGenerator(EvolvingParameters())
     rows = [EvolvingRow(question="q", rubric=r, responses=("a", "b")) for r in ("t/x", "t/x@3", "sha256:" + "0" * 64)]
     assert [generator.name_of(row) for row in rows] == ["t/x", "t/x", None]

@@ -1,4 +1,4 @@
-"""`points`: criteria with points, and the ideal answer that is written where none is given."""
+"""`points`: criteria with points, and an ideal answer written where none is given."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ ASKED = "How do I keep bread fresh?"
 
 
 async def make(told: ModelScript, row: dict[str, Any] | None = None) -> GeneratedRubric:
-    """What the input gives."""
+    """The rubric generated from the input."""
     told_row = PointsRow.model_validate(row or {"question": ASKED, "ideal_answer": IDEAL})
     return await PointsGenerator(PointsParameters(validity=False)).make(told_row, await writer(told))
 
@@ -68,13 +68,13 @@ async def test_a_conversation_is_one_question() -> None:
         ([*ITEMS, "Be good."], "wrong_shape"),
     ],
 )
-async def test_each_thing_a_model_does_wrong_has_its_reason(items: list[Any], expected: str) -> None:
+async def test_each_mistake_of_a_model_has_its_own_reason(items: list[Any], expected: str) -> None:
     with pytest.raises(RubricDiscarded) as caught:
         await make(ModelScript(criteria(items)))
     assert caught.value.reason == expected
 
 
-async def test_half_an_array_makes_no_rubric() -> None:
+async def test_a_truncated_array_gives_no_rubric() -> None:
     with pytest.raises(RubricDiscarded) as caught:
         await make(ModelScript('[{"description": "Names a cloth bag.", "points": 7}, {"descr'))
     assert caught.value.reason in {"unreadable", "wrong_shape"}

@@ -1,4 +1,4 @@
-"""`reference`: the reference answer, its verification, and the rubric that is made of it."""
+"""`reference`: the reference answer, its verification, and the rubric made from it."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,7 +24,7 @@ QUIET = {"validity": False}
 
 @pytest.fixture
 async def generators() -> AsyncIterator[list[ReferenceGenerator]]:
-    """Generators to be closed."""
+    """Generators to close after the test."""
     made: list[ReferenceGenerator] = []
     yield made
     for one in made:
@@ -34,19 +34,19 @@ async def generators() -> AsyncIterator[list[ReferenceGenerator]]:
 async def make(
     generators: list[ReferenceGenerator], row: ReferenceRow, told: ModelScript, **parameters: Any
 ) -> GeneratedRubric:
-    """What one input gives."""
+    """The rubric generated from one input."""
     generators.append(ReferenceGenerator(ReferenceParameters.model_validate(QUIET | parameters)))
     return await generators[-1].make(row, await writer(told))
 
 
 async def reason(generators: list[ReferenceGenerator], *said: Any, row: ReferenceRow = GIVEN, **told: Any) -> str:
-    """Why it is discarded."""
+    """The reason why the input is discarded."""
     with pytest.raises(RubricDiscarded) as caught:
         await make(generators, row, ModelScript(*said), **told)
     return caught.value.reason
 
 
-async def test_an_answer_is_written_where_none_is_given_and_the_rubric_is_made_of_it(
+async def test_an_answer_is_written_where_none_is_given_and_the_rubric_is_made_from_it(
     generators: list[ReferenceGenerator],
 ) -> None:
     told = ModelScript(ANSWER, GOOD)
@@ -77,14 +77,14 @@ async def test_a_rubric_that_any_result_would_satisfy_is_flagged(
     assert made.flags == flags
 
 
-async def test_prefixes_of_the_paper_are_taken_off(generators: list[ReferenceGenerator]) -> None:
+async def test_prefixes_from_the_paper_are_stripped(generators: list[ReferenceGenerator]) -> None:
     said = criteria([STEP | {"description": "Process Criteria: Multiplies 3 by 3."}, STEP_2, FACT])
     made = await make(generators, GIVEN, ModelScript(said))
     assert made.content.criteria[0].description == "Multiplies 3 by 3."
 
 
 @pytest.mark.parametrize(("given", "written"), [(WRONG, []), (None, [WRONG])])
-async def test_a_reference_answer_that_is_wrong_is_discarded_before_a_rubric_is_asked_for(
+async def test_a_wrong_reference_answer_is_discarded_before_a_rubric_is_requested(
     generators: list[ReferenceGenerator], given: str | None, written: list[str]
 ) -> None:
     row = ReferenceRow(question=QUESTION, ground_truth="540", reference_answer=given)
@@ -100,21 +100,21 @@ async def test_a_reference_answer_that_is_wrong_is_discarded_before_a_rubric_is_
         ("Paris", "Final answer: paris"),
     ],
 )
-async def test_answers_are_compared_as_mathematics_or_as_words_without_asking_the_model(
+async def test_answers_are_compared_as_mathematics_or_text_without_asking_the_model(
     generators: list[ReferenceGenerator], ground_truth: str, answer: str
 ) -> None:
     row = ReferenceRow(question=QUESTION, ground_truth=ground_truth, reference_answer=answer)
     assert (await make(generators, row, ModelScript(GOOD))).content.criteria
 
 
-async def test_an_answer_that_cannot_be_compared_is_not_taken_for_right(generators: list[ReferenceGenerator]) -> None:
+async def test_an_answer_that_cannot_be_compared_is_not_accepted(generators: list[ReferenceGenerator]) -> None:
     row = ReferenceRow(question=QUESTION, ground_truth="<>", reference_answer="So it is.")
     with pytest.raises(RubricDiscarded, match="no final answer that can be compared"):
         await make(generators, row, ModelScript(GOOD))
 
 
 @pytest.mark.parametrize(("said", "right"), [("yes", True), ("no", False)])
-async def test_of_answers_in_other_words_the_model_decides(
+async def test_the_model_decides_about_differently_worded_answers(
     generators: list[ReferenceGenerator], said: str, right: bool
 ) -> None:
     row = ReferenceRow(
@@ -146,26 +146,26 @@ async def test_of_answers_in_other_words_the_model_decides(
         (CallFailure("truncated_input", "too many tokens"), "too_long"),
     ],
 )
-async def test_each_thing_a_model_does_wrong_is_discarded_for_its_own_reason(
+async def test_each_mistake_of_a_model_is_discarded_with_its_own_reason(
     generators: list[ReferenceGenerator], said: Any, expected: str
 ) -> None:
     assert await reason(generators, said) == expected
 
 
-async def test_a_reference_answer_that_comes_to_no_end_is_cut_short(generators: list[ReferenceGenerator]) -> None:
+async def test_an_unfinished_reference_answer_is_cut_short(generators: list[ReferenceGenerator]) -> None:
     assert await reason(generators, Reply(text="First,", cut=True), row=ROW) == "cut_short"
 
 
-async def test_an_overlong_reference_answer_is_dropped(generators: list[ReferenceGenerator]) -> None:
+async def test_an_overlong_reference_answer_is_discarded(generators: list[ReferenceGenerator]) -> None:
     assert await reason(generators, row=GIVEN, reference_characters=20) == "too_long"
 
 
-async def test_an_engine_that_gives_no_answer_is_no_discard(generators: list[ReferenceGenerator]) -> None:
+async def test_an_engine_without_an_answer_is_not_a_discard(generators: list[ReferenceGenerator]) -> None:
     with pytest.raises(WriterFailed):
         await make(generators, GIVEN, ModelScript(*[CallFailure("engine", "gone")] * 4))
 
 
-async def test_the_model_is_held_to_the_bounds_it_was_told(generators: list[ReferenceGenerator]) -> None:
+async def test_the_models_output_is_constrained_to_the_requested_bounds(generators: list[ReferenceGenerator]) -> None:
     told = ModelScript(criteria([FACT]))
     await make(generators, GIVEN, told, min_criteria=1, max_criteria=2, temperature=0.5, seed=3, rubric_tokens=99)
     form = told.calls[0].answer

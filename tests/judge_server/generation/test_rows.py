@@ -1,4 +1,4 @@
-"""From a run's splits to rows for a trainer."""
+"""Rows for a trainer, made from a run's splits."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ COLUMNS = ["prompt", "rubric", "grounding", "ground_truth", "reference_answer"]
 
 
 def made(key: str, **more: Any) -> dict[str, Any]:
-    """A record as `splits/` has it."""
+    """A record as in `splits/`."""
     return {"key": key, "criteria": CRITERIA, "metadata": {"question": f"Why {key}?"}, "record": {}} | more
 
 
@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_row_has_what_is_asked_what_judges_it_and_what_the_judge_alone_may_see(run: Path) -> None:
+def test_a_row_has_the_prompt_the_rubric_and_the_references_for_the_judge_alone(run: Path) -> None:
     document, reference = trainer_rows(run, "train")
     inline = json.dumps({"criteria": CRITERIA})
     assert document == dict(zip(COLUMNS, ["Why a?", "team/a@1", "A heap is a list.", None, None], strict=True))
@@ -44,20 +44,20 @@ def test_a_row_has_what_is_asked_what_judges_it_and_what_the_judge_alone_may_see
     assert [row["reference_answer"] for row in trainer_rows(run, "validation")] == ["So."]
 
 
-def test_criteria_may_stand_in_the_rows_and_prompts_be_messages(run: Path) -> None:
+def test_criteria_may_be_inline_and_prompts_may_be_messages(run: Path) -> None:
     row = next(trainer_rows(run, "train", inline=True, messages=True))
     assert json.loads(row["rubric"]) == {"criteria": CRITERIA}
     assert row["prompt"] == [{"role": "user", "content": "Why a?"}]
 
 
-def test_every_split_has_a_file_of_its_own(run: Path, tmp_path: Path) -> None:
+def test_every_split_has_its_own_file(run: Path, tmp_path: Path) -> None:
     assert write_rows(run, tmp_path / "rows") == {"train": 2, "validation": 1, "test": 0}
     lines = (tmp_path / "rows" / "train.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == list(trainer_rows(run, "train"))
     assert (tmp_path / "rows" / "test.jsonl").read_text() == ""
 
 
-def test_what_is_no_run_is_refused_and_nothing_is_written(run: Path, tmp_path: Path) -> None:
+def test_an_invalid_run_is_refused_and_nothing_is_written(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="adjudge generate"):
         write_rows(tmp_path, tmp_path / "rows")
     with pytest.raises(ValueError, match="another folder"):

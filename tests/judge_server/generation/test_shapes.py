@@ -1,4 +1,4 @@
-"""The shapes models write in: LaTeX survives JSON, and bounds are told to engines and read leniently."""
+"""Shapes of model output: LaTeX survives JSON, and bounds are sent to engines but read leniently."""
 
 import json
 from typing import Annotated
@@ -49,23 +49,23 @@ class Several(BaseModel):
         r"\beta",
     ],
 )
-def test_a_backslash_that_json_took_for_an_escape_is_put_back(latex: str) -> None:
+def test_a_backslash_that_json_read_as_an_escape_is_restored(latex: str) -> None:
     read = json.loads(f'"{latex}"')
     assert read != latex
     assert restore_backslashes(read) == latex
 
 
 @given(st.text(st.characters(exclude_categories=("Cc", "Cs"))))
-def test_other_texts_stay_as_they_are(text: str) -> None:
+def test_other_texts_are_unchanged(text: str) -> None:
     assert restore_backslashes(text) == text
 
 
 @pytest.mark.parametrize("text", ["One.\nTwo.", "a\tb", "one\r\ntwo", "a\nequal", "x\tand y"])
-def test_white_space_stays_white_space(text: str) -> None:
+def test_white_space_is_unchanged(text: str) -> None:
     assert restore_backslashes(text) == text
 
 
-def test_engines_are_held_to_bounds_that_reading_does_not_keep() -> None:
+def test_bounds_are_sent_to_engines_but_not_enforced_when_reading() -> None:
     schema = json.loads(schema_of(with_criteria(Several, 2, 3)))["properties"]["criteria"]
     assert (schema["minItems"], schema["maxItems"]) == (2, 3)
     assert schema["items"]["properties"]["weight"] == {"type": "integer", "minimum": 1, "maximum": 5}
@@ -74,7 +74,7 @@ def test_engines_are_held_to_bounds_that_reading_does_not_keep() -> None:
     assert (item.sign, item.weight) == ("both", -2.5)
 
 
-def test_lists_of_phrases_are_bounded_for_engines_alone() -> None:
+def test_lists_of_phrases_are_bounded_only_for_engines() -> None:
     class Concepts(BaseModel):
         concepts: Annotated[list[Phrase], list_schema(Phrase, 1, 2)]
 

@@ -16,7 +16,7 @@ TEXTS = st.text(max_size=60)
 
 @given(TEXTS, st.lists(TEXTS.filter(str.strip), min_size=2, max_size=5))
 @settings(max_examples=examples(100))
-def test_whatever_is_made_of_a_document_is_in_its_split(document: str, questions: list[str]) -> None:
+def test_rubrics_of_one_document_are_in_one_split(document: str, questions: list[str]) -> None:
     generator = ToyGenerator(ToyParameters())
     made = [ToyRow(question=question, document=f"A document. {document}") for question in questions]
     assert len({split_of(source_digest(generator.source_of(row))) for row in made}) == 1
@@ -24,12 +24,12 @@ def test_whatever_is_made_of_a_document_is_in_its_split(document: str, questions
 
 @given(TEXTS)
 @settings(max_examples=examples(50))
-def test_white_space_around_lines_makes_no_other_document(text: str) -> None:
+def test_white_space_around_lines_does_not_change_the_document(text: str) -> None:
     spaced = "\n \n" + "\n".join(f"{line}  \t" for line in text.splitlines()) + "\n\n"
     assert source_digest(spaced) == source_digest(text)
 
 
-def test_splits_have_their_shares() -> None:
+def test_splits_have_the_configured_shares() -> None:
     digests = ["sha256:" + hashlib.sha256(str(n).encode()).hexdigest() for n in range(20_000)]
     found = Counter(split_of(digest) for digest in digests)
     assert sum(SHARES.values()) == 1

@@ -1,4 +1,4 @@
-"""Statistics of a corpus, and their picture."""
+"""Statistics of a corpus, and their plot."""
 
 import json
 import statistics
@@ -55,7 +55,7 @@ def test_validity_is_counted_where_it_was_judged() -> None:
     assert found.validity == {"factual": {"items": 2, "valid": 1, "invalid": 1, "unjudged": 0, "rate": 0.5}}
 
 
-def test_a_corpus_of_nothing_is_zeros() -> None:
+def test_an_empty_corpus_has_zeros() -> None:
     found = corpus_statistics([], [])
     assert (found.inputs, found.criteria_per_rubric, found.kinds) == (0, Distribution(), {})
 
@@ -68,7 +68,7 @@ def test_only_the_commonest_tags_are_counted_by_name() -> None:
 
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=40))
 @settings(max_examples=examples(100))
-def test_a_distribution_is_that_of_its_values(values: list[int]) -> None:
+def test_a_distribution_describes_its_values(values: list[int]) -> None:
     found = Distribution.of(Counter(map(float, values)))
     assert found.count == len(values)
     assert (found.least, found.most) == (min(values), max(values))
@@ -80,7 +80,7 @@ def test_a_distribution_is_that_of_its_values(values: list[int]) -> None:
     assert sum(value >= found.upper for value in values) >= len(values) / 4
 
 
-def test_statistics_outlive_a_file() -> None:
+def test_statistics_survive_json() -> None:
     found = corpus_statistics(CORPUS, ["unreadable"])
     assert CorpusStatistics.model_validate_json(found.model_dump_json()) == found
     assert json.loads(found.model_dump_json())["rubrics"] == 2
@@ -88,13 +88,13 @@ def test_statistics_outlive_a_file() -> None:
 
 @pytest.mark.parametrize("name", ["plot.svg", "plot.png"])
 @pytest.mark.parametrize("corpus", [CORPUS, []], ids=["some", "none"])
-def test_a_corpus_is_drawn(tmp_path: Path, name: str, corpus: list[dict[str, Any]]) -> None:
+def test_a_corpus_is_plotted(tmp_path: Path, name: str, corpus: list[dict[str, Any]]) -> None:
     plot_statistics(corpus_statistics(corpus, ["unreadable"]), tmp_path / name, title="a $corpus$ of_two")
     begins = (tmp_path / name).read_bytes()[:8]
     assert begins in (b"<?xml ve", b"\x89PNG\r\n\x1a\n")
 
 
-def test_without_matplotlib_one_is_told_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MatplotlibMissing, match="pip install"):
         plot_statistics(corpus_statistics(CORPUS, []), tmp_path / "plot.svg", title="a corpus")

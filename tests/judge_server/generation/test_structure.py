@@ -1,4 +1,4 @@
-"""The structural checks: each of what a model does wrong has a reason of its own."""
+"""The structural checks: each mistake of a model has its own reason."""
 
 from typing import Any
 
@@ -25,13 +25,13 @@ STEP = Draft("Adds 16 legs and 6 legs.", "process", 2)
 
 
 def reason(*drafts: Draft, rules: RubricRules = RULES, references: tuple[str, ...] = ()) -> str:
-    """Why these drafts are discarded."""
+    """The reason why these drafts are discarded."""
     with pytest.raises(RubricDiscarded) as caught:
         check_drafts(drafts, rules, references=references)
     return caught.value.reason
 
 
-def test_criteria_that_keep_to_the_rules_pass() -> None:
+def test_criteria_that_follow_the_rules_pass() -> None:
     check_drafts([FACT, STEP], RULES, references=["There are 4 * 4 + 3 * 2 = 22 legs in all of the field."])
 
 
@@ -52,12 +52,12 @@ def test_criteria_that_keep_to_the_rules_pass() -> None:
         ([FACT, STEP, Draft("adds 16  legs, and 6 'legs'", "factual", 1)], "duplicate_criteria"),
     ],
 )
-def test_each_fault_has_its_reason(drafts: list[Draft], expected: str) -> None:
+def test_each_fault_has_its_own_reason(drafts: list[Draft], expected: str) -> None:
     assert reason(*drafts) == expected
 
 
 @pytest.mark.parametrize(("count", "passes"), [(1, False), (2, True), (4, True), (5, False)])
-def test_as_many_criteria_as_the_rules_allow_and_no_more(count: int, passes: bool) -> None:
+def test_the_number_of_criteria_is_limited_by_the_rules(count: int, passes: bool) -> None:
     drafts = [Draft(f"States the number {n}.", "factual") for n in range(count)]
     if passes:
         check_drafts(drafts, RULES)
@@ -65,11 +65,11 @@ def test_as_many_criteria_as_the_rules_allow_and_no_more(count: int, passes: boo
         assert reason(*drafts) == ("too_few" if count < 2 else "too_many")
 
 
-def test_criteria_that_differ_in_a_sign_are_two() -> None:
+def test_criteria_that_differ_in_a_sign_are_distinct() -> None:
     check_drafts([Draft("Works out 6 + 2.", "process"), Draft("Works out 6 - 2.", "process")], RULES)
 
 
-def test_signed_points_may_not_be_zero_and_one_must_be_above_it() -> None:
+def test_signed_points_must_not_be_zero_and_one_must_be_positive() -> None:
     points = RubricRules(1, 5, ("point",), -10, 10)
     bad = Draft("Counts a bird twice.", weight=-4)
     check_drafts([bad, Draft("Counts all legs.", weight=3)], points)
@@ -88,12 +88,12 @@ def test_a_part_of_a_rubric_may_be_all_negative_where_the_rest_is_not() -> None:
         "Says: he runs 3*3 = 9 SPRINTS, and so runs 540 meters in a week!",
     ],
 )
-def test_a_criterion_that_repeats_the_reference_answer_word_for_word_is_a_leak(description: str) -> None:
+def test_a_criterion_that_quotes_the_reference_answer_is_a_leak(description: str) -> None:
     reference = "He runs 3*3 = 9 sprints and so\nruns 540 meters in a week."
     assert reason(FACT, Draft(description, "process", 1), references=(reference,)) == "leaks_reference"
 
 
-def test_naming_the_result_is_no_leak() -> None:
+def test_naming_the_result_is_not_a_leak() -> None:
     check_leaks(["States that the final answer is 540 meters."], ["540 meters", "The answer is 540.", ""])
 
 
@@ -114,7 +114,7 @@ def test_a_long_answer_leaks_by_any_twenty_words_in_a_row() -> None:
         "Why, in the following excerpt, is a heap an array?",
     ],
 )
-def test_a_question_about_a_text_its_reader_does_not_have_is_refused(text: str) -> None:
+def test_a_question_that_refers_to_an_unavailable_text_is_refused(text: str) -> None:
     with pytest.raises(RubricDiscarded) as caught:
         check_self_contained("the question", text)
     assert caught.value.reason == "not_self_contained"
@@ -123,12 +123,12 @@ def test_a_question_about_a_text_its_reader_does_not_have_is_refused(text: str) 
 @pytest.mark.parametrize(
     "text", ["How does a text editor keep its undo list?", "When does the text file get closed?", "What is a passage?"]
 )
-def test_a_question_about_texts_in_general_is_taken(text: str) -> None:
+def test_a_question_about_texts_in_general_is_accepted(text: str) -> None:
     check_self_contained("the question", text)
 
 
 @given(st.lists(st.text(alphabet="ab .,\n", min_size=1, max_size=12), min_size=1, max_size=6))
-def test_what_differs_in_more_than_dress_is_never_called_a_duplicate(texts: list[str]) -> None:
+def test_texts_with_different_words_are_never_duplicates(texts: list[str]) -> None:
     distinct = len({tuple(words(text)) for text in texts}) == len(texts)
     try:
         check_distinct(texts)
@@ -139,7 +139,7 @@ def test_what_differs_in_more_than_dress_is_never_called_a_duplicate(texts: list
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=6, max_size=30), st.data())
-def test_a_quotation_is_found_wherever_it_stands(reference: list[str], data: Any) -> None:
+def test_a_quotation_is_found_at_any_place(reference: list[str], data: Any) -> None:
     length = min(20, len(reference))
     at = data.draw(st.integers(0, len(reference) - length))
     before, after = data.draw(st.lists(st.sampled_from("xy"))), data.draw(st.lists(st.sampled_from("xy")))
@@ -149,7 +149,7 @@ def test_a_quotation_is_found_wherever_it_stands(reference: list[str], data: Any
     check_leaks([" ".join([*reference[at : at + length - 1], "x"])], [" ".join(reference)])
 
 
-def test_criteria_are_called_by_their_kinds() -> None:
+def test_criterion_ids_are_made_from_their_kinds() -> None:
     made = criteria_from_drafts([STEP, FACT, Draft("Multiplies 3 by 2.", "process", 1)])
     assert [(one.id, one.weight) for one in made] == [("process-1", 2), ("factual-1", 5), ("process-2", 1)]
 
@@ -168,5 +168,5 @@ def test_criteria_are_called_by_their_kinds() -> None:
         ("It lies in Paris.", "Paris, France", False),
     ],
 )
-def test_a_result_is_named_where_it_stands_alone(text: str, result: str, there: bool) -> None:
+def test_a_result_is_found_only_as_a_separate_word(text: str, result: str, there: bool) -> None:
     assert contains_result(text, result) is there

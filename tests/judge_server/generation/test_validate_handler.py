@@ -1,4 +1,4 @@
-"""The chunks of `validate_rubrics`: the validity of published rubrics, over a real store."""
+"""Chunks of `validate_rubrics`: the validity of published rubrics, over a real store."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -35,7 +35,7 @@ async def store(tmp_path: Path, new_sqlite: NewSQLite) -> AsyncIterator[RubricSt
 
 
 class Model:
-    """A scripted model that counts what it is asked, and can be down for one question."""
+    """A scripted model that counts its calls, and can be down for one question."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -110,7 +110,7 @@ async def kept(store: RubricStore, reference: str) -> tuple[RubricValidation, ..
     return await store.validations(PROJECT_ID, name, int(version))
 
 
-async def test_the_verdicts_are_kept_with_the_version(store: RubricStore) -> None:
+async def test_the_verdicts_are_stored_with_the_version(store: RubricStore) -> None:
     (result,) = await results_of(store, Model(), "team/2")
     [validation] = await kept(store, "team/2@1")
     assert [(one.criterion, one.valid, one.reason) for one in validation.items] == [
@@ -120,7 +120,7 @@ async def test_the_verdicts_are_kept_with_the_version(store: RubricStore) -> Non
     assert await kept(store, "team/0@1") == ()
 
 
-async def test_another_operation_reads_what_was_kept_and_asks_nothing(store: RubricStore) -> None:
+async def test_another_operation_reads_the_stored_verdicts_and_asks_nothing(store: RubricStore) -> None:
     first = await results_of(store, Model(), "team/2")
     again = Model()
     (outcome,) = await validated(store, again, "team/2")
@@ -129,7 +129,7 @@ async def test_another_operation_reads_what_was_kept_and_asks_nothing(store: Rub
     assert len(await kept(store, "team/2@1")) == 1
 
 
-async def test_a_judge_with_other_weights_judges_for_itself(store: RubricStore) -> None:
+async def test_a_judge_with_other_weights_judges_again(store: RubricStore) -> None:
     await validated(store, Model(), "team/2")
     other = Model()
     await validated(store, other, "team/2", weights="sha256:other")
@@ -137,7 +137,7 @@ async def test_a_judge_with_other_weights_judges_for_itself(store: RubricStore) 
     assert len(await kept(store, "team/2@1")) == 2
 
 
-async def test_other_words_ask_the_same_judge_anew_and_its_newest_verdicts_count(
+async def test_changed_prompts_ask_the_same_judge_again_and_its_newest_verdicts_count(
     store: RubricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await validated(store, Model(), "team/2")
@@ -149,13 +149,13 @@ async def test_other_words_ask_the_same_judge_anew_and_its_newest_verdicts_count
     assert validation.template_digest == "sha256:" + "1" * 64
 
 
-async def test_two_references_of_one_version_are_one(store: RubricStore) -> None:
+async def test_two_references_to_one_version_are_validated_once(store: RubricStore) -> None:
     model = Model()
     assert len(await validated(store, model, "team/2", "team/2@1")) == 1
     assert model.asked == 3
 
 
-async def test_the_same_criteria_of_another_name_are_judged_and_kept_for_themselves(store: RubricStore) -> None:
+async def test_equal_criteria_under_another_name_are_judged_and_stored_separately(store: RubricStore) -> None:
     found = await store.find(PROJECT_ID, "team/0")
     assert found is not None
     content = RubricContent(criteria=found.criteria)

@@ -1,4 +1,4 @@
-"""The validity judge: a verdict and a reason an item, and rates by kind."""
+"""The validity judge: a verdict and a reason per item, and rates by kind."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def version(**metadata: Any) -> RubricVersion:
     )
 
 
-async def test_each_item_is_judged_by_itself_as_what_it_claims_to_be() -> None:
+async def test_each_item_is_judged_separately_as_the_kind_it_claims() -> None:
     told = ModelScript(YES, NO, YES)
     items = await judge_items(await writer(told), CRITERIA, question="How far?", correct="540")
     assert [(item.id, item.kind, item.valid) for item in items] == [
@@ -67,13 +67,13 @@ async def test_an_unreadable_verdict_is_neither_valid_nor_invalid() -> None:
     assert items[1].reason.startswith("unreadable")
 
 
-async def test_an_engine_that_gives_no_answer_ends_the_pass() -> None:
+async def test_an_engine_without_an_answer_ends_the_pass() -> None:
     told = ModelScript(YES, *[CallFailure("engine", "gone")] * 4)
     with pytest.raises(WriterFailed):
         await judge_items(await writer(told), CRITERIA, question="How far?", correct=None)
 
 
-def test_rates_count_what_was_judged_by_kind() -> None:
+def test_rates_count_judged_items_by_kind() -> None:
     items = [
         ItemValidity("1", "factual", True, ""),
         ItemValidity("2", "factual", False, ""),
@@ -86,19 +86,19 @@ def test_rates_count_what_was_judged_by_kind() -> None:
     }
 
 
-async def test_a_published_rubric_is_judged_for_the_question_its_metadata_names() -> None:
+async def test_a_published_rubric_is_judged_for_the_question_in_its_metadata() -> None:
     told = ModelScript(YES, YES, YES)
     items = await judge_version(await writer(told), version(question="How far?", ground_truth="540"))
     assert len(items) == 3
     assert "Correct answer:" in told.asked[0][1]
 
 
-async def test_a_rubric_of_no_known_question_cannot_be_judged() -> None:
+async def test_a_rubric_without_a_question_cannot_be_judged() -> None:
     with pytest.raises(ValueError, match=r"t/x@2 has no question"):
         await judge_version(await writer(ModelScript()), version())
 
 
-async def test_a_generator_ends_with_the_pass_and_keeps_it_with_the_version() -> None:
+async def test_a_generator_ends_with_the_pass_and_stores_it_with_the_version() -> None:
     items = [{"description": f"Names the number {n}.", "points": n} for n in (1, 2, 3)]
     row = PointsRow(question="Which numbers?", ideal_answer="One, two and three.")
     told = ModelScript(criteria(items), YES, NO, "?")
@@ -111,13 +111,13 @@ async def test_a_generator_ends_with_the_pass_and_keeps_it_with_the_version() ->
     assert made.flags == ("invalid_criteria:1", "unjudged_criteria:1")
 
 
-def test_what_is_kept_says_who_judged() -> None:
+def test_stored_validity_names_the_judge() -> None:
     kept = validity_metadata([ItemValidity("1", "answer", True, "So.")], "m")
     assert kept["items"] == [{"id": "1", "kind": "answer", "valid": True, "reason": "So."}]
     assert kept["model"] == "m"
 
 
-def test_what_a_generator_kept_is_read_from_the_version() -> None:
+def test_a_generators_validity_is_read_from_the_version() -> None:
     items = [ItemValidity("a", "factual", True, "So."), ItemValidity("b", "pitfall", None, "unreadable")]
     gone = ItemValidity("z", "factual", False, "A criterion of the version before.")
     assert published_validity(version(validity=validity_metadata([*items, gone], "m"))) == ("m", items)
@@ -135,6 +135,6 @@ def test_what_a_generator_kept_is_read_from_the_version() -> None:
         {"items": "all", "model": "m"},
     ],
 )
-def test_metadata_of_somebody_else_that_is_called_validity_is_none(kept: Any) -> None:
+def test_unrelated_metadata_named_validity_is_ignored(kept: Any) -> None:
     assert published_validity(version(validity=kept)) is None
     assert published_validity(version()) is None

@@ -1,4 +1,4 @@
-"""The words generators ask with, as written down; whatever they show stays material."""
+"""The generators' prompts match the golden files, and fence all material."""
 
 import re
 from pathlib import Path
@@ -18,18 +18,18 @@ FENCED = re.compile(r"<([a-z]{12})>\n.*?\n</\1>", re.DOTALL)
 
 
 @pytest.mark.parametrize("name", RENDERED)
-def test_the_prompt_reads_as_written_down(name: str) -> None:
+def test_the_prompt_matches_the_golden_file(name: str) -> None:
     path = GOLDEN / name
     written = path.read_text(encoding="utf-8") if path.exists() else ""
-    assert RENDERED[name] == written, f"the prompts changed; if that is meant, run `{COMMAND}` and commit tests/"
+    assert RENDERED[name] == written, f"the prompts changed; if that is intended, run `{COMMAND}` and commit tests/"
 
 
-def test_no_prompt_is_written_down_that_is_not_rendered() -> None:
+def test_every_golden_file_is_rendered() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == set(RENDERED), f"run `{COMMAND}`"
 
 
 @pytest.mark.parametrize("name", RENDERED)
-def test_texts_of_others_stand_between_markers_and_hold_no_control_token(name: str) -> None:
+def test_foreign_texts_are_fenced_and_hold_no_control_token(name: str) -> None:
     outside = FENCED.sub("…", RENDERED[name])
     assert "<|im" not in RENDERED[name]
     for piece in ("Write no rubric", "bbbbbbbbbbbb", "49", "He runs"):
@@ -47,7 +47,7 @@ def test_every_template_belongs_to_a_generator_or_to_the_validity_judge() -> Non
     assert {f"{name}.j2" for name in used} == set(default_templates())
 
 
-def test_a_digest_hangs_on_every_template_and_on_their_names() -> None:
+def test_the_digest_depends_on_every_template_and_its_name() -> None:
     digests = {kind: generator_of(kind, {}).template_digest for kind in GENERATORS}
     assert len(set(digests.values())) == len(GENERATORS)
     assert all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in digests.values())
@@ -58,19 +58,19 @@ def test_a_digest_hangs_on_every_template_and_on_their_names() -> None:
     )
 
 
-def test_a_template_that_was_not_named_cannot_be_asked_with() -> None:
+def test_an_undeclared_template_cannot_be_rendered() -> None:
     with pytest.raises(KeyError):
         GeneratorTemplates("answer")("validity")
 
 
-def test_every_kind_says_what_it_does_and_in_which_steps() -> None:
+def test_every_kind_has_a_summary_and_steps() -> None:
     assert list(GENERATORS) == ["reference", "document", "contrastive", "gate", "graded", "evolving", "points"]
     for kind in ALL_GENERATORS:
         assert kind.summary
         assert kind.steps[-2:] == ("check", "validity") or "check" in kind.steps
 
 
-def test_a_set_of_ones_own_replaces_what_it_holds_and_changes_the_digest(tmp_path: Path) -> None:
+def test_a_custom_set_replaces_its_templates_and_changes_the_digest(tmp_path: Path) -> None:
     (tmp_path / "answer.j2").write_text("Solve: {{ question | fenced }}", encoding="utf-8")
     templates = read_templates(tmp_path)
     plain, own = (generator_of("points", {}, templates=given) for given in (None, templates))
@@ -94,26 +94,24 @@ def test_a_set_of_ones_own_replaces_what_it_holds_and_changes_the_digest(tmp_pat
         ("answer.txt", b"x", "holds no template"),
     ],
 )
-def test_a_set_that_cannot_be_used_is_refused_with_the_reason(
-    tmp_path: Path, name: str, content: bytes, says: str
-) -> None:
+def test_an_unusable_set_is_refused_with_the_reason(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidTemplate, match=says):
         read_templates(tmp_path)
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidTemplate, match="cannot be read: No such file"):
         read_templates(tmp_path / "nowhere")
 
 
-def test_a_template_that_cannot_be_filled_in_ends_the_job_with_its_name() -> None:
+def test_a_template_that_cannot_be_rendered_ends_the_job_with_its_name() -> None:
     prompt_templates = GeneratorTemplates("answer", overrides={"answer.j2": "{{ question.words.first }}"})
     with pytest.raises(InvalidTemplate, match=r"answer.j2 cannot be rendered"):
         prompt_templates("answer", question="Why?")
 
 
 @pytest.mark.parametrize("name", sorted(default_templates()))
-def test_our_own_templates_may_be_taken_as_they_are(tmp_path: Path, name: str) -> None:
+def test_the_default_templates_are_a_valid_set(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(default_templates()[name], encoding="utf-8")
     assert read_templates(tmp_path) == {name: default_templates()[name]}

@@ -1,4 +1,4 @@
-"""The writer: what it asks of an engine, and what it makes of what comes back."""
+"""The writer: its calls to an engine, and how it reads the replies."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ class Part(BaseModel):
 
 
 class Whole(BaseModel):
-    """Said to people, not to models."""
+    """This text is for people, not for models."""
 
     parts: list[Part] = Field(min_length=1, max_length=3)
 
@@ -54,7 +54,7 @@ PARTS = {"parts": [{"name": "a", "weight": 2}, {"name": "b", "weight": 3}]}
 TEXT = json.dumps(PARTS)
 
 
-async def test_prose_comes_without_the_white_space_around_it() -> None:
+async def test_text_is_stripped_of_surrounding_white_space() -> None:
     assert await (await writer_of("\n It is so.\n")).write_text("?", max_tokens=8) == "It is so."
 
 
@@ -62,7 +62,7 @@ async def test_prose_comes_without_the_white_space_around_it() -> None:
     ("reply", "reason"),
     [(Reply(text="It is", cut=True), "cut_short"), (Reply(text=" \n"), "unreadable"), (Reply(), "unreadable")],
 )
-async def test_prose_that_is_cut_or_empty_is_discarded(reply: Reply, reason: str) -> None:
+async def test_text_that_is_cut_or_empty_is_discarded(reply: Reply, reason: str) -> None:
     writer = await writer_of(lambda batch, call: reply)
     with pytest.raises(RubricDiscarded) as discarded:
         await writer.write_text("?", max_tokens=8)
@@ -82,7 +82,7 @@ async def test_prose_that_is_cut_or_empty_is_discarded(reply: Reply, reason: str
     ],
     ids=["plain", "fenced", "bare list", "another dialect", "second thoughts", "a better one", "an afterthought"],
 )
-async def test_json_of_the_shape_is_found_however_it_is_written(text: str) -> None:
+async def test_json_of_the_shape_is_found_in_any_surroundings(text: str) -> None:
     whole = await (await writer_of(text)).write_json(Whole, "?", max_tokens=64)
     assert whole.model_dump() == PARTS
 
@@ -106,7 +106,9 @@ async def test_json_of_the_shape_is_found_however_it_is_written(text: str) -> No
         (" " * 300_000, False, "unreadable", "300000 characters"),
     ],
 )
-async def test_what_is_not_of_the_shape_is_discarded_by_reason(text: str, cut: bool, reason: str, says: str) -> None:
+async def test_output_that_does_not_fit_the_shape_is_discarded_by_reason(
+    text: str, cut: bool, reason: str, says: str
+) -> None:
     writer = await writer_of(lambda batch, call: Reply(text=text, cut=cut))
     with pytest.raises(RubricDiscarded) as discarded:
         await writer.write_json(Whole, "?", max_tokens=64)
@@ -119,7 +121,7 @@ async def test_a_bare_list_does_not_fill_a_shape_of_several_fields() -> None:
         await (await writer_of(json.dumps(PARTS["parts"]))).write_json(Two, "?", max_tokens=64)
 
 
-async def test_the_engine_is_held_to_the_shape_and_told_how_to_sample() -> None:
+async def test_shape_and_sampling_options_are_passed_to_the_engine() -> None:
     calls: list[tuple[Batch, Call]] = []
 
     def remember(batch: Batch, call: Call) -> Reply:
@@ -137,7 +139,7 @@ async def test_the_engine_is_held_to_the_shape_and_told_how_to_sample() -> None:
     assert (said.answer, said.sample) == (TextOutput(9), None)
 
 
-def test_a_schema_is_whole_in_itself_requires_every_field_and_speaks_to_no_people() -> None:
+def test_a_schema_is_self_contained_requires_every_field_and_has_no_annotations() -> None:
     schema = json.loads(schema_of(Whole))
     Draft202012Validator.check_schema(schema)
     valid = Draft202012Validator(schema).is_valid
@@ -149,7 +151,7 @@ def test_a_schema_is_whole_in_itself_requires_every_field_and_speaks_to_no_peopl
         assert word not in schema_of(Whole)
 
 
-def test_a_shape_that_contains_itself_is_refused() -> None:
+def test_a_recursive_shape_is_refused() -> None:
     with pytest.raises(ValueError, match="contains itself"):
         schema_of(Tree)
 
@@ -158,7 +160,7 @@ class Tree(BaseModel):
     branches: "list[Tree]"
 
 
-async def test_a_property_may_be_called_as_a_word_of_the_schema_is() -> None:
+async def test_a_property_may_have_the_name_of_a_schema_keyword() -> None:
     class Titled(BaseModel):
         title: str
         description: str
@@ -167,7 +169,7 @@ async def test_a_property_may_be_called_as_a_word_of_the_schema_is() -> None:
     assert list(schema["properties"]) == schema["required"] == ["title", "description"]
 
 
-async def test_a_choice_is_one_of_its_labels_whether_the_engine_picks_or_says_it() -> None:
+async def test_a_choice_is_one_of_its_labels_whether_the_engine_picks_or_writes_it() -> None:
     picks = await writer_of(lambda batch, call: Reply(chosen="no"))
     says = await writer_of("No, it is not.")
     for writer in (picks, says):
@@ -177,7 +179,7 @@ async def test_a_choice_is_one_of_its_labels_whether_the_engine_picks_or_says_it
         await rambles.choose(("yes", "no"), "Is it?")
 
 
-async def test_a_choice_from_an_engine_that_cannot_be_held_to_labels_is_read() -> None:
+async def test_a_choice_of_an_engine_without_constrained_output_is_read() -> None:
     plain = Capabilities(False, False, False, False, False)
     writer = await writer_of(lambda batch, call: Reply(chosen=_labels(call)[1]), capabilities=plain)
     assert await writer.choose(("yes", "no"), "Is it?") == "no"
@@ -188,7 +190,7 @@ def _labels(call: Call) -> tuple[str, ...]:
     return call.answer.labels
 
 
-async def test_an_engine_that_fails_for_a_while_is_asked_again_and_one_that_keeps_failing_is_no_discard() -> None:
+async def test_a_transient_engine_failure_is_retried_and_a_lasting_one_is_not_a_discard() -> None:
     asked = 0
 
     def until(good: int) -> Answer:
@@ -206,13 +208,13 @@ async def test_an_engine_that_fails_for_a_while_is_asked_again_and_one_that_keep
     assert asked == MAX_CALL_ATTEMPTS
 
 
-async def test_a_prompt_that_does_not_fit_is_discarded_and_not_asked_again() -> None:
+async def test_a_prompt_that_does_not_fit_is_discarded_and_not_retried() -> None:
     writer = await writer_of("So.", context_tokens=50)
     with pytest.raises(RubricDiscarded, match="too_long"):
         await writer.write_text("word " * 100, max_tokens=4)
 
 
-async def test_usage_counts_replies_and_those_of_a_part_are_in_the_whole() -> None:
+async def test_usage_counts_replies_and_includes_that_of_parts() -> None:
     reply = Reply(text="So.", tokens_computed=3, tokens_reused=2, tokens_written=1)
     writer = await writer_of(lambda batch, call: reply)
     first, second = writer.with_own_usage(), writer.with_own_usage()
@@ -223,7 +225,7 @@ async def test_usage_counts_replies_and_those_of_a_part_are_in_the_whole() -> No
     assert counts == [(1, 3, 1), (2, 6, 2), (3, 9, 3)]
 
 
-async def test_no_more_calls_are_under_way_than_the_engine_takes() -> None:
+async def test_calls_under_way_are_limited_to_the_engines_batches() -> None:
     under_way, most = 0, 0
 
     class Slow(ScriptedEngine):

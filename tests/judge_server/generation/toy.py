@@ -1,4 +1,4 @@
-"""A small generator and a scripted model for it, to test what stands around generators."""
+"""A small generator and a scripted model for it, to test the code around generators."""
 
 import hashlib
 import json
@@ -67,7 +67,7 @@ class ToyGenerator(Generator[ToyRow, ToyParameters]):
 
 
 def good(question: str) -> str:
-    """Criteria that pass, three of them, as a model would write them for a question."""
+    """Three valid criteria, as a model would write them for a question."""
     mark = hashlib.sha256(question.encode()).hexdigest()[:6]
     return json.dumps({"items": [{"text": f"Says {mark} {n}.", "weight": n} for n in (1, 2, 3)]})
 
@@ -76,7 +76,7 @@ Answers = Callable[[str], str | CallFailure]
 
 
 class ToyScript:
-    """A script for a `ScriptedEngine` that remembers the questions it was asked to write criteria for."""
+    """A script for a `ScriptedEngine` that keeps the questions for which criteria were requested."""
 
     def __init__(self, answers: Answers = good) -> None:
         self.answers = answers
@@ -97,12 +97,12 @@ class ToyScript:
 
 
 def lines(*rows: Any) -> bytes:
-    """JSONL; a row that is bytes already stands as it is."""
+    """JSONL; rows that are bytes are used unchanged."""
     return b"".join(row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def questions(number: int) -> list[dict[str, str]]:
-    """That many rows, all different."""
+    """This many different rows."""
     return [{"question": f"What is {n} times {n}?"} for n in range(1, number + 1)]
 
 

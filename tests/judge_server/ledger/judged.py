@@ -1,4 +1,4 @@
-"""What tests of recording share: a scorer whose requests are written into a ledger at once, and failures to judge."""
+"""Helpers for tests of recording: a scorer that writes requests to a ledger at once, and a script with failures."""
 
 import hashlib
 from typing import Any
@@ -16,21 +16,21 @@ PROJECT = "default"
 
 
 def some_fail(batch: Batch, call: Call) -> Reply | CallFailure:
-    """By hash, but every fifth call cannot be judged, whenever it is asked."""
+    """Answer by hash, but fail every fifth call, always the same ones."""
     if hashlib.sha256(f"{batch.shared}{call.question}{call.sample}".encode()).digest()[0] % 5 == 0:
         return CallFailure("truncated_input", "it is too long\0")
     return by_hash(batch, call)
 
 
 class SynchronousRecorder:
-    """Stands in for a recorder: what it is given is in the ledger when it returns."""
+    """A recorder that writes to the ledger before it returns."""
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self.ledger = ledger
         self.judged: list[JudgedRequest] = []
 
     def record(self, judged: JudgedRequest) -> None:
-        """Keep it, and write it."""
+        """Keep and write the request."""
         self.judged.append(judged)
         if self.ledger is not None:
             self.ledger.write(rows_of([judged], keep_texts=True))
@@ -48,7 +48,7 @@ async def score(scorer: Scorer, body: dict[str, Any], request_id: str = "req_1")
 
 
 async def rows(*bodies: dict[str, Any], script: Any = by_hash, keep_texts: bool = True) -> LedgerRows:
-    """The rows of these requests, by one judge."""
+    """The rows of these requests, scored by one judge."""
     recorder = SynchronousRecorder()
     made = await scorer(recorder, script)
     for number, body in enumerate(bodies, 1):

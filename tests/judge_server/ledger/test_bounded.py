@@ -1,4 +1,4 @@
-"""40,000 judgements through judge, cache and recorder leave behind what the cache may keep, and nothing else."""
+"""40,000 judgements through judge, cache and recorder leave nothing in memory but the bounded cache."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ RUBRIC = {
 
 
 class DiscardingLedger:
-    """A ledger that counts what it is given, and keeps none of it."""
+    """A ledger that counts the uses it is given and keeps none."""
 
     def __init__(self) -> None:
         self.uses = 0
@@ -34,7 +34,7 @@ class DiscardingLedger:
         self.uses += len(rows.uses)
 
     async def ready(self) -> bool:
-        """Never asked."""
+        """Not used."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -42,7 +42,7 @@ class DiscardingLedger:
 
 
 def settled(recorder: Recorder) -> int:
-    """How many blocks of memory Python's objects take once everything is recorded."""
+    """The number of memory blocks of Python's objects once everything is recorded."""
     pause = threading.Event()
     while recorder.state().waiting:
         pause.wait(0.01)
@@ -63,11 +63,11 @@ async def test_memory_does_not_grow_once_the_cache_is_full(tmp_path: Path) -> No
             body = {"run": f"run {number % 4}", "step": number, "rubric": RUBRIC, "groups": groups}
             await scorer.score(RewardRequest.model_validate(body), request_id=f"req_{number}", project_id="default")
             if number % 9 == 8:
-                while len(made.executor.write_buffer):  # noqa: ASYNC110 - until the cache has them, which tells nothing
+                while len(made.executor.write_buffer):  # noqa: ASYNC110 - the cache has no event to await
                     await asyncio.sleep(0)
                 blocks.append(settled(recorder))
     finally:
         recorder.close()
         await made.close()
     assert ledger.uses == REQUESTS * RESPONSES * CRITERIA
-    assert max(blocks[1:]) - blocks[1] < 2000  # one small object left behind by each judgement would make 27,648
+    assert max(blocks[1:]) - blocks[1] < 2000  # one small object leaked per judgement would make 27,648

@@ -1,4 +1,4 @@
-"""How far the ledger is behind: told by the recorder, and shown as metrics."""
+"""The lag of the ledger, as the recorder reports it and metrics show it."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from trainer_client.wire.ledger import LedgerState
 __all__ = ["_soon", "judged", "ledger"]
 
 
-async def test_the_lag_is_the_age_of_what_waits_longest_and_nothing_once_it_is_written(
+async def test_the_lag_is_the_age_of_the_oldest_waiting_entry_and_zero_once_it_is_written(
     ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     ledger.away = True
@@ -32,7 +32,7 @@ async def test_the_lag_is_the_age_of_what_waits_longest_and_nothing_once_it_is_w
 
 
 def samples(state: LedgerState) -> dict[str, float]:
-    """Every sample of the metrics of this state, by its name and label."""
+    """Every metric sample of this state, by name and label."""
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
         for metric in LedgerMetrics(lambda: state).collect()
@@ -40,7 +40,7 @@ def samples(state: LedgerState) -> dict[str, float]:
     }
 
 
-def test_metrics_say_what_the_state_says() -> None:
+def test_metrics_agree_with_the_state() -> None:
     state = LedgerState(
         keeps="all", recorded=10, written=5, waiting=1, lost=2, refused=2, refused_files=1, spool_bytes=77,
         memory_bytes=33, lag_s=1.5, restarts=4, problem="not there", spool_problem="no space",

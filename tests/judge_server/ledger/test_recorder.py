@@ -1,4 +1,4 @@
-"""The recorder: nothing waits for it, nothing is written twice or lost but what it counts, whatever the ledger does."""
+"""The recorder never blocks requests, writes nothing twice and counts every loss, whatever the ledger does."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ USES = 7
 
 
 class FakeLedger:
-    """A ledger that does as it is told: it takes rows, is away, refuses some, or hangs."""
+    """A ledger that accepts rows, is unreachable, refuses some rows, or hangs, as the test sets."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
@@ -31,7 +31,7 @@ class FakeLedger:
         self.goes_on.set()
 
     def write(self, rows: LedgerRows) -> None:
-        """As `Ledger.write`; notes the ids of the requests."""
+        """As `Ledger.write`; keeps the ids of the requests."""
         self.tries += 1
         self.goes_on.wait(60)
         ids = [row.request_id for row in rows.requests]
@@ -42,7 +42,7 @@ class FakeLedger:
         self.written += ids
 
     def salvage(self, rows: LedgerRows) -> list[RefusedRows]:
-        """As `Ledger.salvage`; requests are refused whole."""
+        """As `Ledger.salvage`; refuses whole requests."""
         kept, refused = [], []
         for row in rows.requests:
             (refused if row.request_id in self.refuses else kept).append(row)
@@ -62,7 +62,7 @@ class FakeLedger:
         ]
 
     async def ready(self) -> bool:
-        """Never asked."""
+        """Not used."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -78,7 +78,7 @@ def ledger() -> Iterator[FakeLedger]:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test waits for a ledger's pauses."""
+    """Shorten the recorder's pauses."""
     monkeypatch.setattr(recorder, "_SPOOL_INTERVAL_S", 0.005)
     monkeypatch.setattr(recorder, "_WATCH_INTERVAL_S", 0.005)
     monkeypatch.setattr(recorder, "_BATCH_WINDOW_S", 0.005)
@@ -88,7 +88,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def judged() -> Callable[[str], Any]:
-    """Makes judged requests by their ids."""
+    """Make a judged request with this id."""
     kept = SynchronousRecorder()
     made = await scorer(kept)
 
@@ -114,10 +114,10 @@ def wait_until(holds: Callable[[], bool]) -> None:
         if holds():
             return
         pause.wait(0.005)
-    raise AssertionError("it never came about")
+    raise AssertionError("the condition never became true")
 
 
-async def test_what_is_recorded_is_written_in_order(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
+async def test_recorded_requests_are_written_in_order(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
     ids = [f"req_{n}" for n in range(20)]
     with recording(ledger, tmp_path) as running:
         for each in ids:
@@ -130,7 +130,7 @@ async def test_what_is_recorded_is_written_in_order(ledger: FakeLedger, tmp_path
     assert ledger.written == ids
 
 
-async def test_a_graceful_stop_writes_what_was_just_recorded(
+async def test_a_graceful_stop_writes_the_latest_requests(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_CLOSE_TIMEOUT_S", 60.0)
@@ -140,7 +140,7 @@ async def test_a_graceful_stop_writes_what_was_just_recorded(
     assert os.listdir(tmp_path) == []
 
 
-async def test_while_the_ledger_is_away_rows_wait_and_are_written_once_and_in_order_when_it_is_back(
+async def test_while_the_ledger_is_unreachable_rows_wait_and_are_then_written_once_and_in_order(
     ledger: FakeLedger, tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.away = True
@@ -160,7 +160,7 @@ async def test_while_the_ledger_is_away_rows_wait_and_are_written_once_and_in_or
     assert sum("can be written again" in line for line in said) == 1
 
 
-async def test_what_a_stopped_process_could_not_write_is_written_by_the_next(
+async def test_rows_that_a_stopped_process_could_not_write_are_written_by_the_next(
     ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     ledger.away = True
@@ -174,7 +174,7 @@ async def test_what_a_stopped_process_could_not_write_is_written_by_the_next(
     assert ledger.written == ["req_1", "req_2"]
 
 
-async def test_a_ledger_that_hangs_holds_up_neither_requests_nor_a_stop_nor_the_spool(
+async def test_a_ledger_that_hangs_blocks_neither_requests_nor_the_spool_nor_a_stop(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_CLOSE_TIMEOUT_S", 0.01)
@@ -191,7 +191,7 @@ async def test_a_ledger_that_hangs_holds_up_neither_requests_nor_a_stop_nor_the_
     assert healthy.written == ["req_1", "req_2"]
 
 
-async def test_rows_that_are_refused_are_kept_aside_and_do_not_hold_up_those_behind_them(
+async def test_refused_rows_are_quarantined_and_do_not_block_those_behind_them(
     ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     ledger.goes_on.clear()
@@ -210,7 +210,7 @@ async def test_rows_that_are_refused_are_kept_aside_and_do_not_hold_up_those_beh
     assert ledger.written == ["req_0", "req_2"]
 
 
-async def test_what_memory_has_no_room_for_is_lost_and_counted_and_the_rest_is_kept(
+async def test_requests_that_do_not_fit_in_memory_are_lost_and_counted(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = threading.Event()
@@ -222,7 +222,7 @@ async def test_what_memory_has_no_room_for_is_lost_and_counted_and_the_rest_is_k
         full.set()
 
 
-async def test_a_request_larger_than_memory_s_bound_is_taken_where_nothing_else_waits(
+async def test_a_request_larger_than_the_memory_bound_is_accepted_where_nothing_else_waits(
     ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     with recording(ledger, tmp_path, max_waiting=1) as running:
@@ -230,7 +230,7 @@ async def test_a_request_larger_than_memory_s_bound_is_taken_where_nothing_else_
         wait_until(lambda: running.state().written == USES)
 
 
-async def test_what_the_spool_has_no_room_for_is_lost_and_counted(
+async def test_rows_that_do_not_fit_in_the_spool_are_lost_and_counted(
     ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     with recording(ledger, tmp_path, max_spool_bytes=100) as running:
@@ -240,7 +240,7 @@ async def test_what_the_spool_has_no_room_for_is_lost_and_counted(
     assert ledger.written == []
 
 
-async def test_a_request_that_cannot_be_made_rows_of_costs_only_itself(
+async def test_a_request_that_cannot_be_turned_into_rows_loses_only_itself(
     ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     broken = await judged("req_1")
@@ -253,7 +253,7 @@ async def test_a_request_that_cannot_be_made_rows_of_costs_only_itself(
     assert ledger.written == ["req_2"]
 
 
-async def test_what_came_within_a_while_is_written_together(
+async def test_requests_within_the_batch_window_are_written_together(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_BATCH_WINDOW_S", 60.0)
@@ -267,10 +267,10 @@ async def test_what_came_within_a_while_is_written_together(
         assert ledger.tries == 1
         running.record(await judged("req_3"))
     assert ledger.written == [f"req_{n}" for n in range(4)]
-    assert ledger.tries == 2  # a stop waits for no more to come
+    assert ledger.tries == 2  # a stop does not wait for the batch window
 
 
-async def test_what_is_written_is_kept_in_memory_no_longer(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
+async def test_written_rows_are_released_from_memory(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
     entry = await judged("req_let_go")
     with recording(ledger, tmp_path) as running:
         running.record(entry)

@@ -1,4 +1,4 @@
-"""From judged requests to rows: what is kept of a request, and under which names."""
+"""From judged requests to rows: which parts of a request are kept, and under which names."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ def kept_texts(texts: list) -> dict[bytes, object]:  # type: ignore[type-arg]
     return {row.digest: json.loads(zlib.decompress(row.body)) for row in texts}
 
 
-async def test_a_request_has_one_row_a_response_one_each_and_every_criterion_a_use() -> None:
+async def test_a_request_makes_one_row_one_per_response_and_one_use_per_criterion() -> None:
     made = await rows(request("Yes.", "No.", run="r", step=3))
     (asked,) = made.requests
     assert (asked.run, asked.step, asked.request_id, asked.mode, asked.protocol) == (
@@ -46,13 +46,13 @@ async def test_texts_are_kept_once_and_the_rubric_under_its_own_digest() -> None
     assert first.response == hashlib.sha256(b'"Yes."').digest()
 
 
-async def test_without_texts_only_the_rubric_is_kept_and_the_digests_stay() -> None:
+async def test_without_texts_only_the_rubric_is_kept_and_the_digests_remain() -> None:
     made = await rows(request(), keep_texts=False)
     assert [row.digest for row in made.texts] == [made.responses[0].rubric]
     assert made.responses[0].response == hashlib.sha256(b'"Yes."').digest()
 
 
-async def test_a_failed_verdict_is_a_use_with_its_reason_and_no_verdict() -> None:
+async def test_a_failed_verdict_is_a_use_with_a_reason_and_without_a_verdict() -> None:
     made = await rows(request(*(f"{n} is prime." for n in range(20))), script=some_fail)
     failed = [use for use in made.uses if use.failed]
     assert 0 < len(failed) < len(made.uses)
@@ -61,13 +61,13 @@ async def test_a_failed_verdict_is_a_use_with_its_reason_and_no_verdict() -> Non
     assert all(use.failure is None and use.detail is None for use in made.uses if not use.failed)
 
 
-async def test_what_was_known_before_is_marked_and_kept_once() -> None:
+async def test_a_cached_verdict_is_marked_and_kept_once() -> None:
     made = await rows(request(), request())
     assert [use.cached for use in made.uses] == [False] * 7 + [True] * 7
     assert len(made.verdicts) == 7
 
 
-async def test_steps_are_kept_as_the_answer_gives_them_and_only_where_they_were_asked_for() -> None:
+async def test_steps_are_kept_as_in_the_answer_and_only_where_requested() -> None:
     thinking = "<think>Hm.</think>\n" + STEPPED
     stepped = await rows(request(thinking, reward={"mode": "stepwise"}))
     spans = json.loads(stepped.responses[0].spans or "")
@@ -93,7 +93,7 @@ async def test_every_vote_is_a_use_and_the_criterion_fails_as_a_whole() -> None:
     assert any(use.failure and not use.failed for use in made.uses)
 
 
-async def test_an_outcome_asks_no_judge_and_says_so() -> None:
+async def test_an_outcome_reward_asks_no_judge_and_says_so() -> None:
     group = {"id": "g", "prompt": "?", "responses": ["\\boxed{7}"], "ground_truth": "7"}
     made = await rows({"reward": {"mode": "outcome"}, "groups": [group]})
     (asked,), (use,) = made.requests, made.uses
@@ -102,7 +102,7 @@ async def test_an_outcome_asks_no_judge_and_says_so() -> None:
     assert (made.responses[0].rubric, made.texts[0].digest) == (None, made.responses[0].prompt)
 
 
-async def test_the_largest_lengths_and_steps_are_kept_as_they_are() -> None:
+async def test_the_largest_lengths_and_steps_are_kept_unchanged() -> None:
     group = {"id": "g", "prompt": "?", "responses": [{"text": "x", "tokens": 2**53 - 1, "stopped": False}]}
     made = await rows(request(groups=[group], step=2**53 - 1))
     assert made.requests[0].step == made.responses[0].tokens == 2**53 - 1
@@ -112,7 +112,7 @@ async def test_the_largest_lengths_and_steps_are_kept_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("given", "kept"), [("plain", "plain"), ("a\0b", "a\ufffdb"), ("ü\ud800x", "ü\ufffdx"), ("😀", "😀")]
 )
-def test_what_no_database_keeps_is_replaced(given: str, kept: str) -> None:
+def test_characters_that_no_database_stores_are_replaced(given: str, kept: str) -> None:
     assert storable_text(given) == kept
 
 

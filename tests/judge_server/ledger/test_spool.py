@@ -1,4 +1,4 @@
-"""The spool: what is in it comes back as it was, in order, whoever had put it there."""
+"""The spool returns rows unchanged and in order, including those of earlier processes."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def files(root: Path) -> list[Path]:
     return sorted(root.rglob("*.rows"))
 
 
-async def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+async def test_rows_come_back_unchanged(tmp_path: Path) -> None:
     spool = Spool(tmp_path, BIG)
     group = {"id": "g", "prompt": "?", "grounding": "G", "responses": [{"text": STEPPED, "tokens": 3, "stopped": True}]}
     for given in (await made("Yes.", "ü😀"), await rows(request(groups=[group], reward={"mode": "stepwise"}))):
@@ -55,7 +55,7 @@ async def test_files_leave_in_the_order_they_came(tmp_path: Path) -> None:
     assert (spool.first(), spool.bytes, files(tmp_path)) == (None, 0, [])
 
 
-async def test_what_a_dead_process_left_comes_first_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
+async def test_files_of_a_dead_process_come_first_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
     dead, living = Spool(tmp_path, BIG), Spool(tmp_path, BIG)
     left = [await made("a"), await made("b")]
     for each in left:
@@ -75,14 +75,14 @@ async def test_what_a_dead_process_left_comes_first_and_that_of_a_living_one_sta
     living.close()
 
 
-async def test_a_spool_left_empty_leaves_no_folder(tmp_path: Path) -> None:
+async def test_an_empty_spool_leaves_no_folder(tmp_path: Path) -> None:
     spool = Spool(tmp_path, BIG)
     spool.remove(spool.add(await made("a")))
     spool.close()
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_full_spool_takes_nothing_more_until_something_left(tmp_path: Path) -> None:
+async def test_a_full_spool_accepts_nothing_until_a_file_leaves(tmp_path: Path) -> None:
     given = await made("a")
     size = Spool(tmp_path / "other", BIG).add(given).size
     spool = Spool(tmp_path / "small", size + 10)
@@ -107,7 +107,9 @@ async def test_a_half_written_file_is_not_read(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-async def test_the_oldest_come_together_up_to_a_number_of_uses_and_uncounted_ones_alone(tmp_path: Path) -> None:
+async def test_the_oldest_files_are_batched_up_to_a_number_of_uses_and_uncounted_ones_come_alone(
+    tmp_path: Path,
+) -> None:
     dead = Spool(tmp_path, BIG)
     for text in ("a", "b"):
         dead.add(await made(text))
@@ -125,14 +127,14 @@ async def test_the_oldest_come_together_up_to_a_number_of_uses_and_uncounted_one
     heir.close()
 
 
-async def test_columns_take_less_room_than_rows(tmp_path: Path) -> None:
+async def test_columns_take_less_space_than_rows(tmp_path: Path) -> None:
     given = await made(*[f"{n} is prime." for n in range(50)])
     spooled = Spool(tmp_path, BIG).add(given)
     assert spooled.size < 0.8 * len(to_json(given, bytes_mode="base64"))
     assert read_rows(spooled) == given
 
 
-async def test_a_file_of_before_the_newest_column_is_read_and_one_that_lacks_more_is_not(tmp_path: Path) -> None:
+async def test_a_file_from_before_the_newest_column_is_read_and_one_that_lacks_more_is_not(tmp_path: Path) -> None:
     given = await made("a", "b")
     spooled = Spool(tmp_path, BIG).add(given)
     kinds = from_json(spooled.read())
@@ -150,7 +152,7 @@ async def test_a_file_of_before_the_newest_column_is_read_and_one_that_lacks_mor
 
 @contextmanager
 def no_space(*, name: str = "write_bytes", number: int = errno.ENOSPC) -> Iterator[None]:
-    """Files cannot be written, or whatever of `Path` is named cannot be done."""
+    """Make writing files fail, or the named method of `Path`."""
     done = getattr(Path, name)
 
     def refuse(path: Path, *given: Any, **named: Any) -> Any:
@@ -164,9 +166,7 @@ def no_space(*, name: str = "write_bytes", number: int = errno.ENOSPC) -> Iterat
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EIO])
-async def test_what_cannot_be_written_waits_in_memory_and_goes_to_a_file_once_that_works(
-    tmp_path: Path, number: int
-) -> None:
+async def test_rows_that_cannot_be_spooled_wait_in_memory_until_they_can(tmp_path: Path, number: int) -> None:
     spool, given = Spool(tmp_path, BIG), [await made(text) for text in "abc"]
     with no_space(number=number):
         held = [spool.add(each) for each in given[:2]]
@@ -175,7 +175,7 @@ async def test_what_cannot_be_written_waits_in_memory_and_goes_to_a_file_once_th
         assert spool.memory_bytes == sum(each.size for each in held)
         assert [read_rows(each) for each in spool.oldest(1000)] == given[:2]
     last = spool.add(given[2])
-    assert (last.path, spool.problem is None) == (None, False)  # it does not overtake what waits
+    assert (last.path, spool.problem is None) == (None, False)  # it does not overtake waiting rows
     spool.flush_pending()
     assert (spool.problem, spool.memory_bytes, spool.bytes) == (None, 0, sum(each.size for each in (*held, last)))
     spool.close()
@@ -184,7 +184,7 @@ async def test_what_cannot_be_written_waits_in_memory_and_goes_to_a_file_once_th
     heir.close()
 
 
-async def test_what_was_taken_from_memory_leaves_no_file_behind(tmp_path: Path) -> None:
+async def test_rows_taken_from_memory_leave_no_file_behind(tmp_path: Path) -> None:
     spool = Spool(tmp_path, BIG)
     with no_space():
         first, second = spool.add(await made("a")), spool.add(await made("b"))
@@ -193,7 +193,7 @@ async def test_what_was_taken_from_memory_leaves_no_file_behind(tmp_path: Path) 
     assert (len(files(tmp_path)), spool.bytes, spool.memory_bytes) == (1, second.size, 0)
 
 
-async def test_memory_has_a_bound_and_what_is_in_it_at_the_end_is_told(tmp_path: Path) -> None:
+async def test_memory_is_bounded_and_rows_left_in_it_at_the_end_are_counted(tmp_path: Path) -> None:
     given = await made("a")
     size = Spool(tmp_path / "other", BIG).add(given).size
     spool = Spool(tmp_path / "small", BIG, max_memory_bytes=size)
@@ -204,7 +204,7 @@ async def test_memory_has_a_bound_and_what_is_in_it_at_the_end_is_told(tmp_path:
         assert spool.close() == len(given.uses)
 
 
-async def test_a_file_that_cannot_be_removed_is_removed_later_and_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_removed_is_removed_later_and_blocks_no_other(tmp_path: Path) -> None:
     spool = Spool(tmp_path, BIG)
     first, second = spool.add(await made("a")), spool.add(await made("b"))
     with no_space(name="unlink", number=errno.EPERM):
@@ -215,7 +215,7 @@ async def test_a_file_that_cannot_be_removed_is_removed_later_and_holds_up_no_ot
     assert (len(files(tmp_path)), spool.bytes) == (1, second.size)
 
 
-async def test_a_folder_in_the_place_of_a_file_holds_up_nothing(tmp_path: Path) -> None:
+async def test_a_folder_in_place_of_a_file_blocks_nothing(tmp_path: Path) -> None:
     spool = Spool(tmp_path, BIG)
     folder = tmp_path / os.listdir(tmp_path)[0]
     (folder / "000000000000.rows").mkdir()

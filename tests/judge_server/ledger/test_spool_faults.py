@@ -1,4 +1,4 @@
-"""A recorder whose file system fails it, or whose threads end: nothing is lost within its bounds, and it says so."""
+"""Failures of the recorder's file system and threads: within its bounds nothing is lost, and failures are reported."""
 
 import errno
 import subprocess
@@ -43,7 +43,7 @@ async def test_while_the_spool_cannot_be_written_the_ledger_is_written_from_memo
     assert sum("spool can be written again" in line for line in said) == 1
 
 
-async def test_with_the_database_away_too_rows_wait_in_memory_and_only_beyond_its_bound_are_lost(
+async def test_without_spool_and_database_rows_wait_in_memory_and_are_lost_only_beyond_its_bound(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.away = True
@@ -65,7 +65,7 @@ async def test_with_the_database_away_too_rows_wait_in_memory_and_only_beyond_it
     assert any(line.levelname == "ERROR" and "memory is full" in line.message for line in caplog.records)
 
 
-async def test_what_is_in_memory_when_the_process_ends_counts_as_lost(
+async def test_rows_in_memory_when_the_process_ends_count_as_lost(
     ledger: FakeLedger, tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.away = True
@@ -104,7 +104,7 @@ async def test_a_full_disk_loses_nothing(ledger: FakeLedger, small_disk: Path, j
         assert running.state().lost == 0
 
 
-async def test_a_file_that_cannot_be_removed_stops_nothing(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
+async def test_a_file_that_cannot_be_removed_blocks_nothing(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
     with recording(ledger, tmp_path) as running:
         with no_space(name="unlink", number=errno.EPERM):
             await record(running, judged, "req_0")
@@ -115,7 +115,7 @@ async def test_a_file_that_cannot_be_removed_stops_nothing(ledger: FakeLedger, t
         assert running.state().restarts == 0
 
 
-async def test_a_file_that_cannot_be_read_now_waits_and_holds_up_no_other(
+async def test_a_file_that_cannot_be_read_now_waits_and_blocks_no_other(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger.away = True
@@ -134,7 +134,7 @@ async def test_a_file_that_cannot_be_read_now_waits_and_holds_up_no_other(
 
 
 @pytest.mark.parametrize("work", ["_next_files", "_take_entries"])
-async def test_a_thread_that_ends_is_started_again_and_told_of(
+async def test_a_thread_that_ends_is_restarted_and_the_restart_is_logged(
     ledger: FakeLedger,
     tmp_path: Path,
     judged: Any,
@@ -159,7 +159,7 @@ async def test_a_thread_that_ends_is_started_again_and_told_of(
     assert any("was started again" in line.message for line in caplog.records)
 
 
-async def test_a_thread_that_is_dead_is_trouble(
+async def test_a_dead_thread_is_reported_as_a_failure(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_WATCH_INTERVAL_S", 0.2)
@@ -179,7 +179,7 @@ async def test_a_thread_that_is_dead_is_trouble(
         assert running.failure_reason is None
 
 
-async def test_a_request_that_cannot_be_made_rows_of_costs_none_of_those_that_came_with_it(
+async def test_a_request_that_cannot_be_turned_into_rows_does_not_lose_others_of_its_batch(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [await judged(f"req_{n}") for n in range(5)]
@@ -193,9 +193,7 @@ async def test_a_request_that_cannot_be_made_rows_of_costs_none_of_those_that_ca
     assert ledger.written == ["req_0", "req_1", "req_3", "req_4"]
 
 
-async def test_a_file_of_the_spool_that_holds_no_rows_is_kept_aside(
-    ledger: FakeLedger, tmp_path: Path, judged: Any
-) -> None:
+async def test_a_spool_file_without_rows_is_quarantined(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
     dead = tmp_path / "1-1"
     dead.mkdir()
     (dead / "000000000000.rows").write_bytes(b'[["half')
@@ -207,7 +205,7 @@ async def test_a_file_of_the_spool_that_holds_no_rows_is_kept_aside(
     assert "cannot be read" in quarantined.reason
 
 
-async def test_what_is_refused_beyond_the_bound_is_lost_and_counted(
+async def test_refused_rows_beyond_the_bound_are_lost_and_counted(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool.Quarantine.__init__, "__defaults__", (6000,))
@@ -221,7 +219,7 @@ async def test_what_is_refused_beyond_the_bound_is_lost_and_counted(
         assert state.lost > 0
 
 
-async def test_refused_rows_are_retried_while_they_cannot_be_kept_aside(
+async def test_refused_rows_are_retried_while_they_cannot_be_quarantined(
     ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     ledger.refuses = {"req_0"}
@@ -243,9 +241,11 @@ def database(request: pytest.FixtureRequest, tmp_path: Path, new_sqlite: NewSQLi
     return url
 
 
-async def test_a_request_that_the_database_refuses_costs_no_other_project_a_row(tmp_path: Path, database: str) -> None:
+async def test_a_request_that_the_database_refuses_loses_no_row_of_another_project(
+    tmp_path: Path, database: str
+) -> None:
     folder = tmp_path / "spool"
-    left = spool.Spool(folder, 2**30)  # by a version that took any number for a reward
+    left = spool.Spool(folder, 2**30)  # written by a version that accepted any number as a reward
     attack = request(60, [["bad"]], project="attacker")
     attack = attack._replace(responses=[attack.responses[0]._replace(reward=-1e200)])
     for number in range(0, 60, 20):

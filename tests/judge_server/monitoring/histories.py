@@ -1,4 +1,4 @@
-"""Histories of runs as the ledger sums them, healthy unless changed, drawn from a seed."""
+"""Run histories as the ledger aggregates them, healthy unless changed, drawn from a seed."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def level(value: float) -> Curve:
 
 
 def ramp(start: float, end: float, first: int, last: int) -> Curve:
-    """A value that moves from one to another between two steps."""
+    """A value that moves from one level to another between two steps."""
 
     def at(step: int) -> float:
         share = min(1.0, max(0.0, (step - first) / (last - first)))
@@ -30,7 +30,7 @@ SIX_TENTHS, TOKENS, NONE, A_TENTH, SOME = level(0.6), level(200.0), level(0.0), 
 
 
 def pairs(signal: str, name: str, step: int, drawn: list[tuple[float, float]], correlation: float = 0.0) -> SignalSums:
-    """The sums of pairs; within groups they correlate as given."""
+    """The sums of pairs that correlate within groups as given."""
     x, y = [a for a, _ in drawn], [b for _, b in drawn]
     within = len(drawn) - GROUPS
     return SignalSums(
@@ -54,7 +54,7 @@ def history(
     disagreement: Curve = A_TENTH,
     control: list[ControlVerdict] | None = None,
 ) -> MonitoredRun:
-    """A run of so many steps, whose means follow the curves, with the noise of 64 responses a step."""
+    """A run of this many steps whose means follow the curves, with the noise of 64 responses a step."""
     chance = random.Random(seed)
 
     def drawn(mean: float) -> float:

@@ -1,4 +1,4 @@
-"""Each monitor fires on a run that has what it looks for, and stays silent on a healthy one."""
+"""Each monitor fires on a run with its problem, and stays silent on a healthy one."""
 
 from itertools import chain
 from typing import Any
@@ -21,7 +21,7 @@ def found(run: MonitoredRun, limits: MonitorThresholds = LIMITS) -> dict[str, Mo
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_found_in_a_healthy_run(seed: int) -> None:
+def test_a_healthy_run_has_no_findings(seed: int) -> None:
     same = [control_round(number, "f", [1.0, 0.0, None]) for number in range(3)]
     learning = history(seed=seed, reward=ramp(0.4, 0.8, 0, 60), shadow=ramp(0.4, 0.7, 0, 60), control=[*chain(*same)])
     told = report("r", learning, LIMITS)
@@ -43,7 +43,7 @@ GAMED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("monitor", GAMED)
-def test_a_monitor_finds_what_it_looks_for_and_no_other_does(monitor: str) -> None:
+def test_each_monitor_alone_finds_its_problem(monitor: str) -> None:
     findings = found(history(**GAMED[monitor]))
     assert set(findings) == {monitor}
     finding = findings[monitor]
@@ -60,11 +60,11 @@ def test_a_monitor_finds_what_it_looks_for_and_no_other_does(monitor: str) -> No
         assert 15 <= finding.began <= 50
 
 
-def test_a_reward_that_rises_together_with_its_shadow_is_learning_and_not_gaming() -> None:
+def test_a_reward_that_rises_with_its_shadow_is_not_gaming() -> None:
     assert found(history(reward=ramp(0.2, 0.9, 20, 55), shadow=ramp(0.2, 0.9, 20, 55))) == {}
 
 
-def test_a_run_that_was_gamed_long_ago_is_still_told_of() -> None:
+def test_a_run_that_was_gamed_long_ago_is_still_reported() -> None:
     long_ago = history(160, reward=ramp(0.4, 0.8, 30, 55), shadow=ramp(0.7, 0.2, 30, 55))
     assert "shadow_divergence" in found(long_ago)
 
@@ -86,7 +86,7 @@ def test_a_judge_that_changes_most_verdicts_on_the_control_set_is_critical() -> 
     )
 
 
-def test_a_failed_verdict_on_the_control_set_is_no_change() -> None:
+def test_a_failed_verdict_on_the_control_set_is_not_a_change() -> None:
     assert found(history(control=[*control_round(1, "f", [1.0, 0.0]), *control_round(2, "f", [None, 0.0])])) == {}
 
 
@@ -111,13 +111,13 @@ def test_a_straight_line_changes_by_its_slope_times_the_steps(slope: float, star
 
 
 @given(st.integers(0, 500), st.integers(1, 500))
-def test_wilsons_interval_holds_the_share_and_stays_a_share(successes: int, more: int) -> None:
+def test_wilsons_interval_contains_the_share_and_stays_within_0_and_1(successes: int, more: int) -> None:
     share = wilson(successes, successes + more, 1.96)
     assert 0 <= share.low <= share.value + 1e-12
     assert share.value - 1e-12 <= share.high <= 1
 
 
-def test_intervals_need_something_to_vary() -> None:
+def test_intervals_need_variation() -> None:
     assert mean_interval(1.0, 1.0, 1, 1.96) is None
     assert correlation_interval(0.0, 1.0, 0.0, 50, 1.96) is None
     known = correlation_interval(100.0, 100.0, 50.0, 100, 1.96)

@@ -1,4 +1,4 @@
-"""The signals that a judged request leaves for monitors, and the sample that the gold judge sees."""
+"""The signals of a judged request for monitors, and the sample sent to the gold judge."""
 
 import asyncio
 from typing import Any
@@ -27,13 +27,13 @@ CRITERIA: list[dict[str, Any]] = [
 
 
 def body(*groups: list[str], **fields: Any) -> dict[str, Any]:
-    """A request of these groups, each with a prompt of its own."""
+    """A request with these groups, each with its own prompt."""
     listed = [{"id": f"g{n}", "prompt": f"p{n}", "responses": texts} for n, texts in enumerate(groups)]
     return {"run": "r", "step": 3, "rubric": {"criteria": CRITERIA}, "groups": listed} | fields
 
 
 async def signals(request: dict[str, Any]) -> dict[tuple[str, str], tuple[float, ...]]:
-    """What the request's signals sum to, by signal and name: pairs, x, y and xy."""
+    """The sums of the request's signals, by signal and name: pairs, x, y and xy."""
     return {(one.signal, one.name): (one.pairs, one.x, one.y, one.xy) for one in (await rows(request)).signals}
 
 
@@ -52,7 +52,7 @@ async def test_a_shadow_criterion_never_enters_the_reward() -> None:
     assert [v.criterion for v in answer.groups[0].responses[0].verdicts] == ["named", "right"]
 
 
-async def test_length_is_counted_in_tokens_if_all_responses_have_them() -> None:
+async def test_length_is_counted_in_tokens_if_all_responses_have_a_count() -> None:
     given: Any = [{"text": "it", "tokens": 5}, {"text": "no", "tokens": 7}]
     assert (await signals(body(given)))["length", "tokens"][2] == 12.0
 
@@ -76,19 +76,19 @@ async def test_duplicates_and_templates_are_found_across_prompts() -> None:
     assert await overlap_of([LONG], [half]) == [(1.0, 1.0), (0.0, 0.0)]
 
 
-async def test_alike_responses_to_one_prompt_and_short_answers_are_no_duplicates() -> None:
+async def test_similar_responses_to_one_prompt_and_short_answers_are_not_duplicates() -> None:
     assert await overlap_of([LONG, LONG]) == []
     assert await overlap_of(["42"], ["42"]) == []
 
 
-def test_the_sample_is_the_same_each_time_and_about_as_large_as_asked() -> None:
+def test_the_sample_is_reproducible_and_about_as_large_as_requested() -> None:
     chosen = [n for n in range(4000) if is_sampled("prompt", f"response {n}", 0.25)]
     assert chosen == [n for n in range(4000) if is_sampled("prompt", f"response {n}", 0.25)]
     assert 900 < len(chosen) < 1100
     assert set(chosen) <= {n for n in range(4000) if is_sampled("prompt", f"response {n}", 0.5)}
 
 
-async def test_the_gold_judge_gets_the_sample_and_what_the_first_judge_said() -> None:
+async def test_the_gold_judge_gets_the_sample_and_the_first_judges_verdicts() -> None:
     recorder = SynchronousRecorder()
     judged = [{"id": "sure", "description": "Is sure."}]
     asked = body(["yes", "no"], gold={"judge": "gold", "share": 1.0}, rubric={"criteria": judged})
@@ -108,7 +108,7 @@ async def test_the_gold_judge_gets_the_sample_and_what_the_first_judge_said() ->
 
 
 @pytest.mark.parametrize(("runs", "judged", "dropped"), [(True, 2, 0), (False, 0, 2)])
-async def test_samples_that_wait_when_the_service_stops_are_judged_or_counted_as_dropped(
+async def test_samples_waiting_when_the_service_stops_are_judged_or_counted_as_dropped(
     runs: bool, judged: int, dropped: int
 ) -> None:
     asked = RewardRequest.model_validate(body(["yes", "no"], gold={"judge": "gold", "share": 1.0}))
@@ -129,6 +129,6 @@ async def test_samples_that_wait_when_the_service_stops_are_judged_or_counted_as
         running.cancel()
 
 
-def test_gold_needs_a_run_to_be_compared_under() -> None:
+def test_gold_judging_needs_a_run() -> None:
     with pytest.raises(ValueError, match="gold needs a run"):
         RewardRequest.model_validate(body(["it"], gold={"judge": "gold"}, run=None))

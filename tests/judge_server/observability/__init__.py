@@ -1,1 +1,1 @@
-"""What is logged and traced, and what never is."""
+"""Tests of logs and traces, and of what they never contain."""

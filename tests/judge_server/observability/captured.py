@@ -1,4 +1,4 @@
-"""How tests read spans and log lines."""
+"""Spans and log lines as tests read them."""
 
 import io
 import json
@@ -9,27 +9,27 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 class CapturedSpans:
-    """Spans that have ended."""
+    """Ended spans."""
 
     def __init__(self, exporter: InMemorySpanExporter) -> None:
         self._exporter = exporter
 
     @property
     def all(self) -> tuple[ReadableSpan, ...]:
-        """In the order in which they ended."""
+        """All spans, in the order in which they ended."""
         return self._exporter.get_finished_spans()
 
     def named(self, name: str) -> list[ReadableSpan]:
-        """Those of a name."""
+        """The spans with this name."""
         return [span for span in self.all if span.name == name]
 
     def one(self, name: str) -> ReadableSpan:
-        """The only one of a name."""
+        """The only span with this name."""
         (span,) = self.named(name)
         return span
 
     def path(self, span: ReadableSpan) -> list[str]:
-        """The names of a span and of those above it, the outermost first; those of other traces are none of them."""
+        """The names of a span and its ancestors within the trace, outermost first."""
         by_id = {one.context.span_id: one for one in self.all if one.context is not None}
         names = [span.name]
         while span.parent is not None:
@@ -56,17 +56,17 @@ class CapturedLogs:
 
     @property
     def objects(self) -> list[dict[str, Any]]:
-        """The JSON lines, read."""
+        """The JSON lines, parsed."""
         return [json.loads(line) for line in self.json_lines.getvalue().splitlines()]
 
     @property
     def text(self) -> str:
-        """The lines for people."""
+        """The text lines."""
         return self.text_lines.getvalue()
 
     @property
     def whole(self) -> str:
-        """Everything."""
+        """All log output."""
         return self.text + self.json_lines.getvalue()
 
     def of(self, logger: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Spans that a test may look at, and log lines as a process writes them."""
+"""Spans and log lines that a test may inspect."""
 
 import logging
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ from tests.judge_server.observability.captured import CapturedLogs, CapturedSpan
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> CapturedSpans:
-    """The spans that end while the test runs."""
+    """The spans that end during the test."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)  # the API sets it but once in a process
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)  # the API sets it only once per process
     return CapturedSpans(exporter)
 
 
 @pytest.fixture
 def lines() -> Iterator[CapturedLogs]:
-    """What is logged while the test runs, everything from DEBUG of ours, in both formats."""
+    """The log output of the test, ours from DEBUG up, in both formats."""
     seen, root, ours = CapturedLogs(), logging.getLogger(), logging.getLogger("adjudge")
     handlers = []
     for stream, form in ((seen.json_lines, JsonFormatter()), (seen.text_lines, TextFormatter())):

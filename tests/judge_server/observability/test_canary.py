@@ -1,4 +1,4 @@
-"""Whatever goes wrong, no log line shows what a prompt, a response, a criterion, a rationale or a key says."""
+"""No log line shows the text of a prompt, a response, a criterion, a rationale or a key, whatever fails."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ CANARY = "c4n4ry-sings"
 
 
 def body(**fields: Any) -> dict[str, Any]:
-    """A request with the canary in every text that there is."""
+    """A request with the canary in every text field."""
     group = {
         "id": "g",
         "prompt": f"{CANARY} prompt",
@@ -46,7 +46,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 class Breaking(ScriptedEngine):
-    """An engine that breaks off with what it was asked."""
+    """An engine that fails with an error that contains its batch."""
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Raises."""
@@ -55,11 +55,11 @@ class Breaking(ScriptedEngine):
 
 
 def repeating(batch: Batch, call: Call) -> CallFailure:
-    """An endpoint's words, which repeat the prompt."""
+    """An endpoint's error that repeats the prompt."""
     return CallFailure("engine", f"HTTP 500: cannot read {batch.shared!r}")
 
 
-async def test_an_engine_that_breaks_off_with_the_prompt_in_its_message(serve: Serve, lines: CapturedLogs) -> None:
+async def test_an_engine_that_fails_with_the_prompt_in_its_message(serve: Serve, lines: CapturedLogs) -> None:
     await (await serve(Breaking())).post("/v1/rewards", json=body())
     assert "the engine failed in a batch" in lines.whole
     assert "ValueError" in lines.whole
@@ -81,7 +81,7 @@ async def test_an_endpoint_of_a_pool_that_repeats_the_prompt_it_refuses(
     assert CANARY not in lines.whole
 
 
-async def test_what_cannot_be_read_as_a_request(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
+async def test_an_unreadable_request(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
     wrong = [
         {"json": body(deadline_s=CANARY)},
         {"json": body(**{CANARY: CANARY})},
@@ -100,7 +100,7 @@ async def test_what_cannot_be_read_as_a_request(http: httpx2.AsyncClient, lines:
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyError, OSError, UnicodeError])
-async def test_an_error_that_nobody_foresaw(
+async def test_an_unexpected_error(
     serve: Serve, store: RubricStore, monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs, error: type[Exception]
 ) -> None:
     async def broken(*_: Any, **__: Any) -> None:
@@ -127,7 +127,7 @@ async def test_an_error_in_the_middle_of_a_stream(
 
 
 class Refusing:
-    """A pipeline of Redis whose error repeats the command, as those of a full server do."""
+    """A Redis pipeline whose error repeats the command, as a full server's does."""
 
     async def __aenter__(self) -> "Refusing":
         return self
@@ -136,15 +136,15 @@ class Refusing:
         pass
 
     def set(self, *command: Any, **_: Any) -> None:
-        """Keep it."""
+        """Keep the command."""
         self.command = command
 
     async def execute(self) -> None:
-        """Refuse it."""
+        """Refuse the command."""
         raise ResponseError(f"Command # 1 (SET {self.command}) of pipeline caused error: OOM")
 
 
-async def test_a_full_redis_whose_error_repeats_what_was_to_be_stored(
+async def test_a_full_redis_whose_error_repeats_the_value_to_be_stored(
     monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs
 ) -> None:
     cache = RedisCache(f"redis://:{CANARY}@127.0.0.1:{unused_port()}/0", clock=lambda: 0.0)
@@ -154,7 +154,7 @@ async def test_a_full_redis_whose_error_repeats_what_was_to_be_stored(
     assert CANARY not in lines.whole
 
 
-async def test_a_redis_that_is_away_is_named_and_its_password_is_not(lines: CapturedLogs) -> None:
+async def test_an_unreachable_redis_is_named_and_its_password_is_not(lines: CapturedLogs) -> None:
     port = unused_port()
     cache = RedisCache(f"redis://:{CANARY}@127.0.0.1:{port}/0")
     assert await cache.get_many([b"d" * 32]) == {}
@@ -164,7 +164,7 @@ async def test_a_redis_that_is_away_is_named_and_its_password_is_not(lines: Capt
 
 
 class Ledger:
-    """A ledger that refuses rows with what is in them."""
+    """A ledger whose errors contain the refused rows."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -175,7 +175,7 @@ class Ledger:
         raise ValueError(f"no row of mine: {rows}")
 
     async def ready(self) -> bool:
-        """Never asked."""
+        """Not used."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -183,7 +183,7 @@ class Ledger:
 
 
 @pytest.mark.parametrize("at", ["the ledger", "the rows"])
-async def test_a_ledger_that_refuses_what_was_judged(
+async def test_a_ledger_that_refuses_judged_rows(
     store: RubricStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs, at: str
 ) -> None:
     def unmade(entries: Any, **_: Any) -> None:
@@ -212,7 +212,7 @@ async def test_an_error_of_the_database_hides_the_parameters_of_its_statement(st
     assert CANARY not in str(caught.value)
 
 
-async def test_a_proxy_before_a_judge_that_repeats_what_it_was_sent(store: RubricStore, lines: CapturedLogs) -> None:
+async def test_a_proxy_in_front_of_a_judge_that_repeats_the_request(store: RubricStore, lines: CapturedLogs) -> None:
     async with judges(None) as served:
         real = httpx2.AsyncHTTPTransport()
 
@@ -236,7 +236,7 @@ async def test_a_proxy_before_a_judge_that_repeats_what_it_was_sent(store: Rubri
     assert served[0].process.token not in lines.whole
 
 
-async def test_what_a_judge_cannot_read_as_an_apis_request(lines: CapturedLogs) -> None:
+async def test_a_request_that_a_judge_cannot_read(lines: CapturedLogs) -> None:
     async with judges(None) as served:
         app = create_judge_app(served[0].process)
         headers = {"Authorization": f"Bearer {served[0].process.token}"}

@@ -1,4 +1,4 @@
-"""How records are written: readable as text, one object a line as JSON, with ids and without what texts say."""
+"""The format of log records: readable text or one JSON object a line, with ids and without texts."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ def record(message: str, *, error: BaseException | None = None, name: str = "adj
 
 
 def raised(error: Exception, of: Exception | None = None) -> Exception:
-    """The error as it is when it was raised, while or because of another one."""
+    """The error as raised, with another one as its cause if given."""
     try:
         if of is None:
             raise error
@@ -46,18 +46,18 @@ def raised(error: Exception, of: Exception | None = None) -> Exception:
         return caught
 
 
-def test_a_line_for_people_reads_as_before_where_nothing_is_told() -> None:
+def test_a_text_line_without_context_has_only_level_logger_and_message() -> None:
     assert TextFormatter().format(record("all is well")) == "WARNING adjudge: all is well"
 
 
-def test_ids_stand_behind_the_message_unless_it_names_them() -> None:
+def test_ids_follow_the_message_unless_it_names_them() -> None:
     with log_context(request_id="req_1", operation_id="op-2", chunk="0", project="p"):
         bind_log_context(run="r", project=None)
         line = TextFormatter().format(record("request req_1 failed 10 times"))
     assert line == "WARNING adjudge: request req_1 failed 10 times [operation_id=op-2 chunk=0 project=p run=r]"
 
 
-def test_a_run_cannot_begin_a_line_of_its_own() -> None:
+def test_a_run_name_cannot_begin_a_new_line() -> None:
     with log_context(run="r\nERROR adjudge: all is lost\x1b[31m\u2028"):
         assert len(TextFormatter().format(record("so")).splitlines()) == 1
         assert len(JsonFormatter().format(record("so\nand so")).splitlines()) == 1
@@ -79,7 +79,7 @@ def test_json_has_time_level_logger_message_ids_and_figures() -> None:
         }
 
 
-async def test_what_is_told_is_known_to_tasks_that_began_before_and_to_nobody_else(lines: CapturedLogs) -> None:
+async def test_bound_context_reaches_tasks_already_started_and_does_not_leak(lines: CapturedLogs) -> None:
     go_on = asyncio.Event()
 
     async def later() -> None:
@@ -101,14 +101,14 @@ async def test_what_is_told_is_known_to_tasks_that_began_before_and_to_nobody_el
 
 
 @pytest.mark.parametrize("given", [None, "", "a b", "a\n", "ä", "x" * 129, "a;b"])
-def test_an_id_that_could_be_anything_else_is_none(given: str | None) -> None:
+def test_an_unsafe_id_is_dropped(given: str | None) -> None:
     assert safe_id(given) is None
     assert safe_id("op-1.0_a") == "op-1.0_a"
 
 
 @given(st.text(min_size=4).map(lambda words: f"<{words}>"))
 @settings(max_examples=examples(50))
-def test_no_exception_is_shown_with_its_message_however_it_came_about(words: str) -> None:
+def test_no_exception_is_shown_with_its_message_however_it_was_raised(words: str) -> None:
     whole = raised(KeyError(words), raised(ValueError(words)))
     group = raised(ExceptionGroup(words, [whole, RuntimeError(words)]))
     group.__cause__ = None
@@ -121,14 +121,14 @@ def test_no_exception_is_shown_with_its_message_however_it_came_about(words: str
     )
 
 
-def test_where_it_was_raised_is_shown_and_so_is_what_it_came_of() -> None:
+def test_a_traceback_shows_where_the_error_was_raised_and_its_cause() -> None:
     shown = redacted_traceback(raised(ValueError("a"), raised(OSError(28, "No space left on device"))))
     assert f'File "{Path(__file__)}"' in shown
     assert shown.index("OSError: No space left on device") < shown.index("The above exception was the direct cause")
     assert shown.endswith("\nValueError")
 
 
-def test_messages_are_shown_where_the_settings_say_so() -> None:
+def test_messages_are_shown_where_the_settings_allow_it() -> None:
     error = raised(ValueError(CANARY))
     for form in (TextFormatter(texts=True), JsonFormatter(texts=True)):
         assert f"ValueError: {CANARY}" in form.format(record("it broke", error=error))
@@ -145,7 +145,9 @@ def test_messages_are_shown_where_the_settings_say_so() -> None:
         (json.JSONDecodeError(CANARY, CANARY, 0), "json.decoder.JSONDecodeError"),
     ],
 )
-def test_a_reason_is_a_kind_and_what_quotes_nothing(error: Exception, said: str) -> None:
+def test_a_described_error_is_its_type_and_a_message_only_where_that_quotes_nothing(
+    error: Exception, said: str
+) -> None:
     assert describe_error(error) == said
 
 
@@ -160,7 +162,7 @@ def test_an_error_of_the_database_shows_no_value() -> None:
     assert describe_error(caught.value) == "sqlalchemy.exc.IntegrityError of sqlite3.IntegrityError"
 
 
-async def test_a_task_that_nobody_waited_for_breaks_without_its_message(lines: CapturedLogs) -> None:
+async def test_a_task_that_was_never_awaited_fails_without_its_message(lines: CapturedLogs) -> None:
     async def broken() -> None:
         raise ValueError(CANARY)
 
@@ -174,7 +176,7 @@ async def test_a_task_that_nobody_waited_for_breaks_without_its_message(lines: C
     assert CANARY not in lines.whole
 
 
-def test_a_callback_that_breaks_is_shown_without_its_arguments() -> None:
+def test_a_failed_callback_is_shown_without_its_arguments() -> None:
     assert (
         first_words(f"Exception in callback f('{CANARY}')\nhandle: <Handle f('{CANARY}')>") == "Exception in callback f"
     )

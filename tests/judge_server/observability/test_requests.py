@@ -1,4 +1,4 @@
-"""A line for every request, and ids on all that is logged while it is served."""
+"""One log line per request, and ids on all lines logged while it is served."""
 
 import logging
 from typing import Any
@@ -20,7 +20,7 @@ ACCESS = "adjudge.access"
 WRITTEN = "what a user wrote"
 
 
-async def test_a_request_is_one_line_with_its_route_its_status_and_whose_it_is(
+async def test_a_request_is_one_line_with_its_route_status_and_owner(
     http: httpx2.AsyncClient, lines: CapturedLogs
 ) -> None:
     answer = await http.post("/v1/rewards", json=request(run="r-1"), headers={"X-Request-Id": "mine"})
@@ -43,7 +43,7 @@ async def test_a_request_is_one_line_with_its_route_its_status_and_whose_it_is(
     assert "[request_id=mine project=default run=r-1]" in lines.text
 
 
-async def test_a_stream_is_logged_when_it_has_ended_with_all_its_bytes(
+async def test_a_stream_is_logged_with_all_its_bytes_when_it_has_ended(
     http: httpx2.AsyncClient, lines: CapturedLogs
 ) -> None:
     answer = await http.post("/v1/rewards", json=request(run="r"), headers={"Accept": "application/x-ndjson"})
@@ -52,7 +52,7 @@ async def test_a_stream_is_logged_when_it_has_ended_with_all_its_bytes(
 
 
 @pytest.mark.parametrize("path", ["/v1/rubrics/a-name-of-mine", "/v1/rubrics?search=a-name-of-mine"])
-async def test_a_line_names_the_route_and_not_what_the_caller_wrote(
+async def test_a_line_names_the_route_and_not_the_callers_path(
     http: httpx2.AsyncClient, lines: CapturedLogs, path: str
 ) -> None:
     await http.get(path)
@@ -61,7 +61,7 @@ async def test_a_line_names_the_route_and_not_what_the_caller_wrote(
     assert "a-name-of-mine" not in lines.whole
 
 
-async def test_what_is_asked_of_no_route_is_logged_without_its_path(
+async def test_a_request_without_a_route_is_logged_without_its_path(
     http: httpx2.AsyncClient, lines: CapturedLogs
 ) -> None:
     await http.get("/some/where?else=1")
@@ -70,18 +70,18 @@ async def test_what_is_asked_of_no_route_is_logged_without_its_path(
     assert "some" not in lines.whole
 
 
-async def test_a_route_is_logged_whole(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
+async def test_a_route_is_logged_in_full(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
     await http.get("/v1/rubrics/alpha/aliases/production")
     (line,) = lines.of(ACCESS)
     assert line["route"] == "/v1/rubrics/{name}/aliases/{alias}"
 
 
-async def test_the_run_of_a_path_is_told_too(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
+async def test_the_run_in_a_path_is_logged(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
     await http.get("/v1/runs/r-9")
     assert [line.get("run") for line in lines.of(ACCESS)] == ["r-9"]
 
 
-async def test_a_body_that_is_refused_is_logged(serve: Serve, lines: CapturedLogs) -> None:
+async def test_a_request_with_a_refused_body_is_logged(serve: Serve, lines: CapturedLogs) -> None:
     http = await serve(max_body_bytes=2000)
     await http.post("/v1/rewards", content=b" " * 3000)
     (line,) = lines.of(ACCESS)
@@ -95,7 +95,7 @@ async def test_probes_and_scrapes_are_not_logged(http: httpx2.AsyncClient, lines
     assert lines.of(ACCESS) == []
 
 
-async def test_an_unforeseen_error_is_logged_once_with_its_request_and_without_its_message(
+async def test_an_unexpected_error_is_logged_once_with_its_request_and_without_its_message(
     http: httpx2.AsyncClient, store: RubricStore, monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs
 ) -> None:
     async def broken(*_: Any, **__: Any) -> None:
@@ -111,7 +111,7 @@ async def test_an_unforeseen_error_is_logged_once_with_its_request_and_without_i
     assert WRITTEN not in lines.whole
 
 
-async def test_what_the_engine_does_for_a_request_is_logged_with_its_ids(serve: Serve, lines: CapturedLogs) -> None:
+async def test_engine_logs_of_a_request_have_its_ids(serve: Serve, lines: CapturedLogs) -> None:
     def script(batch: Batch, call: Call) -> CallFailure:
         log.debug("at the engine")
         return CallFailure("parse", "no")
@@ -122,7 +122,7 @@ async def test_what_the_engine_does_for_a_request_is_logged_with_its_ids(serve: 
     assert {(line["request_id"], line["run"], line["project"]) for line in at_engine} == {("me", "r-1", "default")}
 
 
-async def test_who_asks_for_a_chunk_and_who_answers_log_the_same_ids(serve: Serve, lines: CapturedLogs) -> None:
+async def test_client_and_server_log_the_same_ids_of_a_chunks_requests(serve: Serve, lines: CapturedLogs) -> None:
     inner = (await serve())._transport
     async with httpx2.AsyncClient(transport=TracingTransport(inner), base_url="http://adjudge.test") as asking:
         with log_context(operation_id="op-7", chunk="3", project="p"):
@@ -136,13 +136,13 @@ async def test_who_asks_for_a_chunk_and_who_answers_log_the_same_ids(serve: Serv
     assert [line["chunk"] for line in asked] == ["3", "3"]
 
 
-async def test_an_operation_id_that_is_no_id_is_not_believed(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
+async def test_a_malformed_operation_id_is_ignored(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
     await http.get("/v1/rubrics", headers={"X-Operation-Id": "what ever"})
     (line,) = lines.of(ACCESS)
     assert "operation_id" not in line
 
 
-async def test_a_request_that_nobody_answered_is_logged_by_who_asked(lines: CapturedLogs) -> None:
+async def test_a_request_without_a_response_is_logged_by_the_client(lines: CapturedLogs) -> None:
     def away(_: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError(WRITTEN)
 

@@ -1,4 +1,4 @@
-"""Spans: one trace from whoever asks to the engine, over processes and queues; ids and figures in it, and no text."""
+"""Spans: one trace from the caller to the engine, across processes and queues, with ids and figures but no text."""
 
 import asyncio
 from typing import Any
@@ -78,14 +78,14 @@ async def test_a_request_of_twelve_criteria_has_a_span_for_the_batch_and_none_fo
     )
 
 
-async def test_a_caller_that_traces_has_our_spans_below_its_own(serve: Serve, spans: CapturedSpans) -> None:
+async def test_our_spans_are_children_of_the_callers_span(serve: Serve, spans: CapturedSpans) -> None:
     http = await serve()
     with span("a trainer's step"):
         await http.post("/v1/rewards", json=request(), headers=span_headers())
     assert spans.path(spans.one(REWARDS)) == ["a trainer's step", REWARDS]
 
 
-async def test_failed_calls_are_counted_by_kind_and_mark_their_batch_without_a_word(
+async def test_failed_calls_are_counted_by_kind_and_mark_their_batch_without_any_text(
     serve: Serve, spans: CapturedSpans
 ) -> None:
     def script(batch: Batch, call: Call) -> CallFailure:
@@ -100,7 +100,7 @@ async def test_failed_calls_are_counted_by_kind_and_mark_their_batch_without_a_w
     assert not any(secret in spans.text for secret in SECRETS)
 
 
-async def test_an_unforeseen_error_marks_its_spans_by_its_kind(
+async def test_an_unexpected_error_marks_its_spans_with_its_type(
     serve: Serve, spans: CapturedSpans, store: RubricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: Any, **__: Any) -> None:
@@ -116,13 +116,13 @@ async def test_an_unforeseen_error_marks_its_spans_by_its_kind(
     assert "Yes, it is" not in spans.text
 
 
-async def test_a_refusal_is_named_by_its_problem(spans: CapturedSpans) -> None:
+async def test_a_refusal_is_named_by_its_problem_type(spans: CapturedSpans) -> None:
     with pytest.raises(Overloaded), span("queue"):
         raise Overloaded("Yes, it is")
     assert spans.one("queue").status.description == "urn:adjudge:overloaded"
 
 
-async def test_being_cancelled_is_no_failure(spans: CapturedSpans) -> None:
+async def test_cancellation_is_not_a_failure(spans: CapturedSpans) -> None:
     async def work() -> None:
         with span("queue"):
             await asyncio.Event().wait()
@@ -134,7 +134,7 @@ async def test_being_cancelled_is_no_failure(spans: CapturedSpans) -> None:
     assert spans.one("queue").status.status_code == StatusCode.UNSET
 
 
-async def test_probes_make_no_spans_and_queries_stay_out(serve: Serve, spans: CapturedSpans) -> None:
+async def test_probes_make_no_spans_and_query_strings_are_left_out(serve: Serve, spans: CapturedSpans) -> None:
     http = await serve()
     for path in ("/healthz", "/readyz", "/metrics", "/v1/rubrics?search=Gives+a+reason."):
         await http.get(path)
@@ -142,7 +142,7 @@ async def test_probes_make_no_spans_and_queries_stay_out(serve: Serve, spans: Ca
     assert "reason" not in spans.text
 
 
-async def test_a_judge_that_goes_away_marks_its_errand(spans: CapturedSpans) -> None:
+async def test_a_judge_that_becomes_unavailable_marks_the_span_of_its_request(spans: CapturedSpans) -> None:
     async with judges(None) as served, api_of(*served) as api:
         asked = plans(api, "Yes.", of=criteria("Alpha."))
         served[0].process.judge = None
@@ -151,7 +151,7 @@ async def test_a_judge_that_goes_away_marks_its_errand(spans: CapturedSpans) -> 
     assert "JudgeNotReady" in {one.status.description for one in spans.named("judge_request")}
 
 
-async def test_where_nothing_is_exported_there_are_no_spans_and_no_headers(serve: Serve) -> None:
+async def test_without_an_exporter_there_are_no_spans_and_no_headers(serve: Serve) -> None:
     with log_context(request_id="me"), span("anything", calls=3) as made:
         assert not made.is_recording()
         assert not trace.get_current_span().get_span_context().is_valid

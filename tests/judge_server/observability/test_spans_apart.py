@@ -1,4 +1,4 @@
-"""Spans of what no request waits for: chunks of operations, announcements, and what is written to the ledger."""
+"""Spans of background work: chunks of operations, their enqueueing, and writes to the ledger."""
 
 import asyncio
 from pathlib import Path
@@ -37,7 +37,7 @@ async def test_probes_of_a_worker_make_no_spans(spans: CapturedSpans) -> None:
     assert spans.all == ()
 
 
-async def test_what_a_worker_asks_is_below_its_chunk(serve: Serve, spans: CapturedSpans) -> None:
+async def test_a_workers_requests_are_children_of_its_chunk(serve: Serve, spans: CapturedSpans) -> None:
     inner = (await serve())._transport
     async with httpx2.AsyncClient(transport=TracingTransport(inner), base_url="http://adjudge.test") as asking:
         with log_context(operation_id="op-7", chunk="3"), span("chunk"):
@@ -50,7 +50,7 @@ async def test_what_a_worker_asks_is_below_its_chunk(serve: Serve, spans: Captur
     ("error", "ended"),
     [(None, "done"), (RetryableChunkError(SECRET), "retry"), (ServiceUnavailableError(SECRET), "unavailable")],
 )
-async def test_a_chunk_is_a_trace_of_its_own_that_says_how_it_ended(
+async def test_a_chunk_is_a_separate_trace_with_its_outcome(
     spans: CapturedSpans, error: Exception | None, ended: str
 ) -> None:
     class Kind:
@@ -81,7 +81,7 @@ async def test_a_chunk_is_a_trace_of_its_own_that_says_how_it_ended(
     assert SECRET not in spans.text
 
 
-async def test_verdicts_that_are_written_to_the_ledger_are_a_span_and_so_are_those_it_refuses(
+async def test_a_write_to_the_ledger_is_a_span_even_when_it_is_refused(
     store: RubricStore, tmp_path: Path, spans: CapturedSpans
 ) -> None:
     class Ledger:
@@ -102,7 +102,7 @@ async def test_verdicts_that_are_written_to_the_ledger_are_a_span_and_so_are_tho
     assert attributes(writes[1]) == {"adjudge.verdicts": len(CRITERIA)}
 
 
-async def test_a_span_can_be_linked_to_one_that_headers_name(spans: CapturedSpans) -> None:
+async def test_a_span_can_be_linked_to_the_one_in_the_headers(spans: CapturedSpans) -> None:
     with span("enqueue") as announcing:
         headers = span_headers()
     (link,) = span_links(headers)

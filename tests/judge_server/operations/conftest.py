@@ -1,4 +1,4 @@
-"""Benches of operations in chunks."""
+"""The harness for operations in chunks, for each queue and database."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ from tests.judge_server.operations.harness import OperationsHarness
 async def harness(
     request: pytest.FixtureRequest, tmp_path: Path, new_sqlite: NewSQLite, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[OperationsHarness]:
-    """A bench at work, over an empty database."""
+    """A running harness over an empty database."""
     queue, database = request.param.split("-")
     if database == "postgresql":
         url = str(request.getfixturevalue("migrated_postgres_url"))

@@ -1,4 +1,4 @@
-"""Operations in chunks with both queues over both databases, doing work that a test lets go on piece by piece."""
+"""Operations in chunks, with both queues over both databases, whose work a test releases piece by piece."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ LEASE_S = 3.0
 
 
 def request(groups: int) -> dict[str, Any]:
-    """A request of so many groups."""
+    """A request with this many groups."""
     return {
         "rubric": {"criteria": [{"id": "a", "description": "Is right."}]},
         "groups": [{"id": f"q{n}", "prompt": "?", "responses": ["Yes!"]} for n in range(groups)],
@@ -41,7 +41,7 @@ def request(groups: int) -> dict[str, Any]:
 
 @dataclass
 class CountingHandler:
-    """A kind with a chunk for each group, which is done when it is let, or raises what `raises` has for it."""
+    """An operation kind with a chunk per group; a chunk is done when released, or raises its error in `raises`."""
 
     has_final_chunk: bool = False
     lets: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
@@ -78,22 +78,22 @@ class CountingHandler:
         return ChunkOutcome([{"group": work.body["group"]}], Usage(judge_calls=1))
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something is so of what was begun and stopped."""
+        """Wait until the condition on begun and stopped chunks is true."""
         async with asyncio.timeout(30):
             while not is_so():
                 self.changed.clear()
                 await self.changed.wait()
 
     def release(self, times: int = 1) -> None:
-        """Let it do so many more."""
+        """Let this many more chunks finish."""
         for _ in range(times):
             self.lets.release()
 
 
 @dataclass
 class OperationsHarness:
-    """An adapter under test, and the kind it works on. `restart` stops who works, as a process that ends, and begins
-    again over what is kept. The clock of who submits and announces is `ahead` of that of who works."""
+    """An adapter under test and its operation kind. `restart` stops the workers, as if the process ended, and starts
+    again over the stored state. The clock that submits and enqueues is `ahead` of the workers' clock."""
 
     url: str
     broker: str | None
@@ -104,7 +104,7 @@ class OperationsHarness:
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self) -> None:
-        """Begin to work."""
+        """Start working."""
         stack = self._open = AsyncExitStack()
         store = SQLOperations(self.url)
         stack.push_async_callback(store.close)
@@ -126,28 +126,28 @@ class OperationsHarness:
         return datetime.now(UTC) + self.ahead
 
     async def stop(self) -> None:
-        """Leave off."""
+        """Stop working."""
         await self._open.aclose()
 
     async def restart(self) -> None:
-        """Leave off, and begin again."""
+        """Stop, and start again."""
         await self.stop()
         await self.start()
 
     async def submitted(self, groups: int = 2) -> str:
-        """The id of a new operation."""
+        """Submit an operation; return its id."""
         return (await self.operations.submit(PROJECT, "score", request(groups))).id
 
     async def until(self, id_: str, *states: Literal["queued", "running", "done", "failed", "cancelled"]) -> Operation:
-        """The operation, as soon as it is in one of these states; when it has ended, where none is given."""
+        """Wait until the operation is in one of these states, or in a terminal one if none is given; return it."""
         async with asyncio.timeout(30):
             async for operation in self.operations.events(PROJECT, id_):
                 if operation.state in (states or TERMINAL_STATES):
                     return operation
-        raise AssertionError("it ended before it was in that state")
+        raise AssertionError("the operation ended before it reached that state")
 
     async def begun(self, *chunks: int, times: int = 1) -> None:
-        """Wait until these chunks were begun so often."""
+        """Wait until each of these chunks has begun this often."""
         await self.kind.wait_until(lambda: all(self.kind.begun[chunk] >= times for chunk in chunks))
 
 
@@ -159,7 +159,7 @@ async def ended(task: "asyncio.Task[None]") -> None:
 
 @asynccontextmanager
 async def celery_queue(broker: str, runner: ChunkRunner) -> AsyncIterator[ChunkQueue]:
-    """A queue with a worker of Celery in threads of this process, which has this event loop do the work."""
+    """A queue with a Celery worker in threads of this process, which runs the work in this event loop."""
     app = celery_app(broker)
     loop = asyncio.get_running_loop()
     running: set[asyncio.Future[None]] = set()
@@ -178,13 +178,13 @@ async def celery_queue(broker: str, runner: ChunkRunner) -> AsyncIterator[ChunkQ
 
     app.task(name=TASK, shared=False)(run_chunk)
     options = {"pool": "threads", "concurrency": 2, "perform_ping_check": False, "shutdown_timeout": 30}
-    level = logging.root.level  # Celery's worker sets it, and tests that read logs come later
+    level = logging.root.level  # Celery's worker changes it, which would break later tests of logs
     worker = start_worker(app, **options)
     await asyncio.to_thread(worker.__enter__)
     try:
         yield CeleryQueue(app)
     finally:
-        leaving.set()  # what Celery still hands over is lost, and announced again
+        leaving.set()  # chunks that Celery still delivers are dropped, and enqueued again
         for task in list(running):
             task.cancel()
         await asyncio.to_thread(worker.__exit__, None, None, None)

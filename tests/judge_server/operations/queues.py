@@ -1,4 +1,4 @@
-"""A queue of chunks that does as it is told."""
+"""A scripted queue of chunks."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from trainer_client.wire.operations import ChunkRef
 
 
 class ScriptedQueue:
-    """Says how many wait, or raises it, in turn; keeps what is put."""
+    """Returns each given number of waiting chunks in turn, or raises the given error; keeps the chunks put."""
 
     def __init__(self, *waiting: int | BaseException) -> None:
         self._waiting = deque(waiting)

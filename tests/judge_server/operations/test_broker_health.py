@@ -1,4 +1,4 @@
-"""A queue that is watched: a broker that is away is told from a worker that hears nothing."""
+"""Broker health: an unreachable broker is distinguished from a stalled worker."""
 
 from contextlib import suppress
 
@@ -12,7 +12,7 @@ REF = ChunkRef("p", "op-1", 0)
 
 
 class Clock:
-    """Stands until it is moved."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -27,18 +27,18 @@ def clock() -> Clock:
 
 
 async def look(watch: BrokerHealth, clock: Clock, interval_s: float = 2.0) -> None:
-    """The feeder's next look."""
+    """Poll the queue once, after this interval."""
     clock.now += interval_s
     with suppress(ConnectionError):
         await watch.waiting()
 
 
 def watching(clock: Clock, *waiting: int | Exception) -> BrokerHealth:
-    """A watch of a worker with two slots, stalled after five seconds."""
+    """The broker health of a worker with two slots, stalled after five seconds."""
     return BrokerHealth(ScriptedQueue(*waiting), 2, stalled_after_s=5.0, clock=clock)
 
 
-async def test_it_is_the_queue_that_it_watches(clock: Clock) -> None:
+async def test_it_forwards_to_the_queue_it_watches(clock: Clock) -> None:
     queue = ScriptedQueue(3, ConnectionError("away"))
     watch = BrokerHealth(queue, 2, clock=clock)
     await watch.put([REF])
@@ -47,7 +47,7 @@ async def test_it_is_the_queue_that_it_watches(clock: Clock) -> None:
         await watch.waiting()
 
 
-async def test_a_broker_answers_from_its_first_answer_until_it_fails_or_is_not_heard_of(clock: Clock) -> None:
+async def test_a_broker_responds_from_its_first_answer_until_it_fails_or_is_silent_for_too_long(clock: Clock) -> None:
     watch = watching(clock, 0, ConnectionError("away"), 0)
     assert not watch.responding
     await look(watch, clock)
@@ -61,7 +61,7 @@ async def test_a_broker_answers_from_its_first_answer_until_it_fails_or_is_not_h
     assert not watch.responding
 
 
-async def test_a_worker_that_is_handed_nothing_of_what_waits_is_deaf_after_some_time(clock: Clock) -> None:
+async def test_a_worker_that_receives_no_waiting_chunk_is_stalled_after_some_time(clock: Clock) -> None:
     watch = watching(clock, 1, 1, 1, 1)
     for _ in range(3):
         await look(watch, clock)
@@ -70,7 +70,7 @@ async def test_a_worker_that_is_handed_nothing_of_what_waits_is_deaf_after_some_
     assert watch.stalled
 
 
-async def test_one_that_is_handed_something_hears_again(clock: Clock) -> None:
+async def test_a_worker_that_receives_a_chunk_is_no_longer_stalled(clock: Clock) -> None:
     watch = watching(clock, 1, 1, 1, 1)
     for _ in range(4):
         await look(watch, clock)
@@ -78,7 +78,7 @@ async def test_one_that_is_handed_something_hears_again(clock: Clock) -> None:
         assert not watch.stalled
 
 
-async def test_an_empty_queue_or_a_broker_that_is_away_makes_nobody_deaf(clock: Clock) -> None:
+async def test_an_empty_queue_or_an_unreachable_broker_does_not_make_a_worker_stalled(clock: Clock) -> None:
     for between in (0, ConnectionError("away")):
         watch = watching(clock, 1, 1, between, 1, 1)
         for _ in range(5):
@@ -86,7 +86,7 @@ async def test_an_empty_queue_or_a_broker_that_is_away_makes_nobody_deaf(clock: 
             assert not watch.stalled
 
 
-async def test_a_worker_without_room_is_not_deaf_but_with_a_slot_left_it_is(clock: Clock) -> None:
+async def test_a_worker_without_a_free_slot_is_not_stalled_but_one_with_a_free_slot_is(clock: Clock) -> None:
     watch = watching(clock, 1, 1, 1, 1, 1, 1, 1, 1)
     with watch.processing():
         with watch.processing():
@@ -98,7 +98,7 @@ async def test_a_worker_without_room_is_not_deaf_but_with_a_slot_left_it_is(cloc
         assert watch.stalled
 
 
-async def test_a_worker_that_stops_takes_nothing_and_is_not_deaf(clock: Clock) -> None:
+async def test_a_draining_worker_is_not_stalled(clock: Clock) -> None:
     watch = watching(clock, 1, 1, 1, 1, 1)
     await look(watch, clock)
     watch.drain()

@@ -1,4 +1,4 @@
-"""What operations in chunks do, whatever queue announces them and whatever database keeps them."""
+"""The contract of operations in chunks, for every queue and database."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ from tests.judge_server.operations.harness import PROJECT, OperationsHarness, re
 from trainer_client.wire.operations import MAX_ATTEMPTS, ChunkOutcome
 
 
-async def test_an_operation_goes_from_queued_over_running_to_done(harness: OperationsHarness) -> None:
+async def test_an_operation_is_queued_then_running_then_done(harness: OperationsHarness) -> None:
     operation = await harness.operations.submit(PROJECT, "score", request(3) | {"run": "r"})
     assert (operation.state, operation.request, operation.progress.total) == ("queued", {"run": "r"}, 3)
     assert (await harness.until(operation.id, "running")).progress.done == 0
@@ -27,7 +27,7 @@ async def test_an_operation_goes_from_queued_over_running_to_done(harness: Opera
     assert harness.kind.done == {0: 1, 1: 1, 2: 1}
 
 
-async def test_results_come_in_pages_and_each_once(harness: OperationsHarness) -> None:
+async def test_paging_returns_every_result_once(harness: OperationsHarness) -> None:
     id_ = await harness.submitted(5)
     harness.kind.release(5)
     await harness.until(id_)
@@ -42,13 +42,13 @@ async def test_results_come_in_pages_and_each_once(harness: OperationsHarness) -
 
 
 @pytest.mark.parametrize(("after", "limit"), [(-1, 1), (0, 0), (0, 1001)])
-async def test_pages_out_of_range_are_refused(harness: OperationsHarness, after: int, limit: int) -> None:
+async def test_page_parameters_out_of_range_are_refused(harness: OperationsHarness, after: int, limit: int) -> None:
     id_ = await harness.submitted(1)
     with pytest.raises(ValueError, match="1 to 1000"):
         await harness.operations.results(PROJECT, id_, after=after, limit=limit)
 
 
-async def test_a_request_that_its_kind_does_not_take_is_refused_and_not_kept(harness: OperationsHarness) -> None:
+async def test_a_request_that_is_invalid_for_its_kind_is_refused_and_not_stored(harness: OperationsHarness) -> None:
     with pytest.raises(ValueError, match="groups"):
         await harness.operations.submit(PROJECT, "score", {"groups": []})
     with pytest.raises(ValueError, match="refused"):
@@ -58,7 +58,7 @@ async def test_a_request_that_its_kind_does_not_take_is_refused_and_not_kept(har
     assert (await harness.operations.list(PROJECT)).operations == ()
 
 
-async def test_another_project_sees_nothing_of_it(harness: OperationsHarness) -> None:
+async def test_another_project_cannot_see_an_operation(harness: OperationsHarness) -> None:
     id_ = await harness.submitted(1)
     for asking in (
         harness.operations.get,
@@ -72,14 +72,14 @@ async def test_another_project_sees_nothing_of_it(harness: OperationsHarness) ->
     assert [one.id for one in (await harness.operations.list(PROJECT)).operations] == [id_]
 
 
-async def test_the_same_submission_is_one_operation(harness: OperationsHarness) -> None:
+async def test_a_repeated_submission_is_one_operation(harness: OperationsHarness) -> None:
     ids = {(await harness.operations.submit(PROJECT, "score", request(1), submission="key")).id for _ in range(3)}
     assert len(ids) == 1
     with pytest.raises(ValueError, match="Idempotency-Key"):
         await harness.operations.submit(PROJECT, "score", request(2), submission="key")
 
 
-async def test_a_submission_that_is_known_is_neither_read_nor_split_again(harness: OperationsHarness) -> None:
+async def test_a_repeated_submission_is_neither_resolved_nor_split_again(harness: OperationsHarness) -> None:
     first = await harness.operations.submit(PROJECT, "score", request(2), submission="key")
     harness.kind.cannot_split = ConnectionError("what references stand for cannot be looked up now")
     again = await harness.operations.submit(PROJECT, "score", request(2), submission="key")
@@ -90,7 +90,7 @@ async def test_a_submission_that_is_known_is_neither_read_nor_split_again(harnes
         await harness.operations.submit(PROJECT, "score", request(2), submission="another key")
 
 
-async def test_what_is_kept_for_every_chunk_is_bounded(
+async def test_the_request_stored_with_every_chunk_is_bounded(
     harness: OperationsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "MAX_STORED_REQUEST_BYTES", len('{"run":"12345"}'))
@@ -100,7 +100,7 @@ async def test_what_is_kept_for_every_chunk_is_bounded(
     assert len((await harness.operations.list(PROJECT)).operations) == 1
 
 
-async def test_who_follows_reads_an_operation_only_when_it_has_changed(
+async def test_followers_read_an_operation_only_when_it_has_changed(
     harness: OperationsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id_ = await harness.submitted(2)
@@ -135,7 +135,7 @@ async def test_who_follows_reads_an_operation_only_when_it_has_changed(
     assert asked["get"] == len(seen)
 
 
-async def test_events_begin_after_what_was_seen_and_end_with_the_operation(harness: OperationsHarness) -> None:
+async def test_events_start_after_the_last_seen_revision_and_end_with_the_operation(harness: OperationsHarness) -> None:
     id_ = await harness.submitted(2)
     running = await harness.until(id_, "running")
     harness.kind.release(2)
@@ -146,7 +146,7 @@ async def test_events_begin_after_what_was_seen_and_end_with_the_operation(harne
     assert [one async for one in harness.operations.events(PROJECT, id_, after=revisions[-1])] == []
 
 
-async def test_cancelling_stops_the_chunks_at_work_and_keeps_what_is_done(harness: OperationsHarness) -> None:
+async def test_cancelling_stops_running_chunks_and_keeps_finished_ones(harness: OperationsHarness) -> None:
     id_ = await harness.submitted(3)
     await harness.begun(0, 1)
     harness.kind.release(1)
@@ -160,7 +160,7 @@ async def test_cancelling_stops_the_chunks_at_work_and_keeps_what_is_done(harnes
     assert again.revision == operation.revision
 
 
-async def test_a_chunk_that_cannot_be_done_fails_the_operation_and_another_try_does_the_rest(
+async def test_a_chunk_that_cannot_be_done_fails_the_operation_and_a_retry_does_the_rest(
     harness: OperationsHarness,
 ) -> None:
     harness.kind.raises[1] = FatalChunkError("there is no such rubric")
@@ -179,9 +179,7 @@ async def test_a_chunk_that_cannot_be_done_fails_the_operation_and_another_try_d
 
 
 @pytest.mark.parametrize("error", [RetryableChunkError("the judge failed"), RuntimeError("a mistake")])
-async def test_a_chunk_is_tried_again_some_times_and_then_given_up(
-    harness: OperationsHarness, error: Exception
-) -> None:
+async def test_a_chunk_is_retried_a_limited_number_of_times(harness: OperationsHarness, error: Exception) -> None:
     harness.kind.raises[0] = error
     harness.kind.release(1000)
     id_ = await harness.submitted(1)
@@ -191,7 +189,7 @@ async def test_a_chunk_is_tried_again_some_times_and_then_given_up(
     assert harness.kind.begun[0] == MAX_ATTEMPTS
 
 
-async def test_a_service_that_is_away_is_waited_for_however_often(harness: OperationsHarness) -> None:
+async def test_an_unavailable_service_is_retried_without_limit(harness: OperationsHarness) -> None:
     harness.kind.raises[0] = ServiceUnavailableError("nobody answers", ChunkOutcome())
     harness.kind.release(1000)
     id_ = await harness.submitted(1)
@@ -202,7 +200,7 @@ async def test_a_service_that_is_away_is_waited_for_however_often(harness: Opera
     assert (await harness.until(id_)).state == "done"
 
 
-async def test_a_restart_goes_on_with_what_was_at_work_and_repeats_nothing_done(harness: OperationsHarness) -> None:
+async def test_a_restart_resumes_running_chunks_and_repeats_no_finished_one(harness: OperationsHarness) -> None:
     id_ = await harness.submitted(3)
     await harness.begun(0, 1)
     harness.kind.release(1)
@@ -214,7 +212,7 @@ async def test_a_restart_goes_on_with_what_was_at_work_and_repeats_nothing_done(
     assert harness.kind.done == {0: 1, 1: 1, 2: 1}
 
 
-async def test_a_kind_that_finishes_does_so_after_all_else(harness: OperationsHarness) -> None:
+async def test_the_final_chunk_runs_after_all_others(harness: OperationsHarness) -> None:
     harness.kind.has_final_chunk = True
     id_ = await harness.submitted(2)
     await harness.begun(0, 1)

@@ -1,4 +1,4 @@
-"""Operations in chunks by processes of hosts whose clocks differ, with whatever queue and database."""
+"""Operations in chunks across hosts whose clocks differ, for every queue and database."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from tests.judge_server.operations.harness import OperationsHarness
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(hours=-1)], ids=["ahead", "behind"])
-async def test_chunks_begin_at_once_and_once_whatever_the_clock_of_who_announces_them(
+async def test_chunks_begin_at_once_and_only_once_whatever_the_clock_that_enqueues_them(
     harness: OperationsHarness, ahead: timedelta
 ) -> None:
     harness.ahead = ahead

@@ -1,4 +1,4 @@
-"""What is shown of operations: what a process did of their chunks, and what the store holds."""
+"""Metrics of operations: the chunks that a process worked on, and the contents of the store."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -26,12 +26,12 @@ COUNTS = OperationCounts(
 
 
 def page(metrics: OperationMetrics) -> list[str]:
-    """The lines of a page, but for comments."""
+    """The lines of a metrics page without comments."""
     return [line for line in metrics_page({}, [metrics]).decode().splitlines() if not line.startswith("#")]
 
 
 class Raising(Kind):
-    """Raises what it is given."""
+    """Raises the given error."""
 
     def __init__(self, error: Exception | None) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Raising(Kind):
 
 
 class Held(Store):
-    """Takes a chunk back or up, too."""
+    """A store in which a chunk can also fail."""
 
     async def fail(self, *_: Any) -> None:
         self._next("fail", None)
@@ -61,7 +61,7 @@ class Held(Store):
         (RuntimeError("a mistake"), {}, "retry"),
     ],
 )
-async def test_a_chunk_is_counted_once_by_what_became_of_it(
+async def test_a_chunk_is_counted_once_by_its_outcome(
     error: Exception | None, answers: dict[str, list[Any]], outcome: str
 ) -> None:
     ticks = iter([10.0, 12.5])
@@ -77,7 +77,7 @@ async def test_a_chunk_is_counted_once_by_what_became_of_it(
     assert "adjudge_chunks_in_work 0.0" in shown
 
 
-async def test_a_chunk_whose_lease_is_lost_and_one_of_a_process_that_stops_are_told_apart() -> None:
+async def test_a_lost_lease_and_a_stopped_process_are_counted_separately() -> None:
     async def sleep(_: float) -> None:
         await asyncio.sleep(0)
 
@@ -95,7 +95,7 @@ async def test_a_chunk_whose_lease_is_lost_and_one_of_a_process_that_stops_are_t
     assert attempts == ['"lost"} 1.0', '"stopped"} 1.0']
 
 
-async def test_what_the_store_holds_is_shown_by_kind_and_state() -> None:
+async def test_the_contents_of_the_store_are_shown_by_kind_and_state() -> None:
     async def counts(_: datetime) -> OperationCounts:
         return COUNTS
 
@@ -111,7 +111,7 @@ async def test_what_the_store_holds_is_shown_by_kind_and_state() -> None:
     }
 
 
-async def test_the_store_is_asked_once_in_a_while_however_many_look() -> None:
+async def test_the_store_is_asked_once_per_cache_period_however_many_read() -> None:
     asked: list[datetime] = []
     now = NOW
 
@@ -132,7 +132,7 @@ async def test_the_store_is_asked_once_in_a_while_however_many_look() -> None:
 
 
 @pytest.mark.parametrize("away", [True, False])
-async def test_a_store_that_is_away_or_hangs_leaves_its_metrics_out_and_keeps_nobody_waiting(
+async def test_an_unreachable_or_hanging_store_leaves_its_metrics_out_and_blocks_nothing(
     away: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operation_metrics, "COUNTS_TIMEOUT_S", 0.01)
@@ -156,7 +156,7 @@ async def test_a_store_that_is_away_or_hangs_leaves_its_metrics_out_and_keeps_no
     assert not [line for line in page(metrics) if line.startswith("adjudge_operation")]
 
 
-async def test_a_store_counts_what_it_holds_of_all_projects(harness: OperationsHarness) -> None:
+async def test_a_store_counts_operations_of_all_projects(harness: OperationsHarness) -> None:
     async def counted() -> OperationCounts:
         return await harness.operations._store.counts(datetime.now(UTC))
 
@@ -178,7 +178,7 @@ async def test_a_store_counts_what_it_holds_of_all_projects(harness: OperationsH
 
 
 def worker_app(*, store: bool = True, stalled: bool = False) -> FastAPI:
-    """The application of a worker whose store is there or not, and that hears or does not."""
+    """The application of a worker, with or without its store, stalled or not."""
 
     async def checks() -> dict[str, bool]:
         return {"store": store, "broker": True}
@@ -189,7 +189,7 @@ def worker_app(*, store: bool = True, stalled: bool = False) -> FastAPI:
     return create_worker_app(metrics, checks, lambda: stalled)
 
 
-def test_a_worker_is_alive_while_it_hears_whatever_it_lacks_and_ready_only_with_all_it_needs() -> None:
+def test_a_worker_is_alive_unless_stalled_and_ready_only_with_everything_it_needs() -> None:
     found = {}
     for name, app in {
         "well": worker_app(),
@@ -202,7 +202,7 @@ def test_a_worker_is_alive_while_it_hears_whatever_it_lacks_and_ready_only_with_
     assert TestClient(worker_app(store=False)).get("/readyz").json()["detail"] == "not ready: store"
 
 
-def test_a_worker_shows_what_it_did_and_what_it_takes_of_its_host() -> None:
+def test_a_worker_shows_its_chunks_and_the_resources_it_uses() -> None:
     shown = TestClient(worker_app()).get("/metrics").text
     assert 'adjudge_chunk_attempts_total{kind="score",outcome="done"} 1.0' in shown
     assert "process_resident_memory_bytes" in shown

@@ -1,4 +1,4 @@
-"""What the kinds make of answers and errors of the service."""
+"""How operation handlers treat answers and errors of the service."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 
 
 class NoRubrics:
-    """A source that has one rubric, of which there is a version more each time that it is asked."""
+    """A source with one rubric, which has a new version each time it is looked up."""
 
     versions = 0
 
@@ -39,14 +39,14 @@ class NoRubrics:
 
 
 def clients(answer: Callable[[httpx2.Request], httpx2.Response]) -> ClientFactory:
-    """Clients of a service that answers so."""
+    """Clients of a service that gives this answer."""
     return lambda project: AsyncClient(
         "http://judge", api_key="", headers={"X-For": project}, transport=httpx2.MockTransport(answer), retries=0
     )
 
 
 def kind(answer: Callable[[httpx2.Request], httpx2.Response]) -> ScoreHandler:
-    """Scoring at a service that answers so."""
+    """A score handler for a service that gives this answer."""
     return ScoreHandler(clients(answer), NoRubrics())  # type: ignore[arg-type]
 
 
@@ -57,7 +57,7 @@ def work(attempt: int = 1) -> LeasedChunk:
 
 
 def rewards(**failure: Any) -> dict[str, Any]:
-    """An answer whose verdict failed so, if any."""
+    """An answer whose verdict failed like this, if given."""
     verdict: dict[str, Any] = {"criterion": "a", "status": "ok", "score": 1.0}
     if failure:
         verdict = {"criterion": "a", "status": "failed", "failure": failure}
@@ -89,7 +89,7 @@ async def test_a_chunk_is_one_request_for_bulk_rewards_on_behalf_of_the_project(
 
 
 @pytest.mark.parametrize("passing", ["timeout", "engine", "overloaded"])
-async def test_verdicts_that_another_attempt_may_mend_are_asked_for_again_and_stand_after_the_last(
+async def test_retryable_verdict_failures_are_retried_and_kept_after_the_last_attempt(
     passing: str,
 ) -> None:
     scoring = kind(lambda _: httpx2.Response(200, json=rewards(kind=passing, detail="so it is")))
@@ -101,7 +101,7 @@ async def test_verdicts_that_another_attempt_may_mend_are_asked_for_again_and_st
 
 
 @pytest.mark.parametrize("lasting", ["parse", "truncated_input"])
-async def test_verdicts_that_nothing_will_mend_stand_at_once(lasting: str) -> None:
+async def test_permanent_verdict_failures_are_kept_at_once(lasting: str) -> None:
     outcome = await kind(lambda _: httpx2.Response(200, json=rewards(kind=lasting, detail="no"))).run(work())
     assert (len(outcome.results), outcome.counts) == (1, {"failed": 1})
 
@@ -118,9 +118,9 @@ async def test_verdicts_that_nothing_will_mend_stand_at_once(lasting: str) -> No
         (
             problem(401, "unauthorized", retryable=False),
             ServiceUnavailableError,
-        ),  # of this worker's pass, not of the chunk
+        ),  # about this worker's token, not the chunk
         (problem(403, "forbidden", retryable=False), ServiceUnavailableError),
-        (problem(404, "not-found", retryable=False), ServiceUnavailableError),  # of this worker's ADJUDGE_URL
+        (problem(404, "not-found", retryable=False), ServiceUnavailableError),  # about this worker's ADJUDGE_URL
         *((httpx2.Response(status, text="a proxy"), ServiceUnavailableError) for status in (302, 401, 403, 404, 500)),
         (problem(500, "internal", retryable=False), RetryableChunkError),
         (httpx2.Response(502, text="a proxy"), ServiceUnavailableError),
@@ -128,13 +128,13 @@ async def test_verdicts_that_nothing_will_mend_stand_at_once(lasting: str) -> No
         (httpx2.Response(200, text="no JSON"), RetryableChunkError),
     ],
 )
-async def test_errors_mean_wait_try_again_or_give_up(answer: httpx2.Response, meaning: type[Exception]) -> None:
+async def test_errors_mean_unavailable_retryable_or_fatal(answer: httpx2.Response, meaning: type[Exception]) -> None:
     with pytest.raises(meaning) as raised:
         await kind(lambda _: answer).run(work())
     assert type(raised.value) is meaning
 
 
-async def test_a_service_that_cannot_be_reached_is_away() -> None:
+async def test_an_unreachable_service_is_unavailable() -> None:
     def refuse(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
@@ -149,7 +149,7 @@ async def test_a_service_that_cannot_be_reached_is_away() -> None:
         (httpx2.Response(404, text="Who asked: secret."), ("status 404", "ADJUDGE_URL", "proxy in between")),
     ],
 )
-async def test_what_keeps_a_worker_from_its_service_is_said_in_its_log_once_a_minute_and_quotes_nothing(
+async def test_a_misconfigured_worker_logs_the_cause_once_a_minute_and_quotes_no_answer(
     answer: httpx2.Response, says: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now, told = [0.0], []
@@ -164,7 +164,7 @@ async def test_what_keeps_a_worker_from_its_service_is_said_in_its_log_once_a_mi
     assert "Who asked" not in caplog.text
 
 
-async def test_a_service_that_is_merely_away_is_nothing_to_mend_in_a_worker(
+async def test_an_unavailable_service_is_not_logged_as_a_misconfiguration(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(judging, "BLOCKED_LOG", ThrottledLog())
@@ -175,7 +175,7 @@ async def test_a_service_that_is_merely_away_is_nothing_to_mend_in_a_worker(
 
 
 @pytest.mark.parametrize("evaluates", [False, True])
-async def test_all_tries_of_a_chunk_come_under_one_key_and_all_but_the_last_say_that_there_may_be_another(
+async def test_all_attempts_of_a_chunk_share_a_key_and_all_but_the_last_announce_a_retry(
     evaluates: bool,
 ) -> None:
     sent: list[httpx2.Headers] = []
@@ -204,7 +204,7 @@ async def test_all_tries_of_a_chunk_come_under_one_key_and_all_but_the_last_say_
 
 
 @given(st.lists(st.integers(1, 2 * CHUNK_RESPONSES), min_size=1, max_size=40))
-async def test_chunks_hold_whole_groups_in_order_and_not_too_many_responses(sizes: list[int]) -> None:
+async def test_chunks_hold_whole_groups_in_order_and_a_limited_number_of_responses(sizes: list[int]) -> None:
     groups = [Group(id=f"q{n}", prompt="?", responses=("Yes!",) * size) for n, size in enumerate(sizes)]
     chunks = await chunk_groups(groups, RubricPinner(NoRubrics(), "p"))  # type: ignore[arg-type]
     bodies: list[Any] = [chunk.body for chunk in chunks]

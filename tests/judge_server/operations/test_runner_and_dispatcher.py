@@ -1,4 +1,4 @@
-"""The runner and the feeder beside a store or a queue that cannot be reached, or takes things away."""
+"""The runner and the dispatcher with a store or queue that is unreachable or revokes chunks."""
 
 import asyncio
 from collections import deque
@@ -22,7 +22,7 @@ WORK = LeasedChunk(REF, "score", {}, {"n": 1}, 1, 1, "w")
 
 
 class Store:
-    """Has one chunk; each method answers what its deque has next, or raises it, and else succeeds."""
+    """A store with one chunk; each method returns or raises the next item of its deque, or else succeeds."""
 
     def __init__(self, **answers: Sequence[Any]) -> None:
         self.answers = {name: deque(some) for name, some in answers.items()}
@@ -60,7 +60,7 @@ class Store:
 
 
 class Kind:
-    """Waits until it is let."""
+    """Waits until released."""
 
     has_final_chunk = False
 
@@ -80,7 +80,7 @@ class Kind:
 
 
 def runner(store: Store, kind: Kind, lease_s: float = 1000.0) -> ChunkRunner:
-    """A runner whose pauses are short but for those between renewals."""
+    """A runner whose pauses are short except those between renewals."""
 
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(0 if seconds < 100 else 1000)
@@ -88,27 +88,27 @@ def runner(store: Store, kind: Kind, lease_s: float = 1000.0) -> ChunkRunner:
     return ChunkRunner(store, {"score": kind}, lease_s=lease_s, sleep=sleep)  # type: ignore[arg-type,dict-item]
 
 
-async def test_what_is_done_is_kept_once_the_store_is_back() -> None:
+async def test_a_finished_chunk_is_stored_once_the_store_is_back() -> None:
     store, kind = Store(complete=[ConnectionError("away"), ConnectionError("away")]), Kind()
     kind.release.set()
     await runner(store, kind).run(REF)
     assert store.calls == ["claim", "complete", "complete", "complete"]
 
 
-async def test_a_store_that_is_away_when_a_chunk_is_taken_leaves_it_to_be_announced_again() -> None:
+async def test_a_chunk_that_cannot_be_claimed_is_left_to_be_enqueued_again() -> None:
     store, kind = Store(claim=[ConnectionError("away")]), Kind()
     await runner(store, kind).run(REF)
     assert (store.calls, kind.begun.is_set()) == (["claim"], False)
 
 
-async def test_work_goes_on_while_leases_cannot_be_renewed_and_stops_when_the_chunk_was_taken_away() -> None:
+async def test_work_continues_while_leases_cannot_be_renewed_and_stops_when_the_chunk_is_lost() -> None:
     store, kind = Store(renew=[ConnectionError("away"), True, ConnectionError("away"), False]), Kind()
     await runner(store, kind, lease_s=3.0).run(REF)
     assert store.calls == ["claim", "renew", "renew", "renew", "renew"]
     assert kind.stopped
 
 
-async def test_a_renewal_that_failed_is_tried_again_long_before_the_next_is_due() -> None:
+async def test_a_failed_renewal_is_retried_long_before_the_next_is_due() -> None:
     store, kind = Store(renew=[ConnectionError("away"), True, False]), Kind()
     slept: list[float] = []
 
@@ -130,7 +130,7 @@ async def test_a_runner_that_is_stopped_gives_its_chunk_back() -> None:
     assert (store.calls, kind.stopped) == (["claim", "requeue"], True)
 
 
-async def test_a_kind_that_an_older_worker_does_not_know_is_left_to_a_newer_one() -> None:
+async def test_a_kind_unknown_to_an_older_worker_is_left_to_a_newer_one() -> None:
     said: list[tuple[str | None, float, bool]] = []
 
     class Waiting(Store):
@@ -147,7 +147,7 @@ def dispatcher(store: Store, queue: ScriptedQueue) -> Dispatcher:
     return Dispatcher(store, queue, now=lambda: NOW)  # type: ignore[arg-type]
 
 
-async def test_a_queue_is_filled_up_to_its_window_as_soon_as_half_of_it_is_empty() -> None:
+async def test_a_queue_is_filled_up_to_its_window_once_half_of_it_is_empty() -> None:
     store, queue = Store(take_due=[[REF]]), ScriptedQueue(MAX_QUEUED_CHUNKS // 2, MAX_QUEUED_CHUNKS // 2 + 1)
     feeding = dispatcher(store, queue)
     assert await feeding.dispatch() == 1
@@ -155,7 +155,7 @@ async def test_a_queue_is_filled_up_to_its_window_as_soon_as_half_of_it_is_empty
     assert (store.limits, queue.got) == ([MAX_QUEUED_CHUNKS // 2], [REF])
 
 
-async def test_chunks_are_announced_again_soon_where_the_queue_is_empty_and_else_much_later() -> None:
+async def test_chunks_are_enqueued_again_soon_where_the_queue_is_empty_and_much_later_otherwise() -> None:
     store, queue = Store(), ScriptedQueue(1, 0)
     feeding = dispatcher(store, queue)
     await feeding.dispatch()
@@ -164,7 +164,7 @@ async def test_chunks_are_announced_again_soon_where_the_queue_is_empty_and_else
     assert LOST_AFTER_S > 10 * REENQUEUE_AFTER_S
 
 
-async def test_what_a_broker_did_not_take_is_announced_again_though_its_queue_is_never_empty(
+async def test_chunks_that_a_broker_did_not_take_are_enqueued_again_though_its_queue_is_never_empty(
     tmp_path: Path, new_sqlite: NewSQLite
 ) -> None:
     class Failing(ScriptedQueue):
@@ -189,7 +189,7 @@ async def test_what_a_broker_did_not_take_is_announced_again_though_its_queue_is
     await store.close()
 
 
-async def test_nothing_that_goes_wrong_ends_the_feeding() -> None:
+async def test_no_error_ends_the_dispatcher() -> None:
     store = Store(take_due=[RuntimeError("a mistake"), ConnectionError("away"), [REF]], purge=[ConnectionError("away")])
     queue = ScriptedQueue(ConnectionError("no broker"), 0, 0, 0, asyncio.CancelledError())
     with pytest.raises(asyncio.CancelledError):
@@ -197,7 +197,7 @@ async def test_nothing_that_goes_wrong_ends_the_feeding() -> None:
     assert queue.got == [REF]
 
 
-async def test_what_is_woken_looks_at_once_and_not_an_hour_later() -> None:
+async def test_a_woken_dispatcher_polls_at_once() -> None:
     looked, announced = asyncio.Event(), asyncio.Event()
 
     class Watched(ScriptedQueue):

@@ -1,4 +1,4 @@
-"""Passes: what a worker shows is believed for some minutes, where it was signed with the deployment's secret."""
+"""Worker tokens: valid for some minutes, if signed with the deployment's secret."""
 
 import pytest
 from hypothesis import given
@@ -20,12 +20,12 @@ class Clock:
 
 
 @given(st.text(min_size=1, max_size=200).filter(str.isprintable))
-def test_a_pass_is_for_the_project_that_it_was_signed_for(project: str) -> None:
+def test_a_token_is_for_the_project_it_was_signed_for(project: str) -> None:
     passes = WorkerTokens(b"secret", Clock())
     assert passes.verify(passes.sign(project)) == project
 
 
-def test_a_pass_runs_out() -> None:
+def test_a_token_expires() -> None:
     clock = Clock()
     passes = WorkerTokens(b"secret", clock)
     shown = passes.sign("b")
@@ -46,7 +46,7 @@ def test_a_pass_runs_out() -> None:
         lambda shown: "adj_0123456789abcdef_secret",
     ],
 )
-def test_what_was_altered_is_no_pass(alter: object) -> None:
+def test_an_altered_token_is_invalid(alter: object) -> None:
     passes = WorkerTokens(b"secret", Clock())
     assert callable(alter)
     altered = alter(passes.sign("b"))
@@ -54,19 +54,19 @@ def test_what_was_altered_is_no_pass(alter: object) -> None:
     assert passes.verify(altered) is None
 
 
-def test_another_deployments_pass_is_none() -> None:
+def test_a_token_of_another_deployment_is_invalid() -> None:
     assert WorkerTokens(b"secret", Clock()).verify(WorkerTokens(b"other", Clock()).sign("b")) is None
 
 
-# Whom they are for
+# Projects of tokens
 
 
-async def test_what_is_no_pass_is_for_nobody_and_costs_no_look_at_the_store() -> None:
+async def test_an_invalid_token_has_no_project_and_costs_no_look_up() -> None:
     key_store = InMemoryApiKeyStore(broken=True)
     assert await WorkerAuthenticator(WorkerTokens(b"secret"), key_store)("adj_0123456789abcdef_secret") is None
 
 
-async def test_while_the_store_is_away_a_project_seen_lately_goes_on_as_it_was_and_any_other_is_told_to_wait() -> None:
+async def test_while_the_store_is_unreachable_a_recently_seen_project_is_unchanged_and_others_get_not_ready() -> None:
     key_store = InMemoryApiKeyStore()
     key_store.add("score", project_id="b", limits=Limits(weight=3.0))
     passes = WorkerTokens(b"secret")
@@ -84,7 +84,7 @@ async def test_while_the_store_is_away_a_project_seen_lately_goes_on_as_it_was_a
         await identities(passes.sign("b"))
 
 
-async def test_a_pass_for_a_project_that_there_is_not_is_for_nobody() -> None:
+async def test_a_token_for_an_unknown_project_is_invalid() -> None:
     key_store = InMemoryApiKeyStore()
     key_store.add("score", project_id="b")
     passes = WorkerTokens(b"secret")
@@ -92,7 +92,7 @@ async def test_a_pass_for_a_project_that_there_is_not_is_for_nobody() -> None:
 
 
 @pytest.mark.parametrize("required", [True, False])
-async def test_a_pass_opens_its_project_and_one_that_does_not_hold_opens_nothing_even_where_no_key_is_needed(
+async def test_a_token_opens_its_project_and_an_invalid_one_is_refused_even_where_no_key_is_needed(
     required: bool,
 ) -> None:
     key_store = InMemoryApiKeyStore()

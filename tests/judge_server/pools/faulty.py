@@ -1,4 +1,4 @@
-"""Engines that go wrong as a test says, and a pool of them."""
+"""Engines with scripted faults, and a pool of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,16 +16,16 @@ QUESTIONS = ("Is it?", "Is it not?", "Is it so?", "Why?")
 
 
 class Faulty(ScriptedEngine):
-    """Answers by hash, and goes wrong as the test says.
+    """An engine that answers by hash, with the faults that the test sets.
 
     Attributes:
-        asked: the questions of each batch it got.
-        outcome: what each call comes to, instead.
-        answers: how many calls it answers before `then` happens.
+        asked: the questions of each batch received.
+        outcome: gives the outcome of each call.
+        answers: how many calls of a batch it answers before `then` happens.
         then: `hang` until `goes_on`, `break` or `stop`.
-        before_each: what each answer waits for, if anything.
-        under_way: how many batches it works on.
-        starts: whether it can start; where not, whether that `transient_failure_message`.
+        before_each: awaited before each answer, if set.
+        under_way: the number of batches in work.
+        starts: whether it can start; if not, `may_pass` says whether that is transient.
         looks: how often it was asked whether it is ready.
     """
 
@@ -48,7 +48,7 @@ class Faulty(ScriptedEngine):
         self.looks = 0
 
     async def start(self) -> EngineIdentity:
-        """As the test says."""
+        """Start, wait or fail, as set."""
         if self.slow_start is not None:
             await self.slow_start.wait()
         if not self.starts:
@@ -58,7 +58,7 @@ class Faulty(ScriptedEngine):
         return identity
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """As the test says."""
+        """Answer by hash, or fail, as set."""
         self.asked.append(tuple(call.question for call in batch.calls))
         self.under_way += 1
         try:
@@ -77,24 +77,24 @@ class Faulty(ScriptedEngine):
             self.under_way -= 1
 
     async def ready(self) -> bool:
-        """As the test says."""
+        """Whether it is ready, as set."""
         self.looks += 1
         return self.well and await super().ready()
 
     async def count_tokens(self, batch: Batch) -> int:
-        """As the test says."""
+        """Count the tokens, or fail, as set."""
         if not self.counts:
             raise EngineUnavailable("it cannot count")
         return await super().count_tokens(batch)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """The levels and words of what pools logged; others of this process may log at the same time."""
+    """The levels and messages that pools logged, without those of other loggers of the process."""
     return [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "adjudge" and " the pool" in r.msg]
 
 
 class PoolHarness:
-    """A pool of faulty engines by name, and those made later when one was away."""
+    """A pool of faulty engines by name; an engine that was gone is replaced by a new one."""
 
     def __init__(self, *names: str, **options: Any) -> None:
         self.made: dict[str, list[Faulty]] = {name: [] for name in names or ("a", "b", "c")}
@@ -106,16 +106,16 @@ class PoolHarness:
 
     @property
     def all(self) -> list[Faulty]:
-        """The engines in force."""
+        """The current engines."""
         return [self[name] for name in self.made]
 
     @property
     def states(self) -> dict[str, str]:
-        """Of each member."""
+        """The state of each member."""
         return {view.name: view.state for view in self.pool.members()}
 
     async def order(self, batch: Batch) -> list[str]:
-        """Which members get this batch, first to last, as each of them fails it."""
+        """The members in the order in which they get this batch when each one fails it."""
         kept = [engine.outcome for engine in self.all]
         for engine in self.all:
             engine.outcome = lambda *_: CallFailure("overloaded", "not now")
@@ -128,13 +128,13 @@ class PoolHarness:
         return order
 
     async def made_anew(self, name: str, times: int = 1) -> None:
-        """Wait until a member's engine has been made anew so often."""
+        """Wait until a member's engine has been recreated this often."""
         async with asyncio.timeout(10):
-            while len(self.made[name]) <= times:  # noqa: ASYNC110 - what the watch does by itself is looked at
+            while len(self.made[name]) <= times:  # noqa: ASYNC110 - health checks have no event
                 await asyncio.sleep(0.001)
 
     async def looked_at(self, name: str, times: int) -> None:
-        """Wait until a member's engine has been asked so often whether it is ready, from now on."""
+        """Wait until a member's engine has been asked this many more times whether it is ready."""
         engine, before = self[name], self[name].looks
         async with asyncio.timeout(10):
             while engine.looks < before + times:  # noqa: ASYNC110 - as above
@@ -143,7 +143,7 @@ class PoolHarness:
     async def until(self, name: str, state: str) -> None:
         """Wait until a member is in this state."""
         async with asyncio.timeout(10):
-            while self.states[name] != state:  # noqa: ASYNC110 - a state is polled, as an operator would
+            while self.states[name] != state:  # noqa: ASYNC110 - states have no event
                 await asyncio.sleep(0.001)
 
     def _maker(self, name: str) -> Callable[[], Engine]:
@@ -155,21 +155,21 @@ class PoolHarness:
 
 
 class _Noting(list[tuple[str, ...]]):
-    """Notes a name whenever something is appended."""
+    """A list that notes a name whenever an item is appended."""
 
     def __init__(self, order: list[str], name: str) -> None:
         super().__init__()
         self._order, self._name = order, name
 
     def append(self, questions: tuple[str, ...]) -> None:
-        """Note it."""
+        """Append the item and note the name."""
         super().append(questions)
         self._order.append(self._name)
 
 
 @pytest.fixture
 async def trial() -> AsyncIterator[PoolHarness]:
-    """A started pool of three whose health nobody looks at."""
+    """A started pool of three without health checks."""
     made = PoolHarness()
     await made.pool.start()
     yield made
@@ -178,7 +178,7 @@ async def trial() -> AsyncIterator[PoolHarness]:
 
 @pytest.fixture
 async def watched() -> AsyncIterator[PoolHarness]:
-    """A started pool of three whose health is looked at all the time."""
+    """A started pool of three whose health is checked continually."""
     made = PoolHarness(interval_s=0.002, health_timeout_s=5.0, pause_s=0.002)
     await made.pool.start()
     yield made

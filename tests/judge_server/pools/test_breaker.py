@@ -1,4 +1,4 @@
-"""When a circuit breaker lets something through."""
+"""When a circuit breaker lets a call through."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from tests.hypothesis_examples import examples
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -26,7 +26,7 @@ def opened(clock: Clock) -> CircuitBreaker:
     return breaker
 
 
-def test_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None:
+def test_consecutive_failures_open_it_and_a_success_between_them_does_not() -> None:
     breaker = CircuitBreaker(Clock(), failures=3)
     for _ in range(5):
         breaker.failed()
@@ -39,7 +39,7 @@ def test_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None
     assert not breaker.try_acquire()
 
 
-def test_after_its_pause_one_trial_is_let_through() -> None:
+def test_after_its_pause_one_trial_is_allowed() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 1.9
@@ -52,7 +52,7 @@ def test_after_its_pause_one_trial_is_let_through() -> None:
     assert not breaker.try_acquire()
 
 
-def test_a_trial_that_succeeds_closes_it_and_forgets_the_past() -> None:
+def test_a_successful_trial_closes_it_and_resets_its_history() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 2.0
@@ -67,7 +67,7 @@ def test_a_trial_that_succeeds_closes_it_and_forgets_the_past() -> None:
     assert breaker.state == "half_open"
 
 
-def test_pauses_double_with_every_trial_that_fails_up_to_the_longest() -> None:
+def test_pauses_double_with_every_failed_trial_up_to_the_longest() -> None:
     clock = Clock()
     breaker = opened(clock)
     pauses = []
@@ -80,7 +80,7 @@ def test_pauses_double_with_every_trial_that_fails_up_to_the_longest() -> None:
     assert pauses == [2.0, 4.0, 7.0, 7.0]
 
 
-def test_a_trial_that_nobody_reports_is_followed_by_another() -> None:
+def test_a_trial_without_a_result_is_followed_by_another() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 2.0
@@ -91,7 +91,7 @@ def test_a_trial_that_nobody_reports_is_followed_by_another() -> None:
     assert breaker.try_acquire()
 
 
-def test_what_was_under_way_when_it_opened_does_not_lengthen_the_pause() -> None:
+def test_failures_of_calls_already_under_way_do_not_lengthen_the_pause() -> None:
     clock = Clock()
     breaker = opened(clock)
     for _ in range(10):
@@ -102,7 +102,7 @@ def test_what_was_under_way_when_it_opened_does_not_lengthen_the_pause() -> None
 
 @given(st.lists(st.sampled_from(["try_acquire", "succeeded", "failed", "wait"]), max_size=60))
 @settings(max_examples=examples(100))
-def test_however_it_is_used_it_lets_something_through_again_in_time(steps: list[str]) -> None:
+def test_it_always_allows_a_call_again_within_the_longest_pause(steps: list[str]) -> None:
     clock = Clock()
     breaker = CircuitBreaker(clock, failures=2, pause_s=1.0, longest_pause_s=8.0)
     for step in steps:

@@ -1,4 +1,4 @@
-"""How a pool of engines answers: who is asked, what is asked again, who is left alone."""
+"""How a pool of engines answers: which member is asked, what is retried, and which members are left out."""
 
 import asyncio
 from contextlib import aclosing
@@ -20,7 +20,7 @@ __all__ = ["trial"]
 ENGINE_FAILS = CallFailure("engine", "HTTP 500")
 
 
-async def test_a_responses_calls_go_to_one_member_together_and_come_back_in_their_places(trial: PoolHarness) -> None:
+async def test_a_responses_calls_go_to_one_member_together_and_answers_keep_their_order(trial: PoolHarness) -> None:
     plain = ScriptedEngine()
     await plain.start()
     for n in range(20):
@@ -32,14 +32,14 @@ async def test_a_responses_calls_go_to_one_member_together_and_come_back_in_thei
     assert all(engine.asked for engine in trial.all)
 
 
-async def test_the_same_response_comes_to_the_same_member_whatever_is_asked_about_it(trial: PoolHarness) -> None:
+async def test_a_response_goes_to_the_same_member_whatever_the_question(trial: PoolHarness) -> None:
     for question in QUESTIONS:
         await replies(trial.pool, asked(question))
     assert sorted(len(engine.asked) for engine in trial.all) == [0, 0, 4]
 
 
 @pytest.mark.parametrize("then", ["break", "stop"])
-async def test_calls_that_break_off_are_asked_again_of_the_next_and_no_others(trial: PoolHarness, then: str) -> None:
+async def test_unanswered_calls_of_an_interrupted_batch_move_to_the_next_member(trial: PoolHarness, then: str) -> None:
     first, second, third = await trial.order(asked(*QUESTIONS))
     trial[first].answers, trial[first].then = 2, then
     await replies(trial.pool, asked(*QUESTIONS))
@@ -48,7 +48,7 @@ async def test_calls_that_break_off_are_asked_again_of_the_next_and_no_others(tr
     assert trial[third].asked == []
 
 
-async def test_calls_that_fail_are_asked_again_of_each_other_member_once_and_then_fail(trial: PoolHarness) -> None:
+async def test_failed_calls_are_retried_once_at_each_other_member_and_then_fail(trial: PoolHarness) -> None:
     for engine in trial.all:
         engine.outcome = lambda _, call: ENGINE_FAILS if call.question == "Why?" else by_hash(_, call)
     outcomes = await answers(trial.pool, asked(*QUESTIONS))
@@ -62,14 +62,14 @@ async def test_calls_that_fail_are_asked_again_of_each_other_member_once_and_the
 
 
 @pytest.mark.parametrize("kind", ["parse", "truncated_input", "timeout"])
-async def test_other_failures_are_given_back_as_they_are(trial: PoolHarness, kind: Any) -> None:
+async def test_other_failures_are_returned_unchanged(trial: PoolHarness, kind: Any) -> None:
     for engine in trial.all:
         engine.outcome = lambda *_: CallFailure(kind, "so it is")
     assert await failures(trial.pool, asked("Is it?")) == [CallFailure(kind, "so it is")]
     assert sum(len(engine.asked) for engine in trial.all) == 1
 
 
-async def test_one_that_has_too_much_to_do_is_passed_over_and_not_held_to_be_broken(trial: PoolHarness) -> None:
+async def test_an_overloaded_member_is_passed_over_without_opening_its_breaker(trial: PoolHarness) -> None:
     first, *_ = await trial.order(asked(*QUESTIONS))
     trial[first].outcome = lambda *_: CallFailure("overloaded", "not now", 7.0)
     for _ in range(5):
@@ -82,7 +82,7 @@ async def test_one_that_has_too_much_to_do_is_passed_over_and_not_held_to_be_bro
 
 
 @pytest.mark.parametrize("kind", ["engine", "timeout"])
-async def test_one_that_fails_batch_after_batch_is_left_alone_until_a_trial_goes_well(kind: Any) -> None:
+async def test_a_member_that_fails_repeatedly_is_left_out_until_a_trial_succeeds(kind: Any) -> None:
     clock = Clock()
     trial = PoolHarness("a", "b", clock=clock, interval_s=60.0, pause_s=5.0)
     await trial.pool.start()
@@ -99,7 +99,7 @@ async def test_one_that_fails_batch_after_batch_is_left_alone_until_a_trial_goes
     await trial.pool.close()
 
 
-async def test_a_poisonous_response_does_not_put_every_member_out(trial: PoolHarness) -> None:
+async def test_a_response_that_fails_everywhere_does_not_open_every_breaker(trial: PoolHarness) -> None:
     for engine in trial.all:
         engine.outcome = lambda *_: ENGINE_FAILS
     for _ in range(2):
@@ -107,7 +107,7 @@ async def test_a_poisonous_response_does_not_put_every_member_out(trial: PoolHar
     assert set(trial.states.values()) == {"closed"}
 
 
-async def test_where_all_are_left_alone_calls_fail_at_once_and_say_so(trial: PoolHarness) -> None:
+async def test_where_all_breakers_are_open_calls_fail_at_once_and_say_so(trial: PoolHarness) -> None:
     for engine in trial.all:
         engine.outcome = lambda *_: ENGINE_FAILS
     for _ in range(3):
@@ -120,7 +120,7 @@ async def test_where_all_are_left_alone_calls_fail_at_once_and_say_so(trial: Poo
         await trial.pool.count_tokens(asked("Is it?"))
 
 
-async def test_a_batch_that_is_given_up_stops_at_its_member_and_gives_its_load_back(trial: PoolHarness) -> None:
+async def test_a_cancelled_batch_stops_at_its_member_and_releases_its_load(trial: PoolHarness) -> None:
     first, *_ = await trial.order(asked(*QUESTIONS))
     trial[first].answers = 1
     task = asyncio.create_task(answers(trial.pool, asked(*QUESTIONS)))
@@ -138,7 +138,7 @@ async def test_a_batch_that_is_given_up_stops_at_its_member_and_gives_its_load_b
     assert not any(view.load for view in trial.pool.members())
 
 
-async def test_a_response_that_everybody_asks_about_spills_over(trial: PoolHarness) -> None:
+async def test_a_response_in_many_concurrent_batches_spills_over(trial: PoolHarness) -> None:
     for engine in trial.all:
         engine.answers = 0
     tasks = [asyncio.create_task(answers(trial.pool, asked(*QUESTIONS))) for _ in range(6)]
@@ -149,7 +149,7 @@ async def test_a_response_that_everybody_asks_about_spills_over(trial: PoolHarne
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_tokens_are_counted_by_one_that_can(trial: PoolHarness) -> None:
+async def test_tokens_are_counted_by_a_member_that_can(trial: PoolHarness) -> None:
     first, second, third = await trial.order(asked("Is it?"))
     trial[first].counts = False
     assert await trial.pool.count_tokens(asked("Is it?")) == await trial[second].count_tokens(asked("Is it?"))
@@ -159,5 +159,5 @@ async def test_tokens_are_counted_by_one_that_can(trial: PoolHarness) -> None:
 
 
 def test_beside_a_flood_a_light_run_waits_no_longer_at_a_pool_than_the_calls_under_way_explain() -> None:
-    """Its half of the pool makes 2, the calls that wait at the members for their turn the rest."""
+    """Its half of the pool doubles its time; calls queued at the members account for the rest."""
     assert run_in_virtual_time(beside_a_flood("pool of two"))["beside to alone"] <= 3.0 + 1e-6

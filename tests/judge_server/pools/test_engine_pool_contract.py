@@ -1,4 +1,4 @@
-"""The contract of every engine, kept by a pool of two."""
+"""The contract of every engine, applied to a pool of two."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -32,5 +32,5 @@ async def engine() -> AsyncIterator[EnginePool]:
 
 @pytest.fixture
 def spare(engine: EnginePool) -> EnginePool:
-    """A pool that the test may ruin."""
+    """A pool that the test may break."""
     return engine

@@ -1,4 +1,4 @@
-"""Which engines are in a pool: URLs, starting, and those that go and come back."""
+"""Members of a pool: URLs, starting, leaving and returning."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ async def test_several_urls_make_a_pool_that_shows_no_credentials_and_no_options
     await pool.close()
 
 
-def test_what_is_wrong_with_one_url_of_several_is_said_at_once() -> None:
+def test_an_error_in_one_of_several_urls_is_reported_at_once() -> None:
     with pytest.raises(ValueError, match="unknown option 'modl'"):
         engine_from_url("openai+http://a:8001/v1 openai+http://b:8001/v1?modl=x")
     with pytest.raises(ValueError, match="name each endpoint of a pool once"):
@@ -42,14 +42,14 @@ def test_what_is_wrong_with_one_url_of_several_is_said_at_once() -> None:
         engine_from_url("openai+http://a:8001/v1 http://b:8001/v1")
 
 
-async def test_a_path_with_a_space_in_it_is_one_engine() -> None:
+async def test_a_path_with_a_space_is_one_engine() -> None:
     assert not isinstance(engine_from_url("llamacpp:///models/my judge.gguf"), EnginePool)
 
 
 # Starting
 
 
-async def test_before_it_starts_it_is_not_ready_and_calls_fail_as_engine() -> None:
+async def test_before_start_a_pool_is_not_ready_and_calls_fail_as_engine() -> None:
     unstarted = EnginePool({"a": ScriptedEngine, "b": ScriptedEngine})
     assert not await unstarted.ready()
     for failed in await failures(unstarted, asked(*QUESTIONS)):
@@ -57,7 +57,7 @@ async def test_before_it_starts_it_is_not_ready_and_calls_fail_as_engine() -> No
     await unstarted.close()
 
 
-async def test_its_identity_is_that_of_each_and_it_takes_what_they_take_together() -> None:
+async def test_a_pools_identity_is_that_of_its_members_and_its_capacity_is_their_sum() -> None:
     made = PoolHarness()
     for engine, batches in zip(made.all, (4, 8, 64), strict=True):
         engine._concurrent_batches = batches
@@ -66,7 +66,7 @@ async def test_its_identity_is_that_of_each_and_it_takes_what_they_take_together
     await made.pool.close()
 
 
-async def test_one_that_cannot_start_stays_out_and_joins_when_it_can(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_member_that_cannot_start_stays_out_and_joins_when_it_can(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "adjudge")
     made = PoolHarness(interval_s=0.002)
     made["b"].starts = False
@@ -82,7 +82,7 @@ async def test_one_that_cannot_start_stays_out_and_joins_when_it_can(caplog: pyt
     await made.pool.close()
 
 
-async def test_one_that_is_slow_to_start_holds_up_nobody_for_long_and_joins_when_it_is_up() -> None:
+async def test_a_member_that_is_slow_to_start_delays_the_pool_only_briefly_and_joins_later() -> None:
     made = PoolHarness(interval_s=0.002, straggler_timeout_s=0.01)
     made["c"].slow_start = asyncio.Event()
     await made.pool.start()
@@ -93,7 +93,7 @@ async def test_one_that_is_slow_to_start_holds_up_nobody_for_long_and_joins_when
     await made.pool.close()
 
 
-async def test_it_starts_with_none_only_to_say_why_of_each() -> None:
+async def test_a_pool_without_members_fails_to_start_with_the_reason_of_each() -> None:
     made = PoolHarness("a", "b")
     for engine in made.all:
         engine.starts = False
@@ -103,7 +103,7 @@ async def test_it_starts_with_none_only_to_say_why_of_each() -> None:
     await made.pool.close()
 
 
-async def test_a_pool_none_of_which_is_up_yet_starts_when_it_is_tried_again() -> None:
+async def test_a_pool_whose_members_are_not_ready_yet_starts_on_a_retry() -> None:
     made = PoolHarness("a", "b", interval_s=0.002)
     for engine in made.all:
         engine.starts, engine.may_pass = False, True
@@ -115,7 +115,7 @@ async def test_a_pool_none_of_which_is_up_yet_starts_when_it_is_tried_again() ->
     await made.pool.close()
 
 
-async def test_a_pool_of_which_one_will_never_start_and_none_is_up_is_not_worth_another_try() -> None:
+async def test_a_pool_with_one_permanent_failure_and_no_member_up_is_not_retryable() -> None:
     made = PoolHarness("a", "b")
     for engine, may_pass in zip(made.all, (True, False), strict=True):
         engine.starts, engine.may_pass = False, may_pass
@@ -125,7 +125,7 @@ async def test_a_pool_of_which_one_will_never_start_and_none_is_up_is_not_worth_
     await made.pool.close()
 
 
-async def test_it_takes_what_those_take_that_are_up_at_the_moment() -> None:
+async def test_capacity_follows_the_members_that_are_up() -> None:
     made = PoolHarness(interval_s=0.002, health_timeout_s=5.0)
     for engine, batches in zip(made.all, (4, 8, 64), strict=True):
         engine._concurrent_batches = batches
@@ -148,7 +148,7 @@ async def test_it_takes_what_those_take_that_are_up_at_the_moment() -> None:
     await made.pool.close()
 
 
-async def test_a_judge_gives_its_pool_as_much_as_those_take_that_are_up() -> None:
+async def test_a_judge_gives_its_pool_as_many_batches_as_its_members_take() -> None:
     made = PoolHarness(interval_s=0.002, health_timeout_s=5.0)
     made["b"].starts = made["c"].starts = False
     made.next = lambda: Faulty(concurrent_batches=4)
@@ -165,7 +165,7 @@ async def test_a_judge_gives_its_pool_as_much_as_those_take_that_are_up() -> Non
     await judging.close()
 
 
-async def test_two_judges_are_no_pool() -> None:
+async def test_members_that_are_different_judges_are_refused() -> None:
     made = PoolHarness()
     made["b"].model = "another"
     with pytest.raises(EngineStartError, match="b is not the same judge as a: its model is 'another', not 'scripted'"):
@@ -173,7 +173,7 @@ async def test_two_judges_are_no_pool() -> None:
     await made.pool.close()
 
 
-async def test_what_differs_is_named_also_among_capabilities() -> None:
+async def test_differing_capabilities_are_named() -> None:
     made = PoolHarness("a", "b")
     made["b"]._capabilities = replace(made["b"]._capabilities, logprobs=False)
     with pytest.raises(EngineStartError, match=r"its capabilities\.logprobs is False, not True"):
@@ -181,10 +181,10 @@ async def test_what_differs_is_named_also_among_capabilities() -> None:
     await made.pool.close()
 
 
-# Members that go and come
+# Members that leave and return
 
 
-async def test_calls_that_wait_for_one_that_is_gone_move_on_and_what_it_answered_stays(watched: PoolHarness) -> None:
+async def test_calls_waiting_at_a_member_that_is_gone_move_on_and_its_answers_are_kept(watched: PoolHarness) -> None:
     first, second, _ = await watched.order(asked(*QUESTIONS))
     gone = watched[first]
     gone.answers = 1
@@ -197,7 +197,7 @@ async def test_calls_that_wait_for_one_that_is_gone_move_on_and_what_it_answered
     assert watched[second].asked == [QUESTIONS[1:]]
 
 
-async def test_one_that_was_gone_is_made_anew_and_asked_again_what_it_is(watched: PoolHarness) -> None:
+async def test_a_member_that_was_gone_is_recreated_and_identified_again(watched: PoolHarness) -> None:
     old = watched["a"]
     old.well = False
     await watched.made_anew("a")
@@ -212,7 +212,7 @@ async def test_one_that_was_gone_is_made_anew_and_asked_again_what_it_is(watched
     assert len(watched.made["a"]) == 2
 
 
-async def test_one_that_answers_is_there_although_it_says_that_it_is_not_ready() -> None:
+async def test_a_member_that_answers_stays_although_it_reports_not_ready() -> None:
     trial = PoolHarness("a", "b", interval_s=0.002, health_timeout_s=5.0, misses=10)
     await trial.pool.start()
     first, second = await trial.order(asked(*QUESTIONS))
@@ -224,7 +224,7 @@ async def test_one_that_answers_is_there_although_it_says_that_it_is_not_ready()
     await trial.pool.close()
 
 
-async def test_one_that_comes_back_as_another_judge_stays_out_and_the_log_says_so_once(
+async def test_a_member_that_returns_as_another_judge_stays_out_and_is_logged_once(
     watched: PoolHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     def another() -> Faulty:
@@ -245,7 +245,7 @@ async def test_one_that_comes_back_as_another_judge_stays_out_and_the_log_says_s
     await watched.until("a", "closed")
 
 
-async def test_when_all_are_gone_and_come_back_it_answers_again(watched: PoolHarness) -> None:
+async def test_a_pool_whose_members_were_all_gone_answers_once_they_return(watched: PoolHarness) -> None:
     for engine in watched.all:
         engine.well = False
     for name in watched.made:

@@ -1,4 +1,4 @@
-"""Which member of a pool is chosen, and what its health watch does."""
+"""How a pool chooses a member, and how it checks members' health."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ NAMES = ("a", "b", "c", "d")
 
 
 class HealthStub:
-    """Something whose health the test decides."""
+    """A member whose health the test sets."""
 
     def __init__(self) -> None:
         self.well = True
@@ -28,7 +28,7 @@ class HealthStub:
         self.asked = 0
 
     async def healthy(self) -> bool:
-        """What the test says."""
+        """Whether it is healthy, as set."""
         self.asked += 1
         if self.hangs:
             await asyncio.Event().wait()
@@ -38,24 +38,24 @@ class HealthStub:
 
 
 def pool(*names: str, **options: float) -> Pool[HealthStub]:
-    """A pool of these, not watched."""
+    """A pool with these names, without health checks."""
     return Pool({name: HealthStub() for name in names or NAMES}, HealthStub.healthy, **options)  # type: ignore[arg-type]
 
 
 def member(of: Pool[HealthStub], name: str) -> Member[HealthStub]:
-    """The member of this name."""
+    """The member with this name."""
     return next(member for member in of.members if member.name == name)
 
 
 def key(n: int) -> bytes:
-    """A key of this number."""
+    """A key for this number."""
     return n.to_bytes(4, "big")
 
 
 # Choosing
 
 
-def test_a_key_goes_to_the_first_in_rendezvous_order_and_to_the_next_without_it() -> None:
+def test_a_key_goes_to_the_first_member_in_rendezvous_order_or_to_the_next_without_it() -> None:
     made = pool()
     for n in range(50):
         order = ranked(key(n), NAMES)
@@ -69,7 +69,7 @@ def test_a_key_goes_to_the_first_in_rendezvous_order_and_to_the_next_without_it(
 
 @given(loads=st.lists(st.integers(1, 40), min_size=1, max_size=60), spill=st.sampled_from([1.0, 1.25, 2.0]))
 @settings(max_examples=examples(60))
-def test_no_member_comes_to_more_than_the_bound_unless_all_would(loads: list[int], spill: float) -> None:
+def test_no_member_exceeds_the_load_bound_unless_all_would(loads: list[int], spill: float) -> None:
     made, work = pool(spill=spill), ExitStack()
     for n, load in enumerate(loads):
         before = {m.name: m.load for m in made.members}
@@ -83,7 +83,7 @@ def test_no_member_comes_to_more_than_the_bound_unless_all_would(loads: list[int
         work.enter_context(made.held(chosen, load))
 
 
-def test_one_key_asked_again_and_again_spills_over_in_its_order() -> None:
+def test_a_repeated_key_spills_over_in_its_order() -> None:
     made, work = pool(), ExitStack()
     order = ranked(b"hot", NAMES)
     went = []
@@ -96,7 +96,7 @@ def test_one_key_asked_again_and_again_spills_over_in_its_order() -> None:
     assert Counter(went) == dict.fromkeys(NAMES, 2)
 
 
-def test_load_is_given_back_also_where_the_work_breaks_off() -> None:
+def test_load_is_released_also_when_the_work_fails() -> None:
     made = pool()
     chosen = made.members[0]
 
@@ -110,7 +110,7 @@ def test_load_is_given_back_also_where_the_work_breaks_off() -> None:
     assert chosen.load == 0
 
 
-def test_one_that_fails_is_left_alone_for_a_pause_and_then_gets_one_trial(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_member_is_left_out_for_a_pause_and_then_gets_one_trial(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     made = pool("a", "b", clock=clock, failures=2, pause_s=5.0)  # type: ignore[arg-type]
     mine = next(key(n) for n in range(50) if ranked(key(n), ["a", "b"])[0] == "a")
@@ -137,19 +137,19 @@ def test_one_that_fails_is_left_alone_for_a_pause_and_then_gets_one_trial(caplog
     assert "HTTP 500" in said(caplog)[0][1]
 
 
-def test_none_is_chosen_where_all_are_left_alone() -> None:
+def test_no_member_is_chosen_where_all_breakers_are_open() -> None:
     made = pool("a", "b", failures=1)
     for one in made.members:
         one.failed("it went wrong")
     assert made.choose(b"key") is None
 
 
-# The health watch
+# Health checks
 
 
 @pytest.fixture
 async def watched() -> AsyncIterator[Pool[HealthStub]]:
-    """A pool that is watched closely."""
+    """A pool with frequent health checks."""
     made = pool(interval_s=0.002, health_timeout_s=0.05, misses=2, pause_s=3600.0)
     made.start()
     yield made
@@ -159,12 +159,12 @@ async def watched() -> AsyncIterator[Pool[HealthStub]]:
 async def until_state(of: Member[HealthStub], state: str) -> None:
     """Wait until a member is in this state."""
     async with asyncio.timeout(10):
-        while of.state != state:  # noqa: ASYNC110 - a state is polled, as an operator would
+        while of.state != state:  # noqa: ASYNC110 - states have no event
             await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("ill", ["well", "hangs", "breaks"])
-async def test_one_that_misses_its_checks_is_gone_until_it_is_well_again(
+async def test_a_member_that_misses_its_checks_is_gone_until_it_is_healthy_again(
     watched: Pool[HealthStub], caplog: pytest.LogCaptureFixture, ill: str
 ) -> None:
     caplog.set_level(logging.INFO, "adjudge")
@@ -181,7 +181,7 @@ async def test_one_that_misses_its_checks_is_gone_until_it_is_well_again(
     assert why.startswith("a is out of the pool: ")
 
 
-async def test_misses_that_are_not_in_a_row_change_nothing() -> None:
+async def test_misses_that_are_not_consecutive_change_nothing() -> None:
     answers = [True, False, True, False, True]
     done = asyncio.Event()
 
@@ -198,7 +198,7 @@ async def test_misses_that_are_not_in_a_row_change_nothing() -> None:
     await made.close()
 
 
-async def test_one_that_answers_what_it_is_asked_is_there_however_its_checks_go() -> None:
+async def test_a_member_that_answers_calls_stays_whatever_its_checks_say() -> None:
     looks = 0
 
     async def healthy(_: HealthStub) -> bool:
@@ -215,7 +215,7 @@ async def test_one_that_answers_what_it_is_asked_is_there_however_its_checks_go(
     await made.close()
 
 
-async def test_what_waits_for_one_that_goes_is_told_and_what_waits_for_others_is_not(watched: Pool[HealthStub]) -> None:
+async def test_work_at_a_member_that_is_gone_is_cancelled_and_work_at_others_is_not(watched: Pool[HealthStub]) -> None:
     a, b = member(watched, "a"), member(watched, "b")
     given_up = asyncio.Event()
 
@@ -240,24 +240,24 @@ async def test_what_waits_for_one_that_goes_is_told_and_what_waits_for_others_is
         await of_b
 
 
-async def test_a_timeout_of_the_work_itself_is_not_taken_for_one_that_went(watched: Pool[HealthStub]) -> None:
+async def test_a_timeout_of_the_work_itself_is_not_mistaken_for_a_gone_member(watched: Pool[HealthStub]) -> None:
     with pytest.raises(TimeoutError):
         async with member(watched, "a").cancel_when_gone(), asyncio.timeout(0):
             await asyncio.Event().wait()
 
 
-async def test_a_clean_bill_of_health_does_not_close_a_breaker_that_calls_opened(watched: Pool[HealthStub]) -> None:
+async def test_a_passed_health_check_does_not_close_a_breaker_opened_by_calls(watched: Pool[HealthStub]) -> None:
     a = member(watched, "a")
     for _ in range(3):
         a.failed("HTTP 500")
     asked = a.target.asked
     async with asyncio.timeout(10):
-        while a.target.asked < asked + 3:  # noqa: ASYNC110 - what happens between checks is looked at
+        while a.target.asked < asked + 3:  # noqa: ASYNC110 - health checks have no event
             await asyncio.sleep(0.001)
     assert a.state == "open"
 
 
-async def test_one_that_comes_back_from_being_gone_has_a_clean_slate(watched: Pool[HealthStub]) -> None:
+async def test_a_member_that_returns_has_a_closed_breaker(watched: Pool[HealthStub]) -> None:
     a = member(watched, "a")
     for _ in range(3):
         a.failed("HTTP 500")
@@ -267,7 +267,7 @@ async def test_one_that_comes_back_from_being_gone_has_a_clean_slate(watched: Po
     await until_state(a, "closed")
 
 
-async def test_a_closed_pool_asks_nobody(watched: Pool[HealthStub]) -> None:
+async def test_a_closed_pool_checks_no_member(watched: Pool[HealthStub]) -> None:
     await watched.close()
     asked = [one.target.asked for one in watched.members]
     await asyncio.sleep(0.02)

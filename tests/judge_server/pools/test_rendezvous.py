@@ -1,4 +1,4 @@
-"""Where rendezvous hashing sends a key."""
+"""The order in which rendezvous hashing ranks names for a key."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ KEYS = [n.to_bytes(4, "big") for n in range(60)]
 
 @given(key=st.binary(max_size=64), names=NAMES, seed=st.randoms(use_true_random=False))
 @settings(max_examples=examples(50))
-def test_every_name_is_ranked_once_whatever_order_they_are_given_in(key: bytes, names: list[str], seed: object) -> None:
+def test_every_name_is_ranked_once_whatever_the_input_order(key: bytes, names: list[str], seed: object) -> None:
     order = ranked(key, names)
     assert sorted(order) == sorted(names)
     assert ranked(key, sorted(names)) == order
@@ -22,14 +22,12 @@ def test_every_name_is_ranked_once_whatever_order_they_are_given_in(key: bytes, 
 
 @given(names=NAMES, new=st.text(min_size=13, max_size=14))
 @settings(max_examples=examples(30))
-def test_a_name_that_comes_takes_keys_only_for_itself_and_leaves_the_order_of_the_others(
-    names: list[str], new: str
-) -> None:
+def test_a_new_name_takes_keys_for_itself_and_keeps_the_order_of_the_others(names: list[str], new: str) -> None:
     for key in KEYS:
         assert [name for name in ranked(key, [*names, new]) if name != new] == ranked(key, names)
 
 
-def test_a_name_that_goes_moves_its_own_keys_to_all_of_the_others() -> None:
+def test_the_keys_of_a_removed_name_move_to_all_of_the_others() -> None:
     names = ["a", "b", "c", "d"]
     heirs: Counter[str] = Counter()
     for n in range(2000):
@@ -53,14 +51,14 @@ def test_the_order_is_the_same_in_every_process_and_release() -> None:
     assert ranked(b"a response", ["a", "b", "c", "d", "e"]) == ["d", "c", "a", "b", "e"]
 
 
-def test_key_and_name_are_told_apart() -> None:
-    """A key that ends as a name begins is another key."""
+def test_key_and_name_are_separated() -> None:
+    """Moving characters from a name to the end of the key changes the order."""
     names = [f"{n}" for n in range(12)]
     assert ranked(b"k", [f"x{name}" for name in names]) != [f"x{name}" for name in ranked(b"kx", names)]
 
 
 @given(text=st.text(st.characters(exclude_categories=[])), other=st.text())
-def test_a_text_has_one_key_and_others_have_others_even_with_half_characters(text: str, other: str) -> None:
+def test_a_text_has_one_key_and_other_texts_have_others_even_with_lone_surrogates(text: str, other: str) -> None:
     assert key_of(text) == key_of(text + "")
     assert len(key_of(text)) == 16
     assert (key_of(text) == key_of(other)) == (text == other)

@@ -1,6 +1,6 @@
-"""What an api and a judge may say to each other, written down with its protocol: fields, their types and defaults.
+"""The golden schema of the messages between an api and a judge: the protocol, fields, types and defaults.
 
-`python -m tests.judge_server.remote.golden_messages`, from the root folder, writes it anew.
+`python -m tests.judge_server.remote.golden_messages`, from the root folder, regenerates it.
 """
 
 import json
@@ -17,7 +17,7 @@ COMMAND = "python -m tests.judge_server.remote.golden_messages"
 
 
 def protocol_schema() -> dict[str, Any]:
-    """The protocol, and the schema of each message without its descriptions."""
+    """The protocol version, and the schema of each message without its descriptions."""
     messages = (Handshake, ShardRequest, ResultEvent, TokenCount, Batch)
     return {
         "protocol": PROTOCOL_VERSION,
@@ -34,7 +34,7 @@ def _bare(schema: Any) -> Any:
 
 
 def as_text(document: dict[str, Any]) -> str:
-    """As it is written down."""
+    """The schema as the text of the golden file."""
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 

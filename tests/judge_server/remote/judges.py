@@ -1,4 +1,4 @@
-"""Judge processes as tests have them: their application on a real port of this event loop, so that streams stream."""
+"""Judge processes for tests: their application on a real port of this event loop, so that streams work."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ TOKEN = "what apis and judges of this deployment know"
 
 
 class ListeningJudge:
-    """A judge that listens. `stop` ends it, as `start` begins it, on the same port."""
+    """A judge that listens. After `stop`, `start` listens again on the same port."""
 
     def __init__(self, judge: Judge, token: str | None = TOKEN) -> None:
         self.judge = judge
@@ -35,11 +35,11 @@ class ListeningJudge:
         config = uvicorn.Config(app, port=self._port, log_level="error", access_log=False, lifespan="off")
         self._server = uvicorn.Server(config)
         self._serving = asyncio.create_task(self._server.serve())
-        while not self._server.started:  # noqa: ASYNC110 - uvicorn tells nobody
+        while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """Break off every connection, and listen no more, as a process does that is killed."""
+        """Break every connection and stop listening, as a killed process would."""
         if self._server is None or self._serving is None:
             return
         self._server.force_exit = self._server.should_exit = True
@@ -51,7 +51,7 @@ class ListeningJudge:
 
 @asynccontextmanager
 async def judges(*engines: Engine | None, queue_calls: int = 1000) -> AsyncIterator[list[ListeningJudge]]:
-    """A judge for each engine, listening."""
+    """A listening judge for each engine."""
     served = [ListeningJudge(await support.judge(engine, queue_calls=queue_calls)) for engine in engines]  # type: ignore[arg-type]
     async with AsyncExitStack() as stack:
         for one in served:
@@ -63,7 +63,7 @@ async def judges(*engines: Engine | None, queue_calls: int = 1000) -> AsyncItera
 
 @asynccontextmanager
 async def api_of(*served: ListeningJudge, token: str | None = TOKEN) -> AsyncIterator[Judge]:
-    """The judge of an api in front of these, started."""
+    """The started judge of an api in front of these."""
     executor = RemoteExecutor([JudgeClient(one.url, token) for one in served], interval_s=0.05, health_timeout_s=5.0)
     made = Judge(executor, MemoryCache(), FENCE)
     try:

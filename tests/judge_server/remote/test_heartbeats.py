@@ -1,4 +1,4 @@
-"""A judge says that it is at work; an api that hears nothing takes the connection for lost, and asks somebody else."""
+"""A judge sends heartbeats; an api that hears nothing treats the connection as lost and asks another judge."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 @asynccontextmanager
 async def introducing_itself(heartbeat_s: float, *lines: ResultEvent) -> AsyncIterator[str]:
-    """What says that it is a judge and is silent once it is asked, but for these lines; its address."""
+    """A fake judge that introduces itself and sends only these lines when asked; its address."""
     said = Handshake(protocol=PROTOCOL_VERSION, version="9", identity=None, ready=True, heartbeat_s=heartbeat_s)
     body = said.model_dump_json().encode()
     leave = asyncio.Event()
@@ -48,7 +48,7 @@ async def asked(link: JudgeClient) -> list[ResultEvent]:
 
 
 @pytest.mark.parametrize("lines", [(), (ResultEvent(),)], ids=["at once", "after a heartbeat"])
-async def test_a_judge_that_promised_heartbeats_and_is_silent_is_gone(lines: tuple[ResultEvent, ...]) -> None:
+async def test_a_judge_that_promised_heartbeats_and_is_silent_is_unavailable(lines: tuple[ResultEvent, ...]) -> None:
     async with introducing_itself(BEAT_S, *lines) as url:
         link = JudgeClient(url, None)
         await link.handshake()
@@ -57,7 +57,7 @@ async def test_a_judge_that_promised_heartbeats_and_is_silent_is_gone(lines: tup
         await link.close()
 
 
-async def test_one_that_promised_none_is_waited_for() -> None:
+async def test_a_judge_that_promised_no_heartbeats_is_awaited() -> None:
     async with introducing_itself(0.0) as url:
         link = JudgeClient(url, None)
         await link.handshake()
@@ -66,7 +66,7 @@ async def test_one_that_promised_none_is_waited_for() -> None:
         await link.close()
 
 
-async def test_a_judge_that_takes_long_is_heard_of_meanwhile_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_judge_sends_heartbeats_and_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEARTBEAT_INTERVAL_S", BEAT_S)
     monkeypatch.setattr(serving, "RESULT_FLUSH_INTERVAL_S", BEAT_S / 5)
     slow = ScriptedEngine(delay_s=HEARTBEATS_MISSED * BEAT_S * 4)

@@ -1,4 +1,4 @@
-"""Whatever way a connection to a judge breaks, it is the judge that is gone, and no request that fails."""
+"""A broken connection to a judge means that the judge is unavailable, however it breaks."""
 
 from collections.abc import Awaitable, Callable
 
@@ -14,7 +14,7 @@ BROKEN = (
     httpx2.ReadError("reset by peer"),
     OSError("no route"),
     RuntimeError("unable to perform operation on <TCPTransport closed=True>"),
-    AttributeError("'NoneType' object has no attribute 'getpeername'"),  # anyio, of a connection uvloop has closed
+    AttributeError("'NoneType' object has no attribute 'getpeername'"),  # anyio, once uvloop has closed it
 )
 
 
@@ -33,7 +33,7 @@ async def counted(link: JudgeClient) -> None:
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("talk", [introduced, asked, counted], ids=lambda talk: talk.__name__)
-async def test_a_connection_that_breaks_is_a_judge_that_is_gone(
+async def test_a_broken_connection_makes_the_judge_unavailable(
     talk: Callable[[JudgeClient], Awaitable[None]], broken: Exception
 ) -> None:
     def breaks(request: httpx2.Request) -> httpx2.Response:

@@ -1,4 +1,4 @@
-"""What crosses between an api and a judge means the same on both sides."""
+"""Messages between an api and a judge mean the same on both sides."""
 
 import json
 from typing import Any
@@ -34,21 +34,21 @@ WAYS = [
 
 
 def sent(plans: list[ResponsePlan]) -> ShardRequest:
-    """As a judge reads it."""
+    """The request as a judge reads it."""
     shard = [(one, list(one.planned_calls)) for one in plans]
     asking = ShardRequest.of(shard, Caller("run", "bulk"), "someone", 12.5)
     return ShardRequest.model_validate_json(asking.model_dump_json())
 
 
 def as_data(question: Question) -> object:
-    """All of a question but its criteria's names."""
+    """All parts of a question except its criteria's names."""
     several = len(question.criteria) > 1 and question.alone is not None
     alone = [as_data(question.alone(n)) for n in range(len(question.criteria)) if question.alone] if several else []
     return (question.call, len(question.criteria), question.reading, question.scaling, alone)
 
 
 @pytest.mark.parametrize("config", WAYS, ids=str)
-async def test_a_plan_arrives_as_it_was_sent(config: JudgingConfig) -> None:
+async def test_a_plan_is_read_as_it_was_sent(config: JudgingConfig) -> None:
     made = await judge(calibrations=fitted())
     plans = [plan(made.prepared(config), group(r), r, RUBRIC, votes=2) for r in (RESPONSE, "No.")]
     asking = sent(plans)
@@ -63,7 +63,7 @@ async def test_a_plan_arrives_as_it_was_sent(config: JudgingConfig) -> None:
         assert set(arrived.digests) == {digest for slot in arrived.slots for digest in slot.digests}
 
 
-async def test_a_question_that_many_responses_share_travels_once() -> None:
+async def test_a_question_shared_by_many_responses_is_sent_once() -> None:
     made = await judge()
     prepared = made.prepared(JudgingConfig("binary"))
     plans = [plan(prepared, group("Yes."), "Yes.", RUBRIC) for _ in range(1)]
@@ -71,14 +71,14 @@ async def test_a_question_that_many_responses_share_travels_once() -> None:
     assert len(sent(several).questions) == len(plans[0].planned_calls)
 
 
-async def test_a_plan_that_asks_what_was_not_sent_is_refused() -> None:
+async def test_a_plan_with_an_unsent_question_is_refused() -> None:
     made = await judge()
     asking = sent([plan(made.prepared(JudgingConfig("binary")), group("Yes."), "Yes.", RUBRIC)])
     with pytest.raises(ValueError, match="not among the 0 sent"):
         asking.model_copy(update={"questions": ()}).response_plans()
 
 
-def test_a_line_brings_findings_failures_and_what_they_cost() -> None:
+def test_a_result_event_carries_results_failures_and_their_cost() -> None:
     digests = [bytes([n]) * 32 for n in range(3)]
     outcomes = JudgementResults(
         {
@@ -101,7 +101,7 @@ def test_a_line_brings_findings_failures_and_what_they_cost() -> None:
     assert (charged.calls, charged.tokens_computed, charged.seconds_judging) == (13, 100, 0.5)
 
 
-async def test_what_was_sent_means_the_same_when_it_is_read_as_a_verdict() -> None:
+async def test_a_reply_is_read_as_the_same_verdict_on_both_sides() -> None:
     made = await judge(calibrations=fitted())
     one = plan(made.prepared(JudgingConfig("binary")), group("Yes."), "Yes.", RUBRIC[:1])
     [arrived] = sent([one]).response_plans()
@@ -109,7 +109,7 @@ async def test_what_was_sent_means_the_same_when_it_is_read_as_a_verdict() -> No
     assert arrived.planned_calls[0].question.read(reply) == one.planned_calls[0].question.read(reply)
 
 
-async def test_what_a_newer_end_of_the_same_protocol_says_beside_is_passed_over() -> None:
+async def test_unknown_fields_of_a_newer_version_of_the_protocol_are_ignored() -> None:
     made = await judge()
     asking = sent([plan(made.prepared(JudgingConfig("binary")), group("Yes."), "Yes.", RUBRIC)])
     line = ResultEvent(outcomes={"00": JudgeResult(1.0)}, account=UsageDelta(calls=1))
@@ -119,7 +119,7 @@ async def test_what_a_newer_end_of_the_same_protocol_says_beside_is_passed_over(
 
 
 def with_more(text: str) -> str:
-    """A message in which every object has a field that nobody knows."""
+    """A message with an unknown field in every object."""
 
     def more(value: Any) -> Any:
         if isinstance(value, list):
@@ -131,15 +131,15 @@ def with_more(text: str) -> str:
     return json.dumps(more(json.loads(text)))
 
 
-def test_what_an_older_end_leaves_out_has_a_default_and_what_is_needed_is_refused_without() -> None:
+def test_missing_optional_fields_have_defaults_and_missing_required_ones_are_refused() -> None:
     assert ResultEvent.model_validate_json("{}") == ResultEvent()
     with pytest.raises(ValidationError):
         ShardRequest.model_validate_json('{"protocol": 1, "questions": [], "plans": []}')
 
 
-def test_what_the_messages_hold_changes_with_the_protocol_or_by_fields_that_may_be_passed_over() -> None:
+def test_messages_change_only_with_the_protocol_or_by_fields_that_may_be_ignored() -> None:
     assert as_text(protocol_schema()) == GOLDEN.read_text(), (
-        "what an api and a judge say to each other has changed. A new field that has a default, and that an older end "
-        "does right to pass over, may stand under the same PROTOCOL, unless it is one of an identity; anything else "
-        f"makes PROTOCOL grow. Then run `{COMMAND}`"
+        "the messages between an api and a judge have changed. A new field with a default that an older end may ignore "
+        "needs no new PROTOCOL, unless it is part of an identity; for any other change, raise PROTOCOL. "
+        f"Then run `{COMMAND}`"
     )

@@ -1,4 +1,4 @@
-"""When a judge process says that it is ready: with its cache, or without, where the judge alone is asked for."""
+"""Readiness of a judge process: with its cache, or of the judge alone where the probe asks for that."""
 
 import httpx2
 import pytest
@@ -8,7 +8,7 @@ from judge_server.remote.serving import JudgeProcess, create_judge_app
 from tests.judge_server import support
 
 
-async def test_a_judge_whose_cache_is_away_is_ready_for_those_who_ask_for_the_judge_alone(
+async def test_without_its_cache_a_judge_is_ready_only_for_probes_of_the_judge_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = ScriptedEngine()

@@ -1,4 +1,4 @@
-"""An api before judges in other processes judges as one with a judge of its own, and bears what happens to them."""
+"""An api with judges in other processes judges like one with a local judge, and tolerates their faults."""
 
 import asyncio
 from collections import Counter
@@ -44,7 +44,7 @@ RESPONSES = [f"Response {n}." for n in range(24)]
 
 
 class CountingEngine(ScriptedEngine):
-    """Answers by hash, and counts what it was asked."""
+    """Answers by hash, and counts its calls."""
 
     def __init__(self) -> None:
         self.asked = RecordingScript()
@@ -52,7 +52,7 @@ class CountingEngine(ScriptedEngine):
 
 
 class Dying(ScriptedEngine):
-    """Answers a first half of each batch, then keeps the rest until `dead` is set, when nobody gets anything."""
+    """Answers the first half of each batch and never the rest."""
 
     def __init__(self) -> None:
         super().__init__(concurrent_batches=100)
@@ -62,7 +62,7 @@ class Dying(ScriptedEngine):
         self.busy = asyncio.Event()
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """As `ScriptedEngine`, up to the half."""
+        """As `ScriptedEngine`, for the first half."""
         for index, call in enumerate(batch.calls):
             self.asked[batch.shared, call.question] += 1
             if index >= len(batch.calls) // 2:
@@ -98,7 +98,7 @@ def failures(outcomes: JudgementResults) -> Counter[str]:
     ],
     ids=str,
 )
-async def test_outcomes_are_those_of_a_judge_of_its_own(config: JudgingConfig) -> None:
+async def test_outcomes_equal_those_of_a_local_judge(config: JudgingConfig) -> None:
     own = await judge()
     async with judges(None, None) as served, api_of(*served) as api:
         assert api.identity == own.identity
@@ -112,7 +112,7 @@ async def test_outcomes_are_those_of_a_judge_of_its_own(config: JudgingConfig) -
         assert await api.executor.count_tokens(asked[0].batch) == await own.executor.count_tokens(asked[0].batch)
 
 
-async def test_each_responses_calls_are_all_at_one_judge_and_both_have_some() -> None:
+async def test_each_responses_calls_go_to_one_judge_and_both_judges_get_some() -> None:
     engines = [CountingEngine(), CountingEngine()]
     async with judges(*engines) as served, api_of(*served) as api:
         await api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after())
@@ -123,7 +123,7 @@ async def test_each_responses_calls_are_all_at_one_judge_and_both_have_some() ->
     assert len(metrics) == 2
 
 
-async def test_two_apis_that_ask_the_same_at_once_have_it_judged_once() -> None:
+async def test_concurrent_equal_requests_of_two_apis_are_judged_once() -> None:
     engine = GatedEngine(concurrent_batches=100)
     async with judges(engine, None) as served, api_of(served[0]) as one, api_of(served[0]) as other:
         asked = plans(one, "Yes.", of=AB)
@@ -140,7 +140,7 @@ async def test_two_apis_that_ask_the_same_at_once_have_it_judged_once() -> None:
     assert (len(a.joined), len(b.joined) + len(b.cached)) == (0, 2)
 
 
-async def test_what_a_judge_knows_is_not_asked_again_and_shown_as_cached() -> None:
+async def test_results_cached_by_a_judge_are_not_asked_again_and_marked_as_cached() -> None:
     engine = CountingEngine()
     async with judges(engine) as served, api_of(*served) as api:
         asked = plans(api, "Yes.", of=AB)
@@ -150,7 +150,7 @@ async def test_what_a_judge_knows_is_not_asked_again_and_shown_as_cached() -> No
     assert set(engine.asked.asked.values()) == {1}
 
 
-async def test_a_response_is_told_of_as_soon_as_it_is_done() -> None:
+async def test_a_response_is_reported_as_soon_as_it_is_done() -> None:
     engine = GatedEngine(concurrent_batches=1)
     async with judges(engine) as served, api_of(*served) as api:
         done: asyncio.Queue[int] = asyncio.Queue()
@@ -164,7 +164,7 @@ async def test_a_response_is_told_of_as_soon_as_it_is_done() -> None:
         assert {first, done.get_nowait()} == {0, 1}
 
 
-async def test_at_the_deadline_comes_what_was_judged_and_the_rest_has_failed_as_late() -> None:
+async def test_at_the_deadline_finished_calls_are_returned_and_the_rest_time_out() -> None:
     engine = GatedEngine(concurrent_batches=1)
     async with judges(engine) as served, api_of(*served) as api:
         engine.release(1)
@@ -173,7 +173,7 @@ async def test_at_the_deadline_comes_what_was_judged_and_the_rest_has_failed_as_
     assert failures(outcomes) == {"timeout": 1}
 
 
-async def test_a_caller_who_leaves_frees_the_judges_queue() -> None:
+async def test_a_cancelled_request_frees_the_judges_queue() -> None:
     engine = GatedEngine(concurrent_batches=1)
     async with judges(engine) as served, api_of(*served) as api:
         waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=AB), await deadline_after()))
@@ -183,11 +183,11 @@ async def test_a_caller_who_leaves_frees_the_judges_queue() -> None:
             await waiting
         limits = served[0].judge.executor.admission.limits  # type: ignore[attr-defined]
         async with asyncio.timeout(10):
-            while limits.held:  # noqa: ASYNC110 - nobody tells
+            while limits.held:  # noqa: ASYNC110 - no event to await
                 await asyncio.sleep(0.01)
 
 
-async def test_a_full_queue_refuses_the_request_and_says_when_to_come_back() -> None:
+async def test_a_full_queue_refuses_the_request_with_a_retry_after() -> None:
     engine = GatedEngine(concurrent_batches=1)
     async with judges(engine, queue_calls=10) as served, api_of(*served) as api:
         first = asyncio.create_task(
@@ -201,7 +201,7 @@ async def test_a_full_queue_refuses_the_request_and_says_when_to_come_back() -> 
         assert not failures(await first)
 
 
-async def test_a_judge_that_dies_in_the_middle_costs_what_was_in_flight_and_nothing_else() -> None:
+async def test_a_judge_that_dies_midway_loses_only_the_calls_in_flight() -> None:
     dying, other = Dying(), CountingEngine()
     async with judges(dying, other) as served, api_of(*served) as api:
         asked = plans(api, *RESPONSES, of=TWELVE)
@@ -221,18 +221,18 @@ async def test_a_judge_that_dies_in_the_middle_costs_what_was_in_flight_and_noth
     assert dying.answered.total() + other.asked.asked.total() == len(RESPONSES) * len(TWELVE)
 
 
-async def test_a_judge_that_hangs_is_found_out_and_its_calls_go_to_the_other() -> None:
+async def test_a_judge_that_stops_working_is_detected_and_its_calls_go_to_the_other() -> None:
     hanging, other = Dying(), CountingEngine()
     async with judges(hanging, other) as served, api_of(*served) as api:
         waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after()))
         await hanging.busy.wait()
-        served[0].process.judge = None  # it answers, and says that it cannot judge
+        served[0].process.judge = None  # it answers that it cannot judge
         outcomes = await asyncio.wait_for(waiting, 30)
     assert not failures(outcomes)
     assert len(outcomes.by_digest) == len(RESPONSES) * len(TWELVE)
 
 
-async def test_with_every_judge_gone_requests_are_refused_for_a_while_and_answered_when_one_is_back(
+async def test_without_any_judge_requests_are_refused_as_retryable_and_answered_once_one_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
@@ -253,7 +253,7 @@ async def test_with_every_judge_gone_requests_are_refused_for_a_while_and_answer
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "loading again"])
-async def test_a_judge_that_nobody_has_missed_yet_and_that_could_be_given_nothing_is_no_failure_of_verdicts(
+async def test_where_no_judge_could_take_the_calls_the_request_is_refused_instead_of_failing_verdicts(
     gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
@@ -269,7 +269,7 @@ async def test_a_judge_that_nobody_has_missed_yet_and_that_could_be_given_nothin
         await api.close()
 
 
-async def test_what_a_judge_was_given_that_went_away_is_held_until_a_judge_is_back(
+async def test_calls_taken_by_a_judge_that_went_away_are_held_until_a_judge_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
@@ -287,7 +287,7 @@ async def test_what_a_judge_was_given_that_went_away_is_held_until_a_judge_is_ba
     assert len(outcomes.by_digest) == 2
 
 
-async def test_a_judge_that_is_back_gets_all_of_a_request_and_not_only_what_its_breaker_tries(
+async def test_a_judge_that_is_back_gets_the_whole_request_and_not_only_the_breakers_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
@@ -300,7 +300,7 @@ async def test_a_judge_that_is_back_gets_all_of_a_request_and_not_only_what_its_
         while executor.members()[0].state == "closed":
             with pytest.raises(NotReady):
                 await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after())
-        while executor.members()[0].state != "half_open":  # noqa: ASYNC110 - a breaker tells nobody
+        while executor.members()[0].state != "half_open":  # noqa: ASYNC110 - a breaker has no event
             await asyncio.sleep(0.01)
         await served[0].start()
         waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=AB), await deadline_after()))
@@ -314,7 +314,7 @@ async def test_a_judge_that_is_back_gets_all_of_a_request_and_not_only_what_its_
     assert len(outcomes.by_digest) == len(RESPONSES) * len(AB)
 
 
-async def test_what_a_judge_was_given_that_went_away_for_good_before_it_said_anything_has_failed(
+async def test_calls_of_a_judge_that_never_returns_and_sent_no_result_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.remote.executor.MAX_HOLD_S", 0.3)
@@ -326,7 +326,7 @@ async def test_what_a_judge_was_given_that_went_away_for_good_before_it_said_any
         assert failures(await waiting) == {"engine": 2}
 
 
-async def test_what_a_judge_had_that_went_away_for_good_fails_and_what_it_said_stands(
+async def test_calls_of_a_judge_that_never_returns_fail_and_the_results_it_sent_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.remote.executor.MAX_HOLD_S", 0.3)
@@ -334,14 +334,14 @@ async def test_what_a_judge_had_that_went_away_for_good_fails_and_what_it_said_s
     async with judges(dying) as served, api_of(*served) as api:
         waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=TWELVE), await deadline_after()))
         await dying.busy.wait()
-        await asyncio.sleep(0.5)  # longer than a judge takes to tell what it has
+        await asyncio.sleep(0.5)  # longer than a judge takes to send its results
         await served[0].stop()
         outcomes = await waiting
     assert failures(outcomes) == {"engine": 6}
     assert len(outcomes.by_digest) == 12
 
 
-async def test_before_a_judge_was_found_other_replicas_may_do_better() -> None:
+async def test_an_api_that_has_not_found_a_judge_receives_no_traffic() -> None:
     executor = RemoteExecutor([JudgeClient("http://127.0.0.1:1", TOKEN)], interval_s=0.05)
     assert not await executor.should_receive_traffic()
     await executor.close()
@@ -351,7 +351,7 @@ async def test_a_judge_of_another_model_is_left_out() -> None:
     engine = CountingEngine()
     async with judges(engine, other_model()) as served, api_of(*served) as api:
         async with asyncio.timeout(20):
-            while "gone" not in [member.state for member in api.executor.members()]:  # noqa: ASYNC110 - nobody tells
+            while "gone" not in [member.state for member in api.executor.members()]:  # noqa: ASYNC110 - no event to await
                 await asyncio.sleep(0.01)
         models = {one.identity.model for one in (served[0].judge, served[1].judge)}
         assert models == {api.identity.model, *models}
@@ -360,14 +360,14 @@ async def test_a_judge_of_another_model_is_left_out() -> None:
         assert not failures(outcomes)
 
 
-async def test_an_api_with_the_wrong_token_does_not_start_and_says_what_to_set() -> None:
+async def test_an_api_with_the_wrong_token_does_not_start_and_names_the_setting() -> None:
     async with judges(None) as served:
         with pytest.raises(EngineStartError, match="ADJUDGE_JUDGE_TOKEN"):
             async with api_of(*served, token="a guess"):
                 pass
 
 
-async def test_an_api_whose_judges_are_all_of_another_protocol_says_so_and_waits_for_those_of_its_own(
+async def test_an_api_whose_judges_all_speak_another_protocol_says_so_and_waits_for_matching_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
@@ -379,7 +379,7 @@ async def test_an_api_whose_judges_are_all_of_another_protocol_says_so_and_waits
         assert executor.unavailable_reason == ""
         starting = asyncio.create_task(api.start())
         async with asyncio.timeout(10):
-            while not executor.unavailable_reason:  # noqa: ASYNC110 - nobody tells
+            while not executor.unavailable_reason:  # noqa: ASYNC110 - no event to await
                 await asyncio.sleep(0.01)
         theirs = f"every judge speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}"
         assert executor.unavailable_reason == f"{theirs}; it waits for judges of its own version"
@@ -393,7 +393,7 @@ async def test_an_api_whose_judges_are_all_of_another_protocol_says_so_and_waits
         await api.close()
 
 
-async def test_judges_of_another_protocol_are_left_alone_and_what_is_asked_goes_to_the_others(
+async def test_judges_of_another_protocol_are_left_out_and_calls_go_to_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = CountingEngine()
@@ -411,12 +411,12 @@ async def test_judges_of_another_protocol_are_left_alone_and_what_is_asked_goes_
             [line async for line in link.ask(asking)]
         await link.close()
         async with asyncio.timeout(10):
-            while await api.executor.should_receive_traffic():  # noqa: ASYNC110 - nobody tells
+            while await api.executor.should_receive_traffic():  # noqa: ASYNC110 - no event to await
                 await asyncio.sleep(0.01)
     assert not engine.asked.asked
 
 
-async def test_a_failed_call_stays_a_failure_on_its_way_through_an_api() -> None:
+async def test_a_failed_call_is_still_a_failure_after_passing_through_an_api() -> None:
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
         return CallFailure("truncated_input", "too long") if "Beta" in call.question else by_hash(batch, call)
 

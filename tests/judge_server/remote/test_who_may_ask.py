@@ -1,4 +1,4 @@
-"""A judge without a token, which listens on loopback, answers only who asked for this machine."""
+"""A judge without a token, which listens on loopback, answers only requests for a local host name."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ from tests.judge_server.remote.judges import TOKEN, ListeningJudge
         (TOKEN, None, "localhost", 401),
     ],
 )
-async def test_who_shows_the_token_may_ask_or_where_there_is_none_who_means_this_machine(
+async def test_a_judge_requires_its_token_or_without_one_a_local_host_name(
     token: str | None, shown: str | None, host: str, status: int
 ) -> None:
     judge = await support.judge()
@@ -41,7 +41,7 @@ async def test_who_shows_the_token_may_ask_or_where_there_is_none_who_means_this
     await judge.close()
 
 
-async def test_metrics_may_be_open_to_who_reaches_a_judge_with_a_token() -> None:
+async def test_metrics_of_a_judge_with_a_token_may_be_open() -> None:
     process = JudgeProcess(TOKEN, open_metrics=True)
     transport = httpx2.ASGITransport(create_judge_app(process))
     async with httpx2.AsyncClient(base_url="http://judge", transport=transport) as http:
@@ -62,7 +62,7 @@ PLAN: dict[str, Any] = {"system": "s", "system_alone": "", "shared": "t", "calls
 
 @pytest.mark.parametrize("path", ["tokens", "outcomes"])
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])
-async def test_what_any_page_could_send_is_refused_by_its_type(path: str, content_type: str | None) -> None:
+async def test_content_types_that_any_web_page_can_send_are_refused(path: str, content_type: str | None) -> None:
     judge = await support.judge()
     transport = httpx2.ASGITransport(create_judge_app(ListeningJudge(judge, None).process))
     async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
@@ -88,7 +88,7 @@ async def test_what_any_page_could_send_is_refused_by_its_type(path: str, conten
         ("outcomes", {"questions": [{"verdicts": 0}]}),
     ],
 )
-async def test_calls_that_are_none_are_refused(path: str, body: dict[str, Any]) -> None:
+async def test_malformed_calls_are_refused(path: str, body: dict[str, Any]) -> None:
     judge = await support.judge()
     transport = httpx2.ASGITransport(create_judge_app(ListeningJudge(judge, None).process), raise_app_exceptions=False)
     (question,) = TypeAdapter(tuple[QuestionMessage, ...]).dump_python(

@@ -1,1 +1,1 @@
-"""Criteria that a program verifies."""
+"""Tests of criteria that a program verifies."""

@@ -1,4 +1,4 @@
-"""Checks as the tests write them."""
+"""Checks for the tests."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def verification(method: str, **options: Any) -> Any:
 
 
 def check(method: str, text: str, *, ground_truth: str | None = None, **options: Any) -> Check:
-    """A check of a response, whose final answer is extracted as the service does."""
+    """A check of a response, with the final answer extracted as in the service."""
     return Check(verification(method, **options), text, extract_final_answer(text), ground_truth)
 
 

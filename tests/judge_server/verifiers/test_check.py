@@ -1,4 +1,4 @@
-"""A check's digest, and what it needs to be decidable."""
+"""A check's digest, and the fields it requires."""
 
 import pickle
 from dataclasses import replace
@@ -31,7 +31,7 @@ CHECKS = [
 ]
 
 
-def test_checks_that_differ_have_digests_that_differ():
+def test_different_checks_have_different_digests():
     digests = {each.digest for each in CHECKS}
     assert len(digests) == len(CHECKS)
     assert {len(digest) for digest in digests} == {32}
@@ -52,7 +52,7 @@ def test_text_that_is_not_compared_does_not_change_the_digest():
     assert replace(searched, final_answer="9", ground_truth="9").digest == searched.digest
 
 
-def test_the_ground_truth_counts_by_the_answer_it_states():
+def test_only_the_stated_answer_of_a_ground_truth_counts():
     assert answered("math", "7", ground_truth="7").digest == answered("math", "7", ground_truth="So:\n#### 7").digest
     assert answered("math", "7", ground_truth="7").digest != answered("math", "7", ground_truth="8").digest
 
@@ -64,7 +64,7 @@ def test_any_text_has_a_digest(text, final_answer):
 
 
 @pytest.mark.parametrize("method", ["math", "exact", "numeric"])
-def test_a_comparison_needs_something_to_compare_with(method):
+def test_a_comparison_needs_an_expected_answer(method):
     assert missing_field(verification(method), None) == "ground_truth"
     assert missing_field(verification(method), "  ") == "ground_truth"
     assert missing_field(verification(method), "0") is None
@@ -80,10 +80,10 @@ def test_a_comparison_needs_something_to_compare_with(method):
         verification("json_schema", schema={}),
     ],
 )
-def test_the_other_methods_need_nothing(given_):
+def test_the_other_methods_need_no_expected_answer(given_):
     assert missing_field(given_, None) is None
 
 
-def test_what_the_judge_verifies_is_no_check():
+def test_a_criterion_for_the_judge_is_not_a_check():
     with pytest.raises(ValueError, match="ask the judge"):
         assert Check(verification("judge"), "text", None, None).digest

@@ -1,4 +1,4 @@
-"""The pool that checks run in: what hangs, explodes or dies costs itself and nothing else."""
+"""The worker pool of checks: a check that hangs, explodes or dies affects no other."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ WRONG = answered("math", "0.6", expected="1/2")
 HANGS = answered("math", "9^{9^{9^{9}}}", expected="5")
 EXPLODES = check("regex", "a" * 60 + "!", pattern="(a+)+$")
 LONGER_THAN_A_FIRST_TRY_S = 3.0
-"""A worker that a test ends before this may not have begun its check, which would then run elsewhere."""
+"""A worker killed earlier may not have begun its check, which would then run in another one."""
 OUTLIVES_ITS_PARENT = """
 import asyncio
 from tests.judge_server.verifiers.test_checker import Checker, HANGS, RIGHT
@@ -41,7 +41,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 async def checker() -> AsyncIterator[Checker]:
-    """A checker that gives a check more than it needs on a busy machine."""
+    """A checker whose time limit is more than a check needs on a busy machine."""
     made = Checker(seconds=30.0)
     yield made
     await made.close()
@@ -49,7 +49,7 @@ async def checker() -> AsyncIterator[Checker]:
 
 @pytest.fixture
 async def patient() -> AsyncIterator[Checker]:
-    """A checker whose checks may run for as long as a test likes."""
+    """A checker with an almost unlimited time limit."""
     made = Checker(seconds=600.0)
     yield made
     await made.close()
@@ -60,20 +60,20 @@ def soon(seconds: float = 60.0) -> float:
 
 
 def workers() -> list[psutil.Process]:
-    """The processes that check, children of the one they are forked from."""
+    """The processes that run checks, children of the fork server."""
     forking = [each for each in psutil.Process().children() if "multiprocessing.forkserver" in " ".join(each.cmdline())]
     return [worker for each in forking for worker in each.children()]
 
 
 def used(worker: psutil.Process) -> float:
-    """Seconds of a processor that it has used."""
+    """The processor seconds that a worker has used."""
     with suppress(psutil.NoSuchProcess):
         return sum(worker.cpu_times()[:2])
     return 0.0
 
 
 async def until_ended(process: psutil.Process) -> None:
-    """Wait for the end of a process that was killed, whether or not its parent has noticed."""
+    """Wait for the end of a killed process, whether or not its parent has reaped it."""
     with suppress(psutil.NoSuchProcess):
         while True:
             if process.status() == psutil.STATUS_ZOMBIE:
@@ -82,7 +82,7 @@ async def until_ended(process: psutil.Process) -> None:
 
 
 async def until_busy() -> psutil.Process:
-    """The first worker seen to use more than starting and a first try take; wait for it only while a check hangs."""
+    """Wait for a worker that uses more processor time than starting and a first try take; only while a check hangs."""
     before = {worker.pid: used(worker) for worker in workers()}
     while True:
         for worker in workers():
@@ -91,7 +91,7 @@ async def until_busy() -> psutil.Process:
         await asyncio.sleep(0.02)
 
 
-async def test_each_method_is_decided(checker: Checker) -> None:
+async def test_each_method_decides(checker: Checker) -> None:
     found = [
         await checker.run(each, soon())
         for each in (
@@ -116,13 +116,13 @@ async def test_plain_comparisons_start_no_process(checker: Checker) -> None:
     assert workers() == before
 
 
-async def test_a_plain_comparison_of_very_much_text_leaves_the_event_loop_alone(checker: Checker) -> None:
+async def test_a_plain_comparison_of_a_very_long_text_does_not_block_the_event_loop(checker: Checker) -> None:
     assert await checker.run(check("contains", "x" * 2**21 + "end", all_of=["end"]), soon()) == YES
     assert len(workers()) > 0
 
 
 @pytest.mark.faults
-async def test_what_hangs_or_explodes_costs_only_itself() -> None:
+async def test_a_check_that_hangs_or_explodes_affects_no_other() -> None:
     checker = Checker(seconds=3.0)
     checks = [HANGS, RIGHT, EXPLODES, WRONG, RIGHT, HANGS, WRONG]
     try:
@@ -142,19 +142,19 @@ async def test_what_hangs_or_explodes_costs_only_itself() -> None:
     assert "the regex check" in found[2].detail
 
 
-def test_time_limits_count_the_processor_and_not_the_wait_for_it() -> None:
+def test_time_limits_count_processor_time_and_not_waiting() -> None:
     setup = "import time; from judge_server.verifiers.worker import time_limits\nwith time_limits(0.3):\n  "
     waiting, busy = (
         subprocess.run([sys.executable, "-c", setup + block], timeout=60, check=False)
         for block in ("time.sleep(0.6)", "9**9**9")
     )
     assert waiting.returncode == 0
-    # On a machine that gives the process next to nothing, the far longer limit by the clock comes first.
+    # On a machine that gives the process almost no time, the far longer wall-clock limit comes first.
     assert busy.returncode in {-signal.SIGPROF, -signal.SIGALRM}
 
 
 @pytest.mark.faults
-async def test_what_fills_the_memory_costs_only_itself() -> None:
+async def test_a_check_that_fills_the_memory_affects_no_other() -> None:
     checker = Checker(seconds=20.0, memory_mb=256)
     bomb = check("json_schema", "[" + "[]," * 4_000_000 + "[]]", schema={})
     try:
@@ -168,7 +168,7 @@ async def test_what_fills_the_memory_costs_only_itself() -> None:
 
 @pytest.mark.faults
 @pytest.mark.slow
-async def test_a_text_that_no_worker_can_take_in_is_a_failure_that_names_the_limit() -> None:
+async def test_a_text_too_large_for_any_worker_is_a_failure_that_names_the_limit() -> None:
     checker = Checker(memory_mb=128)
     try:
         found = await checker.run(check("regex", "x" * 100_000_000, pattern="y"), soon())
@@ -181,7 +181,7 @@ async def test_a_text_that_no_worker_can_take_in_is_a_failure_that_names_the_lim
 
 
 @pytest.mark.faults
-async def test_a_check_whose_process_is_killed_fails_and_the_pool_goes_on(patient: Checker) -> None:
+async def test_a_check_whose_process_is_killed_fails_and_the_pool_continues(patient: Checker) -> None:
     await patient.run(RIGHT, soon())
     hanging = asyncio.create_task(patient.run(HANGS, soon()))
     (await until_busy()).kill()
@@ -202,18 +202,18 @@ async def test_idle_processes_that_die_are_replaced(checker: Checker) -> None:
 
 @pytest.mark.faults
 @pytest.mark.slow
-async def test_the_process_they_are_forked_from_may_die_too(checker: Checker) -> None:
+async def test_the_fork_server_may_die_too(checker: Checker) -> None:
     await checker.run(RIGHT, soon())
     killed = [*workers(), workers()[0].parent()]
     for each in killed:
         each.kill()
-    for each in killed:  # a busy machine takes a while
+    for each in killed:  # takes a while on a busy machine
         await until_ended(each)
     assert await checker.run(WRONG, soon()) == NO
 
 
-async def test_workers_do_not_hear_an_interrupt(checker: Checker) -> None:
-    for each in (RIGHT, WRONG):  # the second in the place reserved for quick runs
+async def test_workers_ignore_an_interrupt(checker: Checker) -> None:
+    for each in (RIGHT, WRONG):  # the second one uses the worker reserved for quick runs
         await checker.run(each, soon())
     before = workers()
     for worker in before:
@@ -222,7 +222,7 @@ async def test_workers_do_not_hear_an_interrupt(checker: Checker) -> None:
     assert workers() == before
 
 
-async def test_a_check_that_is_not_done_by_the_deadline_fails_and_leaves_nothing_running(checker: Checker) -> None:
+async def test_a_check_unfinished_at_the_deadline_fails_and_leaves_nothing_running(checker: Checker) -> None:
     await checker.run(RIGHT, soon())
     found = await checker.run(HANGS, soon(0.4))
     assert isinstance(found, CallFailure)
@@ -244,8 +244,8 @@ async def test_a_cancelled_check_ends_its_process(patient: Checker) -> None:
     assert await patient.run(RIGHT, soon()) == YES
 
 
-async def test_closing_fails_what_runs_and_leaves_no_process(patient: Checker) -> None:
-    others = set(workers())  # of checkers that other tests still have
+async def test_closing_fails_running_checks_and_leaves_no_process(patient: Checker) -> None:
+    others = set(workers())  # of other tests' checkers
     await patient.run(RIGHT, soon())
     tasks = [asyncio.create_task(patient.run(each, soon())) for each in (HANGS, EXPLODES, HANGS)]
     await until_busy()
@@ -262,7 +262,7 @@ async def test_a_checker_that_was_never_used_can_be_closed() -> None:
 
 
 @pytest.mark.faults
-def test_no_process_outlives_a_service_that_is_killed_and_the_time_one_takes_to_start_is_not_the_checks() -> None:
+def test_no_process_outlives_a_killed_service_and_startup_does_not_count_against_the_time_limit() -> None:
     left = []
     with subprocess.Popen([sys.executable, "-c", OUTLIVES_ITS_PARENT], stdout=subprocess.PIPE) as parent:
         try:
@@ -279,7 +279,7 @@ def test_no_process_outlives_a_service_that_is_killed_and_the_time_one_takes_to_
     assert alive == []
 
 
-async def test_findings_do_not_depend_on_how_many_are_asked_for_at_once(checker: Checker) -> None:
+async def test_results_do_not_depend_on_how_many_checks_run_at_once(checker: Checker) -> None:
     def halves(n: int) -> Check:
         return answered("math", f"{n}/{2 * n + n % 2}", expected="1/2")
 

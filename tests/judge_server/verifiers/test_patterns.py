@@ -1,4 +1,4 @@
-"""Patterns are compiled in processes that can be ended, and a check that takes long hinders only its like."""
+"""Patterns are compiled in processes that can be killed, and slow checks delay only slow checks."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ from tests.judge_server.test_http_bad_input import checked_problem, fields
 from tests.judge_server.verifiers.checks import answered, check
 
 SLOW = "(?i)" + "[ -\U0010fffe]" * 300
-"""Compiling this iterates over a million characters, three hundred times."""
+"""Compiling this iterates three hundred times over a million characters."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def soon() -> float:
     ],
     ids=range(4),
 )
-async def test_a_pattern_that_cannot_be_used_is_named_with_its_place(checker: Checker, pattern: str, why: str) -> None:
+async def test_an_unusable_pattern_is_reported_with_its_index(checker: Checker, pattern: str, why: str) -> None:
     found = await checker.first_unusable(["a+", "b", "a+", pattern, "c"], soon())
     assert found is not None
     assert found[0] == 3
@@ -46,14 +46,14 @@ async def test_a_pattern_that_cannot_be_used_is_named_with_its_place(checker: Ch
     assert await checker.first_unusable(["a+", "b"], soon()) is None
 
 
-async def test_a_known_pattern_needs_no_process() -> None:
+async def test_a_known_pattern_starts_no_process() -> None:
     checker = Checker()
     assert await checker.first_unusable(["a+"], soon()) is None
     await checker.close()
     assert await checker.first_unusable(["a+", "a+"], soon()) is None
 
 
-def test_as_many_patterns_as_a_request_may_have_are_bounded_by_their_characters() -> None:
+def test_the_patterns_of_a_request_are_bounded_by_their_total_length() -> None:
     many = ["a" * 1000 + str(n) for n in range(2000)]
     found = asyncio.run(asked(many))
     assert found is not None
@@ -93,7 +93,7 @@ async def test_no_pattern_of_a_request_is_compiled_in_the_service(
 
 
 @pytest.mark.faults
-async def test_checks_that_take_long_time_out_no_other_check_of_their_own_group() -> None:
+async def test_slow_checks_do_not_time_out_other_checks_of_their_group() -> None:
     checker = Checker(seconds=600.0)
     towers = [answered("math", "9^{9^{9^{9}}}", expected=str(n)) for n in range(6)]
     patterns = [check("regex", "a" * 60 + "!", pattern=f"(a+)+${n}") for n in range(6)]

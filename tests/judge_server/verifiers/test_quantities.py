@@ -1,4 +1,4 @@
-"""`numeric`: which texts are one number, and how near is near enough."""
+"""`numeric`: which texts are read as one number, and how tolerances apply."""
 
 from fractions import Fraction
 
@@ -100,11 +100,11 @@ def test_a_number_is_read_as_people_write_it(text, value):
         "9" * 300,
     ],
 )
-def test_what_has_to_be_worked_out_or_guessed_is_no_number(text):
+def test_a_text_that_needs_arithmetic_or_guessing_is_not_a_number(text):
     assert read_quantity(text) is None
 
 
-def test_percent_is_read_both_ways():
+def test_percent_is_read_as_a_number_and_as_a_fraction():
     for expected in (12, 0.12):
         assert decide(answered("numeric", "12%", expected=expected)).score == 1.0
         assert decide(answered("numeric", r"12\%", expected=expected)).score == 1.0
@@ -112,7 +112,7 @@ def test_percent_is_read_both_ways():
     assert decide(answered("numeric", "0.12", ground_truth="12%")).score == 1.0
 
 
-def test_tolerances_add_up_and_their_bounds_are_included():
+def test_tolerances_are_added_and_bounds_are_included():
     def score(answer, **options):
         return decide(answered("numeric", answer, **options)).score
 
@@ -123,7 +123,7 @@ def test_tolerances_add_up_and_their_bounds_are_included():
     assert score("-111", expected=-100, absolute=0, relative=0.1) == 0.0
 
 
-def test_the_number_is_taken_from_the_final_answer_unless_the_whole_response_is_asked_for():
+def test_the_number_is_taken_from_the_final_answer_unless_the_whole_response_is_requested():
     assert decide(check("numeric", "First 3.\nA: 18 dollars", ground_truth="It is 18.\n#### 18")).score == 1.0
     assert decide(check("numeric", " 18 ", expected=18, of="response")).score == 1.0
     assert decide(check("numeric", "It is 18", expected=18, of="response")).score == 0.0
@@ -131,23 +131,23 @@ def test_the_number_is_taken_from_the_final_answer_unless_the_whole_response_is_
     assert decide(check("numeric", "Final answer: It is 17 or 18.", expected=18)).score == 0.0
 
 
-def test_a_ground_truth_that_is_no_number_is_a_failure_that_says_so():
+def test_a_ground_truth_that_is_not_a_number_is_a_failure_that_says_so():
     failed = decide(answered("numeric", "18", ground_truth="eighteen"))
     assert failed.kind == "parse"
     assert "the ground truth 'eighteen' is not a number" in failed.detail
 
 
-def test_large_whole_numbers_are_told_apart():
+def test_large_whole_numbers_are_distinguished():
     assert decide(answered("numeric", str(2**80 + 1), ground_truth=str(2**80))).score == 0.0
 
 
 @given(FINITE)
-def test_a_number_written_out_is_within_nothing_of_itself(number):
+def test_a_printed_number_equals_itself_without_tolerance(number):
     assert decide(answered("numeric", repr(number), expected=number, absolute=0)).score == 1.0
 
 
 @given(FINITE, FINITE, TOLERANCE)
-def test_an_absolute_tolerance_works_both_ways(a, b, absolute):
+def test_an_absolute_tolerance_is_symmetric(a, b, absolute):
     x, y = Fraction(repr(a)), Fraction(repr(b))
     assert within_tolerance(x, y, absolute=absolute, relative=0) == within_tolerance(
         y, x, absolute=absolute, relative=0
@@ -158,7 +158,7 @@ def test_an_absolute_tolerance_works_both_ways(a, b, absolute):
 
 
 @given(FINITE, FINITE, TOLERANCE, TOLERANCE)
-def test_more_tolerance_never_takes_a_number_away(a, b, less, more):
+def test_more_tolerance_never_excludes_a_number(a, b, less, more):
     x, y = Fraction(repr(a)), Fraction(repr(b))
     less, more = sorted((less, more))
     assert within_tolerance(x, y, absolute=more, relative=0) or not within_tolerance(x, y, absolute=less, relative=0)

@@ -42,11 +42,11 @@ def test_json_is_found_bare_or_in_the_last_fenced_block(text):
         "[" * 100_000,
     ],
 )
-def test_what_is_no_json_or_not_of_the_schema_is_not_satisfied(text):
+def test_text_that_is_not_json_or_breaks_the_schema_does_not_satisfy_it(text):
     assert of(text, PERSON).score == 0.0
 
 
-def test_numbers_that_json_does_not_have_are_refused():
+def test_nan_and_infinity_are_refused():
     assert of("NaN", {}).score == 0.0
     assert of("[1, -Infinity]", {}).score == 0.0
 
@@ -61,7 +61,7 @@ def test_numbers_that_json_does_not_have_are_refused():
         ({"$ref": "#"}, "endlessly"),
     ],
 )
-def test_a_schema_that_cannot_be_used_is_a_failure_and_nothing_is_fetched(schema, says):
+def test_an_unusable_schema_is_a_failure_and_nothing_is_fetched(schema, says):
     failed = of('"x"', schema)
     assert failed.kind == "parse"
     assert says in failed.detail
@@ -77,7 +77,7 @@ NO_FENCE = st.text(st.characters(exclude_characters="`~"))
 
 
 @given(NO_FENCE, NO_FENCE, NO_FENCE)
-def test_the_last_block_is_the_one_that_comes_last(first, last, after):
+def test_the_last_fenced_block_counts(first, last, after):
     assert last_block(f"```\n{first}\n`````\n~~~~ json\n{last}\n```\n~~~~~\n{after}") == f"{last}\n```"
     assert last_block(first) is None
 
@@ -88,7 +88,7 @@ def test_any_text_is_read_without_error(text):
     assert of(text, PERSON).score in (0.0, 1.0)
 
 
-def test_a_pattern_is_searched_for_or_has_to_be_all_of_it():
+def test_a_pattern_is_searched_for_or_must_match_the_whole_text():
     def score(text, **options):
         return decide(check("regex", text, **options)).score
 

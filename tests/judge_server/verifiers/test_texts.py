@@ -1,4 +1,4 @@
-"""`exact` and `contains`: text compared as text."""
+"""`exact` and `contains`: plain text comparisons."""
 
 import subprocess
 import sys
@@ -23,11 +23,11 @@ ANY = st.text(st.characters())
         ("18", "18.0", 0.0),
     ],
 )
-def test_exact_ignores_case_and_the_amount_of_space(expected, answer, score):
+def test_exact_ignores_case_and_the_amount_of_white_space(expected, answer, score):
     assert decide(answered("exact", answer, expected=expected)).score == score
 
 
-def test_exact_minds_case_when_asked():
+def test_exact_respects_case_when_requested():
     assert decide(answered("exact", "Ja", expected="ja", case_sensitive=True)).score == 0.0
     assert decide(answered("exact", "ja", expected="ja", case_sensitive=True)).score == 1.0
 
@@ -49,7 +49,7 @@ def test_a_response_without_a_final_answer_is_not_satisfied():
         assert decide(check(method, "I cannot say.", ground_truth="7")).score == 0.0
 
 
-def test_contains_wants_all_of_the_one_and_any_of_the_other():
+def test_contains_needs_all_of_one_list_and_any_of_the_other():
     def score(text, **options):
         return decide(check("contains", text, **options)).score
 
@@ -61,19 +61,19 @@ def test_contains_wants_all_of_the_one_and_any_of_the_other():
 
 
 @given(ANY, st.booleans())
-def test_a_text_is_the_same_as_itself_and_as_itself_with_other_space(text, case_sensitive):
+def test_a_text_equals_itself_with_any_white_space(text, case_sensitive):
     assert texts_equal(text, text, case_sensitive=case_sensitive)
     assert texts_equal(f" {text}\n", "  ".join(text.split()), case_sensitive=case_sensitive)
 
 
 @given(ANY, ANY)
-def test_sameness_works_both_ways_and_minding_case_only_narrows_it(a, b):
+def test_equality_is_symmetric_and_respecting_case_only_narrows_it(a, b):
     assert texts_equal(a, b, case_sensitive=False) == texts_equal(b, a, case_sensitive=False)
     assert texts_equal(a, b, case_sensitive=False) or not texts_equal(a, b, case_sensitive=True)
 
 
 @given(ANY, ANY, ANY, st.booleans())
-def test_what_was_put_in_a_text_is_found_in_it_no_later_than_there(before, needle, after, case_sensitive):
+def test_an_inserted_text_is_found_at_its_place_or_earlier(before, needle, after, case_sensitive):
     text = before + needle + after
     for all_of, any_of in (([needle, before], []), ([needle], [before]), ([], [needle, "\0" + text])):
         place = find(text, all_of, any_of, case_sensitive=case_sensitive)
@@ -83,7 +83,7 @@ def test_what_was_put_in_a_text_is_found_in_it_no_later_than_there(before, needl
 
 
 @given(st.text("sS ßﬃİi", max_size=8), st.text("sS ßﬃİi", min_size=1, max_size=3))
-def test_what_is_found_begins_where_it_is_said_to_whatever_case_it_is_in(text, needle):
+def test_the_place_found_is_right_whatever_the_case(text, needle):
     place = find(text, [needle], [], case_sensitive=False)
     folded = text.casefold()
     if needle.casefold() not in folded:
@@ -93,7 +93,7 @@ def test_what_is_found_begins_where_it_is_said_to_whatever_case_it_is_in(text, n
     assert len(text[:place].casefold()) <= at < len(text[: place + 1].casefold())
 
 
-def test_the_first_text_of_all_of_says_where_and_of_any_of_the_one_that_comes_first():
+def test_the_place_is_that_of_the_first_text_of_all_of_or_else_the_earliest_of_any_of():
     def place(**options):
         options = {"all_of": [], "any_of": []} | options
         return find("one two three two", **options, case_sensitive=True)
@@ -106,14 +106,14 @@ def test_the_first_text_of_all_of_says_where_and_of_any_of_the_one_that_comes_fi
 
 
 @given(ANY)
-def test_an_undressed_answer_has_nothing_left_to_take_off(answer):
+def test_stripping_markup_twice_changes_nothing(answer):
     assert strip_markup(strip_markup(answer)) == strip_markup(answer)
 
 
 @pytest.mark.parametrize(
     "dress", ["${}$", r"\({}\)", r"\[ {} \]", "$${}$$", "**{}**", "`{}`", r"\boxed{{{}}}", " {}. "]
 )
-def test_an_answer_is_the_same_in_any_dress(dress):
+def test_an_answer_is_the_same_in_any_markup(dress):
     assert strip_markup(dress.format("x + 1")) == "x + 1"
     assert strip_markup(dress.format(r"\(x + 1.\)")) == "x + 1"
 
@@ -129,7 +129,7 @@ print("read")
 """
 
 
-def test_marks_around_a_hostile_answer_are_taken_off_in_time_linear_in_it():
-    # Two million characters: a second of processor time where it is linear, several minutes where it is not.
+def test_markup_is_stripped_in_linear_time_even_from_a_hostile_answer():
+    # Two million characters: a second of processor time if linear, several minutes if not.
     done = subprocess.run([sys.executable, "-c", READ_IT_ALL], capture_output=True, text=True, check=False)
     assert done.stdout == "read\n", done.stderr

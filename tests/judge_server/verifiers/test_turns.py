@@ -1,4 +1,4 @@
-"""Whose check is next: projects, runs and groups take turns, and long checks never have all workers."""
+"""The order of checks: projects, runs and groups take turns, and long checks never occupy all workers."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -7,7 +7,7 @@ from judge_server.verifiers.checker import MAX_SLOW_RUNS, SLOW_RUN_S, CheckOwner
 
 
 class CheckHarness:
-    """Turns whose checks end when a test says so, and the order in which they began."""
+    """A scheduler whose checks end when the test says so, and the order in which they began."""
 
     def __init__(self, workers: int) -> None:
         self.turns = CheckScheduler(workers)
@@ -16,7 +16,7 @@ class CheckHarness:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def come(self, name: str, owner: CheckOwner, *, long: bool = False) -> None:
-        """A check comes to wait."""
+        """Queue a check."""
         self.ends[name] = asyncio.Event()
 
         async def work() -> None:
@@ -28,12 +28,12 @@ class CheckHarness:
         await settled()
 
     async def end(self, name: str) -> None:
-        """A check that began is done."""
+        """End a check that has begun."""
         self.ends[name].set()
         await settled()
 
     async def all_in_turn(self) -> list[str]:
-        """Let one after the other end; the order in which they began."""
+        """End the checks one after another; return the order in which they began."""
         for place in range(len(self.tasks)):
             await self.end(self.began[place])
         return self.began
@@ -74,7 +74,7 @@ async def test_long_checks_leave_a_worker_to_short_ones() -> None:
     await asyncio.gather(*line.tasks.values())
 
 
-async def test_long_checks_have_their_turn_while_short_ones_keep_coming() -> None:
+async def test_long_checks_get_their_turn_while_short_ones_keep_coming() -> None:
     line = CheckHarness(2)
     for n in range(4):
         await line.come(f"short{n}", CheckOwner("p\0r"))
@@ -86,7 +86,7 @@ async def test_long_checks_have_their_turn_while_short_ones_keep_coming() -> Non
     await asyncio.gather(*line.tasks.values())
 
 
-async def test_whoever_leaves_frees_a_place_in_the_line_or_at_the_worker() -> None:
+async def test_a_cancelled_check_frees_its_place_in_the_queue_or_at_the_worker() -> None:
     line = CheckHarness(1)
     for name in ("a", "b", "c"):
         await line.come(name, CheckOwner("p\0r"))
@@ -102,7 +102,7 @@ async def test_whoever_leaves_frees_a_place_in_the_line_or_at_the_worker() -> No
     assert len(line.turns) == 0
 
 
-async def test_of_three_workers_one_is_kept_for_runs_whose_checks_are_quick() -> None:
+async def test_one_of_three_workers_is_reserved_for_runs_with_quick_checks() -> None:
     line = CheckHarness(3)
     line.turns.history.record("p\0quick", slow=False)
     for n in range(3):
@@ -116,7 +116,7 @@ async def test_of_three_workers_one_is_kept_for_runs_whose_checks_are_quick() ->
     await asyncio.gather(*line.tasks.values())
 
 
-async def test_of_three_workers_one_is_kept_for_short_checks() -> None:
+async def test_one_of_three_workers_is_reserved_for_short_checks() -> None:
     line = CheckHarness(3)
     for n in range(2):
         await line.come(f"long{n}", CheckOwner("p\0r"), long=True)
@@ -127,7 +127,7 @@ async def test_of_three_workers_one_is_kept_for_short_checks() -> None:
     await asyncio.gather(*line.tasks.values())
 
 
-def test_a_slow_check_costs_a_run_its_place_for_a_minute() -> None:
+def test_after_a_slow_check_a_run_counts_as_slow_for_a_minute() -> None:
     now = 100.0
     history = RunHistory(lambda: now)
     assert "p\0r" in history
@@ -140,7 +140,7 @@ def test_a_slow_check_costs_a_run_its_place_for_a_minute() -> None:
     assert "p\0r" not in history
 
 
-def test_new_names_of_runs_gain_a_project_nothing() -> None:
+def test_a_project_gains_nothing_from_new_run_names() -> None:
     now = 100.0
     history = RunHistory(lambda: now)
     for run in ("p\0honest", "q\0other"):

@@ -1,6 +1,6 @@
-"""A service, a broker, a database and workers as processes of their own, each of which a test may kill and start.
+"""A service, a broker, a database and workers as separate processes, which a test can kill and start.
 
-Between the workers and the service stands a proxy that notes which groups they had judged, and can hold requests.
+A proxy between the workers and the service records the requested groups, and can hold requests.
 """
 
 import os
@@ -28,13 +28,13 @@ from trainer_client.wire.operations import WILL_RETRY_HEADER
 CRITERIA = [{"id": "right", "description": "Is right."}, {"id": "polite", "description": "Is polite."}]
 
 AT_ONCE = 2
-"""The chunks that a worker works on at a time, when a test does not say."""
+"""The default number of chunks that a worker processes concurrently."""
 
 PASSED_ON = ("Content-Type", "Authorization", "Idempotency-Key", WILL_RETRY_HEADER)
 
 
 def groups(count: int) -> list[dict[str, Any]]:
-    """Groups of eight responses each, all different."""
+    """Return groups of eight responses each, all different."""
     return [
         {"id": f"q{n}", "prompt": f"Is {n} prime?", "responses": [f"Answer {n}.{r}" for r in range(8)]}
         for n in range(count)
@@ -42,12 +42,12 @@ def groups(count: int) -> list[dict[str, Any]]:
 
 
 def score(count: int) -> dict[str, Any]:
-    """A request to score so many groups."""
+    """Return a request to score this many groups."""
     return {"kind": "score", "run": "bulk", "rubric": {"criteria": CRITERIA}, "groups": groups(count)}
 
 
 class Broker:
-    """A Valkey that forgets everything when it is killed."""
+    """A Valkey without persistence: killing it loses all data."""
 
     def __init__(self) -> None:
         self._port = unused_port()
@@ -61,12 +61,12 @@ class Broker:
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def hang(self) -> None:
-        """Stop it where it is: connections stay open, new ones are taken, and nothing is answered."""
+        """Suspend it: connections stay open and new ones are accepted, but nothing is answered."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
@@ -79,7 +79,7 @@ class Broker:
 
 @dataclass
 class Proxy:
-    """An HTTP proxy that notes the groups of every request for rewards; `port` is that of the service."""
+    """An HTTP proxy that records the groups of every request for rewards; `port` is the service's."""
 
     port: int
     asked: list[str] = field(default_factory=list)
@@ -89,16 +89,16 @@ class Proxy:
     _held: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def shut_after(self, groups: int) -> None:
-        """Hold what comes once so many groups have been asked for, until `unshut`."""
+        """Once this many groups have been requested, hold further requests until `release`."""
         self._shut_after = groups
 
     def wait_until_holding(self, requests: int) -> None:
-        """Wait until so many requests are held."""
+        """Wait until this many requests are held."""
         for _ in range(requests):
             assert self._held.acquire(timeout=60), f"{requests} requests were not held in a minute"
 
     def release(self) -> None:
-        """Pass on what is held, and all that comes."""
+        """Forward the held requests and all later ones."""
         self._unshut.set()
 
     def _note(self, groups: list[str]) -> None:
@@ -111,7 +111,7 @@ class Proxy:
 
     @contextmanager
     def open(self) -> Iterator[str]:
-        """Its address."""
+        """Run the proxy; yield its address."""
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -125,7 +125,7 @@ class Proxy:
                     url = f"http://127.0.0.1:{proxy.port}{self.path}"
                     answer = httpx2.post(url, content=body, headers=headers, timeout=60.0)
                 except httpx2.HTTPError:
-                    self.close_connection = True  # as a service that died
+                    self.close_connection = True  # as if the service had died
                     return
                 with suppress(OSError):
                     self.send_response(answer.status_code)
@@ -161,13 +161,13 @@ class Proxy:
             server.server_close()
 
     def times_asked(self) -> Counter[str]:
-        """How often each group was asked for."""
+        """Return how often each group was requested."""
         with self.lock:
             return Counter(self.asked)
 
 
 class Cluster:
-    """The processes of one test. `delay_s` is what a call takes the judge."""
+    """The processes of one test. `delay_s` is the duration of a judge call."""
 
     def __init__(self, broker: Broker, proxy: Proxy, proxy_url: str, delay_s: float) -> None:
         self.broker = broker
@@ -179,7 +179,7 @@ class Cluster:
         self.workers: list[Process] = []
 
     def start_api(self) -> Client:
-        """Start the service, on the same port each time; a client of it."""
+        """Start the service, on the same port each time; return a client for it."""
         self._api = serving(self._engine, "--port", str(self.proxy.port))
         self.service = self._api.__enter__()
         client = Client(self.service.url, retries=20, retry_budget_s=60.0)
@@ -194,7 +194,7 @@ class Cluster:
         self.service = None
 
     def start_worker(self, concurrency: int = AT_ONCE, *, port: int | None = None, first: str = "") -> Process:
-        """Start one more worker, whose probes are at `port`; it runs the code `first` before the command."""
+        """Start another worker, with its probes at `port`; it runs the code `first` before the command."""
         command = ["worker", "--concurrency", str(concurrency)]
         command += [] if port is None else ["--port", str(port)]
         environment = os.environ | {"ADJUDGE_URL": self._proxy_url}
@@ -202,7 +202,7 @@ class Cluster:
         return self.workers[-1]
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes."""
         for worker in self.workers:
             if worker.poll() is None:
                 worker.send_signal(signal.SIGKILL)

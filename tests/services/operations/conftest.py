@@ -1,4 +1,4 @@
-"""A cluster of processes over a real PostgreSQL and a real broker; and a service that is alone."""
+"""Fixtures: a cluster of processes over a real PostgreSQL and a real broker, and a single service."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack
@@ -18,7 +18,7 @@ MakeCluster = Callable[..., Cluster]
 
 @pytest.fixture
 def cluster(migrated_postgres_url: str, data_dir: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeCluster]:
-    """Makes a cluster whose broker runs; a worker that dies is found after a second and a half."""
+    """Create a cluster with a running broker; a dead worker is detected after 1.5 s."""
     with ExitStack() as closing:
 
         def make(delay_s: float = 0.05) -> Cluster:
@@ -37,7 +37,7 @@ def cluster(migrated_postgres_url: str, data_dir: object, monkeypatch: pytest.Mo
 
 @pytest.fixture
 async def start(data_dir: Path, new_sqlite: NewSQLite) -> AsyncIterator[Start]:
-    """Starts a service inside this process; a client of it."""
+    """Start a service inside this process; return a client for it."""
     new_sqlite(data_dir / "adjudge.db")
     async with AsyncExitStack() as closing:
         yield partial(started, closing)

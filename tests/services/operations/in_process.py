@@ -1,4 +1,4 @@
-"""A service inside this process that does the work of operations itself, and what its tests ask of it."""
+"""A service inside this process that runs operations itself, and helpers for its tests."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,7 +16,7 @@ Start = Callable[..., Awaitable[AsyncClient]]
 
 @asynccontextmanager
 async def serving_within(engine: str = "scripted://hash", **given: Any) -> AsyncIterator[httpx2.ASGITransport]:
-    """What reaches a service with these settings, which runs in this process."""
+    """Run a service with these settings in this process; yield a transport to it."""
     settings = Settings.with_options(engine_url=engine, **given)
     await prepare_store(settings)
     service = build_app(settings, wait_for_judge=True)
@@ -25,16 +25,16 @@ async def serving_within(engine: str = "scripted://hash", **given: Any) -> Async
 
 
 async def started(closing: AsyncExitStack, engine: str = "scripted://hash", **given: Any) -> AsyncClient:
-    """A client of a service with these settings, both closed by `closing`."""
+    """Return a client for a service with these settings; `closing` closes both."""
     transport = await closing.enter_async_context(serving_within(engine, **given))
     return await closing.enter_async_context(AsyncClient("http://localhost", transport=transport))
 
 
 async def end_of(client: AsyncClient, id_: str) -> Operation:
-    """The operation when it has ended."""
+    """Follow the operation to its end."""
     return [operation async for operation in client.follow(id_)][-1]
 
 
 async def results_of(client: AsyncClient, id_: str) -> list[dict[str, Any]]:
-    """Its results by input."""
+    """Return its results in input order."""
     return sorted([one async for one in client.operation_results(id_)], key=lambda one: int(str(one["index"])))

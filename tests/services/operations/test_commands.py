@@ -1,4 +1,4 @@
-"""`adjudge operations` and `adjudge worker`, as a user types them."""
+"""`adjudge operations` and `adjudge worker` on the command line."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(shared_service: Service, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A service that commands find by themselves."""
+    """The URL of a service, set in the environment."""
     monkeypatch.setenv("ADJUDGE_URL", shared_service.url)
     return shared_service.url
 
@@ -37,7 +37,9 @@ def operations(*arguments: str) -> Result:
 
 
 @pytest.mark.processes
-def test_a_file_is_submitted_watched_listed_and_its_results_written(url: str, file: Path, tmp_path: Path) -> None:
+def test_a_file_is_submitted_watched_and_listed_and_its_results_are_written(
+    url: str, file: Path, tmp_path: Path
+) -> None:
     submitted = operations("submit", "score", str(file), "--options", OPTIONS, "--run", "nightly", "--watch")
     assert submitted.exit_code == 0, submitted.output
     id_ = submitted.stdout.strip()
@@ -56,7 +58,7 @@ def test_a_file_is_submitted_watched_listed_and_its_results_written(url: str, fi
 
 
 @pytest.mark.processes
-def test_an_operation_that_failed_is_told_by_the_exit_status(url: str, tmp_path: Path) -> None:
+def test_a_failed_operation_gives_a_failing_exit_status(url: str, tmp_path: Path) -> None:
     inputs = tmp_path / "inputs.jsonl"
     inputs.write_text(json.dumps({"question": "Is 7 prime?", "ground_truth": "yes"}) + "\n")
     options = json.dumps({"generator": "contrastive"})
@@ -76,31 +78,31 @@ def test_an_operation_that_failed_is_told_by_the_exit_status(url: str, tmp_path:
         (("show", "a/b"), "is not an operation id"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_line(url: str, arguments: tuple[str, ...], said: str) -> None:
+def test_an_invalid_command_is_reported_in_one_line(url: str, arguments: tuple[str, ...], said: str) -> None:
     result = operations(*arguments)
     assert result.exit_code == 1
     assert said in " ".join(result.stderr.split())
 
 
-def test_a_service_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_service_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer_client.client.connection.INITIAL_BACKOFF_S", 0.0)
     result = operations("list", "--url", "http://127.0.0.1:9")
     assert (result.exit_code, "cannot reach http://127.0.0.1:9" in result.stderr) == (1, True)
 
 
-def test_purging_says_how_many_had_expired() -> None:
+def test_purging_reports_how_many_operations_expired() -> None:
     result = operations("purge")
     assert (result.exit_code, result.stdout.strip()) == (0, "deleted 0 expired operations")
 
 
-def test_a_worker_needs_a_queue_that_others_see() -> None:
+def test_a_worker_needs_a_shared_queue() -> None:
     result = RUN.invoke(app, ["worker"])
     assert result.exit_code == 1
     assert "set ADJUDGE_QUEUE_URL to redis://" in " ".join(result.stderr.split())
 
 
 @pytest.mark.processes
-def test_commands_start_without_what_only_some_need() -> None:
+def test_commands_start_without_the_libraries_that_only_some_need() -> None:
     needless = ("celery", "kombu", "numpy", "torch", "transformers")
     code = f"import sys, adjudge_services.cli.main; print(*sorted(sys.modules.keys() & {set(needless)}))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == []

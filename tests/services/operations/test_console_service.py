@@ -1,4 +1,4 @@
-"""The console's pages about the service: labels that measure a judge, operations, judges, the ledger, and keys."""
+"""The console's pages about the service: labels that evaluate a judge, operations, judges, the ledger, and keys."""
 
 import asyncio
 import html
@@ -23,27 +23,27 @@ GROUPS = [{"id": f"g{n}", "prompt": f"{n}?", "responses": [f"r{n}-{k}" for k in 
 
 
 class Served:
-    """A service inside this process that requires keys."""
+    """A service in this process that requires keys."""
 
     def __init__(self, transport: httpx2.ASGITransport, tenants: TenantStore) -> None:
         self._transport, self.tenants = transport, tenants
 
     async def client(self, *scopes: str, project: str = "default", named: str = "") -> httpx2.AsyncClient:
-        """A client with a new key."""
+        """Return a client with a new key."""
         made = make_key()
         await self.tenants.add_key(project, made.id, made.digest, scopes=scopes, label=named)
         headers = {"Authorization": f"Bearer {made.text}"}
         return httpx2.AsyncClient(transport=self._transport, base_url="http://localhost", headers=headers)
 
     def with_key(self, text: str) -> httpx2.AsyncClient:
-        """A client with this key."""
+        """Return a client with this key."""
         headers = {"Authorization": f"Bearer {text}"}
         return httpx2.AsyncClient(transport=self._transport, base_url="http://localhost", headers=headers)
 
 
 @pytest.fixture
 async def served(data_dir: Path, new_sqlite: NewSQLite, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    """A service that requires keys, whose engine answers by hash."""
+    """A service that requires keys; its engine answers by hash."""
     url = new_sqlite(data_dir / "adjudge.db")
     monkeypatch.setenv("ADJUDGE_KEYS", "required")
     tenants = TenantStore(url)
@@ -62,7 +62,7 @@ async def judged(http: httpx2.AsyncClient, run: str = "r") -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_labels_measure_the_judge_and_the_page_of_judges_shows_it(served: Served) -> None:
+async def test_labels_evaluate_the_judge_and_the_judges_page_shows_the_result(served: Served) -> None:
     async with await served.client("score", "labels:write", named="Ada") as http:
         await judged(http)
         address = "/console/labels/queue?run=r"
@@ -90,7 +90,7 @@ async def test_labels_measure_the_judge_and_the_page_of_judges_shows_it(served: 
         assert 'class="plot square"' in judges
 
 
-async def test_labels_written_over_rest_are_those_of_the_key_and_are_read_back(served: Served) -> None:
+async def test_labels_written_over_rest_belong_to_the_key_and_can_be_read_back(served: Served) -> None:
     async with await served.client("score", "labels:write", named="Ada") as http:
         await judged(http)
         found = (await http.get("/v1/verdicts", params={"run": "r", "criterion": "right"})).json()["verdicts"]
@@ -114,7 +114,7 @@ async def test_labels_written_over_rest_are_those_of_the_key_and_are_read_back(s
         assert (await http.put("/v1/labels", json={"run": "r", "labels": given})).status_code == 403
 
 
-async def test_a_rubrics_page_measures_whether_it_tells_good_from_bad(served: Served) -> None:
+async def test_a_rubrics_page_measures_how_well_it_separates_good_from_bad(served: Served) -> None:
     contains = {"method": "contains", "all_of": ["because"]}
     criteria = [{"id": "reason", "description": "Gives a reason.", "verification": contains}]
     pairs = '{"prompt": "Is 7 prime?", "good": "Yes, because.", "bad": "Yes."}\n' * 3
@@ -128,7 +128,7 @@ async def test_a_rubrics_page_measures_whether_it_tells_good_from_bad(served: Se
         refused = await http.post("/console/rubric/discriminate", data=filled | {"pairs": pairs + "{"})
         assert refused.status_code == 422
         assert "line 4" in refused.text
-        assert "because" in refused.text  # what was pasted is still there
+        assert "because" in refused.text  # the pasted text is kept
         assert (await http.post("/console/rubric/discriminate", data=filled)).status_code == 422
         begun = await http.post("/console/rubric/discriminate", data=filled, files={"file": ("p.jsonl", pairs)})
         assert begun.status_code == 303, begun.text
@@ -146,7 +146,7 @@ async def test_a_rubrics_page_measures_whether_it_tells_good_from_bad(served: Se
         assert (await http.get(address)).status_code == 403
 
 
-async def test_without_anything_the_pages_teach_the_next_command(served: Served) -> None:
+async def test_empty_pages_show_the_command_to_run_next(served: Served) -> None:
     async with await served.client("score") as http:
         for path, command in (
             ("operations", "adjudge operations submit"),
@@ -156,7 +156,7 @@ async def test_without_anything_the_pages_teach_the_next_command(served: Served)
             assert command in checked(await http.get(f"/console/{path}"))
 
 
-async def test_an_operation_is_cancelled_and_belongs_to_its_project(served: Served) -> None:
+async def test_an_operation_can_be_cancelled_and_belongs_to_its_project(served: Served) -> None:
     await served.tenants.create_project("other")
     async with await served.client("score") as http:
         body = {"kind": "score", "rubric": {"criteria": CRITERIA}, "groups": GROUPS}
@@ -177,7 +177,7 @@ async def test_an_operation_is_cancelled_and_belongs_to_its_project(served: Serv
         assert (await http.post("/console/operation", data=form | {"token": token})).status_code == 403
 
 
-async def test_totals_of_judges_are_for_keys_that_may_see_all_projects(served: Served) -> None:
+async def test_totals_of_judges_require_a_key_for_all_projects(served: Served) -> None:
     async with await served.client("score") as http:
         await judged(http)
         text = checked(await http.get("/console/judges"))
@@ -187,7 +187,7 @@ async def test_totals_of_judges_are_for_keys_that_may_see_all_projects(served: S
         assert "24 judged" in checked(await http.get("/console/judges"))
 
 
-async def test_the_ledger_is_read_with_filters_and_in_pages(served: Served) -> None:
+async def test_the_ledger_is_filtered_and_paginated(served: Served) -> None:
     async with await served.client("score") as http:
         await judged(http)
         first = await http.get("/console/ledger")

@@ -1,4 +1,4 @@
-"""Rubrics of a training run evolved over HTTP: written, linted, discriminated, published under their parents."""
+"""Evolving the rubrics of a training run over HTTP: write, lint, discriminate, publish under the parent version."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ RESPONSES = ("3 + 4 is 7.", "It is 8.", "Seven, I think.", "3 and 4 make 7, sinc
 
 
 class Writing:
-    """A model that writes these criteria, and whose grades differ between responses."""
+    """A model that writes these criteria, and grades responses differently."""
 
     def __init__(self, *criteria: tuple[str, str]) -> None:
         self.criteria: Sequence[tuple[str, str]] = criteria
@@ -81,16 +81,14 @@ async def test_a_rubric_evolves_to_a_child_of_the_version_that_judged(start: Sta
     assert "Adds the numbers." in writing.asked[0]
 
 
-async def test_criteria_that_the_judge_scores_alike_join_no_rubric(start: Start, writing: Writing) -> None:
+async def test_criteria_with_equal_scores_for_all_responses_are_not_added(start: Start, writing: Writing) -> None:
     client = await served(start, "scripted://yes")
     evolution = await evolved(client, seen("team/a"), mode="points")
     assert (evolution.pins, evolution.unchanged["team/a"].reason) == ({}, "same")
     assert [one.version async for one in client.rubric_history("team/a")] == [1]
 
 
-async def test_criteria_that_wrong_responses_satisfy_better_than_right_ones_join_no_rubric(
-    start: Start, writing: Writing
-) -> None:
+async def test_criteria_that_favour_wrong_responses_are_not_added(start: Start, writing: Writing) -> None:
     client = await served(start)
     writing.criteria = [("positive", "Names the result in words.")]
     first = await evolved(client, seen("team/a"))
@@ -102,7 +100,7 @@ async def test_criteria_that_wrong_responses_satisfy_better_than_right_ones_join
     assert [unchanged.reason for one in made for unchanged in one.unchanged.values()] == ["backwards"]
 
 
-async def test_criteria_with_a_lint_error_are_left_out_and_the_others_join(start: Start, writing: Writing) -> None:
+async def test_criteria_with_a_lint_error_are_left_out_and_the_others_are_added(start: Start, writing: Writing) -> None:
     client = await served(start)
     writing.criteria = [("negative", "Correctly names the result."), ("positive", "Shows the sum.")]
     version = await client.rubric((await evolved(client, seen("team/a"))).pins["team/a"])
@@ -113,7 +111,7 @@ async def test_criteria_with_a_lint_error_are_left_out_and_the_others_join(start
     assert "good-penalised" in unchanged.detail
 
 
-async def test_criteria_that_the_mode_cannot_count_join_no_rubric(start: Start, writing: Writing) -> None:
+async def test_criteria_that_the_mode_does_not_support_are_not_added(start: Start, writing: Writing) -> None:
     client = await served(start)
     writing.criteria = [("negative", "Guesses the result.")]
     unchanged = (await evolved(client, seen("team/a"), mode="weighted_mean")).unchanged["team/a"]
@@ -121,7 +119,7 @@ async def test_criteria_that_the_mode_cannot_count_join_no_rubric(start: Start, 
     assert "negative weights" in unchanged.detail
 
 
-async def test_each_rubric_is_kept_for_its_own_reason_and_the_others_evolve(start: Start, writing: Writing) -> None:
+async def test_each_unchanged_rubric_has_its_own_reason_and_the_others_evolve(start: Start, writing: Writing) -> None:
     client = await served(start, "scripted://hash", "team/a", "team/b", "team/c")
     evolution = await evolved(
         client, seen("team/a"), seen("team/b", "7.", " 7. "), seen("team/c", prompt="x" * 12_001), seen("team/none")
@@ -135,13 +133,13 @@ async def test_each_rubric_is_kept_for_its_own_reason_and_the_others_evolve(star
     assert evolution.failures == {}
 
 
-async def test_a_version_that_two_times_of_evolving_agree_on_is_one(start: Start, writing: Writing) -> None:
+async def test_evolving_twice_with_the_same_result_publishes_one_version(start: Start, writing: Writing) -> None:
     client = await served(start)
     first, again = [await evolved(client, seen("team/a")) for _ in range(2)]
     assert first.pins == again.pins == {"team/a": "team/a@2"}
 
 
-async def test_older_evolved_criteria_are_dropped_only_for_new_ones_that_join(start: Start, writing: Writing) -> None:
+async def test_older_evolved_criteria_are_dropped_only_for_added_ones(start: Start, writing: Writing) -> None:
     client = await start("scripted://hash", writer_url="openai+http://writer")
     old = [{"id": f"evolved-{n}", "description": f"Shows part {n}.", "tags": ["evolved"]} for n in range(2)]
     await client.publish_rubric("team/a", [*OLD, *old])
@@ -151,7 +149,7 @@ async def test_older_evolved_criteria_are_dropped_only_for_new_ones_that_join(st
     assert [one.description for one in version.criteria] == ["Adds the numbers.", "Shows part 1.", "Shows the sum."]
 
 
-async def test_without_a_model_to_write_rubrics_stay_and_it_is_said_what_to_set(start: Start) -> None:
+async def test_without_a_writer_rubrics_stay_unchanged_and_the_missing_setting_is_named(start: Start) -> None:
     client = await start()
     await client.publish_rubric("team/a", OLD)
     evolution = await evolved(client, seen("team/a"))
@@ -169,7 +167,7 @@ async def test_without_a_model_to_write_rubrics_stay_and_it_is_said_what_to_set(
         ("/v1/rubrics/team/a/versions", lambda: httpx2.Response(403, json={}), "publishing"),
     ],
 )
-async def test_what_the_service_fails_at_leaves_the_rubric_as_it_is(
+async def test_a_failure_of_the_service_leaves_the_rubric_unchanged(
     start: Start, writing: Writing, path: str, answer: Callable[[], httpx2.Response], reason: str
 ) -> None:
     client = await served(start)
@@ -185,7 +183,7 @@ async def test_what_the_service_fails_at_leaves_the_rubric_as_it_is(
     assert [one.version async for one in client.rubric_history("team/a")] == [1]
 
 
-async def test_a_model_that_does_not_answer_is_waited_for_no_longer_than_the_deadline(
+async def test_an_unresponsive_model_times_out_at_the_deadline(
     start: Start, monkeypatch: pytest.MonkeyPatch, writing: Writing
 ) -> None:
     monkeypatch.setattr(wiring, "build_engine", lambda *_: ScriptedEngine(writing, delay_s=3600.0))

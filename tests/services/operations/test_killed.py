@@ -1,4 +1,4 @@
-"""Whatever is killed while an operation runs, it goes on without anybody's help, and nothing done is done again."""
+"""Whichever process is killed during an operation, the operation resumes unaided, and finished work is not repeated."""
 
 import itertools
 import time
@@ -20,11 +20,11 @@ VERDICTS = GROUPS * 8 * 2
 
 
 PART = 4
-"""The groups that are done, or a few more, when something is killed."""
+"""At least this many groups are done when a process is killed."""
 
 
 def part_done(client: Client, id_: str) -> set[str]:
-    """Wait until a part of the groups is done, and more are not; those that are done then."""
+    """Wait until a part of the groups, but not all, is done; return their ids."""
     for operation in client.follow(id_):
         if operation.progress.done >= PART:
             break
@@ -33,7 +33,7 @@ def part_done(client: Client, id_: str) -> set[str]:
 
 
 def held_in_the_middle(running: Cluster, workers: int = 1) -> tuple[Client, str, set[str]]:
-    """An operation of which a part is done, and more is begun and held at the proxy: client, id, and what is done."""
+    """Start an operation, and hold the proxy when a part of it is done: return client, id and the groups done."""
     running.proxy.shut_after(PART)
     client = running.start_api()
     for _ in range(workers):
@@ -45,7 +45,7 @@ def held_in_the_middle(running: Cluster, workers: int = 1) -> tuple[Client, str,
 
 
 def end_of(client: Client, id_: str) -> Operation:
-    """The operation when it has ended."""
+    """Follow the operation to its end."""
     *_, operation = client.follow(id_)
     return operation
 
@@ -69,7 +69,7 @@ def assert_not_asked_again(cluster: Cluster, done: set[str], before: dict[str, i
 
 
 def assert_recorded_once(cluster: Cluster, client: Client) -> None:
-    """The ledger has every response once, once it has all that was judged."""
+    """The ledger, once it has caught up, has every response once."""
     assert cluster.service is not None
     while httpx2.get(f"{cluster.service.url}/v1/ledger").json()["waiting"]:
         time.sleep(0.05)
@@ -93,7 +93,7 @@ def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster:
 
 
 @pytest.mark.slow
-def test_a_broker_killed_with_its_memory_is_told_again_what_there_is_to_do(cluster: MakeCluster) -> None:
+def test_a_broker_that_lost_its_memory_gets_its_messages_again(cluster: MakeCluster) -> None:
     running = cluster()
     client, id_, done = held_in_the_middle(running)
     before = running.proxy.times_asked()
@@ -105,7 +105,7 @@ def test_a_broker_killed_with_its_memory_is_told_again_what_there_is_to_do(clust
 
 
 @pytest.mark.slow
-def test_an_operation_submitted_while_the_broker_is_away_is_done_when_it_is_back(cluster: MakeCluster) -> None:
+def test_an_operation_submitted_without_a_broker_runs_when_it_is_back(cluster: MakeCluster) -> None:
     running = cluster(0.0)
     client = running.start_api()
     running.start_worker()
@@ -117,7 +117,7 @@ def test_an_operation_submitted_while_the_broker_is_away_is_done_when_it_is_back
 
 
 @pytest.mark.slow
-def test_events_go_on_from_where_they_broke_off_when_the_api_was_killed(cluster: MakeCluster) -> None:
+def test_events_resume_after_the_api_is_killed(cluster: MakeCluster) -> None:
     running = cluster()
     client, id_, done = held_in_the_middle(running)
     before = running.proxy.times_asked()
@@ -134,7 +134,7 @@ def test_events_go_on_from_where_they_broke_off_when_the_api_was_killed(cluster:
 
 
 @pytest.mark.slow
-def test_results_are_those_of_a_run_that_nobody_disturbed(cluster: MakeCluster) -> None:
+def test_results_after_a_kill_equal_those_of_an_undisturbed_run(cluster: MakeCluster) -> None:
     running = cluster(0.0)
     client, disturbed, _ = held_in_the_middle(running, workers=2)
     running.workers[0].kill()
@@ -148,7 +148,7 @@ def test_results_are_those_of_a_run_that_nobody_disturbed(cluster: MakeCluster) 
 
 
 @pytest.mark.slow
-def test_a_service_that_does_the_work_itself_goes_on_after_it_was_killed(
+def test_a_service_without_workers_resumes_an_operation_after_a_kill(
     monkeypatch: pytest.MonkeyPatch, data_dir: object
 ) -> None:
     monkeypatch.setenv("ADJUDGE_CHUNK_LEASE_S", "1.5")
@@ -166,7 +166,7 @@ def test_a_service_that_does_the_work_itself_goes_on_after_it_was_killed(
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_asked_to_stop_ends_what_it_has_begun(cluster: MakeCluster) -> None:
+def test_a_worker_asked_to_stop_finishes_the_chunks_that_it_has_started(cluster: MakeCluster) -> None:
     running = cluster()
     client, id_, _ = held_in_the_middle(running)
     running.workers[0].terminate()

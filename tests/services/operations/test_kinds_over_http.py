@@ -1,4 +1,4 @@
-"""Evaluating a judge, writing rubrics and validating them as operations of a service."""
+"""Operations of a service that evaluate a judge, write rubrics and validate them."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ from trainer_client.wire import RubricContent
 from trainer_client.wire.operations import ChunkRef, LeasedChunk
 
 
-async def test_an_evaluation_ends_with_how_far_verdicts_agree_with_labels(start: Start) -> None:
+async def test_an_evaluation_reports_how_far_verdicts_agree_with_labels(start: Start) -> None:
     client = await start("scripted://yes")
     labelled = [group | {"labels": [{"right": r % 2 == 0} for r in range(8)]} for group in groups(6)]
     request = {"kind": "evaluate_judge", "rubric": {"criteria": CRITERIA}, "groups": labelled}
@@ -64,7 +64,7 @@ REASONED = {
 }  # fmt: skip
 
 
-async def test_a_comparison_of_good_and_bad_responses_says_what_each_criterion_does(start: Start) -> None:
+async def test_a_comparison_of_good_and_bad_responses_reports_each_criterion(start: Start) -> None:
     client = await start("scripted://yes")
     version = await client.publish_rubric("reasoned", REASONED["criteria"])
     pairs = [{"prompt": f"{n}?", "good": "Yes, as it is odd.", "bad": ["Yes, please.", "some"]} for n in range(40)]
@@ -95,15 +95,13 @@ async def test_a_comparison_of_good_and_bad_responses_says_what_each_criterion_d
         ({"prompt": "?", "responses": ["a"], "good": "a", "bad": "b"}, "responses"),
     ],
 )
-async def test_a_prompt_without_both_kinds_of_responses_is_refused(start: Start, line: Any, says: str) -> None:
+async def test_a_prompt_without_good_and_bad_responses_is_refused(start: Start, line: Any, says: str) -> None:
     client = await start("scripted://yes")
     with pytest.raises(InvalidRequest, match=says):
         await client.submit({"kind": "discriminate_rubrics", "rubric": REASONED, "groups": [line]})
 
 
-async def test_rubrics_are_written_by_the_model_that_the_settings_name(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rubrics_are_written_by_the_configured_model(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
     with writing_model() as model:
         client = await start(writer_url=model.url)
@@ -119,7 +117,7 @@ async def test_rubrics_are_written_by_the_model_that_the_settings_name(
     assert [one.id for one in version.criteria] == [one["id"] for one in results[0]["criteria"]]
 
 
-async def test_a_rubric_that_is_not_published_comes_with_its_lineage_and_what_lint_finds(
+async def test_an_unpublished_rubric_has_its_lineage_and_lint_findings(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
@@ -145,7 +143,7 @@ async def test_a_rubric_that_is_not_published_comes_with_its_lineage_and_what_li
     assert version.lineage.operation_id == done.id
 
 
-async def test_without_a_model_to_write_an_operation_fails_and_says_what_to_set(
+async def test_without_a_writer_an_operation_fails_and_names_the_missing_setting(
     client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
@@ -161,7 +159,7 @@ async def test_generators_read_no_files_of_the_server(client: AsyncClient) -> No
         await client.submit(request)
 
 
-async def test_published_rubrics_are_validated_and_what_is_found_is_kept(
+async def test_published_rubrics_are_validated_and_the_findings_are_stored(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def valid(batch: Batch, call: Call) -> Reply:
@@ -181,9 +179,9 @@ async def test_published_rubrics_are_validated_and_what_is_found_is_kept(
     assert (again.progress.known, again.progress.added, again.usage.judge_calls) == (0, 0, 0)
 
 
-async def test_a_chunk_that_is_worked_on_twice_publishes_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_chunk_that_runs_twice_publishes_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
-    await start()  # makes the database
+    await start()  # creates the database
     store = RubricStore(Settings().store_url)
     body = {"index": 0, "input": questions(1)[0]}
     request = {"generator": "toy"}
@@ -225,22 +223,22 @@ class Revising(ToyGenerator):
 
 
 class Killed(BaseException):
-    """What no `except` of ours takes."""
+    """An exception that our code does not catch."""
 
 
 class KilledAfterPublishing(RubricStore):
-    """A store whose user dies each time that it has published something, before it can do anything about it."""
+    """A store that fails right after each publication, before the caller can act on it."""
 
     async def publish(self, *given: Any, **named: Any) -> Any:
         await super().publish(*given, **named)
         raise Killed
 
 
-async def test_a_worker_killed_between_publishing_and_its_result_leaves_one_version_of_a_revised_rubric(
+async def test_a_worker_killed_between_publishing_and_its_result_publishes_one_version(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(GENERATORS, "toy", Revising)
-    await start()  # makes the database
+    await start()  # creates the database
     store, killing = RubricStore(Settings().store_url), KilledAfterPublishing(Settings().store_url)
     works = [
         LeasedChunk(ChunkRef(PROJECT_ID, "op-1", n), "generate_rubrics", {"generator": "toy"}, body, 1, 1, "w")

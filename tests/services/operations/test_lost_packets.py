@@ -1,4 +1,4 @@
-"""Hosts that vanish without a word while an operation is worked on: it ends, and nothing is judged twice."""
+"""Hosts that vanish silently during an operation: it completes, and nothing is judged twice."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,11 +29,11 @@ from trainer_client.wire.operations import Operation
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 VERDICTS = 16
-"""Of a group of an operation: eight responses, two criteria."""
+"""For one group of an operation: eight responses, two criteria."""
 
 
 def keep(monkeypatch: pytest.MonkeyPatch, database_url: str, queue_url: str) -> None:
-    """Have every process that is started from here keep its operations there."""
+    """Set the stores of operations for every process that is started from here."""
     monkeypatch.setenv("ADJUDGE_DATABASE_URL", database_url)
     monkeypatch.setenv("ADJUDGE_QUEUE_URL", queue_url)
     monkeypatch.setenv(*SECRET)
@@ -50,13 +50,13 @@ def assert_whole(client: Client, operation: Operation, groups: int) -> None:
 
 @contextmanager
 def stores_on(namespace: NetworkNamespace, log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A database and a broker there, and every process that is started from here uses them."""
+    """Run a database and a broker in the namespace, for every process that is started from here."""
     with postgres_on(namespace) as database, valkey_on(namespace, log) as broker:
         keep(monkeypatch, database.render_as_string(hide_password=False), broker)
         yield
 
 
-async def test_an_operation_ends_whose_services_host_vanished_while_it_judged(
+async def test_an_operation_completes_after_the_services_host_vanished(
     network: NamespaceNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores, namespace, groups = network.namespace(), network.namespace(), 8
@@ -84,7 +84,7 @@ async def test_an_operation_ends_whose_services_host_vanished_while_it_judged(
         assert calls() == groups * VERDICTS
 
 
-async def test_an_operation_ends_whose_stores_vanished_while_it_was_worked_on(
+async def test_an_operation_completes_after_the_host_of_its_stores_vanished(
     network: NamespaceNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     namespace, groups = network.namespace(), 8
@@ -109,7 +109,7 @@ async def test_an_operation_ends_whose_stores_vanished_while_it_was_worked_on(
         assert calls() == groups * VERDICTS
 
 
-async def test_a_worker_whose_brokers_host_vanished_works_again_when_it_is_back(
+async def test_a_worker_resumes_when_its_brokers_host_is_back(
     network: NamespaceNetwork, tmp_path: Path, migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     namespace = network.namespace()

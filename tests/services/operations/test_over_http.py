@@ -1,4 +1,4 @@
-"""`/v1/operations` of a service that does the work itself."""
+"""`/v1/operations` of a service that runs operations itself."""
 
 import asyncio
 import json
@@ -20,17 +20,17 @@ RUN = CliRunner()
 
 
 async def key_of(project: str) -> str:
-    """The text of a new key of a project."""
+    """Create a key of a project; return its text."""
     command = ["keys", "create", "--scope", "score", "--scope", "rubrics:write", "--project", project]
     return (await asyncio.to_thread(RUN.invoke, app, command)).stdout.strip()
 
 
 async def raw(client: AsyncClient, method: str, path: str, **options: Any) -> httpx2.Response:
-    """One request as it is."""
+    """Send a request; return the raw answer."""
     return await client._http.request(method, path, **options)
 
 
-async def test_submitting_is_answered_at_once_with_where_the_operation_stands(client: AsyncClient) -> None:
+async def test_submitting_returns_the_status_of_the_operation_immediately(client: AsyncClient) -> None:
     answer = await raw(client, "POST", "/v1/operations", json=score(1))
     operation = Operation.model_validate_json(answer.content)
     assert (answer.status_code, answer.headers["Location"]) == (202, f"/v1/operations/{operation.id}")
@@ -40,12 +40,12 @@ async def test_submitting_is_answered_at_once_with_where_the_operation_stands(cl
     assert [one.id async for one in client.operations()] == [operation.id]
 
 
-async def test_the_documents_example_is_one_that_works(client: AsyncClient) -> None:
+async def test_the_documented_example_works(client: AsyncClient) -> None:
     done = await end_of(client, (await client.submit(EXAMPLE)).id)
     assert (done.state, done.progress.made, done.request["run"]) == ("done", 1, EXAMPLE["run"])
 
 
-async def test_bulk_scores_are_those_of_requests_for_rewards(client: AsyncClient) -> None:
+async def test_bulk_scores_equal_those_of_reward_requests(client: AsyncClient) -> None:
     asked = groups(10)
     id_ = (await client.submit(score(10))).id
     done = await end_of(client, id_)
@@ -59,7 +59,7 @@ async def test_bulk_scores_are_those_of_requests_for_rewards(client: AsyncClient
         assert result["fingerprint"] == answer.judge.fingerprint
 
 
-async def test_groups_may_come_as_the_text_of_a_jsonl_file(client: AsyncClient) -> None:
+async def test_groups_may_be_the_text_of_a_jsonl_file(client: AsyncClient) -> None:
     text = "\n".join(json.dumps(group) for group in groups(3)) + "\n\n"
     id_ = (await client.submit(score(1) | {"groups": text})).id
     assert (await end_of(client, id_)).progress.done == 3
@@ -76,7 +76,7 @@ async def test_groups_may_come_as_the_text_of_a_jsonl_file(client: AsyncClient) 
         ({"kind": "evaluate_judge"}, "labels"),
     ],
 )
-async def test_what_cannot_be_run_is_refused_and_not_kept(
+async def test_an_invalid_operation_is_refused_and_not_stored(
     client: AsyncClient, wrong: dict[str, Any], message: str
 ) -> None:
     answer = await raw(client, "POST", "/v1/operations", json=score(1) | wrong)
@@ -85,7 +85,7 @@ async def test_what_cannot_be_run_is_refused_and_not_kept(
     assert [one async for one in client.operations()] == []
 
 
-async def test_rubrics_stay_what_they_were_when_the_operation_was_submitted(client: AsyncClient) -> None:
+async def test_an_operation_uses_the_rubric_version_at_submission(client: AsyncClient) -> None:
     first = await client.publish_rubric("team/primes", CRITERIA)
     id_ = (await client.submit(score(2) | {"rubric": "team/primes"})).id
     assert (await client.operation(id_)).request["rubric"] == "team/primes@1"
@@ -102,7 +102,7 @@ async def test_the_same_key_is_the_same_submission(client: AsyncClient) -> None:
         await client.submit(score(2), idempotency_key="mine")
 
 
-async def test_the_same_key_is_the_same_submission_though_a_name_stands_for_another_version_by_now(
+async def test_the_same_key_is_the_same_submission_after_a_new_rubric_version(
     client: AsyncClient,
 ) -> None:
     await client.publish_rubric("team/primes", CRITERIA)
@@ -122,7 +122,7 @@ async def test_a_large_rubric_is_shown_with_its_operation_and_not_in_lists(clien
     assert [(one.id, one.request) async for one in client.operations()] == [(id_, {})]
 
 
-async def test_a_rubric_of_more_than_a_mebibyte_is_to_be_published(client: AsyncClient) -> None:
+async def test_a_rubric_of_more_than_a_mebibyte_must_be_published(client: AsyncClient) -> None:
     criteria = [{"id": f"c{n}", "description": "Is right. " + "x" * 19_000} for n in range(60)]
     with pytest.raises(InvalidRequest, match="above the limit of 1,048,576; if its rubric is that large, publish it"):
         await client.submit(score(1) | {"rubric": {"criteria": criteria}})
@@ -130,7 +130,7 @@ async def test_a_rubric_of_more_than_a_mebibyte_is_to_be_published(client: Async
     assert (await client.submit(score(1) | {"rubric": "team/large"})).state == "queued"
 
 
-async def test_events_have_the_revision_as_their_id_and_end_with_the_operation(client: AsyncClient) -> None:
+async def test_event_ids_are_revisions_and_events_end_with_the_operation(client: AsyncClient) -> None:
     id_ = (await client.submit(score(4))).id
     done = await end_of(client, id_)
     answer = await raw(client, "GET", f"/v1/operations/{id_}/events")
@@ -144,9 +144,7 @@ async def test_events_have_the_revision_as_their_id_and_end_with_the_operation(c
     assert (refused.status_code, "not an event id" in refused.text) == (422, True)
 
 
-async def test_a_stream_of_events_without_events_says_that_it_lives(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_event_stream_sends_heartbeats(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "SSE_HEARTBEAT_INTERVAL_S", 0.02)
     client = await start("scripted://hash?delay_s=0.05&concurrency=1")
     id_ = (await client.submit(score(1))).id
@@ -155,20 +153,20 @@ async def test_a_stream_of_events_without_events_says_that_it_lives(
     assert answer.text.endswith("}\n\n")
 
 
-async def test_results_come_as_pages_and_as_lines(client: AsyncClient) -> None:
+async def test_results_are_available_as_pages_and_as_lines(client: AsyncClient) -> None:
     id_ = (await client.submit(score(5))).id
     await end_of(client, id_)
     page = (await raw(client, "GET", f"/v1/operations/{id_}/results?limit=2&after=2")).json()
     assert (len(page["results"]), page["next_cursor"]) == (2, "4")
     accept = {"Accept": "application/x-ndjson"}
     lines = await raw(client, "GET", f"/v1/operations/{id_}/results?after=1", headers=accept)
-    made = [one["index"] async for one in client.operation_results(id_)]  # chunks may end in any order
+    made = [one["index"] async for one in client.operation_results(id_)]  # chunks may complete in any order
     assert sorted(made) == [0, 1, 2, 3, 4]
     assert [json.loads(line)["index"] for line in lines.text.splitlines()] == made[1:]
     assert lines.headers["Content-Type"].startswith("application/x-ndjson")
 
 
-async def test_what_is_not_there_is_not_found(client: AsyncClient) -> None:
+async def test_an_unknown_operation_is_not_found(client: AsyncClient) -> None:
     for ask in (client.operation, client.cancel_operation, client.retry_operation):
         with pytest.raises(NotFound, match="there is no operation op-1"):
             await ask("op-1")
@@ -177,7 +175,7 @@ async def test_what_is_not_there_is_not_found(client: AsyncClient) -> None:
     assert (await raw(client, "GET", "/v1/operations/op-1/events")).status_code == 404
 
 
-async def test_an_operation_that_was_cancelled_goes_on_when_it_is_tried_again(start: Start) -> None:
+async def test_a_cancelled_operation_continues_when_it_is_retried(start: Start) -> None:
     client = await start("scripted://hash?delay_s=0.2&concurrency=1")
     id_ = (await client.submit(score(8))).id
     cancelled = await client.cancel_operation(id_)

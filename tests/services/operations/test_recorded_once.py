@@ -1,4 +1,4 @@
-"""The ledger has each group of an operation once, with the answer that the operation has, however often it is tried."""
+"""The ledger has each group of an operation once, with the operation's own answer, however often it is retried."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("name", ["score", "evaluate_judge"])
 
 
 class Script:
-    """What an engine answers: yes, and while it is `broken` nothing for one response of sixteen."""
+    """An engine that says yes; while it is `broken`, it fails for one response of sixteen."""
 
     broken = True
 
@@ -46,7 +46,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 @pytest.fixture
 async def transport(script: Script, data_dir: Path, new_sqlite: NewSQLite) -> AsyncIterator[httpx2.ASGITransport]:
-    """A service that records what it judges."""
+    """A service that records what it judges, as a transport."""
     new_sqlite(data_dir / "adjudge.db")
     async with serving_within("scripted://yes") as made:
         yield made
@@ -60,13 +60,13 @@ async def http(transport: httpx2.ASGITransport) -> AsyncIterator[httpx2.AsyncCli
 
 @pytest.fixture
 def kind(transport: httpx2.ASGITransport, name: Any) -> OperationHandler:
-    """What a worker does with chunks."""
+    """The handler that a worker uses for chunks."""
     client_factory = wiring.client_factory("http://localhost", Settings(), transport=transport)
     return wiring.build_handlers(client_factory, None, None, None)[name]  # type: ignore[arg-type]
 
 
 def work(name: Any, attempt: int, **request: Any) -> LeasedChunk:
-    """A try of a chunk of two groups."""
+    """Return an attempt at a chunk of two groups."""
     labels = {"labels": [{"right": True}] * 8} if name == "evaluate_judge" else {}
     body = {"first": 0, "groups": [group | labels for group in groups(2)]}
     asked = {"rubric": {"criteria": CRITERIA}, "run": "r", **request}
@@ -74,30 +74,30 @@ def work(name: Any, attempt: int, **request: Any) -> LeasedChunk:
 
 
 async def recorded(http: httpx2.AsyncClient, uses: int) -> dict[str, Any]:
-    """The figures of the run once so many verdicts have gone into the ledger."""
+    """Wait until the ledger has this many verdicts; return the figures of the run."""
     async with asyncio.timeout(30):
         return await test_idempotency.recorded(http, uses)
 
 
 async def tried(kind: OperationHandler, name: str, attempts: int, **request: Any) -> None:
-    """So many tries, of which each leaves its chunk undone."""
+    """Make this many attempts, each of which leaves its chunk undone."""
     for attempt in range(1, attempts + 1):
         with pytest.raises(RetryableChunkError):
             await kind.run(work(name, attempt, **request))
 
 
-async def test_tries_that_leave_their_chunk_undone_and_answers_that_a_killed_worker_lost_are_recorded_once(
+async def test_failed_attempts_and_answers_lost_by_a_killed_worker_are_recorded_once(
     http: httpx2.AsyncClient, kind: OperationHandler, name: str, script: Script
 ) -> None:
     await tried(kind, name, 2)
     script.broken = False
-    for attempt in (3, 4):  # the first of them dies before it can keep what it got
+    for attempt in (3, 4):  # the first dies before it stores its results
         assert len((await kind.run(work(name, attempt))).results) == 2
     run = await recorded(http, 2 * VERDICTS)
     assert (run["requests"], run["responses"], run["verdicts"], run["failed"]) == (1, 16, VERDICTS, 0)
 
 
-async def test_failures_that_stand_after_the_last_try_are_recorded_as_the_operation_has_them(
+async def test_failures_after_the_last_attempt_are_recorded_as_in_the_operation(
     http: httpx2.AsyncClient, kind: OperationHandler, name: str
 ) -> None:
     await tried(kind, name, MAX_ATTEMPTS - 1)
@@ -106,18 +106,18 @@ async def test_failures_that_stand_after_the_last_try_are_recorded_as_the_operat
     assert (run["requests"], run["verdicts"], run["failed"]) == (1, VERDICTS, 2)
 
 
-async def test_a_chunk_that_got_no_answer_is_recorded_when_it_gets_one(
+async def test_a_chunk_without_an_answer_is_recorded_when_it_gets_one(
     http: httpx2.AsyncClient, kind: OperationHandler, name: str, script: Script
 ) -> None:
     refuses = {"on_failure": "error"} if name == "score" else {}
     await tried(kind, name, MAX_ATTEMPTS if refuses else 1, **refuses)
     script.broken = False
-    await kind.run(work(name, 1, **refuses))  # as somebody asked for another try
+    await kind.run(work(name, 1, **refuses))  # as after a requested retry
     run = await recorded(http, VERDICTS)
     assert (run["requests"], run["verdicts"], run["failed"]) == (1, VERDICTS, 0)
 
 
-async def test_nobody_but_a_worker_keeps_what_failed_out_of_the_ledger(http: httpx2.AsyncClient, name: str) -> None:
+async def test_only_a_worker_keeps_failures_out_of_the_ledger(http: httpx2.AsyncClient, name: str) -> None:
     path = "/v1/rewards" if name == "score" else "/v1/verdicts"
     body = {"rubric": {"criteria": CRITERIA}, "run": "r", "groups": groups(2)}
     assert (await http.post(path, json=body, headers={WILL_RETRY_HEADER: "true"})).status_code == 200

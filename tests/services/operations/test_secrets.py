@@ -1,4 +1,4 @@
-"""Workers whose secret is not the service's: they burn no chunk, say what is wrong, and another one does the work."""
+"""Workers with the wrong secret: they use up no attempt, report the error, and leave the work to others."""
 
 import time
 
@@ -11,7 +11,7 @@ from tests.services.operations.test_killed import GROUPS, assert_whole, end_of
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults, pytest.mark.slow]
 
 
-def test_a_worker_with_another_secret_leaves_its_chunks_to_one_that_is_let_in(
+def test_a_worker_with_another_secret_leaves_its_chunks_to_an_authorized_one(
     cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     running = cluster(0.0)

@@ -1,4 +1,4 @@
-"""An api that is asked to stop: events end, requests on their way are answered, and what it stands on is closed."""
+"""An api that is stopping: event streams end, pending requests are answered, and its store is closed."""
 
 import itertools
 import re
@@ -31,7 +31,7 @@ RubricStore.close = closed
 
 @contextmanager
 def api(port: int, engine: str, **settings: str) -> Iterator[Service]:
-    """A service on this port that says when it has closed its store."""
+    """Run a service on this port that reports when it has closed its store."""
     options = ("serve", "--port", str(port), "--engine", engine)
     with listening(*options, first=SAYS_WHEN_CLOSED, **settings) as running:
         with Client(running.url) as client:
@@ -40,7 +40,7 @@ def api(port: int, engine: str, **settings: str) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("blow", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_who_follows_does_not_keep_it_from_stopping_and_goes_on_with_the_next_one(
+def test_an_event_stream_does_not_delay_stopping_and_resumes_at_the_next_process(
     migrated: None, blow: signal.Signals
 ) -> None:
     port = unused_port()
@@ -75,7 +75,7 @@ def test_who_follows_does_not_keep_it_from_stopping_and_goes_on_with_the_next_on
     assert all(one.revision < other.revision for one, other in itertools.pairwise(seen))
 
 
-def test_what_is_not_answered_in_time_is_cut_off_and_all_is_closed(migrated: None) -> None:
+def test_requests_beyond_the_drain_time_are_cut_off_and_the_store_is_closed(migrated: None) -> None:
     with (
         ThreadPoolExecutor() as threads,
         api(unused_port(), "scripted://hash?delay_s=1000", ADJUDGE_DRAIN_S="1") as only,

@@ -1,4 +1,4 @@
-"""What a worker's probes say while its broker hangs, is killed, or hands it nothing, and while its service is away."""
+"""A worker's probes while its broker hangs, is killed or delivers nothing, and while its service is unreachable."""
 
 import socket
 import threading
@@ -30,13 +30,13 @@ Worker.serve = lambda self: threading.Event().wait()
 
 
 class WorkerProbeClient:
-    """A worker's probes."""
+    """A client of a worker's probes."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and text; 0 where nobody answers."""
+        """Return status and text; 0 if unreachable."""
         try:
             answer = httpx2.get(f"{self._url}{path}", timeout=10.0)
         except httpx2.HTTPError:
@@ -44,7 +44,7 @@ class WorkerProbeClient:
         return answer.status_code, answer.text
 
     def wait_until(self, path: str, is_so: Callable[[int, str], bool]) -> None:
-        """Wait until something is so of what a probe says."""
+        """Wait until the answer of a probe satisfies the condition."""
         said = 0, ""
         for _ in range(600):
             said = self.get(path)
@@ -54,17 +54,17 @@ class WorkerProbeClient:
         raise AssertionError(said)
 
     def ready(self) -> None:
-        """Wait until it has all that it needs."""
+        """Wait until the worker is ready."""
         self.wait_until("/readyz", lambda status, _: status == 200)
 
     def lacks(self, part: str) -> None:
-        """Wait until it says that this is missing, and nothing else."""
+        """Wait until the worker reports only this part as missing."""
         self.wait_until("/readyz", lambda status, text: status == 503 and f'not ready: {part}"' in text)
-        assert self.get("/healthz")[0] == 200, "starting it anew would not bring that back"
+        assert self.get("/healthz")[0] == 200, "a restart would not restore it"
 
 
 class TcpProxy:
-    """A TCP proxy to a port of loopback that can go dead, as a cable does: what is connected stays so, in silence."""
+    """A TCP proxy to a loopback port that can go dead like a cable: connections stay open, but silent."""
 
     def __init__(self, to: int) -> None:
         self._to = to
@@ -76,12 +76,12 @@ class TcpProxy:
         self._threads[0].start()
 
     def go_dead(self) -> None:
-        """Pass nothing on of what is connected now; new connections work."""
+        """Stop forwarding on the current connections; new connections work."""
         self._dead.set()
         self._dead = threading.Event()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         self._dead.set()
         for end in self._ends:
             with suppress(OSError):
@@ -113,7 +113,7 @@ class TcpProxy:
 
 @pytest.fixture
 def wires() -> Iterator[Callable[[int], TcpProxy]]:
-    """Makes wires."""
+    """Create proxies."""
     with ExitStack() as closing:
 
         def make(to: int) -> TcpProxy:
@@ -125,13 +125,13 @@ def wires() -> Iterator[Callable[[int], TcpProxy]]:
 
 
 def probed_worker(cluster: Cluster, first: str = QUICK) -> WorkerProbeClient:
-    """A worker with probes."""
+    """Start a worker; return a client for its probes."""
     port = unused_port()
     cluster.start_worker(port=port, first=first)
     return WorkerProbeClient(port)
 
 
-def test_a_broker_that_hangs_or_is_killed_makes_a_worker_unready_until_it_is_back(cluster: MakeCluster) -> None:
+def test_a_hanging_or_killed_broker_makes_a_worker_unready_until_it_is_back(cluster: MakeCluster) -> None:
     running = cluster(0.0)
     client = running.start_api()
     probes = probed_worker(running)
@@ -148,7 +148,7 @@ def test_a_broker_that_hangs_or_is_killed_makes_a_worker_unready_until_it_is_bac
     assert 'adjudge_chunk_attempts_total{kind="score",outcome="done"} 1.0' in probes.get("/metrics")[1]
 
 
-def test_a_worker_whose_connection_died_without_a_word_takes_work_again_by_itself(
+def test_a_worker_recovers_from_a_silently_dead_connection(
     cluster: MakeCluster, wires: Callable[[int], TcpProxy]
 ) -> None:
     running = cluster(0.0)
@@ -162,7 +162,7 @@ def test_a_worker_whose_connection_died_without_a_word_takes_work_again_by_itsel
     assert end_of(client, client.submit(score(4)).id).state == "done"
 
 
-def test_submitting_while_the_broker_hangs_is_answered_and_the_work_is_done_when_it_goes_on(
+def test_submitting_while_the_broker_hangs_is_answered_and_the_work_is_done_later(
     cluster: MakeCluster,
 ) -> None:
     running = cluster(0.0)
@@ -175,7 +175,7 @@ def test_submitting_while_the_broker_hangs_is_answered_and_the_work_is_done_when
     assert end_of(client, id_).state == "done"
 
 
-def test_a_service_that_is_away_makes_a_worker_unready_until_it_is_back(cluster: MakeCluster) -> None:
+def test_an_unreachable_service_makes_a_worker_unready_until_it_is_back(cluster: MakeCluster) -> None:
     running = cluster(0.0)
     running.start_api()
     probes = probed_worker(running)
@@ -186,7 +186,7 @@ def test_a_service_that_is_away_makes_a_worker_unready_until_it_is_back(cluster:
     probes.ready()
 
 
-def test_a_worker_that_hears_nothing_of_what_waits_is_not_alive(cluster: MakeCluster) -> None:
+def test_a_worker_that_receives_none_of_the_waiting_messages_is_not_alive(cluster: MakeCluster) -> None:
     running = cluster(0.0)
     client = running.start_api()
     probes = probed_worker(running, QUICK + DEAF)

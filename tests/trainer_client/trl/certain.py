@@ -1,4 +1,4 @@
-"""How certain the small policy is of a reference answer, one plain forward pass for each reasoning."""
+"""The small policy's certainty of a reference answer, one plain forward pass per reasoning."""
 
 import torch
 
@@ -6,7 +6,7 @@ from tests.trainer_client.trl.training import policy, tokenizer
 
 
 def certainties(tmp_path, prompt, reasonings, reference, words=None):
-    """p of each token of the reference: a row for each reasoning."""
+    """Probability of each token of the reference: one row per reasoning."""
     words = words or tokenizer()
     model = policy(tmp_path / "policy", words=words).eval()
     rows, answer = [], words(reference)["input_ids"]

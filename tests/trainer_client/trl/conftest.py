@@ -1,4 +1,4 @@
-"""A real service for the tests that train: criteria are verified by programs, so that its judge is exact."""
+"""A real service for the tests that train; programs verify the criteria, so that judging is exact."""
 
 import pytest
 
@@ -13,5 +13,5 @@ def url(shared_service: Service) -> str:
 
 @pytest.fixture(autouse=True)
 def silent_trl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without TRL's word on what it calls experimental."""
+    """Silence TRL's warning about experimental features."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")

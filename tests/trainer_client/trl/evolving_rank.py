@@ -1,4 +1,4 @@
-"""One rank of a training whose rubric evolves: `python -m … FOLDER URL RUBRIC`. Writes what it was judged by."""
+"""One rank of a training with an evolving rubric: `python -m … FOLDER URL RUBRIC`. Writes the judged versions."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from trainer_client.trl import EvolvingRubrics, GenerationCallback, RubricReward
 
 
 class Watched(GenerationCallback):
-    """Remembers the version that each batch was judged by."""
+    """Record the rubric version that each batch was judged by."""
 
     def __init__(self, rubric: str) -> None:
         self.rubric = rubric

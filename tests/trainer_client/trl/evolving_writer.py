@@ -1,4 +1,4 @@
-"""A model behind the OpenAI chat API that writes criteria for evolving rubrics, always the same for a prompt."""
+"""A model behind the OpenAI chat API that writes criteria for evolving rubrics, deterministic per prompt."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ def wrote(prompt: str) -> str:
 
 @contextmanager
 def evolving_writer() -> Iterator[WritingModel]:
-    """The running model; `questions` are the prompts that criteria were asked for."""
+    """The running model; `questions` are the prompts that asked for criteria."""
     with writing_model() as model:
 
         def said(prompt: str) -> str:

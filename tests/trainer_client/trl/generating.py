@@ -1,4 +1,4 @@
-"""What a policy generates from: rollouts that remember it, or that answer it alike on all ranks; and vLLM's server."""
+"""Ways to generate: rollouts that record their prompts, rollouts that are equal on all ranks, and a vLLM server."""
 
 import zlib
 
@@ -8,7 +8,7 @@ from tests.trainer_client.trl.training import RIGHT
 
 
 class Prompts:
-    """A rollout function that remembers what it was asked, and says its texts in turn; another time `later`."""
+    """A rollout function that records its prompts and returns its texts in turn, `later` after the first call."""
 
     def __init__(self, *texts, later=None):
         self.asked, self.texts, self.later = [], texts, later or texts
@@ -26,10 +26,10 @@ class Prompts:
 
 
 class ScriptedRollout:
-    """A rollout function, and the rule it follows: what is said is recorded for each prompt, on however many ranks.
+    """A deterministic rollout function that gives the same responses on any number of ranks.
 
-    A response's text is chosen by its prompt and its place among those of all ranks; a refined one's by its prompt
-    alone, since how many are generated beside it depends on the ranks.
+    The prompt and the response's index over all ranks determine its text; a refined response depends on the prompt
+    alone, since the number of responses generated beside it depends on the ranks.
     """
 
     def __init__(self, *texts):
@@ -51,14 +51,14 @@ class ScriptedRollout:
 
 
 class HalfFlat(ScriptedRollout):
-    """Says its first text to prompts whose number is even, whatever the place, and its other texts to odd ones."""
+    """Returns its first text for even prompts, whatever the index, and its other texts for odd ones."""
 
     def text(self, prompt, place):
         return ScriptedRollout(*self.texts[1:]).text(prompt, place) if int(prompt[1]) % 2 else self.texts[0]
 
 
 class Server:
-    """A vLLM server's client that remembers the prompts, and answers each with `n` responses."""
+    """A vLLM server's client that records the prompts and answers each with `n` responses."""
 
     def __init__(self, words):
         self.words, self.asked, self.said, self.reciting = words, [], [RIGHT], None
@@ -80,7 +80,7 @@ class Server:
 
 
 def with_server(made):
-    """Let a trainer generate as with `use_vllm=True` and `vllm_mode="server"`, at a server of ours."""
+    """Let a trainer generate as with `use_vllm=True` and `vllm_mode="server"`, from a fake server."""
     generation = object.__new__(VLLMGeneration)
     vars(generation).update(
         mode="server", accelerator=made.accelerator, vllm_client=Server(made.processing_class), temperature=1.0,

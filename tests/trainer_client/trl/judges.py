@@ -1,4 +1,4 @@
-"""A judge in this process, whose answers a test decides, and reward functions that ask it."""
+"""An in-process judge with scripted answers, and reward functions that use it."""
 
 import asyncio
 import inspect
@@ -18,7 +18,7 @@ USAGE = {"judge_calls": 2, "seconds_judging": 0.5, "seconds_queued": 0.25}
 
 
 def verdict(criterion: str = "a", score: float | None = 1.0, kind: str = "timeout", **more: Any) -> dict[str, Any]:
-    """A verdict, failed where there is no score."""
+    """A verdict, failed if it has no score."""
     if score is None:
         more["failure"] = {"kind": kind, "detail": "it took too long"}
     return {"criterion": criterion, "status": "failed" if score is None else "ok", "score": score, **more}
@@ -31,13 +31,13 @@ def response(reward: float | None, *verdicts: dict[str, Any], **more: Any) -> di
 
 
 def by_text(said: Any) -> dict[str, Any]:
-    """The number that a response is, as its reward."""
+    """A response whose reward is the number in its text."""
     text = said["text"]
     return response(float(text if isinstance(text, str) else text[-1]["content"]))
 
 
 def groups(body: dict[str, Any], reward: Callable[[Any], dict[str, Any]] = by_text, **more: Any) -> list[Any]:
-    """The lines of all groups that a request asks for."""
+    """The lines of all requested groups."""
     return [
         {"group": {"id": g["id"], "rubric": DIGEST, "responses": [reward(r) for r in g["responses"]], **more}}
         for g in body["groups"]
@@ -45,18 +45,18 @@ def groups(body: dict[str, Any], reward: Callable[[Any], dict[str, Any]] = by_te
 
 
 def summary(**fields: Any) -> dict[str, Any]:
-    """The last line."""
+    """The summary line."""
     about = {"request_id": "r", "mode": "weighted_mean", "on_failure": "null", "rubrics": [], "usage": USAGE}
     return {"summary": about | fields}
 
 
 def pinned(name: str, version: int, digest: str = DIGEST) -> dict[str, Any]:
-    """A rubric that was used."""
+    """A reference to a rubric that was used."""
     return {"name": name, "version": version, "digest": digest}
 
 
 class Lines(httpx2.AsyncByteStream):
-    """An answer in lines; an exception among them breaks it off, an awaitable is waited for."""
+    """An answer in lines; an exception among them breaks it off, an awaitable is awaited."""
 
     def __init__(self, *lines: Any) -> None:
         self.lines = lines
@@ -86,17 +86,17 @@ Answer = Callable[[dict[str, Any]], httpx2.Response | Awaitable[httpx2.Response]
 
 
 def obliging(body: dict[str, Any]) -> httpx2.Response:
-    """Everything that was asked for."""
+    """Answer everything that was requested."""
     return stream(*groups(body), summary())
 
 
 def accept_measures(body: bytes) -> httpx2.Response:
-    """Answer a report of measures as the service does."""
+    """Accept a report of measures as the service does."""
     return httpx2.Response(200, content=body)
 
 
 class FakeJudgeTransport(httpx2.AsyncBaseTransport):
-    """A service that answers `POST /v1/rewards` by `answers` in order, the last for ever, and reports by `measures`."""
+    """A service that answers `POST /v1/rewards` by `answers` in order, the last repeated, and reports by `measures`."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers) or [obliging]
@@ -122,21 +122,21 @@ class FakeJudgeTransport(httpx2.AsyncBaseTransport):
 
 
 def client(judge: httpx2.AsyncBaseTransport, **options: Any) -> AsyncClient:
-    """A client of that judge; it does not wait between tries unless told."""
+    """A client of that judge, by default without waits between attempts."""
     return AsyncClient("http://judge.test", "run", transport=judge, **{"sleep": no_wait} | options)
 
 
 async def no_wait(_: float) -> None:
-    """Go on."""
+    """Return at once."""
 
 
 def rewarding(judge: httpx2.AsyncBaseTransport, rubric: Any = "r", **options: Any) -> RubricReward:
-    """A reward function that asks that judge, and stops for no failure unless told."""
+    """A reward function on that judge, by default tolerant of any share of failures."""
     return RubricReward(client(judge), rubric, **{"max_unscored": 1.0} | options)
 
 
 class Trainer:
-    """As much of TRL's trainer as a reward function sees of it."""
+    """The part of TRL's trainer that a reward function uses."""
 
     def __init__(self, functions: Sequence[Any] = (), eos: Sequence[int] = (0,), **marks: Any) -> None:
         self.reward_funcs = list(functions)
@@ -153,12 +153,12 @@ class Trainer:
 
     @property
     def logs(self) -> dict[str, Any]:
-        """What TRL passes beside the columns."""
+        """The logging functions that TRL passes beside the columns."""
         return {"log_metric": self.log_metric, "log_extra": self.log_extra}
 
 
 class _Skipping(selectors.DefaultSelector):
-    """Waits for nothing: where nothing is ready, the time of the next timer has come."""
+    """A selector that never waits: with nothing ready, it skips to the next timer."""
 
     skipped = 0.0
 
@@ -170,7 +170,7 @@ class _Skipping(selectors.DefaultSelector):
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock is moved on by waiting and by nothing else."""
+    """An event loop whose clock advances only by waiting."""
 
     def __init__(self) -> None:
         self._clock = _Skipping()

@@ -1,7 +1,7 @@
-"""One rank of several trainings in float64, one after the other, as a process: `python -m … FOLDER URL TRAININGS`.
+"""One rank of several trainings in float64, run in sequence: `python -m … FOLDER URL TRAININGS`.
 
-The trainings are JSON, settings by name; `server` has TRL generate as with a vLLM server. Writes the parameters that
-each ends with, and what it logged, to a file of its rank in a folder of its name.
+The trainings are JSON, settings by name; `server` makes TRL generate as with a vLLM server. Writes each training's
+final parameters and its log to a file for this rank in a folder with the training's name.
 """
 
 import json
@@ -28,14 +28,14 @@ ANSWER = [{"id": "final", "description": "Final.", "verification": {"method": "c
 
 
 class First(GenerationCallback):
-    """Logs the place of the rank's first response."""
+    """Log the index of the rank's first response."""
 
     def on_scored(self, generation: Any) -> dict[str, float]:
         return {"first": generation.first}
 
 
 def scene(method: str, refilled: bool) -> dict[str, Any]:
-    """What a method trains on: its data, and what the policy says."""
+    """The data and the policy's responses for a method."""
     if refilled:
         factual = method == "rgr"
         return {
@@ -46,7 +46,7 @@ def scene(method: str, refilled: bool) -> dict[str, Any]:
         case "srar":
             return {"texts": TEXTS, "data": dataset(CRITERIA)}
         case "rgr":
-            texts = [SLIP, WRONG, SLIP, "14", WRONG, "no", RIGHT, WRONG]  # of the first prompt, the last one is right
+            texts = [SLIP, WRONG, SLIP, "14", WRONG, "no", RIGHT, WRONG]  # for the first prompt, the last one is right
             return {"reciting": texts, "data": dataset(FACTUAL)}
         case "dro":
             return {"reciting": REASONED, "data": dataset(ANSWER, reference_answer=[REFERENCE, "14"])}
@@ -61,7 +61,7 @@ def train(folder: Path, url: str, given: dict[str, Any]) -> None:
     reciting = (HalfFlat if "max_refill_rounds" in given else ScriptedRollout)(*own.pop("reciting", ()))
     model = policy(folder / "policy", torch.float64)
     trained = trainer(folder, url, model=model, num_generations=8, **own, **given)
-    model.config.max_position_embeddings = 2048  # room for refinements and scaffolds, which it never sees
+    model.config.max_position_embeddings = 2048  # room for the refinements and scaffolds of other methods
     if reciting.texts:
         trained.rollout_func = reciting
     if server:

@@ -1,6 +1,6 @@
-"""One of two ranks that call reward functions together: `python -m … RANK MEETING`. Prints what came of each scene.
+"""One of two ranks that call reward functions together: `python -m … RANK MEETING`. Prints each scene's outcome.
 
-Scenes differ by rank in what the judge does; a scene that hangs is cut off by the time the ranks wait for each other.
+In each scene, the judge behaves differently per rank; the ranks' collective timeout ends a scene that hangs.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ def by_version(name: str, version: int, wait: asyncio.Event | None = None) -> An
 
 
 async def outcome(call: Any) -> Any:
-    """What a call gives, or its error: class, text and notes."""
+    """The result of a call, or its error: class, text and notes."""
     try:
         return await call
     except Exception as error:  # noqa: BLE001 - the scene is what came of it
@@ -70,7 +70,7 @@ async def pins_differ() -> Any:
 
 
 async def two_rewards_in_opposite_order() -> Any:
-    """The first function is done first on one rank, and last on the other."""
+    """The first function finishes first on one rank, and last on the other."""
     go = asyncio.Event()
     waits = [None, go] if RANK else [go, None]
     rewards = [rewarding(FakeJudgeTransport(by_version(n, 7, w)), n) for n, w in zip("xy", waits, strict=True)]

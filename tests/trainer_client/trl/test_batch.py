@@ -1,4 +1,4 @@
-"""The groups of a batch: the order of rollouts, what the loss leaves out, and what is logged."""
+"""The groups of a batch: the order of rollouts, exclusion from the loss, and metrics."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def rollouts(*rewards, tokens=3, **more):
     return [Rollout(tokens=tokens, reward=reward, **more) for reward in rewards]
 
 
-def test_consecutive_rollouts_make_a_group():
+def test_consecutive_rollouts_form_a_group():
     batch = AdvantageBatch.from_rollouts(RubricGrpo(scale="none"), rollouts(0.0, 1.0, 5.0, 7.0), 2)
     assert batch.tensor(slice(0, 4), IDS).tolist() == [-0.5, 0.5, -1.0, 1.0]
 
@@ -33,7 +33,7 @@ def test_advantages_by_token_are_padded_with_zero_on_the_right():
     assert tensor.tolist() == [[1.0, 1.0, 1.0, 0.0, 0.0], [-1.0, -1.0, -1.0, 0.0, 0.0]]
 
 
-def test_what_has_no_reward_is_not_kept():
+def test_rollouts_without_a_reward_are_excluded():
     assert AdvantageBatch.from_rollouts(RubricGrpo(), rollouts(0.0, None, 1.0, None), 4).kept == [
         True,
         False,
@@ -42,7 +42,7 @@ def test_what_has_no_reward_is_not_kept():
     ]
 
 
-def test_a_group_that_tells_nothing_is_not_kept():
+def test_an_uninformative_group_is_excluded():
     batch = AdvantageBatch.from_rollouts(Grounded(dynamic_sampling=True), rollouts(1.0, 1.0, 0.0, 1.0), 2)
     assert batch.kept == [False, False, True, True]
     assert batch.metrics["groups/uninformative"] == 0.5
@@ -50,7 +50,7 @@ def test_a_group_that_tells_nothing_is_not_kept():
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_a_group_of_one_says_nothing_of_its_response(method):
+def test_a_group_of_one_has_no_advantage(method):
     alone = Rollout(tokens=3, reward=0.7, deltas={1: 0.4}, spans={1: (0, 2)}, certainty=(0.4, 0.6), scores=(1.0,))
     made = method()
     batch = AdvantageBatch.from_rollouts(made, [alone], 1, made.start())
@@ -73,12 +73,12 @@ def test_responses_without_steps_are_counted():
 
 
 @given(st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4))
-def test_what_is_not_kept_has_no_advantage(rewards):
+def test_excluded_rollouts_have_no_advantage(rewards):
     batch = AdvantageBatch.from_rollouts(RubricGrpo(), rollouts(*rewards), 4)
     assert all(kept or advantage == 0 for kept, advantage in zip(batch.kept, batch.means, strict=True))
 
 
-def test_the_log_shows_the_mean_over_tokens():
+def test_the_logged_advantage_is_the_mean_over_tokens():
     spans = {"deltas": {1: 1.0}, "spans": {1: (0, 1)}}
     batch = AdvantageBatch.from_rollouts(
         Srar(normalise=False), [*rollouts(1.0, tokens=4, **spans), *rollouts(1.0, tokens=4)], 2

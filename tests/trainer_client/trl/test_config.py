@@ -1,4 +1,4 @@
-"""The config: a method's settings of TRL, unless the user gave others, and clear refusals."""
+"""The config: a method's TRL settings, which the user may override, and clear errors."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def config(tmp_path, **settings):
     return RubricGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", **settings)
 
 
-def test_the_plain_method_has_trls_own_settings(tmp_path):
+def test_the_plain_method_has_trls_defaults(tmp_path):
     ours, theirs = config(tmp_path), GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
     for name in ("beta", "epsilon", "epsilon_high", "loss_type", "use_bias_correction_kl", "scale_rewards"):
         assert getattr(ours, name) == getattr(theirs, name), name
@@ -34,12 +34,12 @@ def test_the_plain_method_has_trls_own_settings(tmp_path):
         ("rgr", {"top_p": 1.0, "lr_scheduler_type": "linear"}),
     ],
 )
-def test_a_method_brings_its_papers_settings(tmp_path, method, settings):
+def test_a_method_has_its_papers_settings(tmp_path, method, settings):
     made = config(tmp_path, method=method, per_device_train_batch_size=16)
     assert {name: getattr(made, name) for name in settings} == settings
 
 
-def test_a_setting_that_is_given_goes_before_the_methods(tmp_path):
+def test_a_given_setting_overrides_the_methods(tmp_path):
     assert config(tmp_path, method="grounded", beta=0.0, loss_type="grpo").beta == 0.0
     own = {"top_p": 1.0, "lr_scheduler_type": "linear", "warmup_steps": 0}
     made = config(tmp_path, method="dro", per_device_train_batch_size=16, **own)
@@ -47,23 +47,23 @@ def test_a_setting_that_is_given_goes_before_the_methods(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["rubric", "rar", "grounded", "srar", "rgr", "dro", "ruscarl"])
-def test_no_method_corrects_for_vllms_probabilities_unless_told_to(tmp_path, method):
+def test_vllm_importance_sampling_correction_is_off_by_default(tmp_path, method):
     own = {"method": method, "per_device_train_batch_size": 16}
     assert config(tmp_path, **own).vllm_importance_sampling_correction is False
     told = config(tmp_path, **own, vllm_importance_sampling_correction=True)
     assert told.vllm_importance_sampling_correction is True
 
 
-def test_options_reach_the_method(tmp_path):
+def test_method_options_reach_the_method(tmp_path):
     method = config(tmp_path, method="srar", method_options={"normalise": False, "kinds": ["suggest"]}).build_method()
     assert method == Srar(normalise=False, kinds=("suggest",))
 
 
-def test_trls_own_setting_says_whether_advantages_are_scaled(tmp_path):
+def test_trls_scale_rewards_controls_the_scaling_of_advantages(tmp_path):
     assert config(tmp_path, method="grounded", scale_rewards=False).build_method() == Grounded(scale="none")
 
 
-def test_an_option_that_the_method_does_not_take_is_named_with_those_it_takes(tmp_path):
+def test_an_unknown_method_option_is_named_with_the_known_ones(tmp_path):
     with pytest.raises(
         ValueError, match=r"'normalize', which is not an option of method 'srar'; it takes .*normalise \(True\)"
     ):
@@ -92,12 +92,12 @@ def test_an_unknown_method_is_refused_with_the_known_ones(tmp_path):
         ({"method": "srar", "delta": 1.2}, r"delta is 1.2, but it must be above the upper clip .*1.28"),
     ],
 )
-def test_settings_that_go_with_no_method_are_refused(tmp_path, settings, message):
+def test_incompatible_settings_are_refused(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         config(tmp_path, **settings)
 
 
-def test_a_command_line_takes_the_same_settings(tmp_path):
+def test_a_command_line_accepts_the_same_settings(tmp_path):
     command = [
         "--output_dir", str(tmp_path), "--use_cpu", "True", "--bf16", "False", "--report_to", "none",
         "--method", "srar", "--method_options", '{"normalise": false}',

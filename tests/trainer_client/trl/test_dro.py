@@ -1,4 +1,4 @@
-"""DRO in the trainer: the certainty of a frozen model, its gates, and what it remembers."""
+"""DRO in the trainer: the certainty of a frozen model, the gates, and the saved state."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ ANSWER = [
 
 
 def reflecting(tmp_path, url, *texts, references=(REFERENCE, REFERENCE), rewards=(), reward=None, **given):
-    # what an untaught model finds probable is all below the usual clip
+    # an untrained model's probabilities are all below the default clip
     options = {"variance_filter": False, "p_min": 0.0, "p_max": 1.0, **given.pop("method_options", {})}
     data = dataset(given.pop("criteria", ANSWER), reference_answer=list(references))
     made = trainer(
@@ -45,7 +45,7 @@ def reflecting(tmp_path, url, *texts, references=(REFERENCE, REFERENCE), rewards
 
 @pytest.mark.parametrize("reasonings", [["one", "another and longer"], ["", "x"], [""]])
 @pytest.mark.parametrize("prompt", ["a prompt", "p"])
-def test_certainties_are_those_of_one_forward_pass_for_each(tmp_path, prompt, reasonings):
+def test_certainties_equal_those_of_a_forward_pass_each(tmp_path, prompt, reasonings):
     words, model = tokenizer(), policy(tmp_path / "policy").eval()
     ids = [words(text)["input_ids"] for text in reasonings]
     got = reference_probabilities(
@@ -55,7 +55,7 @@ def test_certainties_are_those_of_one_forward_pass_for_each(tmp_path, prompt, re
     torch.testing.assert_close(got, expected, atol=1e-7, rtol=1e-4)
 
 
-def test_advantages_are_of_the_frozen_models_certainty_after_the_reasoning(tmp_path, url):
+def test_advantages_use_the_frozen_models_certainty_after_the_reasoning(tmp_path, url):
     made = reflecting(tmp_path, url)
     inputs = batch(made)
     for place, prompt in enumerate(made.train_dataset["prompt"]):
@@ -66,7 +66,7 @@ def test_advantages_are_of_the_frozen_models_certainty_after_the_reasoning(tmp_p
         assert own == pytest.approx(group_advantages(rewards, ddof=1), abs=1e-2)
 
 
-def test_the_frozen_model_stays_what_it_was_while_the_policy_learns(tmp_path, url):
+def test_the_frozen_model_stays_unchanged_while_the_policy_learns(tmp_path, url):
     made = reflecting(tmp_path, url, max_steps=2, learning_rate=50.0, warmup_steps=0)
     made.train()
     before = certainties(tmp_path, made.train_dataset["prompt"][0], REASONING, REFERENCE)
@@ -79,7 +79,7 @@ def test_the_frozen_model_stays_what_it_was_while_the_policy_learns(tmp_path, ur
     assert (moved - still).abs().max() > 1e-3
 
 
-def test_the_judge_sees_the_final_answers_alone(tmp_path, url):
+def test_the_judge_sees_only_the_final_answers(tmp_path, url):
     made = reflecting(tmp_path, url)
     batch(made)
     assert [row.text for row in made.rubric_reward.last.rows[:4]] == [
@@ -96,27 +96,27 @@ def test_a_group_that_fails_a_gate_gives_no_gradient(tmp_path, url):
     assert made._metrics["train"]["dro/accepted"] == [0.0]
 
 
-def test_without_gates_such_a_group_trains(tmp_path, url):
+def test_without_gates_such_a_group_gives_a_gradient(tmp_path, url):
     never = [{**ANSWER[0], "verification": {"method": "contains", "all_of": ["never said"]}}]
     made = reflecting(tmp_path, url, criteria=never, method_options={"gates": False})
     assert batch(made)["completion_mask"].sum() > 0
 
 
-def test_an_undecided_group_gives_no_gradient_and_is_counted_apart(tmp_path, unserved_url):
+def test_an_undecided_group_gives_no_gradient_and_is_counted_separately(tmp_path, unserved_url):
     away = RubricReward(unserved_url, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
     made = reflecting(tmp_path, "", reward=away)
     assert batch(made)["completion_mask"].sum() == 0
     assert made._metrics["train"]["dro/undecided"] == [1.0]
 
 
-def test_r3_needs_no_judge(tmp_path, url):
+def test_r3_works_without_a_judge(tmp_path, url):
     made = reflecting(tmp_path, url, reward=lambda prompts, **_: [0.0] * len(prompts))
     assert batch(made)["completion_mask"].sum() > 0
     assert made._metrics["train"]["dro/accepted"] == [1.0]
 
 
 @pytest.mark.parametrize("numbers", [(0, 7), (0.0, 14.0)])
-def test_a_number_is_a_reference_answer_as_it_is_written_by_hand(tmp_path, url, numbers):
+def test_a_numeric_reference_answer_is_formatted_as_written_by_hand(tmp_path, url, numbers):
     made = reflecting(tmp_path, url, references=numbers, reward=lambda prompts, **_: [0.0] * len(prompts))
     batch(made)
     expected = certainties(tmp_path, made.train_dataset["prompt"][0], REASONING, "0")
@@ -131,7 +131,7 @@ def test_a_reference_answer_that_is_neither_text_nor_a_number_is_refused_with_it
         batch(made)
 
 
-def test_a_reference_answer_keeps_its_own_tokens_where_the_last_of_the_reasoning_would_join_them(tmp_path):
+def test_a_reference_answer_is_tokenized_separately_from_the_reasoning(tmp_path):
     words, prompt, reasonings = tokenizer(("1", "1")), "(0+3)*2=?\n", ["It is 1", "who knows?"]
     reference, said = words("14")["input_ids"], [words(text)["input_ids"] for text in reasonings]
     assert words("It is 114")["input_ids"] != said[0] + reference
@@ -152,7 +152,7 @@ def test_a_row_without_a_reference_answer_has_no_reward(tmp_path, url, nothing):
 
 
 @pytest.mark.parametrize("name", ["average_probability", "average_log_probability", "rouge_l"])
-def test_the_baselines_are_a_switch(tmp_path, url, name):
+def test_the_baselines_are_options(tmp_path, url, name):
     made = reflecting(tmp_path, url, method_options={"reward": name})
     inputs = batch(made)
     rewards = Dro(reward=name).rewards(made._local_rollouts[:4])
@@ -162,13 +162,13 @@ def test_the_baselines_are_a_switch(tmp_path, url, name):
         assert 0 <= rewards[3] < 1
 
 
-def test_the_frozen_model_is_trls_reference_model_where_there_is_one(tmp_path, url):
+def test_the_frozen_model_is_trls_reference_model_if_there_is_one(tmp_path, url):
     made = reflecting(tmp_path, url, beta=0.1)
     batch(made)
     assert made.frozen_policy.model is made.ref_model
 
 
-def test_what_the_filter_remembers_is_in_the_checkpoint(tmp_path, url):
+def test_the_state_of_the_filter_is_in_the_checkpoint(tmp_path, url):
     options = {"variance_filter": True, "every": 2}
     settings = {"max_steps": 4, "save_steps": 2, "save_strategy": "steps", "method_options": options}
     whole = reflecting(tmp_path, url, **settings)
@@ -191,7 +191,7 @@ def test_a_group_of_one_is_never_filtered_and_has_no_advantage():
     assert method.group_status(rollouts([0.5, 0.6]), RollingThreshold(threshold=0.9)) == "accepted"
 
 
-def test_a_window_without_groups_leaves_the_threshold_as_it_was():
+def test_a_window_without_groups_leaves_the_threshold_unchanged():
     method = Dro(every=1)
     memory = RollingThreshold(every=1, threshold=0.3)
     assert method.update_memory(memory, [rollouts([])]).threshold == 0.3
@@ -204,14 +204,14 @@ def test_a_window_without_groups_leaves_the_threshold_as_it_was():
     }
 
 
-def test_groups_below_the_threshold_are_rejected_for_their_variance():
+def test_groups_below_the_variance_threshold_are_rejected():
     calm, lively = rollouts([0.5], [0.51]), rollouts([0.1], [0.9])
     memory = RollingThreshold(threshold=0.2)
     assert [Dro().group_status(group, memory) for group in (calm, lively)] == ["variance", "accepted"]
     assert Dro(variance_filter=False).group_status(calm, memory) == "accepted"
 
 
-def test_missing_verdicts_of_a_whole_answer_are_missing_in_every_criterion():
+def test_an_answer_without_verdicts_is_missing_every_criterion():
     satisfied = [Rollout(tokens=3, certainty=(0.9,), scores=(1.0, 1.0)), Rollout(tokens=3, certainty=(0.1,))]
     assert Dro().group_status(satisfied, RollingThreshold()) == "accepted"
     unknown = [Rollout(tokens=3, certainty=(0.9,)), Rollout(tokens=3, certainty=(0.1,), scores=(0.0, 1.0))]

@@ -1,4 +1,4 @@
-"""TRL's environments with methods that look at single prompts, or generate some responses anew."""
+"""TRL's environments with methods that inspect single prompts or regenerate some responses."""
 
 import pytest
 from trl.chat_template_utils import qwen3_chat_template
@@ -12,7 +12,7 @@ FACTUAL = [{**criterion, "kind": "factual"} for criterion in PLAIN]
 
 
 class Counter:
-    """An environment that counts how often it began, and has one tool."""
+    """An environment that counts its resets, and has one tool."""
 
     def __init__(self):
         self.begun = 0
@@ -30,7 +30,7 @@ class Counter:
 
 
 class Conversing:
-    """A rollout function for messages, which notes how many prompts and environments it had each time."""
+    """A rollout function for messages that records the number of prompts and environments of each call."""
 
     def __init__(self, *texts, later=None):
         self.texts, self.later, self.asked = texts, later or texts, []
@@ -62,7 +62,7 @@ def living(tmp_path, url, rollout, factory=Counter, **given):
 
 
 @pytest.mark.parametrize("factory", [Counter, {"one": Counter, "other": Counter}])
-def test_refined_responses_begin_anew_in_the_environments_of_their_rows(tmp_path, url, factory):
+def test_refined_responses_reset_the_environments_of_their_rows(tmp_path, url, factory):
     rollout = Conversing(WRONG, SLIP, WRONG, WRONG, later=(RIGHT,))
     made = living(tmp_path, url, rollout, factory, method="rgr", entropy_coef=0.0)
     made.train()

@@ -1,4 +1,4 @@
-"""A rubric reward in every TRL that has async reward functions; `make test-trl TRL=0.27.0` takes that version."""
+"""A rubric reward in every TRL with async reward functions; `make test-trl TRL=0.27.0` tests that version."""
 
 import os
 from importlib.metadata import version
@@ -23,7 +23,7 @@ TRAINERS = [(GRPOTrainer, GRPOConfig), (RLOOTrainer, RLOOConfig)]
 
 
 def trainer(kinds, folder, reward, **given):
-    """One step of eight short responses of a random policy."""
+    """One step on eight short responses of a random policy."""
     make, config = kinds
     settings = {
         "output_dir": str(folder / "out"),
@@ -53,7 +53,7 @@ def weights(model):
     return torch.cat([parameter.detach().flatten().clone() for parameter in model.parameters()])
 
 
-def test_the_installed_version_is_the_one_that_was_asked_for():
+def test_the_installed_version_is_the_requested_one():
     assert version("trl") == os.environ.get("ADJUDGE_TEST_TRL", version("trl"))
 
 
@@ -69,12 +69,12 @@ def test_a_step_trains_on_the_rubrics_rewards(tmp_path, url, kinds):
     log = trained.state.log_history[0]
     assert log["rewards/letters/mean"] == pytest.approx(sum(rewards) / 8)
     assert log["reward"] == pytest.approx(sum(rewards) / 8)
-    if Version(version("trl")) >= Version("1.0"):  # earlier ones have no log_metric
+    if Version(version("trl")) >= Version("1.0"):  # earlier versions have no log_metric
         assert log["letters/pass/e"] == pytest.approx(sum(rewards) / 8)
 
 
 @pytest.mark.parametrize("kinds", TRAINERS, ids=["grpo", "rloo"])
-def test_a_judge_that_is_away_moves_nothing_or_stops_training(tmp_path, unserved_url, kinds):
+def test_an_unreachable_judge_changes_no_weights_or_stops_training(tmp_path, unserved_url, kinds):
     reward = RubricReward(unserved_url, CRITERIA, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
     trained = trainer(kinds, tmp_path, reward)
     before = weights(trained.model)

@@ -1,4 +1,4 @@
-"""What evolving rubrics are made of: groups seen by several ranks, figures of criteria, and rubrics put together."""
+"""Parts of evolving rubrics: groups collected over ranks, figures of criteria, and assembled rubrics."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,13 +24,13 @@ def seen(reference, place, responses, prompt=None):
 
 @st.composite
 def batches(draw):
-    """Generation batches, each the rubrics of its groups in order, of four responses."""
+    """Generation batches: the rubrics of their groups in order, with four responses each."""
     return draw(st.lists(st.lists(names, min_size=1, max_size=3, unique=True), min_size=1, max_size=6))
 
 
 @given(batches(), st.integers(1, 3))
-def test_ranks_that_hold_parts_of_groups_come_to_what_one_process_sees(drawn, most):
-    """Two ranks have the first and the second half of each batch, so that a group may lie on both."""
+def test_ranks_with_parts_of_groups_collect_the_history_of_one_process(drawn, most):
+    """Two ranks hold the halves of each batch, so that a group may be split between them."""
     alone, ranks = GroupHistory({}, {}), [GroupHistory({}, {}), GroupHistory({}, {})]
     for number, references in enumerate(drawn, 1):
         rows = [(reference, f"{number}-{reference}-{n}") for reference in references for n in range(4)]
@@ -58,7 +58,7 @@ def test_ranks_that_hold_parts_of_groups_come_to_what_one_process_sees(drawn, mo
 
 
 @given(st.lists(st.sampled_from(["x", "y"]), min_size=1, max_size=4))
-def test_a_rubric_of_several_prompts_is_shared_on_whichever_rank_they_are(prompts):
+def test_a_rubric_of_several_prompts_is_recognised_across_ranks(prompts):
     shares = [
         GroupHistory({}, {}).with_groups([seen("r", (1, n), ["1"], prompt)], 4) for n, prompt in enumerate(prompts)
     ]
@@ -67,7 +67,7 @@ def test_a_rubric_of_several_prompts_is_shared_on_whichever_rank_they_are(prompt
     assert (merged.prompts["r"] == SHARED_PROMPT) == (len(set(prompts)) > 1)
 
 
-def test_what_was_seen_survives_json():
+def test_the_history_survives_a_json_round_trip():
     one = seen(
         "r", (3, 8), ["It is 7.", [{"role": "assistant", "content": "Seven."}]], [{"role": "user", "content": "?"}]
     )
@@ -91,7 +91,7 @@ scored = st.lists(st.tuples(st.floats(0, 1), st.sampled_from([True, False, None]
 
 
 @given(scored, st.sampled_from([1.0, -1.0]))
-def test_figures_are_the_spread_and_right_less_wrong_turned_round_for_a_mistake(drawn, weight):
+def test_figures_are_the_spread_and_the_difference_between_right_and_wrong_inverted_for_mistakes(drawn, weight):
     criterion = Criterion(id="new", description="Is so.", weight=weight)
     figures = measure_discrimination(criterion, [answer(score) for score, _ in drawn], [known for _, known in drawn])
     scores = [score for score, _ in drawn]
@@ -110,7 +110,7 @@ def test_a_criterion_without_a_verdict_on_every_response_has_no_figures():
 
 
 @given(st.integers(0, 5), st.integers(1, 4), st.integers(1, 6), st.data())
-def test_a_rubric_of_some_of_the_new_criteria_has_as_many_evolved_ones_as_it_may(evolved, new, most, data):
+def test_an_assembled_rubric_respects_the_limit_of_evolved_criteria(evolved, new, most, data):
     first = Criterion(id="own", description="Is so.")
     old = [Criterion(id=f"old-{n}", description="Is so.") for n in range(evolved)]
     added = [Criterion(id=f"new-{n}", description="Is so.") for n in range(new)]

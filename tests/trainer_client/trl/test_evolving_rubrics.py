@@ -1,4 +1,4 @@
-"""Rubrics evolve while a policy trains, on all ranks at one step, and again after a checkpoint."""
+"""Rubrics that evolve during training, on all ranks at one step, and across checkpoints."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ SETTINGS = {
     "method": "rubric", "num_generations": 8, "per_device_train_batch_size": 8, "max_completion_length": 8,
     "optim": "adamw_torch", "learning_rate": 1e-2,
 }  # fmt: skip
-"""Eight responses, since the judge's hashes of fewer may all agree, and then a new criterion tells nothing apart."""
+"""Eight responses, since the judge's hashes of fewer may all agree, and a new criterion would not discriminate."""
 
 PARAMETERS = {"validity": False}
 
@@ -34,7 +34,7 @@ def writer():
 
 @pytest.fixture(scope="module")
 def evolving_url(writer, tmp_path_factory):
-    """The address of a service that has a model to write with."""
+    """The address of a service with a writer model."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("ADJUDGE_")]:
             patch.delenv(name)
@@ -47,7 +47,7 @@ def evolving_url(writer, tmp_path_factory):
 
 
 class Watched(GenerationCallback):
-    """Remembers the version of the first response's rubric that each batch was judged by."""
+    """Record the rubric version of the first response in each batch."""
 
     def __init__(self):
         self.judged = []
@@ -58,7 +58,7 @@ class Watched(GenerationCallback):
 
 
 def data_of(url, name, prompts):
-    """Prompts, each with a rubric of its own."""
+    """Prompts with a separate rubric each."""
     names = [f"{name}/{n}" for n in range(prompts)]
     with Client(url) as client:
         for one in names:
@@ -76,7 +76,7 @@ def evolving(folder, url, data, *, every_n_steps=2, service=None, mode="graded_m
     return made, watched
 
 
-def test_every_n_steps_the_rubrics_that_were_seen_evolve_and_judge_from_the_next_step_on(tmp_path, evolving_url):
+def test_rubrics_evolve_every_n_steps_and_apply_from_the_next_step_on(tmp_path, evolving_url):
     (name,), data = data_of(evolving_url, "steps", 1)
     made, watched = evolving(tmp_path, evolving_url, data, max_steps=5)
     made.train()
@@ -89,7 +89,7 @@ def test_every_n_steps_the_rubrics_that_were_seen_evolve_and_judge_from_the_next
     assert [one.lineage.parameters["training_step"] for one in history[:2]] == [4, 2]
 
 
-def test_a_resumed_run_evolves_what_was_seen_before_its_checkpoint_too(tmp_path, evolving_url, writer):
+def test_a_resumed_run_evolves_rubrics_seen_before_its_checkpoint_too(tmp_path, evolving_url, writer):
     names, _ = data_of(evolving_url, "resumed", 3)
     with Client(evolving_url) as client:
         for name in names:
@@ -110,7 +110,7 @@ def test_a_resumed_run_evolves_what_was_seen_before_its_checkpoint_too(tmp_path,
     assert rejudged.judged == judged.judged[2:]
 
 
-def test_a_run_resumed_after_its_rubrics_evolved_is_judged_by_them(tmp_path, evolving_url):
+def test_a_run_resumed_after_its_rubrics_evolved_uses_the_evolved_ones(tmp_path, evolving_url):
     (name,), data = data_of(evolving_url, "later", 1)
     saved = {"save_steps": 2, "save_strategy": "steps"}
     evolving(tmp_path, evolving_url, data, max_steps=2, **saved)[0].train()
@@ -119,7 +119,7 @@ def test_a_run_resumed_after_its_rubrics_evolved_is_judged_by_them(tmp_path, evo
     assert watched.judged == [f"{name}@2"]
 
 
-def test_a_rubric_that_several_prompts_share_stays_as_it_is(tmp_path, evolving_url):
+def test_a_rubric_shared_by_several_prompts_stays_unchanged(tmp_path, evolving_url):
     with Client(evolving_url) as client:
         client.publish_rubric("shared", CRITERIA)
     data = dataset(prompts=2).remove_columns("rubric")
@@ -129,7 +129,7 @@ def test_a_rubric_that_several_prompts_share_stays_as_it_is(tmp_path, evolving_u
     assert [row["evolving/unchanged/shared"] for row in made.state.log_history if "evolving/groups" in row] == [1]
 
 
-def test_rubrics_that_stand_in_the_dataset_are_said_not_to_evolve(tmp_path, evolving_url, caplog):
+def test_inline_rubrics_of_the_dataset_are_reported_as_not_evolving(tmp_path, evolving_url, caplog):
     made, _ = evolving(tmp_path, evolving_url, dataset([*CRITERIA]), max_steps=1, every_n_steps=1)
     made.callback_handler.remove_callback(Watched)
     made.train()
@@ -137,7 +137,7 @@ def test_rubrics_that_stand_in_the_dataset_are_said_not_to_evolve(tmp_path, evol
     assert made.state.log_history[0]["evolving/groups"] == 0
 
 
-def test_training_goes_on_where_the_service_does_not_answer(tmp_path, evolving_url, caplog):
+def test_training_continues_if_the_service_does_not_answer(tmp_path, evolving_url, caplog):
     caplog.set_level(logging.WARNING)
     (name,), data = data_of(evolving_url, "away", 1)
     away = Client(f"http://127.0.0.1:{unused_port()}", retries=0)
@@ -148,7 +148,7 @@ def test_training_goes_on_where_the_service_does_not_answer(tmp_path, evolving_u
     assert f"step 1: rubric {name} stays unchanged (service)" in caplog.text
 
 
-def test_training_stops_where_it_is_asked_to(tmp_path, evolving_url):
+def test_training_stops_on_failure_if_configured(tmp_path, evolving_url):
     _, data = data_of(evolving_url, "stopped", 1)
     away = Client(f"http://127.0.0.1:{unused_port()}", retries=0)
     more = {"on_failure": "error"}
@@ -157,7 +157,7 @@ def test_training_stops_where_it_is_asked_to(tmp_path, evolving_url):
         made.train()
 
 
-def test_modes_that_read_no_plain_criteria_are_refused_at_the_first_batch(tmp_path, url):
+def test_modes_without_plain_criteria_are_refused_at_the_first_batch(tmp_path, url):
     made, _ = evolving(tmp_path, url, dataset(), mode="outcome", max_steps=1)
     with pytest.raises(ValueError, match="ignores with mode 'outcome'"):
         made.train()
@@ -171,13 +171,13 @@ def test_settings_out_of_range_are_refused(wrong):
         EvolvingRubrics("http://judge.test", **{"every_n_steps": 1, **wrong})
 
 
-def test_a_state_that_is_none_is_refused():
+def test_an_invalid_state_is_refused():
     with pytest.raises(ValueError, match="cannot be read"):
         EvolvingRubrics("http://judge.test", every_n_steps=1).load_state({"last": 1, "batches": 1, "groups": [{}]})
 
 
 @pytest.mark.slow
-def test_two_ranks_that_hold_halves_of_a_group_are_repinned_at_one_step(tmp_path, evolving_url, writer):
+def test_two_ranks_with_halves_of_a_group_are_repinned_at_one_step(tmp_path, evolving_url, writer):
     (name,), _ = data_of(evolving_url, "ranks", 1)
     policy(tmp_path / "policy")
     before = len(writer.questions)

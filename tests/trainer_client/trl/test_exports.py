@@ -1,4 +1,4 @@
-"""What `trainer_client.trl` offers, and what importing it costs."""
+"""The exports of `trainer_client.trl`, and the imports they cause."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import trainer_client.trl as package
 
 
 def imported(code):
-    """Which of the slow packages a fresh interpreter has imported after this code."""
+    """The slow packages that a fresh interpreter has imported after this code."""
     code += "; import sys; print(*[name for name in ('torch', 'transformers', 'trl') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()
@@ -26,16 +26,16 @@ def test_neither_the_package_nor_its_reward_imports_trl_or_torch(code):
     assert imported(code) == []
 
 
-def test_what_trains_imports_trl():
+def test_the_trainer_imports_trl():
     assert "trl" in imported("from trainer_client.trl import RubricGRPOTrainer")
 
 
-def test_every_name_that_is_offered_is_there_and_listed():
+def test_every_exported_name_exists_and_is_listed():
     for name in package.__all__:
         assert getattr(package, name).__name__ == name
         assert name in dir(package)
 
 
-def test_any_other_name_is_missing():
+def test_any_other_name_raises_attribute_error():
     with pytest.raises(AttributeError, match=r"module 'trainer_client\.trl' has no attribute 'RubricRewards'"):
         _ = package.RubricRewards

@@ -1,4 +1,4 @@
-"""Other reward functions beside the rubric: called as TRL calls them, added up, and nothing missing counts as 0."""
+"""Other reward functions beside the rubric: called as TRL calls them, summed, and never 0 for a missing part."""
 
 import asyncio
 import functools
@@ -46,12 +46,12 @@ def nothing(prompts, **_):
         ([nothing], None, [None, 1.5]),
     ],
 )
-async def test_the_reward_is_the_weighted_sum_and_none_where_a_part_is_missing(extra_rewards, weights, rewards):
+async def test_the_reward_is_the_weighted_sum_and_none_if_a_part_is_missing(extra_rewards, weights, rewards):
     assert await rewarding(FakeJudgeTransport(), extra_rewards=extra_rewards, weights=weights)(*TWO) == rewards
 
 
 @pytest.mark.parametrize("strange", [math.nan, math.inf, "x"])
-async def test_a_part_that_is_no_finite_number_is_missing_and_named(strange, caplog):
+async def test_a_part_that_is_not_a_finite_number_is_missing_and_named(strange, caplog):
     def odd(prompts, **_):
         return [strange, 1.0]
 
@@ -61,17 +61,17 @@ async def test_a_part_that_is_no_finite_number_is_missing_and_named(strange, cap
     assert [row.answer.reward for row in reward.last.rows] == [0.25, 0.5]
 
 
-async def test_a_missing_part_is_no_failure_of_the_judge():
+async def test_a_missing_part_is_not_a_failure_of_the_judge():
     reward = rewarding(FakeJudgeTransport(), extra_rewards=[lambda prompts, **_: [None, None]], max_unscored=0.0)
     assert await reward(*TWO) == [None, None]
 
 
-async def test_a_function_that_gives_too_few_rewards_is_named():
+async def test_a_function_that_returns_too_few_rewards_is_named():
     with pytest.raises(ValueError, match="reward function 'length' returned 1 rewards for 2 responses"):
         await rewarding(FakeJudgeTransport(), extra_rewards=[functools.wraps(length)(lambda **_: [1.0])])(*TWO)
 
 
-async def test_others_are_called_with_all_that_trl_gives():
+async def test_extra_rewards_get_all_arguments_that_trl_passes():
     seen = {}
 
     def see(**given):
@@ -95,7 +95,7 @@ async def test_others_are_called_with_all_that_trl_gives():
     assert seen.keys() == {"prompts", "completions", "completion_ids"}
 
 
-async def test_others_run_while_the_judge_judges():
+async def test_extra_rewards_run_while_the_judge_works():
     judging, other_ran = asyncio.Event(), asyncio.Event()
     judge = FakeJudgeTransport()
     answer = judge.answers[0]
@@ -114,7 +114,7 @@ async def test_others_run_while_the_judge_judges():
     assert await rewarding(judge, extra_rewards=[other])(*TWO) == [0.25, 0.5]
 
 
-async def test_a_function_that_fails_ends_the_judging():
+async def test_a_function_that_fails_cancels_the_judging():
     gone = asyncio.Event()
 
     async def hangs(body):
@@ -137,12 +137,12 @@ def test_weights_are_one_for_the_rubric_and_one_for_each_other(weights):
         rewarding(FakeJudgeTransport(), extra_rewards=[length], weights=weights)
 
 
-def test_names_of_models_are_no_functions():
+def test_model_names_are_refused_as_functions():
     with pytest.raises(TypeError, match="extra_rewards contains a str"):
         rewarding(FakeJudgeTransport(), extra_rewards=["some/model"])
 
 
-async def test_the_trap_of_a_missing_reward_that_trl_counts_as_0_is_said_once_and_loudly(caplog):
+async def test_a_missing_reward_that_trl_counts_as_0_is_warned_about_once(caplog):
     reward = RubricReward(client(FakeJudgeTransport()), "r")
     trainer = Trainer([reward, length])
     with pytest.warns(RubricRewardWarning, match=r"TRL counts 0.*extra_rewards=\["):
@@ -154,7 +154,7 @@ async def test_the_trap_of_a_missing_reward_that_trl_counts_as_0_is_said_once_an
 
 
 @pytest.mark.parametrize("masks", [True, False])
-async def test_there_is_no_trap_alone_or_with_a_trainer_that_masks_rows_itself(masks):
+async def test_alone_or_with_a_trainer_that_masks_rows_there_is_no_warning(masks):
     reward = rewarding(FakeJudgeTransport())
     trainer = Trainer([reward, length] if masks else [reward], masks_missing_rewards=masks)
     with warnings.catch_warnings():

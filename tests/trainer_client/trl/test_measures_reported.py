@@ -1,4 +1,4 @@
-"""What a trainer measures reaches the page of its run: refinements, scaffolds and gates, over a real service."""
+"""A trainer's measures on the page of its run: refinements, scaffolds and gates, over a real service."""
 
 import json
 import time
@@ -35,7 +35,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_runs_page_shows_what_its_method_did(tmp_path, url, method):
+def test_a_runs_page_shows_the_measures_of_its_method(tmp_path, url, method):
     texts, data, options, expected = METHODS[method]
     run = f"measured/{method}"
     made = trainer(
@@ -46,7 +46,7 @@ def test_a_runs_page_shows_what_its_method_did(tmp_path, url, method):
     made.rollout_func = Prompts(*texts, later=(RIGHT,) if method == "rgr" else None)
     made.train()
     logged = {name: [row[name] for row in made.state.log_history if name in row] for name in expected}
-    while httpx2.get(page := f"{url}/console/run?run={run}").status_code == 404:  # until the ledger has the run
+    while httpx2.get(page := f"{url}/console/run?run={run}").status_code == 404:  # until the run is in the ledger
         time.sleep(0.1)
     assert "What the trainer reports" in httpx2.get(page).text
     text = httpx2.get(f"{url}/console/run/measures.csv", params={"run": run, "first": 0, "last": 1}).text
@@ -56,7 +56,7 @@ def test_a_runs_page_shows_what_its_method_did(tmp_path, url, method):
     assert reported == {name: pytest.approx(values) for name, values in logged.items()}
 
 
-def test_a_report_that_is_refused_is_a_warning_and_training_goes_on(tmp_path, caplog):
+def test_a_refused_report_is_a_warning_and_training_continues(tmp_path, caplog):
     judge = FakeJudgeTransport()
     judge.measures = lambda body: problem("not-found", 404)
     made = trainer(tmp_path, "", reward=rewarding(judge, {"criteria": PLAIN}), texts=("1", "0"), max_steps=2)

@@ -1,4 +1,4 @@
-"""The methods by themselves: their advantages, their settings of TRL, what they leave out."""
+"""The methods alone: their advantages, their TRL settings, and the groups they exclude."""
 
 import math
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_the_plain_method_gives_each_response_its_group_advantage(rewards):
 
 
 @given(REWARDS)
-def test_grounded_takes_the_mean_of_the_others_as_its_baseline(rewards):
+def test_grounded_uses_the_mean_of_the_others_as_its_baseline(rewards):
     known = [r for r in rewards if r is not None]
     got = [float(a) for a in Grounded(scale="none").advantages(group(rewards))]
     for reward, advantage in zip(rewards, got, strict=True):
@@ -74,7 +74,7 @@ def test_grounded_takes_the_mean_of_the_others_as_its_baseline(rewards):
             assert advantage == pytest.approx(reward - (math.fsum(known) - reward) / (len(known) - 1), abs=1e-12)
 
 
-def test_grounded_can_take_the_mean_of_all_instead():
+def test_grounded_can_use_the_mean_of_all_instead():
     rewards = [0.0, 0.5, 1.0]
     got = Grounded(baseline="mean", scale="none").advantages(group(rewards))
     assert [float(a) for a in got] == pytest.approx([-0.5, 0.0, 0.5])
@@ -84,12 +84,12 @@ def test_grounded_can_take_the_mean_of_all_instead():
     ("rewards", "left_out"),
     [([0.5, 0.5], True), ([0.5, None], True), ([None, None], True), ([0.5, 0.6, None], False)],
 )
-def test_dynamic_sampling_leaves_out_groups_whose_rewards_are_all_equal(rewards, left_out):
+def test_dynamic_sampling_excludes_groups_of_equal_rewards(rewards, left_out):
     assert Grounded(dynamic_sampling=True).uninformative(group(rewards), None) is left_out
     assert Grounded().uninformative(group(rewards), None) is False
 
 
-def test_unless_told_no_method_but_dro_leaves_a_group_out():
+def test_by_default_only_dro_excludes_groups():
     for name in set(METHODS) - {"dro"}:
         assert METHODS[name]().uninformative(group([1.0, 1.0]), None) is False
         assert METHODS[name](dynamic_sampling=True).uninformative(group([1.0, 1.0]), None) is True
@@ -106,7 +106,7 @@ def test_unless_told_no_method_but_dro_leaves_a_group_out():
         ([None, True, False], False),
     ],
 )
-def test_by_accuracy_a_group_tells_something_where_some_are_right_and_some_are_wrong(right, left_out):
+def test_by_accuracy_a_group_is_informative_if_it_has_right_and_wrong_responses(right, left_out):
     rollouts = [Rollout(tokens=1, reward=n / 10, judged=n / 10, correct=one) for n, one in enumerate(right)]
     unknown = [replace(one, judged=None) for one in rollouts]
     method = RubricGrpo(dynamic_sampling=True, filter_metric="accuracy")
@@ -114,45 +114,45 @@ def test_by_accuracy_a_group_tells_something_where_some_are_right_and_some_are_w
 
 
 @pytest.mark.parametrize(("judged", "left_out"), [([1.0, 0.0], False), ([0.9, 0.2], True), ([1.0, None], True)])
-def test_without_an_answer_criterion_the_judges_full_reward_is_right(judged, left_out):
+def test_without_an_answer_criterion_a_full_reward_counts_as_right(judged, left_out):
     rollouts = [Rollout(tokens=1, reward=n / 10, judged=one) for n, one in enumerate(judged)]
     method = RubricGrpo(dynamic_sampling=True, filter_metric="accuracy")
     assert method.uninformative(rollouts, None) is left_out
 
 
-def test_steps_whose_deltas_differ_are_a_signal_where_rewards_are_compared():
+def test_steps_with_different_deltas_are_informative_where_rewards_are_compared():
     alike, other = Rollout(tokens=2, reward=1.0, deltas={1: 0.4}), Rollout(tokens=2, reward=1.0, deltas={1: 0.8})
     method = Srar(dynamic_sampling=True, filter_metric="reward")
     assert method.uninformative([alike, alike], None) is True
     assert method.uninformative([alike, other], None) is False
 
 
-def test_srars_methods_compare_accuracy_unless_told():
+def test_srars_methods_filter_by_accuracy_by_default():
     by_accuracy = {name for name in METHODS if options_of(name)["filter_metric"] == "accuracy"}
     assert by_accuracy == {"srar", "rar"}
 
 
-def test_grounded_asks_for_partial_credit_and_names_its_zero():
+def test_grounded_requests_partial_credit_and_names_its_zero():
     assert Grounded().reward_defaults == {"mode": "partial_credit", "on_failure": "zero_unparseable"}
     assert Grounded(truncation_factor=0.5).reward_defaults["truncation_factor"] == 0.5
 
 
-def test_only_grounded_turns_invalid_output_into_zero():
+def test_only_grounded_scores_invalid_output_as_zero():
     assert {name for name, method in METHODS.items() if method().reward_defaults["on_failure"] != "null"} == {
         "grounded"
     }
 
 
-def test_factual_only_rewards_what_it_guides_by():
+def test_factual_only_also_restricts_the_reward_to_factual_criteria():
     assert Rgr(factual_only=True).reward_defaults["kinds"] == ("factual",)
     assert "kinds" not in Rgr().reward_defaults
 
 
-def test_srar_asks_for_steps():
+def test_srar_requests_steps():
     assert Srar(format_weight=0.3).reward_defaults == {"mode": "stepwise", "on_failure": "null", "format_weight": 0.3}
 
 
-def test_srar_sums_what_each_step_earned():
+def test_srar_sums_the_deltas_of_each_step():
     scored = ScoredResponse(answered([ok("s1", 1.0, 1), ok("s2", 0.0, 2), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
     assert Srar().deltas(scored) == pytest.approx({1: 0.4, 2: -1.0, 0: 1.0})
 
@@ -163,12 +163,12 @@ def test_an_unsatisfied_criterion_gives_its_step_a_zero_unless_only_satisfied_on
     assert Srar(count_satisfied_only=True).deltas(scored) == pytest.approx({2: 0.4})
 
 
-def test_a_criterion_that_the_judge_failed_on_is_left_out_and_still_counts_in_its_kind():
+def test_a_failed_criterion_is_left_out_but_counts_in_the_size_of_its_kind():
     failed = Verdict(criterion="s2", status="failed", failure=Failure(kind="timeout", detail="late"))
     assert Srar().deltas(ScoredResponse(answered([ok("s1", 1.0, 1), failed]), CRITERIA)) == pytest.approx({1: 0.4})
 
 
-def test_kinds_can_be_left_to_suggest_alone():
+def test_kinds_can_be_restricted_to_suggest():
     scored = ScoredResponse(answered([ok("s1", 1.0, 1), ok("s2", 1.0, 1), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
     assert Srar(kinds=("suggest",)).deltas(scored) == pytest.approx({1: 0.8})
 
@@ -191,7 +191,7 @@ def test_srar_gives_each_step_its_own_advantage():
     assert second == pytest.approx([-1.0, -1.0, 0.0, 0.0])
 
 
-def test_a_rollout_without_a_reward_gets_nothing_for_any_step():
+def test_a_rollout_without_a_reward_gets_no_advantage_for_any_step():
     spans = {1: (0, 2)}
     rollouts = [rollout(None, {1: 1.0}, spans), rollout(1.0, {1: 0.0}, spans), rollout(0.0, {1: 0.4}, spans)]
     assert not Srar().advantages(rollouts)[0].any()
@@ -204,7 +204,7 @@ def test_srar_without_a_rubric_is_grpo(rewards):
         assert tokens == pytest.approx(np.full(4, advantage))
 
 
-def test_rar_is_one_number_for_the_whole_response():
+def test_rar_gives_one_number_for_the_whole_response():
     spans = {1: (0, 2), 2: (2, 4)}
     rollouts = [rollout(0.0, {1: 0.4, 2: 0.4}, spans), rollout(0.5, {1: 0.0}, spans)]
     first, second = Rar(eps=0.0).advantages(rollouts)
@@ -212,17 +212,17 @@ def test_rar_is_one_number_for_the_whole_response():
     assert second == pytest.approx([-1.0] * 4)
 
 
-def test_a_response_of_no_tokens_has_no_advantages():
+def test_a_response_without_tokens_has_no_advantages():
     assert [a.size for a in Srar().advantages([rollout(1.0, tokens=0), rollout(0.0, {}, {}, 2)])] == [0, 2]
 
 
-def test_deviations_are_the_samples_but_for_srars_methods():
+def test_all_methods_but_srar_and_rar_use_the_sample_deviation():
     assert {name: options_of(name)["ddof"] for name in METHODS} == {
         name: 0 if name in ("srar", "rar") else 1 for name in METHODS
     }
 
 
-def test_every_method_names_its_options_with_their_defaults():
+def test_every_method_lists_its_options_with_their_defaults():
     assert options_of("grounded") == {
         "ddof": 1,
         "eps": 1e-6,
@@ -235,7 +235,7 @@ def test_every_method_names_its_options_with_their_defaults():
     }
 
 
-def test_a_band_replaces_trls_weights_where_there_are_any():
+def test_a_band_replaces_trls_importance_sampling_weights_where_present():
     old, sampling = torch.tensor([[-1.0, -2.0], [-1.0, -9.0]]), torch.tensor([[-1.5, -1.5], [-1.0, -1.0]])
     batch = {"old_per_token_logps": old, "sampling_per_token_logps": sampling, "completion_mask": torch.ones(2, 2)}
     method = Grounded(sequence_band=(0.5, 2.0))

@@ -1,4 +1,4 @@
-"""`MonitorCallback` in TRL's own trainer, against a real service: it stops a gamed run, and only such a run."""
+"""`MonitorCallback` in TRL's own trainer, against a real service: it stops gamed runs only."""
 
 import time
 from contextlib import suppress
@@ -21,7 +21,7 @@ STEPS = 30
 
 
 def judge_run(url, run, gamed):
-    """Have steps judged in which more and more responses claim, right or, if gamed, no more."""
+    """Score steps with a rising share of responses that claim to be sure, right or, if gamed, wrong."""
     with Client(url, run) as client:
         for step in range(STEPS):
             sure = [place * STEPS < 8 * step for place in range(8)]
@@ -30,7 +30,7 @@ def judge_run(url, run, gamed):
         written = None
         while written != STEPS - 1:
             time.sleep(0.1)
-            with suppress(NotFound):  # nothing is written yet
+            with suppress(NotFound):  # the ledger has no rows yet
                 written = client.run_monitors().last_step
 
 
@@ -44,7 +44,7 @@ def trained(tmp_path, url, run, **given):
     return trainer.state.global_step, callback
 
 
-def test_a_gamed_run_is_stopped_and_the_finding_says_why(tmp_path, url, caplog):
+def test_a_gamed_run_is_stopped_with_the_finding_as_reason(tmp_path, url, caplog):
     judge_run(url, "callback/gamed", gamed=True)
     steps, callback = trained(tmp_path, url, "callback/gamed")
     assert steps == 1
@@ -53,7 +53,7 @@ def test_a_gamed_run_is_stopped_and_the_finding_says_why(tmp_path, url, caplog):
     assert "training stops" in caplog.text
 
 
-def test_a_gamed_run_goes_on_if_nothing_is_to_stop_it(tmp_path, url):
+def test_a_gamed_run_continues_if_no_finding_should_stop_it(tmp_path, url):
     judge_run(url, "callback/ignored", gamed=True)
     steps, callback = trained(tmp_path, url, "callback/ignored", stop_on=())
     assert (steps, callback.stopped_by) == (3, None)
@@ -71,7 +71,7 @@ def test_a_healthy_run_trains_to_its_end_and_its_control_set_is_judged(tmp_path,
         assert client.run_monitors("callback/healthy").findings == ()
 
 
-def test_a_service_that_is_away_does_not_stop_training(tmp_path, url, caplog):
+def test_an_unreachable_service_does_not_stop_training(tmp_path, url, caplog):
     callback = MonitorCallback(Client("http://127.0.0.1:9", retries=0), run="r", every_steps=1)
     trainer = grpo(tmp_path, RubricReward(url, RUBRIC), TEXTS, max_steps=1)
     trainer.add_callback(callback)
@@ -81,6 +81,6 @@ def test_a_service_that_is_away_does_not_stop_training(tmp_path, url, caplog):
 
 
 @pytest.mark.parametrize("wrong", [{"run": "r", "stop_on": ["gaming"]}, {"run": "r", "every_steps": 0}])
-def test_wrong_options_are_refused_at_once(url, wrong):
+def test_invalid_options_are_refused_at_once(url, wrong):
     with pytest.raises(ValueError, match=r"run|stop_on|every_steps"):
         MonitorCallback(url, **wrong)

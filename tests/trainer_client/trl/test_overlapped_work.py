@@ -1,4 +1,4 @@
-"""Work that a method has done while the judge is waited for."""
+"""A method's work while the judge runs."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ async def test_the_judge_is_asked_between_its_pieces():
     assert await reward(["a", "a"], ["1", "2"], IDS) == [1.0, 2.0]
 
 
-async def test_it_is_told_the_texts_that_are_judged_and_their_tokens():
+async def test_it_gets_the_judged_texts_and_their_tokens():
     told = []
 
     def work(sent, ids):
@@ -55,7 +55,7 @@ async def test_it_is_told_the_texts_that_are_judged_and_their_tokens():
     assert told == [(["1"], IDS[:1]), (["2"], IDS[1:]), (["2"], IDS[1:])]
 
 
-async def test_a_caller_without_tokens_has_none_done():
+async def test_without_tokens_it_is_not_called():
     reward = rewarding(FakeJudgeTransport())
     reward.overlapped_work = lambda texts, ids: pytest.fail("there are no tokens")
     assert await reward(["a"], ["1"]) == [1.0]

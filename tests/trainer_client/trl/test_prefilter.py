@@ -1,4 +1,4 @@
-"""The prefilter as a command: what rows are worth, which are kept, and what is refused."""
+"""The prefilter command: scores of rows, selection, and errors."""
 
 import json
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.trl
 REFERENCE = "Final answer: 14"
 RESPONSES = ["It is 7, doubled.\nFinal answer: 14", "Who knows?\nFinal answer: 15", "no idea at all", ""]
 REASONING = ["It is 7, doubled.\n", "Who knows?\n", "no idea at all", ""]
-OPEN = ["--p-min", "0", "--p-max", "1"]  # what an untaught model finds probable is all below the usual clip
+OPEN = ["--p-min", "0", "--p-max", "1"]  # an untrained model's probabilities are all below the default clip
 
 
 def row(number=0, **more):
@@ -23,7 +23,7 @@ def row(number=0, **more):
 
 @pytest.fixture
 def run(tmp_path, capsys):
-    """Run the command on rows: the lines that are kept, each row's outcome, and what is said."""
+    """Run the command on rows; return the kept lines, each row's outcome, and the output."""
     policy(tmp_path / "policy")
     words = tokenizer()
     words.save_pretrained(tmp_path / "policy")
@@ -44,7 +44,7 @@ def expected(tmp_path, prompt, reasoning=REASONING, **clip):
     return variance_score(certainties(tmp_path, prompt, reasoning, REFERENCE), **{"p_min": 0.0, "p_max": 1.0} | clip)
 
 
-def test_a_score_is_how_much_the_certainty_of_the_reference_varies_with_the_reasoning(tmp_path, run):
+def test_a_score_measures_how_the_certainty_of_the_reference_varies_with_the_reasoning(tmp_path, run):
     _, outcomes, _ = run([row(0), row(1)], "--top", "1")
     assert [one["score"] for one in outcomes] == [
         pytest.approx(expected(tmp_path, row(number)["prompt"]), rel=1e-3) for number in (0, 1)
@@ -59,7 +59,7 @@ def test_the_clip_and_the_share_of_tokens_are_options(tmp_path, run):
     assert outcome["score"] != pytest.approx(expected(tmp_path, row()["prompt"]), rel=1e-3)
 
 
-def test_kept_rows_are_written_as_they_stand_and_in_their_order(run):
+def test_kept_rows_are_written_unchanged_and_in_order(run):
     lines = [
         f'{{"prompt":  "{number}+ü=?", "reference_answer":"14","responses":["{number}","x" ],"id":{number}.0}}'
         for number in range(9)
@@ -71,13 +71,13 @@ def test_kept_rows_are_written_as_they_stand_and_in_their_order(run):
 
 
 @pytest.mark.parametrize(("retained", "top"), [(0.18, 0.089), (0.16, 0.067), (0.125, 0.028)])
-def test_the_papers_retained_shares_stand_for_shares_by_score(retained, top):
+def test_the_papers_retained_shares_select_by_score(retained, top):
     given = prefilter._parser().parse_args(["--model", "m", "--data", "d", "--out", "o", "--retain", str(retained)])
     assert prefilter._top_share(given) == pytest.approx(top, abs=5e-4)
     assert (given.group, given.top_p, given.temperature) == (16, 0.95, 1.0)
 
 
-def test_a_share_to_retain_counts_the_random_ones(run):
+def test_a_share_to_retain_includes_the_random_rows(run):
     rows = [row(number, responses=[str(number), "a" * (1 + number)]) for number in range(10)]
     kept, outcomes, _ = run(rows, "--retain", "0.6", "--random", "0.2")
     assert [one["kept"] for one in outcomes].count("score") == 5
@@ -85,11 +85,11 @@ def test_a_share_to_retain_counts_the_random_ones(run):
 
 
 def answer_after_the_first_line(text):
-    """A rule of a user's own."""
+    """A custom rule."""
     return text.index("\n") + 1 if "\n" in text else None
 
 
-def test_the_rule_of_where_an_answer_begins_is_that_of_training(tmp_path, run):
+def test_a_custom_answer_rule_is_applied_as_in_training(tmp_path, run):
     responses = ["one\ntwo\nFinal answer: 14", "other\nthree\nFinal answer: 14"]
     _, (outcome,), _ = run(
         [row(responses=responses)], "--top", "1", "--answer-rule", f"{__name__}:{answer_after_the_first_line.__name__}"
@@ -97,7 +97,7 @@ def test_the_rule_of_where_an_answer_begins_is_that_of_training(tmp_path, run):
     assert outcome["score"] == pytest.approx(expected(tmp_path, row()["prompt"], ["one\n", "other\n"]), rel=1e-3)
 
 
-def test_it_says_why_each_row_is_kept(run):
+def test_the_reason_for_keeping_each_row_is_recorded(run):
     rows = [row(number, responses=[str(number), "a" * (1 + number)]) for number in range(5)]
     kept, outcomes, said = run([*rows, row(reference_answer=None)], "--top", "0.4", "--random", "0.3")
     by_score = sorted((one["score"] for one in outcomes if one["kept"] == "score"), reverse=True)
@@ -118,7 +118,7 @@ def test_a_row_without_a_reference_answer_is_never_kept(run, nothing):
     assert kept == [json.dumps(row(1))]
 
 
-def test_a_row_that_does_not_fit_the_model_is_never_kept(run):
+def test_a_row_that_exceeds_the_models_context_is_never_kept(run):
     sampled = row(prompt="x" * 200)
     del sampled["responses"]
     rows = [row(prompt="x" * 250), sampled, row(prompt="x" * 200)]
@@ -128,7 +128,7 @@ def test_a_row_that_does_not_fit_the_model_is_never_kept(run):
     assert "; 2 without a score: too long" in said.out
 
 
-def test_responses_are_sampled_where_none_are_given(run):
+def test_responses_are_sampled_where_a_row_has_none(run):
     rows = [{"prompt": f"{number}+1=?", "reference_answer": "2"} for number in range(3)]
     options = ["--top", "1", "--group", "3", "--max-tokens", "6", "--batch", "2"]
     _, outcomes, _ = run([*rows[:2], row(), rows[2]], *options, "--seed", "1")
@@ -142,7 +142,7 @@ def test_responses_are_sampled_where_none_are_given(run):
         assert same == [False, False, True, False]
 
 
-def test_prompts_of_messages_go_through_the_models_chat_template(tmp_path, run):
+def test_prompts_of_messages_use_the_models_chat_template(tmp_path, run):
     words = tokenizer()
     words.chat_template = (
         "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
@@ -171,7 +171,7 @@ def test_prompts_of_messages_go_through_the_models_chat_template(tmp_path, run):
         ('{"prompt": "1+1", "responses": ["2", null]}', "responses must be a list of at least 2 texts"),
     ],
 )  # fmt: skip
-def test_a_bad_row_is_named_by_its_file_and_line(run, tmp_path, capsys, line, fault):
+def test_an_invalid_row_is_named_by_its_file_and_line(run, tmp_path, capsys, line, fault):
     with pytest.raises(SystemExit) as stopped:
         run([row(), "", line], "--top", "1")
     assert stopped.value.code == 1
@@ -182,7 +182,7 @@ def test_a_bad_row_is_named_by_its_file_and_line(run, tmp_path, capsys, line, fa
     assert not (tmp_path / "kept.jsonl").exists()
 
 
-def test_many_bad_rows_are_counted(run, capsys):
+def test_many_invalid_rows_are_counted(run, capsys):
     with pytest.raises(SystemExit):
         run(["{"] * 13, "--top", "1")
     said = capsys.readouterr().err
@@ -197,7 +197,7 @@ def test_many_bad_rows_are_counted(run, capsys):
         ("{{ raise_exception('no system here') }}", "the model's chat template rejects the prompt: no system here"),
     ],
 )
-def test_messages_that_have_no_tokens_are_a_bad_row(run, tmp_path, capsys, template, fault):
+def test_messages_without_tokens_are_an_invalid_row(run, tmp_path, capsys, template, fault):
     words = tokenizer()
     words.chat_template = template
     words.save_pretrained(tmp_path / "policy")
@@ -225,7 +225,7 @@ def test_messages_that_have_no_tokens_are_a_bad_row(run, tmp_path, capsys, templ
         (["--top", "1", "--data", "{data}.not"], "No such file"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_refused_before_a_model_is_looked_for(tmp_path, capsys, options, fault):
+def test_invalid_options_are_refused_before_a_model_is_loaded(tmp_path, capsys, options, fault):
     data = tmp_path / "rows.jsonl"
     data.write_text(json.dumps(row()) + "\n")
     given = ["--model", str(tmp_path / "nowhere"), "--data", str(data), "--out", str(tmp_path / "kept.jsonl")]
@@ -236,7 +236,7 @@ def test_what_cannot_be_done_is_refused_before_a_model_is_looked_for(tmp_path, c
     assert data.read_text() == json.dumps(row()) + "\n"
 
 
-def test_a_model_that_is_not_there_is_said(tmp_path, capsys):
+def test_a_missing_model_is_reported(tmp_path, capsys):
     data = tmp_path / "rows.jsonl"
     data.write_text(json.dumps(row()) + "\n")
     with pytest.raises(SystemExit) as stopped:
@@ -245,7 +245,7 @@ def test_a_model_that_is_not_there_is_said(tmp_path, capsys):
     assert str(tmp_path) in capsys.readouterr().err
 
 
-def test_a_long_run_shows_how_far_it_is(run, monkeypatch):
+def test_a_long_run_shows_its_progress(run, monkeypatch):
     monkeypatch.setattr(prefilter, "_PROGRESS_BAR_DELAY_S", 0.0)
     _, _, said = run([row(number) for number in range(3)], "--top", "1")
     assert "scoring" in said.err

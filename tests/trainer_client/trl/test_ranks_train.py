@@ -1,4 +1,4 @@
-"""Two ranks that hold halves of every group train as one process that holds all of it."""
+"""Two ranks with halves of every group train like one process with all of it."""
 
 import json
 import os
@@ -42,7 +42,7 @@ LOGGED = {
 
 
 def start(folder, url, ranks, **settings):
-    """Train with this many processes, all trainings in turn."""
+    """Run all trainings in sequence with this many processes."""
     trainings = {
         name: {"per_device_train_batch_size": 8 // ranks, **given, **settings} for name, given in TRAININGS.items()
     }
@@ -70,7 +70,7 @@ def start(folder, url, ranks, **settings):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, url):
-    """A folder in which each training was run by one process, and by two."""
+    """A folder with the results of each training by one process and by two."""
     folder = tmp_path_factory.mktemp("trained")
     start(folder, url, 1, max_steps=2)
     start(folder, url, 2, max_steps=2)
@@ -78,7 +78,7 @@ def trained(tmp_path_factory, url):
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_two_ranks_move_the_policy_as_one_process_does(trained, name):
+def test_two_ranks_end_with_the_weights_of_one_process(trained, name):
     alone, first, second = (torch.load(trained / name / f"rank{n}.pt") for n in ("0-of-1", "0-of-2", "1-of-2"))
     assert "Num processes: 2" in first["device"]
     assert alone["weights"].dtype == torch.float64
@@ -90,7 +90,7 @@ def test_two_ranks_move_the_policy_as_one_process_does(trained, name):
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_two_ranks_log_of_a_batch_what_one_process_does(trained, name):
+def test_two_ranks_log_the_metrics_of_one_process(trained, name):
     alone, first = (torch.load(trained / name / f"rank0-of-{ranks}.pt")["log"][:2] for ranks in (1, 2))
     families = ("rewards/", "rubric/left", "groups/", "steps/", "rgr/", "dro/", "scaffold/", "measures/", "refill/")
     for mine, theirs in zip(alone, first, strict=True):
@@ -99,8 +99,8 @@ def test_two_ranks_log_of_a_batch_what_one_process_does(trained, name):
     assert LOGGED.get(TRAININGS[name]["method"], set()) <= alone[0].keys() | alone[1].keys()
 
 
-def test_what_is_compared_happened(trained):
-    """One group was refined and another not, scaffolds were shown, and DRO's filter took one group of two."""
+def test_the_compared_features_were_exercised(trained):
+    """One group was refined and one was not, scaffolds were shown, and DRO's filter kept one group of two."""
     logs = {name: torch.load(trained / name / "rank0-of-1.pt")["log"] for name in TRAININGS}
     assert [one["rgr/refined"] for one in logs["rgr"][:2]] == [1 / 8, 0.0]
     assert logs["srar"][0]["measures/loops"] == 1 / 8

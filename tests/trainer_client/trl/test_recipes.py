@@ -1,4 +1,4 @@
-"""Recipes: each script trains a tiny model for some steps, and each config has what its paper states."""
+"""Recipes: each script trains a tiny model for a few steps, and each config has its paper's settings."""
 
 import json
 import runpy
@@ -76,7 +76,7 @@ def test_a_generation_has_the_papers_prompts_and_updates(tmp_path, monkeypatch, 
         ("ruscarl", {"max_completion_length": 4096, "num_train_epochs": 5, "beta": 0.001, "top_k": 20}),
     ],
 )
-def test_a_recipe_has_what_its_paper_states(tmp_path, name, stated):
+def test_a_recipe_has_its_papers_settings(tmp_path, name, stated):
     made = RubricGRPOConfig.recipe(name, str(tmp_path), **CPU)
     assert {setting: getattr(made, setting) for setting in stated} == stated
 
@@ -88,16 +88,16 @@ def test_srar_and_its_baselines_refill_by_accuracy(tmp_path, name):
     assert (made.max_refill_rounds, method.dynamic_sampling, method.filter_metric) == (10, True, "accuracy")
 
 
-def test_settings_that_are_given_go_before_a_recipes(tmp_path):
+def test_given_settings_override_a_recipes(tmp_path):
     assert RubricGRPOConfig.recipe("srar", str(tmp_path), learning_rate=1e-5, **CPU).learning_rate == 1e-5
 
 
-def test_an_option_that_is_given_leaves_a_recipes_others(tmp_path):
+def test_a_given_option_keeps_the_recipes_other_options(tmp_path):
     made = RubricGRPOConfig.recipe("srar", str(tmp_path), method_options={"normalise": False}, **CPU)
     assert made.method_options == {"dynamic_sampling": True, "filter_metric": "accuracy", "normalise": False}
 
 
-def test_a_generation_that_does_not_divide_says_what_to_set(tmp_path):
+def test_a_generation_that_does_not_divide_evenly_names_the_setting_to_change(tmp_path):
     with pytest.raises(ValueError, match=r"not a multiple of .* \(24\); set per_device_train_batch_size to a divisor"):
         RubricGRPOConfig.recipe("dro", str(tmp_path), per_device_train_batch_size=24, **CPU)
 

@@ -1,4 +1,4 @@
-"""Dynamic sampling that refills: groups without a signal give way to groups of other prompts."""
+"""Dynamic sampling with refills: groups of other prompts replace uninformative ones."""
 
 from itertools import chain
 
@@ -20,7 +20,7 @@ DYNAMIC = {"dynamic_sampling": True}
 
 
 class ByPrompt:
-    """A rollout function: the groups of the n-th prompt of the data set say the n-th texts; remembers every call."""
+    """A rollout function: the n-th prompt's group returns the n-th texts; records every call."""
 
     def __init__(self, *groups, added=False):
         self.groups, self.added, self.calls = groups, added, []
@@ -51,7 +51,7 @@ def made(tmp_path, url, rollouts, *, data=None, options=DYNAMIC, **given):
 
 
 def batch(trained, numbers=(0, 1)):
-    """A generation batch that begins with these prompts; the prompts that it ends with."""
+    """Generate a batch that begins with these prompts; return it and the prompts it ends with."""
     trained.model.train()
     output = trained._generate_and_score_completions([dict(trained.train_dataset[n]) for n in numbers for _ in "1234"])
     prompts = trained.processing_class.batch_decode(output["prompt_ids"], skip_special_tokens=True)
@@ -62,7 +62,7 @@ def logged(trained, name):
     return trained._metrics["train"][f"refill/{name}"][-1]
 
 
-def test_a_group_without_a_signal_gives_way_to_another_prompts(tmp_path, url):
+def test_an_uninformative_group_is_replaced_by_another_prompts(tmp_path, url):
     rollouts = ByPrompt(ALL_RIGHT, MIXED, MIXED)
     trained = made(tmp_path, url, rollouts)
     output, prompts = batch(trained)
@@ -76,7 +76,7 @@ def test_a_group_without_a_signal_gives_way_to_another_prompts(tmp_path, url):
     assert [prompt[1] for prompt in trained._logs["prompt"]] == ["2"] * 4 + ["1"] * 4
 
 
-def test_a_batch_whose_groups_all_have_a_signal_is_left_alone(tmp_path, url):
+def test_a_batch_of_informative_groups_is_left_unchanged(tmp_path, url):
     rollouts = ByPrompt(MIXED, MIXED, ALL_RIGHT)
     trained = made(tmp_path, url, rollouts)
     assert batch(trained)[1] == [0] * 4 + [1] * 4
@@ -84,7 +84,7 @@ def test_a_batch_whose_groups_all_have_a_signal_is_left_alone(tmp_path, url):
     assert logged(trained, "rounds") == 0.0
 
 
-def test_a_completed_batch_is_the_batch_that_its_prompts_alone_would_make(tmp_path, url):
+def test_a_refilled_batch_equals_the_batch_of_its_final_prompts(tmp_path, url):
     groups = (ALL_RIGHT, MIXED, (RIGHT, SLIP, WRONG, WRONG))
     options = {"method": "srar", "method_options": {"dynamic_sampling": True}}
     data = dataset(CRITERIA, prompts=3)
@@ -97,7 +97,7 @@ def test_a_completed_batch_is_the_batch_that_its_prompts_alone_would_make(tmp_pa
 
 
 @pytest.mark.parametrize(("rounds", "left"), [(1, 1.0), (2, 1.0), (0, None)])
-def test_rounds_are_bounded_and_what_is_left_stays_out_of_the_loss(tmp_path, url, rounds, left):
+def test_rounds_are_limited_and_remaining_groups_are_excluded_from_the_loss(tmp_path, url, rounds, left):
     rollouts = ByPrompt(*[ALL_WRONG] * 20)
     trained = made(tmp_path, url, rollouts, max_refill_rounds=rounds)
     output, prompts = batch(trained)
@@ -107,14 +107,14 @@ def test_rounds_are_bounded_and_what_is_left_stays_out_of_the_loss(tmp_path, url
     assert left is None or logged(trained, "left") == left
 
 
-def test_a_prompt_is_tried_once_for_a_batch(tmp_path, url):
+def test_a_prompt_is_tried_once_per_batch(tmp_path, url):
     rollouts = ByPrompt(*[ALL_WRONG] * 5)
     batch(made(tmp_path, url, rollouts, max_refill_rounds=50))
     assert sorted(chain(*rollouts.calls)) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("metric", "first"), [("reward", 0), ("accuracy", 2)])
-def test_what_is_compared_is_the_reward_or_whether_responses_are_right(tmp_path, url, metric, first):
+def test_groups_are_compared_by_reward_or_by_accuracy(tmp_path, url, metric, first):
     trained = made(
         tmp_path, url, ByPrompt(UNLIKE_BUT_WRONG, MIXED, MIXED), data=dataset(CRITERIA, prompts=3),
         options={**DYNAMIC, "filter_metric": metric}, method="srar",
@@ -122,7 +122,7 @@ def test_what_is_compared_is_the_reward_or_whether_responses_are_right(tmp_path,
     assert batch(trained)[1][0] == first
 
 
-def test_in_outcome_mode_the_judges_reward_says_what_is_right(tmp_path, url):
+def test_in_outcome_mode_the_judges_reward_decides_what_is_right(tmp_path, url):
     trained = made(
         tmp_path, url, ByPrompt(ALL_RIGHT, MIXED, MIXED), reward=RubricReward(url, mode="outcome"),
         options={**DYNAMIC, "filter_metric": "accuracy"},
@@ -135,7 +135,7 @@ WITHOUT_ANSWER = ("no", "none", "no idea", "no idea at all")
 FINAL = [{"id": "final", "description": "It is final.", "verification": {"method": "contains", "all_of": ["Final"]}}]
 
 
-def test_groups_that_dros_gates_reject_give_way_to_other_prompts(tmp_path, url):
+def test_groups_rejected_by_dros_gates_are_replaced_by_other_prompts(tmp_path, url):
     rollouts = ByPrompt(WITHOUT_ANSWER, SURE, WITHOUT_ANSWER, SURE)
     options = {"variance_filter": False, "p_min": 0.0, "p_max": 1.0}
     given = {"method": "dro", "num_generations": 4, "mask_truncated_completions": False}
@@ -151,13 +151,13 @@ def test_groups_that_dros_gates_reject_give_way_to_other_prompts(tmp_path, url):
     assert rollouts.calls[0] == [0, 1]
     assert prompts == [3] * 4 + [1] * 4
     assert logged(trained, "left") == 0.0
-    # what is trained on is what these prompts alone would have made: their own certainties, after their own reasoning
+    # the result equals that of these prompts alone: their own certainties, after their own reasoning
     _, whole, _ = of(ByPrompt(WITHOUT_ANSWER, SURE, WITHOUT_ANSWER, SURE), (3, 1), max_refill_rounds=0)
     assert refilled["advantages"].tolist() == pytest.approx(whole["advantages"].tolist(), abs=1e-5)
     assert refilled["advantages"].abs().max() > 0
 
 
-def test_under_ruscarl_groups_that_come_in_have_scaffolds_and_are_trained_on_plain_prompts(tmp_path, url):
+def test_under_ruscarl_replacement_groups_get_scaffolds_and_train_on_plain_prompts(tmp_path, url):
     class Scaffolded(ByPrompt):
         def __call__(self, prompts, trainer):
             self.asked = [*getattr(self, "asked", []), list(prompts)]
@@ -211,7 +211,7 @@ def test_evaluation_is_never_refilled(tmp_path, url):
     assert rollouts.calls == [[0, 1]]
 
 
-def test_a_judge_that_is_away_ends_the_rounds(tmp_path, unserved_url):
+def test_an_unreachable_judge_ends_the_rounds(tmp_path, unserved_url):
     rollouts = ByPrompt(*[MIXED] * 6)
     away = RubricReward(unserved_url, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
     trained = made(tmp_path, "", rollouts, reward=away)
@@ -220,7 +220,7 @@ def test_a_judge_that_is_away_ends_the_rounds(tmp_path, unserved_url):
     assert output["completion_mask"].sum() == 0
 
 
-def test_what_the_judge_misses_in_a_small_round_is_a_share_of_the_whole_batch(tmp_path):
+def test_missing_rewards_of_a_small_round_count_as_a_share_of_the_whole_batch(tmp_path):
     def reward(said):
         return response(None) if said["text"] == "lost" else by_text(said)
 
@@ -235,7 +235,7 @@ def test_what_the_judge_misses_in_a_small_round_is_a_share_of_the_whole_batch(tm
     assert logged(trained, "left") == 0.25
 
 
-def test_trls_own_order_of_prompts_stays_as_it_is(tmp_path, url):
+def test_refilling_does_not_change_trls_order_of_prompts(tmp_path, url):
     def firsts(**given):
         rollouts = ByPrompt(ALL_RIGHT, MIXED, ALL_WRONG, MIXED, MIXED, MIXED)
         trained = made(tmp_path, url, rollouts, max_steps=6, shuffle_dataset=True, **given)
@@ -253,7 +253,7 @@ def test_trls_own_order_of_prompts_stays_as_it_is(tmp_path, url):
     assert len(calls) > 6
 
 
-def test_a_resumed_run_goes_on_with_the_same_further_prompts(tmp_path, url):
+def test_a_resumed_run_continues_with_the_same_replacement_prompts(tmp_path, url):
     groups = (ALL_RIGHT, MIXED, ALL_WRONG, MIXED, ALL_RIGHT, (RIGHT, RIGHT, SLIP, WRONG), MIXED, ALL_WRONG)
     given = {
         "max_steps": 4, "save_steps": 2, "save_strategy": "steps", "shuffle_dataset": True, "optim": "adamw_torch",
@@ -270,7 +270,7 @@ def test_a_resumed_run_goes_on_with_the_same_further_prompts(tmp_path, url):
 
 
 @given(st.integers(1, 30), st.integers(0, 5), st.lists(st.integers(1, 8), max_size=12))
-def test_a_stream_goes_through_all_rows_before_it_repeats_one(rows, seed, counts):
+def test_a_stream_draws_all_rows_before_it_repeats_one(rows, seed, counts):
     stream = PromptStream(rows, seed)
     drawn = [row for count in counts for row in stream.draw(count, lambda _: True)]
     for start in range(0, len(drawn), rows):
@@ -282,7 +282,7 @@ def test_a_stream_goes_through_all_rows_before_it_repeats_one(rows, seed, counts
 
 
 @given(st.integers(0, 10), st.sets(st.integers(0, 9)))
-def test_a_stream_gives_what_is_accepted_and_ends_where_nothing_is(count, accepted):
+def test_a_stream_draws_accepted_rows_and_ends_when_none_are_left(count, accepted):
     stream = PromptStream(10, 1)
     drawn = stream.draw(count, accepted.__contains__)
     assert set(drawn) <= accepted
@@ -296,11 +296,11 @@ def test_a_stream_gives_what_is_accepted_and_ends_where_nothing_is(count, accept
         ({"method_options": {}}, "leaves no groups out, so there is nothing to refill; set method_options"),
     ],
 )
-def test_settings_that_cannot_refill_are_refused(tmp_path, url, given, said):
+def test_settings_that_do_not_support_refilling_are_refused(tmp_path, url, given, said):
     with pytest.raises(ValueError, match=said):
         made(tmp_path, url, ByPrompt(MIXED), **given)
 
 
-def test_data_that_cannot_be_drawn_from_is_refused(tmp_path, url):
+def test_datasets_without_random_access_are_refused(tmp_path, url):
     with pytest.raises(ValueError, match="max_refill_rounds needs an indexable training dataset"):
         made(tmp_path, url, ByPrompt(MIXED), data=dataset(PLAIN).to_iterable_dataset())

@@ -1,4 +1,4 @@
-"""Other reward functions beside the rubric's: which of them a response cannot do without, and what TRL's scale does."""
+"""Other reward functions beside the rubric's: required ones, and the effect of TRL's reward scaling."""
 
 import logging
 import math
@@ -30,7 +30,7 @@ WEIGHED = [1.0, 1 / 3, 0.0, 0.0]
 
 
 def inapplicable(prompts, **_):
-    """Applies to no response, as TRL's functions for other tasks say it."""
+    """Return None for every response, as TRL's functions do for other tasks."""
     return [None] * len(prompts)
 
 
@@ -52,7 +52,7 @@ def test_a_function_that_does_not_apply_changes_nothing(tmp_path, url):
     assert made._metrics["train"]["rewards/RubricReward/missing"] == [0.0]
 
 
-def test_a_required_function_leaves_out_what_it_gives_no_reward_for_and_is_named(tmp_path, url, caplog):
+def test_responses_without_a_required_reward_are_excluded_and_the_function_is_named(tmp_path, url, caplog):
     given = {"rewards": [every_second], "required_rewards": ["every_second"]}
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), **given)
     with caplog.at_level(logging.WARNING, logger="trainer_client.trl.trainer"):
@@ -61,17 +61,17 @@ def test_a_required_function_leaves_out_what_it_gives_no_reward_for_and_is_named
     assert "'every_second' is required and gave no reward for 4 of 8" in caplog.text
 
 
-def test_a_reward_that_is_infinite_is_left_out(tmp_path, url):
+def test_an_infinite_reward_is_excluded(tmp_path, url):
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[endless])
     assert batch(made)["completion_mask"].any(dim=1).tolist() == [False] + [True] * 7
 
 
-def test_a_required_function_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+def test_an_unknown_required_function_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(ValueError, match=r"required_rewards contains 'concise', which is not .* are RubricReward"):
         trainer(tmp_path, "http://judge.test", required_rewards=["concise"])
 
 
-def test_settings_without_a_method_are_refused(tmp_path):
+def test_a_plain_trl_config_is_refused(tmp_path):
     plain = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", num_generations=2)
     with pytest.raises(TypeError, match="args is a GRPOConfig, which has no method; give a RubricGRPOConfig"):
         RubricGRPOTrainer(
@@ -82,7 +82,7 @@ def test_settings_without_a_method_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "given", [{"scale_rewards": "batch"}, {"multi_objective_aggregation": "normalize_then_sum"}], ids=str
 )
-def test_the_plain_method_has_trls_advantages_where_they_are_of_the_batch(tmp_path, url, given):
+def test_the_plain_method_has_trls_advantages_with_batch_scaling(tmp_path, url, given):
     def constant(prompts, **_):
         return [float(row % 3) for row in range(len(prompts))]
 

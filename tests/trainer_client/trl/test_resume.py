@@ -1,4 +1,4 @@
-"""Training goes on from a checkpoint as if it had never stopped."""
+"""Training resumed from a checkpoint equals uninterrupted training."""
 
 import json
 
@@ -19,14 +19,14 @@ SETTINGS = {
 
 
 def noisy(prompts, completions, **_):
-    """A reward that samples differ in."""
+    """A reward that differs between samples."""
     return [sum(map(ord, completion)) % 7 / 7 for completion in completions]
 
 
 @pytest.mark.parametrize(
     "more", [{}, {"steps_per_generation": 2}], ids=["every step samples", "two steps share samples"]
 )
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path, url, more):
+def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, url, more):
     data = dataset(prompts=6)
     whole = trainer(tmp_path, url, data=data, rewards=[noisy], max_steps=4, **SETTINGS, **more)
     whole.train()
@@ -39,7 +39,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path, url, more)
     assert [row["rewards/noisy/mean"] for row in again.state.log_history if "rewards/noisy/mean" in row] == rewards
 
 
-def test_a_resumed_run_judges_by_the_version_it_began_with(tmp_path, url):
+def test_a_resumed_run_keeps_its_pinned_rubric_version(tmp_path, url):
     with Client(url) as client:
         first = client.publish_rubric("tests/resumed", CRITERIA)
     data = dataset(prompts=6).remove_columns("rubric")

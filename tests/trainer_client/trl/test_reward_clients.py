@@ -1,4 +1,4 @@
-"""A reward function makes its own clients where it is called, and goes into other processes without them."""
+"""A reward function creates its own clients per event loop, and is pickled without them."""
 
 import asyncio
 import inspect
@@ -18,7 +18,7 @@ from trainer_client.trl.reward import RubricReward
 URL = "http://judge.test"
 
 
-def test_it_is_seen_as_an_async_function_named_by_its_class():
+def test_it_is_an_async_function_named_after_its_class():
     reward = RubricReward(URL, "r")
     assert inspect.iscoroutinefunction(reward)
     assert asyncio.iscoroutinefunction(reward)
@@ -27,7 +27,7 @@ def test_it_is_seen_as_an_async_function_named_by_its_class():
 
 
 @pytest.mark.parametrize("make", [Client, AsyncClient])
-async def test_a_client_lends_its_settings_and_stays_its_owners(make):
+async def test_a_given_client_provides_settings_and_stays_with_its_owner(make):
     lender = make(URL, "run", timeout_s=7, retries=1, retry_budget_s=3, headers={"X-Key": "secret"})
     made = LoopClient(lender).for_running_loop()
     assert made is not lender
@@ -39,7 +39,7 @@ async def test_a_client_lends_its_settings_and_stays_its_owners(make):
     assert "secret" not in repr(made.settings)
 
 
-async def test_the_settings_are_what_requests_are_made_with():
+async def test_requests_use_the_given_settings():
     seen = []
 
     class Seeing(FakeJudgeTransport):
@@ -57,7 +57,7 @@ async def test_the_settings_are_what_requests_are_made_with():
     assert seen[0].extensions["timeout"]["read"] == 100
 
 
-async def test_with_an_address_a_service_that_is_started_again_is_waited_for_within_the_retry_budget():
+async def test_with_an_address_a_restarting_service_is_retried_within_the_budget():
     settings = LoopClient(URL).for_running_loop().settings
     waits, tries = [], replace(settings.retry_policy, random=lambda: 0.5).start()
     while (wait := tries.wait_after(ConnectionFailed("refused", retryable=True))) is not None:
@@ -65,7 +65,7 @@ async def test_with_an_address_a_service_that_is_started_again_is_waited_for_wit
     assert 30 < sum(waits) < settings.retry_budget_s
 
 
-def test_each_event_loop_has_a_client_of_its_own():
+def test_each_event_loop_has_a_separate_client():
     made = LoopClient(URL)
 
     async def twice():
@@ -77,7 +77,7 @@ def test_each_event_loop_has_a_client_of_its_own():
     assert other is not first
 
 
-async def test_a_closed_one_is_made_anew():
+async def test_a_closed_client_is_replaced():
     reward = rewarding(FakeJudgeTransport())
     await reward(["a"], ["1"])
     await reward.aclose()
@@ -85,7 +85,7 @@ async def test_a_closed_one_is_made_anew():
 
 
 @pytest.mark.parametrize("strange", [7, object()])
-def test_what_is_no_client_is_refused(strange):
+def test_an_object_that_is_not_a_client_is_refused(strange):
     with pytest.raises(TypeError, match="give an address, a Client or an AsyncClient"):
         RubricReward(strange, "r")
 
@@ -95,12 +95,12 @@ def test_a_client_whose_transport_is_not_async_is_refused():
         RubricReward(Client(URL, transport=httpx2.MockTransport(lambda _: httpx2.Response(200))), "r")
 
 
-def test_an_address_that_is_none_is_refused():
+def test_an_invalid_address_is_refused():
     with pytest.raises(ValueError, match="write scheme and host"):
         RubricReward("judge", "r")
 
 
-def test_pickled_it_takes_its_settings_and_its_pins_along_and_no_client():
+def test_pickling_keeps_settings_and_pins_and_drops_the_client():
     reward = RubricReward(
         Client(URL, "run", headers={"X-Key": "k"}),
         CRITERIA,
@@ -129,7 +129,7 @@ def length(completions, **_):
 
 
 @pytest.mark.parametrize("name", ["transport", "clock"])
-def test_a_client_that_cannot_be_pickled_says_which_of_its_settings_is_to_blame(name):
+def test_a_client_that_cannot_be_pickled_names_the_setting_responsible(name):
     options = {"transport": _Unpicklable()} if name == "transport" else {"clock": lambda: 0.0}
     with pytest.raises(TypeError, match=f"the client's {name} .* cannot be pickled"):
         pickle.dumps(RubricReward(AsyncClient(URL, **options), "r"))
@@ -140,7 +140,7 @@ class _Unpicklable(httpx2.AsyncBaseTransport):
         self.hook = lambda: None
 
 
-def test_a_judged_batch_is_not_pickled():
+def test_the_last_judged_batch_is_not_pickled():
     reward = rewarding(_picklable())
     asyncio.run(reward(["a"], ["1"]))
     assert reward.last is not None
@@ -151,7 +151,7 @@ def _picklable():
     return FakeJudgeTransport()
 
 
-def test_defaults_fill_in_what_the_user_left_open():
+def test_defaults_apply_where_the_user_gave_nothing():
     reward = RubricReward(URL, "r", votes=3)
     assert (reward.mode, reward.on_failure) == ("weighted_mean", "null")
     filled = reward.with_defaults(mode="stepwise", on_failure="zero", votes=1, format_weight=0.2)
@@ -165,7 +165,7 @@ def test_defaults_fill_in_what_the_user_left_open():
     assert (chosen.mode, chosen.on_failure) == ("points", "skip")
 
 
-async def test_a_copy_with_defaults_has_pins_of_its_own():
+async def test_a_copy_with_defaults_has_separate_pins():
     reward = rewarding(FakeJudgeTransport())
     reward.load_state({"pins": {"r": "r@1"}})
     copy = reward.with_defaults(mode="points", on_failure="null")
@@ -187,7 +187,7 @@ async def test_a_copy_with_defaults_has_pins_of_its_own():
         ({"grace_s": -1}, ValueError, "grace_s"),
     ],
 )
-def test_a_wrong_option_is_refused_before_training_begins(options, error, says):
+def test_an_invalid_option_is_refused_before_training_begins(options, error, says):
     with pytest.raises(error, match=says):
         RubricReward(URL, **{"rubric": "r"} | options)
 

@@ -1,4 +1,4 @@
-"""A dataset's own column names, columns that are overlooked, and what a reward function takes from its trainer."""
+"""Column names of a dataset, columns that are probably misnamed, and values taken from the trainer."""
 
 import asyncio
 import pickle
@@ -25,7 +25,7 @@ from trainer_client.trl._distributed import RubricRewardWarning, TooManyUnscored
 from trainer_client.trl.reward import RubricReward
 
 
-async def test_a_column_is_read_under_the_name_that_the_dataset_has_for_it():
+async def test_a_column_is_read_under_its_name_in_the_dataset():
     judge = FakeJudgeTransport()
     reward = rewarding(judge, columns={"ground_truth": "answer", "grounding": None})
     await reward(["a"], ["1"], answer=[42], grounding=["not for the judge"])
@@ -34,7 +34,7 @@ async def test_a_column_is_read_under_the_name_that_the_dataset_has_for_it():
     assert "grounding" not in group
 
 
-async def test_other_reward_functions_still_see_the_columns_as_the_dataset_has_them():
+async def test_other_reward_functions_still_see_the_original_column_names():
     seen = []
 
     def other(prompts, answer, **_):
@@ -47,12 +47,12 @@ async def test_other_reward_functions_still_see_the_columns_as_the_dataset_has_t
     assert seen == [42]
 
 
-async def test_a_column_that_the_dataset_lacks_is_refused_with_those_that_it_has():
+async def test_a_column_missing_from_the_dataset_is_refused_with_the_existing_ones():
     with pytest.raises(InvalidRequest, match=r"'gold', which the dataset does not have; it has 'answer'"):
         await rewarding(FakeJudgeTransport(), columns={"ground_truth": "gold"})(["a"], ["1"], answer=["42"])
 
 
-def test_a_column_that_the_judge_does_not_have_is_refused_at_once():
+def test_an_unknown_judged_column_is_refused_at_once():
     with pytest.raises(ValueError, match="columns has the key 'answer'; its keys are what the judge sees"):
         rewarding(FakeJudgeTransport(), columns={"answer": "ground_truth"})
 
@@ -80,7 +80,7 @@ async def test_a_column_that_looks_like_a_judged_one_is_reported_once(column, ju
         ({}, {"difficulty": [3], "id": [1]}),
     ],
 )
-async def test_columns_that_are_shown_hidden_or_unlike_are_not_reported(columns, given, recwarn):
+async def test_mapped_hidden_and_unrelated_columns_are_not_reported(columns, given, recwarn):
     await rewarding(FakeJudgeTransport(), columns=columns)(["a"], ["1"], **given)
     assert not recwarn.list
 
@@ -96,13 +96,13 @@ async def test_the_run_is_the_clients_or_else_the_trainers(own):
     assert pickle.loads(pickle.dumps(RubricReward("http://judge.test", "r")))._client.default_run is None
 
 
-async def test_without_any_name_there_is_no_run():
+async def test_without_a_run_name_no_run_is_sent():
     judge = FakeJudgeTransport()
     await RubricReward(AsyncClient("http://judge.test", transport=judge), "r")(["a"], ["1"], **Trainer().logs)
     assert "run" not in judge.asked[0]
 
 
-async def test_named_rewards_log_under_their_names_and_are_called_by_them():
+async def test_named_rewards_are_called_and_logged_under_their_names():
     style, plain = rewarding(FakeJudgeTransport(), name="style"), rewarding(FakeJudgeTransport())
     trainer = Trainer([style, plain], masks_missing_rewards=True)
     for reward in (style, plain):
@@ -119,7 +119,7 @@ async def test_the_address_may_come_from_the_environment(monkeypatch):
         RubricReward(rubric=CRITERIA)
 
 
-def test_a_service_that_is_unreachable_until_the_deadline_is_called_so():
+def test_a_service_unreachable_until_the_deadline_is_reported_as_unreachable():
     def refuse(body):
         raise httpx2.ConnectError("refused")
 
@@ -136,7 +136,7 @@ def test_a_service_that_is_unreachable_until_the_deadline_is_called_so():
 
 
 @pytest.mark.parametrize(("version", "stops"), [("0.27.0", True), ("1.5.1", True), ("1.6.0", False), ("1.16.0", False)])
-async def test_a_trl_that_counts_a_missing_reward_as_zero_is_not_given_one(version, stops, monkeypatch):
+async def test_a_trl_that_counts_a_missing_reward_as_zero_never_gets_one(version, stops, monkeypatch):
     monkeypatch.setitem(sys.modules, "trl", SimpleNamespace(__version__=version))
     judge = FakeJudgeTransport(
         lambda body: stream(*groups(body, lambda said: response(None if said["text"] == "?" else 1.0)), summary())

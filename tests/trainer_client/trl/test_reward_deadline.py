@@ -1,4 +1,4 @@
-"""A call comes back in time whatever the service does. The clock is moved by waiting alone, so that nothing waits."""
+"""A call returns in time whatever the service does. Only waiting moves the clock, so the tests do not wait."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def hang(*_):
 
 
 def timed(loop, work):
-    """What it comes to, and the seconds that it took."""
+    """The result, and the seconds it took."""
 
     async def run():
         began = loop.time()
@@ -42,7 +42,7 @@ def timed(loop, work):
     return loop.run_until_complete(run())
 
 
-def test_a_service_that_never_answers_is_given_up_at_the_deadline_and_its_grace(loop):
+def test_a_service_that_never_answers_is_given_up_after_the_deadline_and_grace_period(loop):
     reward = rewarding(FakeJudgeTransport(hang), deadline_s=60, grace_s=5)
     rewards, seconds = timed(loop, lambda: reward(["a", "b"], ["1", "2"]))
     assert rewards == [None, None]
@@ -50,14 +50,14 @@ def test_a_service_that_never_answers_is_given_up_at_the_deadline_and_its_grace(
     assert seconds == pytest.approx(65)
 
 
-def test_groups_that_came_by_the_deadline_are_kept(loop):
+def test_groups_received_by_the_deadline_are_kept(loop):
     reward = rewarding(FakeJudgeTransport(lambda body: stream(groups(body)[1], hang(), groups(body)[0])))
     rewards, seconds = timed(loop, lambda: reward(["a", "b"], ["1", "2"]))
     assert rewards == [None, 2.0]
     assert seconds == pytest.approx(65)
 
 
-def test_a_request_that_does_not_let_go_is_left_behind(loop):
+def test_a_request_that_ignores_cancellation_is_abandoned(loop):
     let_go = asyncio.Event()
 
     async def stubborn(body):
@@ -80,7 +80,7 @@ async def _end(let_go):
     await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
 
 
-def test_a_call_that_is_cancelled_hangs_up(loop):
+def test_a_cancelled_call_hangs_up(loop):
     gone = asyncio.Event()
 
     async def waits(body):
@@ -100,7 +100,7 @@ def test_a_call_that_is_cancelled_hangs_up(loop):
     loop.run_until_complete(leave())
 
 
-def test_a_users_mistake_in_one_of_several_requests_is_raised_at_once(loop, monkeypatch):
+def test_a_user_error_in_one_of_several_requests_is_raised_at_once(loop, monkeypatch):
     monkeypatch.setattr("trainer_client.trl._judging.MAX_GROUPS", 1)
     reward = rewarding(FakeJudgeTransport(hang, lambda body: problem("unknown-rubric", 404)))
 
@@ -112,7 +112,7 @@ def test_a_users_mistake_in_one_of_several_requests_is_raised_at_once(loop, monk
 
 
 class Outage(FakeJudgeTransport):
-    """A judge that nobody reaches between two moments; connecting to it then takes ten seconds and fails."""
+    """A judge that is unreachable between two times; connecting then takes ten seconds and fails."""
 
     def __init__(self, loop, begins, ends):
         super().__init__()
@@ -125,7 +125,7 @@ class Outage(FakeJudgeTransport):
         return await super().handle_async_request(request)
 
 
-def test_an_outage_of_ten_minutes_costs_its_steps_and_no_more(loop):
+def test_an_outage_of_ten_minutes_affects_only_its_steps(loop):
     judge = Outage(loop, 100, 700)
     like = client(judge, sleep=asyncio.sleep, clock=loop.time)
     reward = RubricReward(like, "r", max_unscored=1.0)
@@ -148,14 +148,14 @@ def test_an_outage_of_ten_minutes_costs_its_steps_and_no_more(loop):
     assert steps[-1][0] > 900
 
 
-def test_an_outage_stops_training_within_a_step_unless_told_to_go_on(loop):
+def test_an_outage_stops_training_within_a_step_by_default(loop):
     like = client(Outage(loop, 0, 700), sleep=asyncio.sleep, clock=loop.time)
     with pytest.raises(TooManyUnscored, match=r"2 of 2 .* 2 (unreachable|timeout)"):
         loop.run_until_complete(RubricReward(like, "r")(["a"] * 2, ["1"] * 2))
     assert loop.time() <= 66
 
 
-def test_a_second_request_has_the_rest_of_the_deadline(loop):
+def test_a_second_request_gets_the_rest_of_the_deadline(loop):
     async def late(body):
         await asyncio.sleep(50)
         return stream(groups(body)[0], httpx2.ReadError("reset"))
@@ -166,7 +166,7 @@ def test_a_second_request_has_the_rest_of_the_deadline(loop):
     assert [asked["deadline_s"] for asked in judge.asked] == [60, 10]
 
 
-def test_after_the_deadline_nothing_more_is_asked_for(loop):
+def test_nothing_is_requested_after_the_deadline(loop):
     async def late(body):
         await asyncio.sleep(62)
         return stream(groups(body)[0], httpx2.ReadError("reset"))

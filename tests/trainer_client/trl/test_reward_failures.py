@@ -1,4 +1,4 @@
-"""A judge that fails costs rewards, never the run; a user's mistake stops it."""
+"""A failing judge costs rewards but never stops the run; a user error stops it."""
 
 import logging
 
@@ -63,7 +63,7 @@ def raising(error):
         (lambda body: stream(summary()), "missing"),
     ],
 )
-async def test_a_service_that_fails_leaves_all_rows_without_a_reward_and_says_why(answer, kind, caplog):
+async def test_a_failing_service_leaves_all_rows_without_a_reward_and_logs_the_reason(answer, kind, caplog):
     reward = rewarding(FakeJudgeTransport(answer))
     assert await reward(*TWO) == [None, None]
     assert kinds(reward) == [(kind,), (kind,)]
@@ -71,14 +71,14 @@ async def test_a_service_that_fails_leaves_all_rows_without_a_reward_and_says_wh
     assert f"2 of 2 responses have no reward from http://judge.test (2 {kind})" in said
 
 
-async def test_where_failures_are_errors_a_service_without_a_judge_stops_training():
+async def test_where_failures_are_errors_an_unavailable_judge_stops_training():
     judge = FakeJudgeTransport(lambda body: problem("not-ready", 503, retryable=True))
     reward = RubricReward(client(judge, retries=0), "r", on_failure="error", max_unscored=1.0)
     with pytest.raises(NotReady):
         await reward(*TWO)
 
 
-async def test_groups_that_came_before_the_answer_broke_are_kept_and_the_others_asked_for_again():
+async def test_groups_received_before_the_answer_broke_are_kept_and_the_rest_requested_again():
     def breaks_after_one(body):
         return stream(groups(body)[0], httpx2.ReadError("reset"))
 
@@ -87,7 +87,7 @@ async def test_groups_that_came_before_the_answer_broke_are_kept_and_the_others_
     assert [[group["prompt"] for group in asked["groups"]] for asked in judge.asked] == [["a", "b"], ["b"]]
 
 
-async def test_nothing_is_asked_for_again_when_nothing_came():
+async def test_an_answer_that_breaks_before_any_group_is_not_requested_again():
     def breaks(body):
         return stream(httpx2.ReadError("reset"))
 
@@ -97,7 +97,7 @@ async def test_nothing_is_asked_for_again_when_nothing_came():
     assert len(judge.asked) == 1
 
 
-async def test_groups_that_came_before_a_problem_are_kept_and_what_cannot_be_repeated_is_not():
+async def test_groups_received_before_a_permanent_problem_are_kept_without_a_retry():
     def fails_after_one(body):
         return stream(groups(body)[0], {"problem": problem("internal", 500).json()})
 
@@ -121,7 +121,7 @@ async def test_groups_in_another_order_reach_their_own_rows():
     assert await reward(["a", "b", "a"], ["1", "2", "3"]) == [1.0, 2.0, 3.0]
 
 
-async def test_fewer_responses_and_groups_than_asked_for_leave_the_rest_without_a_reward():
+async def test_missing_responses_and_groups_leave_rows_without_a_reward():
     def short(body):
         lines = groups(body)[:1]
         lines[0]["group"]["responses"].pop()
@@ -132,7 +132,7 @@ async def test_fewer_responses_and_groups_than_asked_for_leave_the_rest_without_
     assert kinds(reward) == [(), ("missing",), ("missing",)]
 
 
-async def test_rewards_nobody_asked_for_are_ignored_counted_and_said(caplog):
+async def test_unexpected_rewards_are_ignored_and_counted_in_the_log(caplog):
     def more(body):
         lines = groups(body)
         lines[0]["group"]["responses"].append(response(9.0))
@@ -144,7 +144,7 @@ async def test_rewards_nobody_asked_for_are_ignored_counted_and_said(caplog):
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"1e999", b"-1e999"])
-async def test_a_reward_that_is_no_finite_number_is_none(number):
+async def test_a_reward_that_is_not_a_finite_number_counts_as_missing(number):
     def strange(body):
         [line] = groups(body)
         line["group"]["responses"][0]["reward"] = "HERE"
@@ -155,7 +155,7 @@ async def test_a_reward_that_is_no_finite_number_is_none(number):
     assert kinds(reward) == [("not_finite",)]
 
 
-async def test_a_response_without_a_reward_names_what_failed_on_it_once_and_one_with_a_reward_too():
+async def test_every_response_lists_each_kind_of_failure_once():
     def failing(body):
         failed = [verdict("a", None, "parse"), verdict("b", None, "parse"), verdict("c", None, "engine")]
         answers = iter([response(None, *failed), response(0.5, verdict("a"), failed[2]), response(None, verdict())])
@@ -183,18 +183,18 @@ async def test_a_response_without_a_reward_names_what_failed_on_it_once_and_one_
         (lambda body: httpx2.Response(413, text="nginx"), ServerError),
     ],
 )
-async def test_a_users_mistake_stops_training_whatever_may_stay_unscored(answer, error):
+async def test_a_user_error_stops_training_whatever_share_may_stay_unscored(answer, error):
     with pytest.raises(error):
         await rewarding(FakeJudgeTransport(answer))(*TWO)
 
 
-async def test_an_error_that_nobody_foresaw_is_raised():
+async def test_an_unexpected_error_is_raised():
     with pytest.raises(ZeroDivisionError):
         await rewarding(FakeJudgeTransport(raising(ZeroDivisionError())))(*TWO)
 
 
 @pytest.mark.parametrize(("failing", "stops"), [(0, False), (2, False), (3, True), (4, True)])
-async def test_training_stops_when_more_than_the_share_allowed_has_no_reward(failing, stops):
+async def test_training_stops_when_too_large_a_share_has_no_reward(failing, stops):
     def fails_some(body):
         numbers = iter(range(4))
         return stream(*groups(body, lambda said: response(None if next(numbers) < failing else 1.0)), summary())
@@ -208,7 +208,7 @@ async def test_training_stops_when_more_than_the_share_allowed_has_no_reward(fai
 
 
 @pytest.mark.parametrize("policy", ["zero", "zero_unparseable"])
-async def test_what_a_failure_policy_makes_zero_counts_as_missing(policy):
+async def test_rewards_zeroed_by_a_failure_policy_count_as_missing(policy):
     def zeroes(body):
         return stream(*groups(body, lambda said: response(0.0, policy_applied=policy, status="unscored")), summary())
 
@@ -216,7 +216,7 @@ async def test_what_a_failure_policy_makes_zero_counts_as_missing(policy):
         await rewarding(FakeJudgeTransport(zeroes), max_unscored=0.5)(["a"] * 4, ["1"] * 4)
 
 
-async def test_the_error_says_how_many_why_and_what_to_do():
+async def test_the_error_states_the_number_the_causes_and_the_remedy():
     def overloaded(body):
         return problem("overloaded", 429, retryable=True)
 

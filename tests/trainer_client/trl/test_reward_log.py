@@ -1,4 +1,4 @@
-"""What a call leaves behind: numbers for the trainer's log, a text for each row, and the rows themselves."""
+"""Results of a call: metrics for the trainer's log, a text for each row, and the rows themselves."""
 
 import math
 
@@ -45,7 +45,7 @@ ANSWERS = (
 )
 
 
-async def test_the_log_tells_shares_counts_costs_and_pass_rates():
+async def test_metrics_include_shares_counts_costs_and_pass_rates():
     metrics, _, _ = await logged(giving(*ANSWERS), 4)
     waited = metrics.pop("rubric/wait_seconds")
     assert 0 < waited < 60
@@ -69,7 +69,7 @@ async def test_the_log_tells_shares_counts_costs_and_pass_rates():
     }
 
 
-async def test_the_table_has_a_text_for_each_row_that_says_what_the_judge_said():
+async def test_the_table_has_a_text_with_the_verdicts_for_each_row():
     _, extra, _ = await logged(giving(*ANSWERS), 4)
     assert extra == {
         "rubric": [
@@ -81,20 +81,20 @@ async def test_the_table_has_a_text_for_each_row_that_says_what_the_judge_said()
     }
 
 
-async def test_a_trainer_that_shows_no_table_is_given_none():
+async def test_a_trainer_without_a_table_is_given_none():
     trainer = Trainer(log_completions=False)
     await rewarding(giving(response(1.0)))(["a"], ["1"], **trainer.logs)
     assert trainer.extra == {}
     assert trainer.metrics["rubric/unscored"] == [0.0]
 
 
-async def test_a_long_rubric_is_cut_in_the_table():
+async def test_a_long_rubric_is_truncated_in_the_table():
     _, extra, _ = await logged(giving(response(1.0, *(verdict(f"c{n}") for n in range(30)))), 1)
     assert extra["rubric"][0].startswith("30 of 30: c0 ✓")
     assert extra["rubric"][0].endswith("c23 ✓ … 6 more")
 
 
-async def test_an_outage_logs_what_is_known_and_no_more():
+async def test_an_outage_logs_only_the_known_metrics():
     metrics, extra, _ = await logged(FakeJudgeTransport(lambda body: problem("internal", 500)), 2)
     assert extra == {"rubric": ["no reward (server)"] * 2}
     metrics.pop("rubric/wait_seconds")
@@ -108,7 +108,7 @@ async def test_an_outage_logs_what_is_known_and_no_more():
     }
 
 
-async def test_a_score_that_is_no_number_spoils_no_pass_rate():
+async def test_an_invalid_score_does_not_affect_pass_rates():
     strange = verdict("a") | {"score": 1e308}
     metrics, _, _ = await logged(giving(response(1.0, strange, verdict("b"))), 1)
     assert "rubric/pass/a" not in metrics
@@ -123,18 +123,18 @@ def all_of(criteria):
     return giving(response(1.0, *(verdict(c["id"], 0.5) for c in criteria)))
 
 
-async def test_with_more_criteria_than_can_be_followed_pass_rates_are_by_kind():
+async def test_with_too_many_criteria_pass_rates_are_by_kind():
     metrics, _, _ = await logged(all_of(many(0, MAX_TRACKED_CRITERIA + 1)), 1, many(0, MAX_TRACKED_CRITERIA + 1))
     assert {name for name in metrics if "pass" in name} == {"rubric/pass/kind/factual"}
     assert metrics["rubric/pass/kind/factual"] == 0.5
 
 
-async def test_criteria_nothing_is_known_of_are_left_out_when_there_are_too_many():
+async def test_with_too_many_criteria_those_of_unknown_kind_are_left_out():
     metrics, _, _ = await logged(all_of(many(0, MAX_TRACKED_CRITERIA + 1)), 1)
     assert not [name for name in metrics if "pass" in name]
 
 
-async def test_a_run_whose_rubrics_never_repeat_does_not_fill_the_log_with_names():
+async def test_rubrics_that_never_repeat_do_not_flood_the_log_with_names():
     trainer, names = Trainer(), set()
     judge = FakeJudgeTransport()
     reward = rewarding(judge, None)
@@ -147,7 +147,7 @@ async def test_a_run_whose_rubrics_never_repeat_does_not_fill_the_log_with_names
     assert "rubric/pass/kind/factual" in names
 
 
-async def test_two_rubric_rewards_of_one_trainer_log_apart():
+async def test_two_rubric_rewards_of_one_trainer_log_separately():
     one, two = rewarding(FakeJudgeTransport()), rewarding(FakeJudgeTransport())
     trainer = Trainer([one, two], masks_missing_rewards=True)
     for reward in (one, two):
@@ -170,5 +170,5 @@ async def test_the_rows_of_the_latest_call_are_kept_in_its_order():
 
 
 @pytest.mark.parametrize("logs", [{}, {"log_metric": print}, {"log_extra": lambda *_: None}])
-async def test_a_caller_that_logs_nothing_or_in_part_is_served_too(logs, capsys):
+async def test_a_trainer_without_some_logging_functions_is_supported(logs, capsys):
     assert await rewarding(FakeJudgeTransport())(["a"], ["1"], **logs) == [1.0]

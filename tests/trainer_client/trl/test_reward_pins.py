@@ -1,4 +1,4 @@
-"""A run is judged by one version of each rubric, until it is told to take the newest."""
+"""A run uses one version of each rubric until it is repinned."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ def judging_by(*rubrics, digest=DIGEST):
 
 
 @pytest.mark.parametrize("reference", ["math/r", "math/r@production"])
-async def test_a_reference_is_pinned_by_the_first_answer_and_sent_pinned_from_then_on(reference):
+async def test_the_first_answer_pins_a_reference_and_later_requests_send_it_pinned(reference):
     judge = FakeJudgeTransport(judging_by(pinned("math/r", 3)))
     reward = rewarding(judge, reference)
     for _ in range(2):
@@ -37,7 +37,7 @@ async def test_a_reference_is_pinned_by_the_first_answer_and_sent_pinned_from_th
     assert reward.state() == {"pins": {reference: "math/r@3"}}
 
 
-async def test_references_of_rows_are_pinned_each_to_its_own(caplog):
+async def test_references_of_rows_are_pinned_separately(caplog):
     def two(body):
         lines = groups(body)
         lines[1]["group"]["rubric"] = OTHER
@@ -52,7 +52,7 @@ async def test_references_of_rows_are_pinned_each_to_its_own(caplog):
 
 
 @pytest.mark.parametrize("rubric", ["math/r@2", DIGEST, CRITERIA])
-async def test_what_names_its_content_already_is_not_pinned(rubric):
+async def test_inline_and_versioned_rubrics_are_not_pinned(rubric):
     judge = FakeJudgeTransport(judging_by(pinned("math/r", 2)))
     reward = rewarding(judge, rubric)
     for _ in range(2):
@@ -61,7 +61,7 @@ async def test_what_names_its_content_already_is_not_pinned(rubric):
     assert judge.asked[0] == judge.asked[1]
 
 
-async def test_an_answer_by_another_version_than_the_pinned_one_is_said(caplog):
+async def test_an_answer_by_a_different_version_than_the_pinned_one_is_logged(caplog):
     judge = FakeJudgeTransport(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
     reward = rewarding(judge, "r")
     for _ in range(2):
@@ -70,13 +70,13 @@ async def test_an_answer_by_another_version_than_the_pinned_one_is_said(caplog):
     assert reward.state() == {"pins": {"r": "r@3"}}
 
 
-async def test_no_answer_pins_nothing():
+async def test_without_an_answer_nothing_is_pinned():
     reward = rewarding(FakeJudgeTransport(lambda body: problem("internal", 500)), "r")
     await reward(["a"], ["1"])
     assert reward.state() == {"pins": {}}
 
 
-async def test_repinning_takes_the_newest_version_and_tells_the_old_one(caplog):
+async def test_repinning_takes_the_newest_version_and_returns_the_old_one(caplog):
     caplog.set_level(logging.INFO)
     judge = FakeJudgeTransport(judging_by(pinned("r", 3)), judging_by(pinned("r", 5)))
     reward = rewarding(judge, "r")
@@ -100,19 +100,19 @@ async def test_a_checkpoint_keeps_the_pins_as_json():
 
 
 @pytest.mark.parametrize("state", [{}, {"pins": ["r"]}, {"pins": {"r": 3}}])
-def test_a_state_that_is_none_is_refused(state):
+def test_an_invalid_state_is_refused(state):
     with pytest.raises(ValueError, match="pins must be a mapping"):
         rewarding(FakeJudgeTransport()).load_state(state)
 
 
-def test_of_pins_that_differ_between_ranks_the_lowest_rank_that_has_one_is_taken(caplog):
+def test_ranks_with_different_pins_take_those_of_the_lowest_rank(caplog):
     pins = RubricPins({"x": "x@2"})
     pins.merge_ranks([{}, {"x": "x@1", "y": "y@7"}, {"x": "x@2"}])
     assert pins.state() == {"x": "x@1", "y": "y@7"}
     assert "rubric x: ranks disagree, x@2 becomes x@1" in caplog.text
 
 
-async def test_requests_of_one_call_that_name_two_versions_keep_the_first_and_it_is_said(caplog, monkeypatch):
+async def test_of_two_versions_in_one_call_the_first_is_kept_and_the_other_logged(caplog, monkeypatch):
     monkeypatch.setattr("trainer_client.trl._judging.MAX_GROUPS", 1)
     judge = FakeJudgeTransport(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
     reward = rewarding(judge, "r")
@@ -128,7 +128,7 @@ def version(number, criteria=CRITERIA):
 
 
 def fetching(found):
-    """A judge that judges by that version, and a reward function that needs its criteria."""
+    """A judge that uses that version, and a reward function that needs its criteria."""
     judge = FakeJudgeTransport(judging_by(pinned("r", found.version, found.digest), digest=found.digest))
     judge.rubrics = {found.reference: httpx2.Response(200, content=found.model_dump_json())}
     reward = rewarding(judge, "r")
@@ -136,7 +136,7 @@ def fetching(found):
     return judge, reward
 
 
-async def test_criteria_behind_a_reference_are_fetched_once_and_only_where_they_are_needed():
+async def test_criteria_behind_a_reference_are_fetched_once_and_only_where_needed():
     found = version(3)
     judge, reward = fetching(found)
     for _ in range(2):
@@ -148,7 +148,7 @@ async def test_criteria_behind_a_reference_are_fetched_once_and_only_where_they_
     assert reward.last.rows[0].criteria is None
 
 
-async def test_criteria_that_cannot_be_fetched_are_said_and_asked_for_again(caplog):
+async def test_a_failed_fetch_of_criteria_is_logged_and_retried(caplog):
     found = version(3)
     judge, reward = fetching(found)
     good, judge.rubrics["r@3"] = judge.rubrics["r@3"], problem("internal", 500)
@@ -160,7 +160,7 @@ async def test_criteria_that_cannot_be_fetched_are_said_and_asked_for_again(capl
     assert reward.last.rows[0].criteria == found.criteria
 
 
-async def test_criteria_of_another_content_than_judged_are_not_taken(caplog):
+async def test_criteria_whose_content_differs_from_the_judged_one_are_not_used(caplog):
     judge, reward = fetching(version(3))
     wrong = version(3, CRITERIA[:1])
     judge.rubrics["r@3"] = httpx2.Response(200, content=wrong.model_dump_json())
@@ -169,7 +169,7 @@ async def test_criteria_of_another_content_than_judged_are_not_taken(caplog):
     assert f"rubric r@3 is {wrong.digest}" in caplog.text
 
 
-async def test_criteria_given_inline_are_those_of_the_row():
+async def test_inline_criteria_are_those_of_the_row():
     reward = rewarding(FakeJudgeTransport(), CRITERIA)
     await reward(["a", "b"], ["1", "1"], rubric=[None, [{"id": "own", "description": "x"}]])
     assert [[c.id for c in row.criteria] for row in reward.last.rows] == [["a", "b"], ["own"]]

@@ -1,4 +1,4 @@
-"""Ranks agree after every call: on going on or stopping, with one error, and on the pinned rubrics."""
+"""Ranks agree after every call: on continuing or stopping, on one error, and on the pinned rubrics."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What came of each scene on two ranks that talk by gloo."""
+    """The outcome of each scene on two ranks connected by gloo."""
     meeting = tmp_path_factory.mktemp("ranks") / "meeting"
     command = [sys.executable, "-m", "tests.trainer_client.trl.reward_rank"]
     processes = [
@@ -39,7 +39,7 @@ def scene(ranks, name):
 
 
 @pytest.mark.trl
-def test_a_rank_whose_judge_fails_is_outvoted_as_long_as_the_whole_batch_has_enough(ranks):
+def test_a_rank_whose_judge_fails_continues_if_the_whole_batch_has_enough_rewards(ranks):
     assert scene(ranks, "half fails, and may") == [[1.0, 2.0, 3.0, 4.0], [None] * 4]
 
 
@@ -53,7 +53,7 @@ def test_both_ranks_raise_the_same_error_when_one_ranks_judge_fails(ranks):
 
 
 @pytest.mark.trl
-def test_a_users_mistake_on_one_rank_stops_both_with_that_error(ranks):
+def test_a_user_error_on_one_rank_stops_both_with_that_error(ranks):
     (kind, text, notes), own = scene(ranks, "unknown rubric")
     assert [kind, text, []] == own
     assert kind == "UnknownRubric"
@@ -61,19 +61,19 @@ def test_a_users_mistake_on_one_rank_stops_both_with_that_error(ranks):
 
 
 @pytest.mark.trl
-def test_an_unforeseen_error_of_one_rank_does_not_leave_the_other_waiting(ranks):
+def test_an_unexpected_error_on_one_rank_does_not_block_the_other(ranks):
     first, second = scene(ranks, "own function fails")
     assert second[:2] == ["KeyError", "'missing'"]
     assert first[:2] == ["RankFailed", "scoring failed on rank 1: KeyError: 'missing'"]
 
 
 @pytest.mark.trl
-def test_ranks_pin_the_version_of_the_lowest(ranks):
+def test_ranks_pin_the_version_of_the_lowest_rank(ranks):
     assert scene(ranks, "pins differ") == [{"pins": {"r": "r@3"}}] * 2
 
 
 @pytest.mark.trl
-def test_two_reward_functions_exchange_each_with_its_own_kind_whichever_is_done_first(ranks):
+def test_two_reward_functions_exchange_separately_whichever_finishes_first(ranks):
     assert scene(ranks, "two rewards") == [[{"pins": {"x": "x@7"}}, {"pins": {"y": "y@7"}}]] * 2
 
 
@@ -82,7 +82,7 @@ def test_ranks_stay_in_step_after_errors(ranks):
     assert scene(ranks, "after an error") == [[1.0, 2.0, 3.0, 4.0]] * 2
 
 
-async def test_a_turn_waits_for_those_before_it_and_for_no_other(monkeypatch):
+async def test_a_call_waits_for_earlier_calls_only(monkeypatch):
     exchanged = []
     monkeypatch.setattr(_distributed, "rank", lambda: 0)
     monkeypatch.setattr(_distributed, "_gather", lambda own: exchanged.append(own.rows) or [own])
@@ -98,7 +98,7 @@ async def test_a_turn_waits_for_those_before_it_and_for_no_other(monkeypatch):
     assert _distributed._latest == {}
 
 
-async def test_a_call_that_is_cancelled_holds_nobody_up():
+async def test_a_cancelled_call_does_not_block_others():
     async def hangs(body):
         await asyncio.Event().wait()
 
@@ -111,7 +111,7 @@ async def test_a_call_that_is_cancelled_holds_nobody_up():
     assert _distributed._latest == {}
 
 
-def test_the_thread_that_talks_by_nccl_is_given_this_ranks_gpu_first(monkeypatch):
+def test_with_nccl_the_thread_selects_its_ranks_gpu_before_gathering(monkeypatch):
     state = pytest.importorskip("accelerate.state")
     done = []
     gpu = SimpleNamespace(type="cuda", index=1)

@@ -1,4 +1,4 @@
-"""Rows go out in as few requests as the service takes, and come back in their order."""
+"""Rows are sent in as few requests as the service allows, and results return in row order."""
 
 import pytest
 
@@ -8,15 +8,15 @@ from trainer_client.trl import _judging
 from trainer_client.trl._judging import split_requests
 
 ID = 32
-"""The characters of a group's id."""
+"""The length of a group's id in characters."""
 
 
 def places(rows):
-    """The rows of each part of each request."""
+    """The row indices of each group in each request."""
     return [[list(part.rows) for part in request] for request in split_requests(rows)]
 
 
-def test_requests_keep_to_the_limits_and_a_group_is_in_one_of_them_once(monkeypatch):
+def test_requests_respect_the_limits_and_each_group_is_sent_once(monkeypatch):
     monkeypatch.setattr(_judging, "MAX_GROUPS", 3)
     monkeypatch.setattr(_judging, "MAX_RESPONSES", 2)
     rows = read([*"aaaaabcde"])
@@ -29,7 +29,7 @@ def test_requests_keep_to_the_limits_and_a_group_is_in_one_of_them_once(monkeypa
     ]
 
 
-def test_requests_keep_to_a_size_that_a_service_takes(monkeypatch):
+def test_requests_stay_below_the_size_that_a_service_accepts(monkeypatch):
     monkeypatch.setattr(_judging, "MAX_CHARACTERS", 200 + ID)
     assert places(read(["a" * 100, "a" * 100, "b" * 100, "c"], ["x" * 99, "x" * 99, "x" * 999, "x"])) == [
         [[0]],
@@ -51,12 +51,12 @@ def test_requests_keep_to_a_size_that_a_service_takes(monkeypatch):
     ],
     ids=["rubric", "grounding", "thinking", "tool calls"],
 )
-def test_all_that_is_long_counts(columns, monkeypatch):
+def test_every_long_column_counts_towards_the_size(columns, monkeypatch):
     monkeypatch.setattr(_judging, "MAX_CHARACTERS", 200 + ID)
     assert places(read(["a", "b"], **columns)) == [[[0]], [[1]]]
 
 
-async def test_thousands_of_rows_come_back_in_their_order():
+async def test_thousands_of_rows_return_in_order():
     judge = FakeJudgeTransport()
     count = 5000
     rewards = await rewarding(judge)([f"p{n}" for n in range(count)], [str(n) for n in range(count)])
@@ -64,7 +64,7 @@ async def test_thousands_of_rows_come_back_in_their_order():
     assert [len(asked["groups"]) for asked in judge.asked] == [4096, 904]
 
 
-async def test_more_responses_to_one_prompt_than_a_group_holds_are_sent_under_one_id():
+async def test_responses_that_exceed_the_size_of_a_group_are_sent_under_one_id():
     judge = FakeJudgeTransport()
     rewards = await rewarding(judge)(["p"] * 5000, [str(n) for n in range(5000)])
     assert rewards == [float(n) for n in range(5000)]

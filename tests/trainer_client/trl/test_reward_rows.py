@@ -1,4 +1,4 @@
-"""Rows of a reward call become groups of a request: by what they share, under ids that all ranks agree on."""
+"""Rows of a reward call become groups of a request, by their shared columns, under ids equal on all ranks."""
 
 import json
 
@@ -15,7 +15,7 @@ def read(
     prompts, completions=None, ids=None, *, own=None, rubric="r", step=None, stop_token_ids=None, needs_rubric=True,
     without_rubric="refuse", **columns
 ):  # fmt: skip
-    """Rows of these columns; `own` is the column `rubric`."""
+    """Read rows with these columns; `own` is the column `rubric`."""
     completions, columns = completions or ["1"] * len(prompts), {"rubric": own, **columns}
     return read_rows(
         prompts, completions, ids, columns, rubric=rubric, needs_rubric=needs_rubric, without_rubric=without_rubric,
@@ -24,30 +24,30 @@ def read(
 
 
 async def sent(judge, prompts, completions=None, **columns):
-    """The groups that a request asked for, by prompt."""
+    """The groups of the last request."""
     await rewarding(judge)(prompts, completions or ["1"] * len(prompts), **columns)
     return judge.asked[-1]["groups"]
 
 
-def test_rows_that_share_all_that_the_judge_sees_are_one_group_wherever_they_stand():
+def test_rows_with_equal_judged_columns_form_one_group_in_any_position():
     rows = read(["a", "b", "a", "b"], grounding=["x", "x", "x", "y"])
     assert [group.rows for group in rows.groups] == [[0, 2], [1], [3]]
 
 
 @pytest.mark.parametrize("column", ["rubric", "grounding", "reference_answer", "ground_truth"])
-def test_each_column_parts_groups_and_a_missing_value_is_a_value(column):
+def test_each_column_separates_groups_and_a_missing_value_is_a_value(column):
     rows = read(["a"] * 3, **{"own" if column == "rubric" else column: ["x", None, "x"]})
     assert [group.rows for group in rows.groups] == [[0, 2], [1]]
 
 
-def test_ids_are_the_same_on_ranks_that_see_different_shares_of_a_group():
+def test_ids_are_equal_on_ranks_with_different_parts_of_a_group():
     whole = read(["a", "b", "b"], ground_truth=[1, 2, 2], step=3)
     share = read(["b"], ground_truth=[2], step=3)
     assert share.groups[0].id == whole.groups[1].id
     assert share.groups[0].id != whole.groups[0].id
 
 
-def test_ids_differ_from_step_to_step_and_between_text_and_messages_of_the_same_letters():
+def test_ids_differ_between_steps_and_between_text_and_messages_of_the_same_content():
     messages = [{"role": "user", "content": "a"}]
     ids = {
         read([prompt], step=step).groups[0].id for prompt in ("a", messages, json.dumps(messages)) for step in (1, 2)
@@ -55,12 +55,12 @@ def test_ids_differ_from_step_to_step_and_between_text_and_messages_of_the_same_
     assert len(ids) == 6
 
 
-def test_an_id_does_not_depend_on_the_order_in_which_a_message_names_its_fields():
+def test_an_id_does_not_depend_on_the_order_of_a_messages_fields():
     one, other = [{"role": "user", "content": "a"}], [{"content": "a", "role": "user", "name": None}]
     assert read([one]).groups[0].id == read([other]).groups[0].id
 
 
-def test_the_constructors_rubric_is_part_of_the_id_and_a_row_naming_the_same_one_shares_it():
+def test_the_constructors_rubric_is_part_of_the_id_and_equals_the_same_rubric_in_a_row():
     assert read(["a"], rubric="r").groups[0].id != read(["a"], rubric="s").groups[0].id
     assert len(read(["a", "a"], rubric="r", own=["r", None]).groups) == 1
 
@@ -76,7 +76,7 @@ def test_the_constructors_rubric_is_part_of_the_id_and_a_row_naming_the_same_one
     ],
     ids=["list", "mapping", "JSON list", "JSON mapping", "filled up by Arrow"],
 )
-async def test_a_row_brings_its_own_rubric_in_any_form_a_column_can_hold(given):
+async def test_a_rows_rubric_may_have_any_form_a_column_can_hold(given):
     judge = FakeJudgeTransport()
     [group] = await sent(judge, ["a"], rubric=[given])
     assert content_digest(RubricContent.model_validate(group["rubric"]).criteria) == content_digest(
@@ -84,7 +84,7 @@ async def test_a_row_brings_its_own_rubric_in_any_form_a_column_can_hold(given):
     )
 
 
-async def test_a_row_without_a_rubric_is_judged_by_the_constructors():
+async def test_a_row_without_a_rubric_uses_the_constructors():
     judge = FakeJudgeTransport()
     own, *default = await sent(judge, ["a", "b", "c"], rubric=["math/own@2", None, " "])
     assert own["rubric"] == "math/own@2"
@@ -92,14 +92,14 @@ async def test_a_row_without_a_rubric_is_judged_by_the_constructors():
     assert judge.asked[0]["rubric"] == "r"
 
 
-async def test_a_rubric_given_inline_is_sent_once_for_all_groups():
+async def test_an_inline_rubric_is_sent_once_for_all_groups():
     judge = FakeJudgeTransport()
     await rewarding(judge, CRITERIA)(["a", "b"], ["1", "1"])
     assert [c["id"] for c in judge.asked[0]["rubric"]["criteria"]] == ["a", "b"]
     assert all("rubric" not in group for group in judge.asked[0]["groups"])
 
 
-def test_none_that_arrow_put_inside_a_verification_is_dropped_and_json_text_keeps_its_nulls():
+def test_nulls_that_arrow_added_are_dropped_and_those_of_json_text_kept():
     criterion = {"id": "a", "description": "Is JSON."}
     padded = {"method": "json_schema", "schema": {"type": "object", "minimum": None}, "pattern": None}
     [filled] = read(["a"], own=[[{**criterion, "verification": padded}]]).groups[0].rubric.criteria
@@ -122,17 +122,17 @@ def test_none_that_arrow_put_inside_a_verification_is_dropped_and_json_text_keep
         (np.float32(0.5), "0.5"),
     ],
 )
-async def test_a_ground_truth_that_is_a_number_is_sent_as_it_is_written_by_hand(given, text):
+async def test_a_numeric_ground_truth_is_formatted_as_written_by_hand(given, text):
     [group] = await sent(FakeJudgeTransport(), ["a"], ground_truth=[given])
     assert group["ground_truth"] == text
 
 
-async def test_a_ground_truth_that_is_not_a_number_is_none():
+async def test_a_nan_ground_truth_counts_as_missing():
     [group] = await sent(FakeJudgeTransport(), ["a"], ground_truth=[float("nan")])
     assert "ground_truth" not in group
 
 
-async def test_responses_tell_their_tokens_and_with_a_trainer_whether_they_stopped():
+async def test_responses_include_their_tokens_and_with_a_trainer_whether_they_stopped():
     judge = FakeJudgeTransport()
     reward = rewarding(judge)
     ids = [[5, 6, 0], [5, 6], [5, 9], []]
@@ -156,26 +156,26 @@ async def test_responses_tell_their_tokens_and_with_a_trainer_whether_they_stopp
         ({"own": ["r", 7]}, "row 1: a rubric cannot be of type int"),
     ],
 )
-def test_a_row_that_cannot_be_sent_is_the_users_mistake_and_is_named(columns, says):
+def test_a_row_that_cannot_be_sent_is_a_user_error_that_names_the_row(columns, says):
     with pytest.raises(InvalidRequest, match=says.replace("[", r"\[")):
         read(["a", "b"], **columns)
 
 
-def test_a_row_without_any_rubric_is_told_where_to_name_one_unless_the_mode_needs_none():
+def test_a_row_without_any_rubric_gets_a_hint_unless_the_mode_needs_none():
     with pytest.raises(InvalidRequest, match=r"row 0: it has no rubric; put one .* give RubricReward a default"):
         read(["a"], rubric=None)
     assert len(read(["a"], rubric=None, needs_rubric=False).groups) == 1
 
 
 @pytest.mark.parametrize("name", ["completions", "completion_ids", "ground_truth"])
-def test_a_column_of_another_length_is_refused_by_name(name):
+def test_a_column_of_different_length_is_refused_by_name(name):
     given = {"completions": ["1", "1"], "ids": [[1], [1]], "ground_truth": ["1", "1"]}
     given["ids" if name == "completion_ids" else name] = [["1"]]
     with pytest.raises(ValueError, match=f"1 {name} for 2 prompts"):
         read(["a", "b"], **given)
 
 
-async def test_no_rows_are_no_request():
+async def test_without_rows_no_request_is_sent():
     judge = FakeJudgeTransport()
     assert await rewarding(judge)([], []) == []
     assert judge.asked == []
@@ -202,7 +202,7 @@ PENALTY = {"coefficient": 0.1}
         ({"truncation_factor": 0.5}, None, Trainer().logs),
     ],
 )
-async def test_a_penalty_for_what_the_caller_does_not_tell_is_refused_in_its_terms(options, ids, logs):
+async def test_a_penalty_that_needs_missing_arguments_is_refused_in_their_terms(options, ids, logs):
     with pytest.raises(InvalidRequest, match=f"{next(iter(options))} needs completion_ids"):
         await rewarding(FakeJudgeTransport(), **options)(["a"], ["1"], ids, **logs)
 
@@ -210,7 +210,7 @@ async def test_a_penalty_for_what_the_caller_does_not_tell_is_refused_in_its_ter
 @pytest.mark.parametrize(
     ("options", "logs"), [({"length_penalty": PENALTY}, {}), ({"truncation_factor": 0.5}, Trainer().logs)]
 )
-async def test_a_penalty_for_what_is_told_is_asked_for(options, logs):
+async def test_a_penalty_with_its_arguments_is_requested(options, logs):
     judge = FakeJudgeTransport()
     await rewarding(judge, **options)(["a"], ["1"], [[1]], **logs)
     assert judge.asked[0]["reward"] == {"mode": "weighted_mean", **options}
@@ -221,7 +221,7 @@ EMPTY = [[], {}, {"criteria": []}, "[]", '{"criteria": []}', np.array([]), {"cri
 
 @pytest.mark.parametrize("empty", EMPTY, ids=str)
 @pytest.mark.parametrize("rubric", ["r", None])
-def test_an_empty_rubric_is_none_at_all_where_rows_may_have_none(empty, rubric):
+def test_an_empty_rubric_counts_as_none_where_rows_may_lack_one(empty, rubric):
     rows = read(["a", "b"], own=[empty, CRITERIA], rubric=rubric, without_rubric="outcome", ground_truth=["1", "2"])
     first, second = rows.groups
     assert [criterion.kind for criterion in first.rubric.criteria] == ["answer"]
@@ -229,19 +229,19 @@ def test_an_empty_rubric_is_none_at_all_where_rows_may_have_none(empty, rubric):
     assert rows.without_rubric == {0}
 
 
-def test_a_row_without_a_rubric_is_judged_by_its_outcome_only_where_no_other_is_given():
+def test_a_row_without_a_rubric_uses_its_outcome_only_if_there_is_no_default():
     given = {"without_rubric": "outcome", "ground_truth": ["1", "2"]}
     assert read(["a", "b"], own=[None, None], rubric=None, **given).without_rubric == {0, 1}
     assert read(["a", "b"], own=[None, None], rubric="r", **given).without_rubric == set()
 
 
 @pytest.mark.parametrize("empty", EMPTY[:-1], ids=str)
-def test_a_row_whose_rubric_is_empty_is_refused_as_such_though_the_others_have_one(empty):
+def test_an_empty_rubric_is_refused_even_if_other_rows_have_one(empty):
     with pytest.raises(InvalidRequest, match=r"row 1: its rubric is empty; put one .* leave the row out"):
         read(["a", "b"], own=[CRITERIA, empty], rubric="r")
 
 
-def test_a_row_with_neither_rubric_nor_ground_truth_is_refused_by_its_place():
+def test_a_row_with_neither_rubric_nor_ground_truth_is_refused_by_its_index():
     with pytest.raises(InvalidRequest, match="row 1: it has neither a rubric nor a ground_truth"):
         read(["a", "b"], own=[CRITERIA, None], rubric=None, without_rubric="outcome", ground_truth=["1", None])
 
@@ -254,12 +254,12 @@ def test_an_accepted_row_is_in_no_group():
 
 
 @pytest.mark.parametrize("empty", EMPTY, ids=str)
-def test_a_mode_without_a_rubric_takes_an_empty_one(empty):
+def test_a_mode_without_a_rubric_accepts_an_empty_one(empty):
     (group,) = read(["a"], own=[empty], rubric=None, needs_rubric=False).groups
     assert group.rubric is None
 
 
-async def test_accepted_rows_are_rewarded_without_asking_the_judge_and_counted():
+async def test_accepted_rows_are_rewarded_without_the_judge_and_counted():
     judge, trainer = FakeJudgeTransport(), Trainer()
     reward = rewarding(judge, None)
     reward.without_rubric = "accept"

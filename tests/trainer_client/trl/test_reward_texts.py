@@ -1,4 +1,4 @@
-"""TRL's prompts and completions as the wire takes them; nothing that a policy writes is refused."""
+"""TRL's prompts and completions in wire format; no text of a policy is refused."""
 
 import warnings
 
@@ -49,12 +49,12 @@ def message(**fields):
         ),
     ],
 )
-def test_a_message_keeps_what_a_judge_reads(given, sent):
+def test_a_message_keeps_the_fields_that_a_judge_reads(given, sent):
     assert wire_text([given]).value == [sent]
     Response.model_validate({"text": [sent]})
 
 
-def test_more_tool_calls_than_a_message_may_have_go_on_in_further_messages():
+def test_tool_calls_beyond_the_limit_of_a_message_continue_in_further_messages():
     sent = wire_text([message(content="x", tool_calls=[CALL] * 300)]).value
     assert [len(m["tool_calls"]) for m in sent] == [128, 128, 44]
     assert [m.get("content") for m in sent] == ["x", None, None]
@@ -70,23 +70,23 @@ FIELDS = ["content", "reasoning_content", "thinking", "tool_calls", "tool_call_i
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(FIELDS), ANYTHING), max_size=3))
-def test_whatever_a_policy_puts_into_its_messages_can_be_sent(fields):
+def test_any_message_of_a_policy_can_be_sent(fields):
     sent = wire_text([message(**given) for given in fields]).value
     Response.model_validate({"text": sent}).model_dump_json()
 
 
 @pytest.mark.parametrize("prompt", [None, 7, {"role": "user"}, ["text"], [["text"]]])
-def test_a_prompt_that_is_neither_text_nor_messages_is_the_users_mistake(prompt):
+def test_a_prompt_that_is_neither_text_nor_messages_is_a_user_error(prompt):
     with pytest.raises(ValueError, match="neither text nor a list of messages"):
         wire_text(prompt)
 
 
-async def test_a_role_that_no_conversation_has_is_named_with_its_row():
+async def test_an_unknown_role_is_named_with_its_row():
     with pytest.raises(InvalidRequest, match=r"row 1: prompt\.0\.role"):
         await rewarding(FakeJudgeTransport())(["a", [{"role": "the user", "content": "x"}]], ["1", "1"])
 
 
-async def test_an_image_is_shown_by_name_and_said_once():
+async def test_an_image_is_shown_by_name_and_reported_once():
     judge = FakeJudgeTransport()
     reward = rewarding(judge)
     prompt = [{"role": "user", "content": [{"type": "image", "image": object()}, {"type": "text", "text": "What?"}]}]
@@ -98,7 +98,7 @@ async def test_an_image_is_shown_by_name_and_said_once():
     assert judge.asked[1]["groups"][0]["prompt"] == [{"role": "user", "content": "[image]\nWhat?"}]
 
 
-async def test_the_text_that_steps_count_in_is_the_response_as_it_was_judged():
+async def test_step_positions_refer_to_the_judged_text_of_the_response():
     judge = FakeJudgeTransport(lambda body: stream(*group_lines(body, lambda said: response(1.0)), summary()))
     reward = rewarding(judge)
     said = [message(content="<think>t</think>x"), {"role": "tool", "content": "y"}, message(content="z")]

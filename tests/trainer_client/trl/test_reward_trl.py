@@ -33,7 +33,7 @@ REWARDS = [1.0, 0.25, 0.0, 0.25]
 
 @pytest.fixture(scope="module")
 def small_url(tmp_path_factory):
-    """A service whose judge takes short prompts only, so that it fails on long responses."""
+    """A service whose judge accepts only short prompts, so that it fails on long responses."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADJUDGE_DATA_DIR", str(tmp_path_factory.mktemp("small")))
         with serving("scripted://yes?context=300") as service, Client(service.url) as client:
@@ -60,7 +60,7 @@ def settings(config, folder, **given):
 
 
 def grpo(folder, reward, texts=TEXTS, data=None, **given):
-    """A trainer whose policy says these texts."""
+    """A trainer whose policy returns these texts."""
     return GRPOTrainer(
         policy(folder / "policy"),
         reward,
@@ -71,7 +71,7 @@ def grpo(folder, reward, texts=TEXTS, data=None, **given):
     )
 
 
-def test_it_is_what_trl_takes_for_an_async_reward_function_of_its_name(url):
+def test_trl_recognises_it_as_an_async_reward_function_with_its_name(url):
     assert is_async_callable(RubricReward(url, "r"))
     assert get_callable_name(RubricReward(url, "r")) == "RubricReward"
 
@@ -95,16 +95,16 @@ def test_grpo_trains_on_the_rewards_of_a_published_rubric(tmp_path, url, capsys)
     assert "1 of 2: says-14 ✓ exact ✗" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
-def test_rubrics_of_rows_survive_a_dataset_that_fills_them_up(tmp_path, url):
+def test_rubrics_of_rows_survive_the_nulls_that_a_dataset_adds(tmp_path, url):
     reward = RubricReward(url)
     data = dataset([SAYS_14], rubric=[{"criteria": [SAYS_14, EXACT]}, {"criteria": [EXACT]}])
-    assert set(data[0]["rubric"]["criteria"][0]["verification"]) > {"method", "all_of"}  # Arrow put None there
+    assert set(data[0]["rubric"]["criteria"][0]["verification"]) > {"method", "all_of"}  # added by Arrow
     grpo(tmp_path, reward, data=data).train()
     assert [row.reward for row in reward.last.rows] == [1.0, 0.5, 0.0, 0.5, 1.0, 0.0, 0.0, 0.0]
     assert [len(row.criteria) for row in reward.last.rows] == [2] * 4 + [1] * 4
 
 
-def test_rubrics_as_json_text_and_ground_truths_as_numbers_do_too(tmp_path, url):
+def test_rubrics_as_json_text_and_numeric_ground_truths_work_too(tmp_path, url):
     rubric = json.dumps([{"id": "a", "kind": "answer", "description": "Is right."}])
     data = dataset(rubric=[rubric] * 2, ground_truth=[14, 15])
     reward = RubricReward(url)
@@ -112,7 +112,7 @@ def test_rubrics_as_json_text_and_ground_truths_as_numbers_do_too(tmp_path, url)
     assert [row.reward for row in reward.last.rows] == [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
 
 
-def test_rloo_trains_on_it(tmp_path, url):
+def test_rloo_trains_on_the_rewards(tmp_path, url):
     reward = RubricReward(url, [{"id": "a", "description": "Is good."}])
     trained = RLOOTrainer(
         policy(tmp_path / "policy"),
@@ -130,7 +130,7 @@ def test_rloo_trains_on_it(tmp_path, url):
 LONG = "x" * 2000
 
 
-def test_what_the_judge_failed_on_has_no_reward_and_moves_nothing(tmp_path, small_url):
+def test_failed_judgements_give_no_reward_and_change_no_weights(tmp_path, small_url):
     reward = RubricReward(small_url, [{"id": "a", "description": "Is short."}], max_unscored=0.5)
     trained = grpo(tmp_path, reward, ["1", LONG, "2", "3"])
     trained.train()
@@ -147,7 +147,7 @@ def always_1(prompts, **_):
     return [1.0] * len(prompts)
 
 
-def test_beside_another_function_trl_counts_it_as_0_and_that_is_said(tmp_path, small_url):
+def test_with_another_function_trl_counts_a_missing_reward_as_0_with_a_warning(tmp_path, small_url):
     rubric = [{"id": "a", "description": "Is short."}]
     texts = ["1", LONG, "2", "3"]
     trapped = grpo(tmp_path, [RubricReward(small_url, rubric), always_1], texts)
@@ -171,7 +171,7 @@ def test_an_unknown_rubric_stops_training(tmp_path, url):
         grpo(tmp_path, RubricReward(url, "tests/nowhere", max_unscored=1.0)).train()
 
 
-async def test_a_service_that_is_killed_in_the_middle_costs_rewards_only(tmp_path, monkeypatch, caplog):
+async def test_killing_the_service_during_training_costs_rewards_only(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path))
     with serving("scripted://yes?delay_s=0.02&concurrency=1") as service:
         with Client(service.url, retries=0) as client:
@@ -188,7 +188,7 @@ async def test_a_service_that_is_killed_in_the_middle_costs_rewards_only(tmp_pat
 
 
 def rollout_loop(reward):
-    """TRL's loop of rollouts with as much as scoring takes: no vLLM, no queues."""
+    """TRL's rollout loop, reduced to scoring: no vLLM, no queues."""
     loop = object.__new__(_AsyncRolloutLoop)
     loop.reward_funcs, loop.reward_func_names = [reward], [get_callable_name(reward)]
     loop._env_reward_types = []
@@ -196,7 +196,7 @@ def rollout_loop(reward):
 
 
 def rollouts(**columns):
-    """A group as the loop makes it: messages, tokens, columns."""
+    """A group as the loop builds it: messages, tokens, columns."""
     count = len(TEXTS)
     return RolloutGroup(
         prompts=[[{"role": "user", "content": "(3+4)*2=?"}]] * count,
@@ -214,14 +214,14 @@ def rollouts(**columns):
 
 
 def score_in_child(pickled, answers):
-    """What `AsyncRolloutWorker` does in the process that it spawns, from the pickled reward function on."""
+    """Do what `AsyncRolloutWorker` does in its spawned process, starting with the pickled reward function."""
     PartialState()
     logging.disable()
     samples = asyncio.run(rollout_loop(pickle.loads(pickled))._score_group(rollouts(ground_truth=14)))
     answers.put([(sample.advantage, sample.metrics["rewards/RubricReward"]) for sample in samples])
 
 
-def test_the_rollout_worker_scores_groups_with_it_in_a_process_of_its_own(url):
+def test_the_rollout_worker_scores_groups_in_a_separate_process(url):
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     pickled = pickle.dumps(RubricReward(Client(url, "async"), RUBRIC))

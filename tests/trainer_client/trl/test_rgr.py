@@ -1,4 +1,4 @@
-"""RGR-GRPO in the trainer: which responses are refined, from what, and how the loss takes them."""
+"""RGR-GRPO in the trainer: which responses are refined, from what, and their weight in the loss."""
 
 import math
 
@@ -46,18 +46,18 @@ def test_the_last_response_is_refined_from_the_best_one_and_its_failed_criteria(
     assert inputs["refined"].tolist() == [False, False, False, True] * 2
 
 
-def test_the_instruction_of_a_refinement_may_be_ones_own(tmp_path, url):
+def test_a_custom_refinement_instruction_may_be_given(tmp_path, url):
     made = refining(tmp_path, url, WRONG, SLIP, WRONG, WRONG, method_options={"instruction": "Again, in French."})
     batch(made)
     assert all(prompt.endswith("- It is 14.\n\nAgain, in French.") for prompt in made.rollout_func.asked[1])
 
 
-def test_an_instruction_without_words_is_refused():
+def test_an_empty_instruction_is_refused():
     with pytest.raises(ValueError, match="instruction is empty; say what a refined response should be"):
         Rgr(instruction=" ")
 
 
-def test_a_refined_response_trains_on_the_plain_prompt_and_enters_the_groups_mean(tmp_path, url):
+def test_a_refined_response_trains_on_the_plain_prompt_and_counts_in_the_groups_mean(tmp_path, url):
     made = refining(tmp_path, url, WRONG, SLIP, WRONG, WRONG)
     inputs = batch(made)
     words = tokenizer()
@@ -95,7 +95,7 @@ def test_factual_criteria_alone_can_be_assessed(tmp_path, url):
     assert batch(made)["refined"].sum() == 2
 
 
-def test_a_refinement_that_leaves_no_room_for_a_response_is_not_asked_for_and_counted(tmp_path, url):
+def test_a_refinement_that_leaves_no_room_for_a_response_is_skipped_and_counted(tmp_path, url):
     made = refining(tmp_path, url, WRONG, SLIP, WRONG, WRONG, room=200)
     assert not batch(made)["refined"].any()
     assert made._metrics["train"]["rgr/too_long"] == [1.0]
@@ -110,7 +110,7 @@ def test_a_group_without_any_reward_stays_on_policy_and_is_counted(tmp_path, uns
     assert inputs["completion_mask"].sum() == 0
 
 
-def test_a_group_of_which_nothing_is_known_to_fail_stays_on_policy_and_is_counted(tmp_path):
+def test_a_group_without_a_known_failure_stays_on_policy_and_is_counted(tmp_path):
     def answer(body):
         said = response(0.5, verdict("sum", 1.0), verdict("product", None), verdict("answer", 1.0))
         return stream(*groups(body, lambda _: said), summary())
@@ -123,7 +123,7 @@ def test_a_group_of_which_nothing_is_known_to_fail_stays_on_policy_and_is_counte
     assert inputs["completion_mask"].sum() > 0
 
 
-def test_assessment_looks_at_rewards_before_the_length_penalty(tmp_path, url):
+def test_assessment_uses_rewards_before_the_length_penalty(tmp_path, url):
     long = f"### Step 1: 3+4=7\n{'so ' * 30}\n\\boxed{{13}}"
     steep = {"length_penalty": {"coefficient": 0.1, "target_tokens": 10}}
     made = refining(tmp_path, url, long, WRONG, WRONG, WRONG, method_options=steep)
@@ -174,7 +174,7 @@ def test_ratios_are_not_clipped(tmp_path, url):
     assert loss.item() == pytest.approx(-(math.e**3) * tokens.item() / (8 * 64), rel=1e-3)
 
 
-def test_a_vllm_server_is_asked_for_one_response_to_each_refinement(tmp_path, url):
+def test_a_vllm_server_is_asked_for_one_response_per_refinement(tmp_path, url):
     made = refining(tmp_path, url)
     server = with_server(made)
     server.said = [WRONG, RIGHT]
@@ -185,7 +185,7 @@ def test_a_vllm_server_is_asked_for_one_response_to_each_refinement(tmp_path, ur
     assert all("<previous_answer>" in prompt for prompt in refinements)
 
 
-def test_training_runs_and_logs_what_was_refined(tmp_path, url):
+def test_training_runs_and_logs_the_refinements(tmp_path, url):
     made = refining(tmp_path, url, WRONG, SLIP, WRONG, WRONG, max_steps=2)
     made.rollout_func = None
     made.train()

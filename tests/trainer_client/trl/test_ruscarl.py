@@ -1,4 +1,4 @@
-"""RuscaRL in the trainer: what each sample is generated from, and what it is trained on."""
+"""RuscaRL in the trainer: the prompt each sample is generated from, and the one it is trained on."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_each_sample_is_generated_from_its_own_scaffold(tmp_path, url):
 
 
 @pytest.mark.parametrize(("options", "where"), [({}, 0), ({"place": "user", "weights": False}, 1)])
-def test_in_a_chat_the_scaffold_stands_in_the_system_message_with_its_points_unless_told_otherwise(options, where):
+def test_in_a_chat_the_scaffold_is_in_the_system_message_with_its_points_by_default(options, where):
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How much is 3+4?"}]
     method = Ruscarl(pattern="full", decay="constant", **options)
     (told,) = method.prompts([SampleRequest(chat, "p", CRITERIA, 1, 4)], TrainingProgress(1, 10, 0))
@@ -58,7 +58,7 @@ def test_the_policy_is_trained_on_the_plain_prompts(tmp_path, url):
     assert "old_per_token_logps" not in inputs
 
 
-def test_the_scaffolded_ratio_trains_on_the_prompt_that_was_generated_from(tmp_path, url):
+def test_the_scaffolded_ratio_trains_on_the_generation_prompt(tmp_path, url):
     made = scaffolding(tmp_path, url, method_options={"ratio": "scaffolded"})
     inputs = batch(made)
     said = [tokenizer().decode(ids, skip_special_tokens=True) for ids in inputs["prompt_ids"]]
@@ -77,7 +77,7 @@ def test_the_corrected_ratio_compares_with_the_policy_that_saw_the_scaffold(tmp_
         torch.testing.assert_close(inputs["old_per_token_logps"][row, : len(said)], logps, atol=1e-4, rtol=1e-4)
 
 
-def test_a_scaffold_that_leaves_no_room_for_a_response_is_left_away_and_counted(tmp_path, url):
+def test_a_scaffold_that_leaves_no_room_for_a_response_is_dropped_and_counted(tmp_path, url):
     long = [{**PLAIN[0], "description": "x" * 300}, *PLAIN[1:]]
     made = scaffolding(tmp_path, url, data=dataset(long))
     batch(made)
@@ -85,7 +85,7 @@ def test_a_scaffold_that_leaves_no_room_for_a_response_is_left_away_and_counted(
     assert made._metrics["train"]["scaffold/too_long"] == [0.5]
 
 
-def test_criteria_of_a_rubric_by_reference_are_shown_too(tmp_path, url):
+def test_criteria_of_referenced_rubrics_are_shown_too(tmp_path, url):
     with Client(url) as client:
         client.publish_rubric("tests/scaffold", PLAIN)
     data = dataset(PLAIN).remove_columns("rubric")
@@ -103,21 +103,21 @@ def test_rows_without_a_rubric_keep_their_prompt(tmp_path, url):
     assert made._metrics["train"]["scaffold/prompts"] == [0.0]
 
 
-def test_the_scaffold_goes_as_training_goes_on(tmp_path, url):
+def test_the_scaffold_fades_during_training(tmp_path, url):
     made = scaffolding(tmp_path, url, method_options={"decay": "sigmoid", "pattern": "full"})
     made.train()
     scaffolded = [sum("keep the following in mind" in prompt for prompt in asked) for asked in made.rollout_func.asked]
     assert scaffolded == [8, 8, 0, 0, 0, 0, 0, 0, 0, 0]
 
 
-def test_evaluation_shows_nothing(tmp_path, url):
+def test_evaluation_shows_no_scaffold(tmp_path, url):
     made = scaffolding(tmp_path, url, per_device_eval_batch_size=4)
     made.eval_dataset = made.train_dataset
     made.evaluate()
     assert all("keep the following" not in prompt for asked in made.rollout_func.asked for prompt in asked)
 
 
-def test_a_vllm_server_is_asked_for_one_sample_of_each_scaffold(tmp_path, url):
+def test_a_vllm_server_is_asked_for_one_sample_per_scaffold(tmp_path, url):
     made = scaffolding(tmp_path, url)
     server = with_server(made)
     inputs = batch(made)
@@ -127,7 +127,7 @@ def test_a_vllm_server_is_asked_for_one_sample_of_each_scaffold(tmp_path, url):
     assert "importance_sampling_ratio" not in inputs
 
 
-def test_a_vllm_server_is_asked_for_whole_groups_by_other_methods(tmp_path, url):
+def test_other_methods_ask_a_vllm_server_for_whole_groups(tmp_path, url):
     made = trainer(tmp_path, url, data=dataset(PLAIN), vllm_importance_sampling_correction=False)
     server = with_server(made)
     batch(made)
@@ -139,7 +139,7 @@ def asked(sample, prompt="?", criteria=CRITERIA * 4):
     return SampleRequest(prompt, "p", criteria, sample, 8)
 
 
-def test_what_is_shown_depends_on_the_run_the_step_and_the_sample_alone():
+def test_the_shown_criteria_depend_only_on_run_step_and_sample():
     method, training_progress = Ruscarl(decay="constant"), TrainingProgress(3, 10, 7)
     drawn = {tuple(method.shown(asked(4), m)) for m in (training_progress, TrainingProgress(3, 10, 7))}
     assert len(drawn) == 1
@@ -147,12 +147,12 @@ def test_what_is_shown_depends_on_the_run_the_step_and_the_sample_alone():
     assert method.shown(asked(4), TrainingProgress(3, 10, 8)) != method.shown(asked(4), training_progress)
 
 
-def test_the_last_sample_of_a_group_is_shown_nothing_and_the_first_everything():
+def test_the_first_sample_of_a_group_sees_everything_and_the_last_nothing():
     method, training_progress = Ruscarl(decay="constant"), TrainingProgress(1, 10, 7)
     assert [len(method.shown(asked(i), training_progress)) for i in range(1, 9)] == [12, 10, 9, 7, 5, 3, 2, 0]
 
 
-def test_the_weights_do_not_depend_on_what_was_generated_from_but_on_what_was_said(tmp_path, url):
+def test_the_trained_weights_depend_on_the_responses_and_not_on_the_scaffold(tmp_path, url):
     scaffolded = scaffolding(tmp_path, url, temperature=1.0, top_k=0, top_p=1.0)
     scaffolded.args.max_steps = 1
     scaffolded.train()

@@ -1,4 +1,4 @@
-"""Sampling without a trainer: where a response ends, and that nothing else decides what is said."""
+"""Sampling without a trainer: where a response ends, and that samples come from the plain distribution."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def sampler(tmp_path, **settings):
 
 
 @pytest.mark.parametrize(("declared", "of_tokenizer"), [(list(range(40, 80)), "<eos>"), (45, "b"), (None, "a")])
-def test_a_sample_goes_up_to_the_first_token_that_ends_it(tmp_path, declared, of_tokenizer):
+def test_a_sample_ends_at_the_first_stop_token(tmp_path, declared, of_tokenizer):
     model, words = policy(tmp_path / "policy").eval(), tokenizer()
     model.generation_config.eos_token_id = declared
     words.eos_token = of_tokenizer
@@ -32,7 +32,7 @@ def test_a_sample_goes_up_to_the_first_token_that_ends_it(tmp_path, declared, of
     assert not any(id_ in ends for ids in said for id_ in ids[:-1])
 
 
-def test_a_shorter_prompt_beside_a_longer_one_is_answered_as_it_is_alone(tmp_path):
+def test_a_shorter_prompt_beside_a_longer_one_is_answered_as_if_alone(tmp_path):
     likeliest, _ = sampler(tmp_path, temperature=1e-4, group_size=2)
     prompts = [[5, 6, 7, 8, 9], [70, 71]]
     together = likeliest.sample(prompts)
@@ -40,7 +40,7 @@ def test_a_shorter_prompt_beside_a_longer_one_is_answered_as_it_is_alone(tmp_pat
     assert together[0] != together[1]
 
 
-def test_samples_are_of_the_whole_distribution_whatever_the_model_declares(tmp_path):
+def test_samples_use_the_whole_distribution_whatever_the_model_declares(tmp_path):
     drawn, model = sampler(tmp_path, group_size=400, max_tokens=1)
     model.generation_config.update(top_k=1, top_p=0.1, temperature=0.01, repetition_penalty=5.0)
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""The trainer against a real service: what each token is worth, and what moves nothing."""
+"""The trainer against a real service: the advantage of each token, and what leaves the weights unchanged."""
 
 import math
 
@@ -30,7 +30,7 @@ DELTAS = [{1: 0.4, 2: 0.4}, {1: 0.4, 2: -1.0}, {1: 0.0, 2: 0.0}, {}]
 
 
 def log_probabilities(model, prompt, text):
-    """log pi of a response's tokens, EOS among them."""
+    """log pi of a response's tokens, including EOS."""
     words = tokenizer()
     before, said = words(prompt)["input_ids"], [*words(text)["input_ids"], words.eos_token_id]
     logits = model(input_ids=torch.tensor([before + said])).logits[0, len(before) - 1 : -1]
@@ -38,7 +38,7 @@ def log_probabilities(model, prompt, text):
 
 
 def gradient_step(model, advantages, prompts):
-    """The parameters after one step of SGD at a rate of 1 down the token mean of -A log pi, at pi = pi_old."""
+    """The parameters after one step of SGD at a rate of 1 on the token mean of -A log pi, at pi = pi_old."""
     losses, tokens = [], 0
     for prompt in prompts:
         for text, advantage in zip(TEXTS, advantages, strict=True):
@@ -58,14 +58,14 @@ def token_advantages(normalise=True):
 
 
 @pytest.mark.parametrize("normalise", [True, False])
-def test_srar_moves_the_policy_by_each_tokens_own_advantage(tmp_path, url, normalise):
+def test_srar_updates_the_policy_by_each_tokens_own_advantage(tmp_path, url, normalise):
     trained = trainer(tmp_path, url, texts=TEXTS, method="srar", method_options={"normalise": normalise})
     expected = gradient_step(policy(tmp_path / "policy"), token_advantages(normalise), dataset()["prompt"])
     trained.train()
     torch.testing.assert_close(weights(trained.model), expected, atol=2e-6, rtol=1e-4)
 
 
-def test_tokens_of_padding_have_no_advantage(tmp_path, url):
+def test_padding_tokens_have_no_advantage(tmp_path, url):
     plain = trainer(tmp_path, url, texts=TEXTS, method="srar")
     output = plain._generate_and_score_completions([dict(row) for row in dataset() for _ in range(4)])
     first, *_ = token_advantages()
@@ -73,7 +73,7 @@ def test_tokens_of_padding_have_no_advantage(tmp_path, url):
     assert output["advantages"][3, len(BARE) + 1 :].abs().max() == 0
 
 
-def test_the_plain_method_moves_the_policy_by_the_rubrics_weighted_mean(tmp_path, url):
+def test_the_plain_method_updates_the_policy_by_the_rubrics_weighted_mean(tmp_path, url):
     trained = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN))
     advantages = group_advantages(WEIGHED, ddof=1)
     lengths = [len(text) + 1 for text in TEXTS]
@@ -100,7 +100,7 @@ def test_rar_gives_all_tokens_of_a_response_one_advantage(tmp_path, url):
         assert output["advantages"][row, :tokens].tolist() == pytest.approx([advantage] * tokens, abs=1e-5)
 
 
-def test_a_response_with_a_missing_part_moves_nothing(tmp_path, url):
+def test_a_response_with_a_missing_part_has_no_effect(tmp_path, url):
     def sometimes(prompts, **_):
         return [None if row % 4 == 1 else 0.0 for row in range(len(prompts))]
 
@@ -113,7 +113,7 @@ def test_a_response_with_a_missing_part_moves_nothing(tmp_path, url):
 
 
 @pytest.mark.parametrize("nothing", [None, math.nan, math.inf, -math.inf])
-def test_steps_without_any_reward_leave_the_policy_alone_even_with_momentum(tmp_path, url, caplog, nothing):
+def test_steps_without_any_reward_leave_the_weights_unchanged_even_with_momentum(tmp_path, url, caplog, nothing):
     seen = []
 
     def only_at_first(prompts, trainer_state, **_):
@@ -132,7 +132,7 @@ def test_steps_without_any_reward_leave_the_policy_alone_even_with_momentum(tmp_
     assert "no response has a reward, so the policy is not updated" in caplog.text
 
 
-def test_a_judge_that_is_away_for_the_whole_run_moves_nothing(tmp_path, unserved_url):
+def test_a_judge_unreachable_for_the_whole_run_leaves_the_weights_unchanged(tmp_path, unserved_url):
     away = RubricReward(unserved_url, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
     trained = trainer(tmp_path, "", texts=TEXTS, reward=away, method="srar", max_steps=2)
     before = weights(trained.model)
@@ -141,7 +141,7 @@ def test_a_judge_that_is_away_for_the_whole_run_moves_nothing(tmp_path, unserved
     assert trained.state.log_history[0]["groups/unscored"] == 1.0
 
 
-def test_groups_that_tell_nothing_are_left_out_of_the_loss_where_asked(tmp_path, url):
+def test_uninformative_groups_are_excluded_from_the_loss_on_request(tmp_path, url):
     texts = [RIGHT] * 4 + TEXTS
     options = {"dynamic_sampling": True, "baseline": "leave_one_out"}
     reward = RubricReward(url, mode="weighted_mean")
@@ -167,19 +167,19 @@ def test_grounded_bounds_the_divergence_of_every_token(tmp_path, url, away):
     assert loss.item() == pytest.approx(k3(logps, logps + away).mean().item(), rel=1e-3)
 
 
-def test_the_mode_of_a_reward_must_give_the_steps_that_the_method_needs(tmp_path, url):
+def test_a_method_that_needs_steps_refuses_a_mode_without_them(tmp_path, url):
     with pytest.raises(ValueError, match="mode 'outcome', but method 'srar' needs the step of each verdict"):
         trainer(tmp_path, url, reward=RubricReward(url, mode="outcome"), method="srar")
 
 
 @pytest.mark.parametrize("rewards", [[], ["two"]])
-def test_exactly_one_rubric_reward_is_asked_for(tmp_path, url, rewards):
+def test_exactly_one_rubric_reward_is_required(tmp_path, url, rewards):
     functions = [RubricReward(url), RubricReward(url)] if rewards else [lambda prompts, **_: [0.0] * len(prompts)]
     with pytest.raises(ValueError, match="give exactly one"):
         trainer(tmp_path, url, reward=functions[0], rewards=functions[1:])
 
 
-def test_the_trainer_does_not_warn_of_what_it_masks(tmp_path, url, recwarn):
+def test_the_trainer_gives_no_warning_about_rewards_it_masks(tmp_path, url, recwarn):
     trainer(
         tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[lambda prompts, **_: [0.0] * len(prompts)]
     ).train()
@@ -207,7 +207,7 @@ CUT = "### Step 1: 3+4=7\n### Ste"
 EMPTY = ""
 
 
-def test_steps_out_of_order_repeated_cut_or_missing_have_defined_advantages(tmp_path, url):
+def test_reordered_repeated_truncated_or_missing_steps_have_defined_advantages(tmp_path, url):
     trained = trainer(tmp_path, url, texts=[TURNED, TWICE, CUT, EMPTY], method="srar", ended=False)
     output = trained._generate_and_score_completions([dict(row) for row in dataset() for _ in range(4)])
     header = len("### Step 1: 3+4=7\n")

@@ -1,4 +1,4 @@
-"""The measures that are logged while training: each is its function of `trainer_client.measures`."""
+"""The measures logged during training equal the functions of `trainer_client.measures`."""
 
 import math
 
@@ -39,16 +39,16 @@ def test_a_group_with_fewer_rewards_than_k_is_left_out():
     assert found["best_of_4"] == best_of_n(REWARDS[:4], 4)
 
 
-def test_a_k_above_the_size_of_a_group_is_not_measured():
+def test_a_k_above_the_group_size_is_not_measured():
     assert {name for name in measured(generation()) if "_at_" in name} == {"pass_at_1", "pass_at_2", "pass_at_4"}
     assert "pass_at_3" in measured(generation(), ks=(3,))
 
 
-def test_the_share_of_zero_rewards_is_of_the_rewards_there_are():
+def test_the_share_of_zero_rewards_ignores_missing_ones():
     assert measured(generation())["zero_rewards"] == pytest.approx(2 / 7)
 
 
-def test_nothing_is_said_of_rewards_that_are_not_there():
+def test_without_rewards_no_reward_measures_are_logged():
     assert set(measured(generation([None] * 8))) == {"loops", "diversity"}
 
 
@@ -59,26 +59,26 @@ def test_a_reward_that_float32_rounds_down_still_reaches_the_threshold():
     assert measured(given, threshold=0.71)["pass_at_1"] == 0.0
 
 
-def test_what_is_right_can_be_another_functions_word():
+def test_another_function_can_define_what_is_right():
     functions = {"RubricReward": [1.0] * 8, "right": [0.0, 0.0, 1.0, 1.0, None, None, 0.0, 0.0]}
     found = measured(generation(functions=functions), correct="right")
     assert found["pass_at_2"] == pytest.approx((pass_at_k(4, 2, 2) + pass_at_k(2, 0, 2)) / 2)
     assert found["best_of_1"] == pytest.approx((best_of_n(REWARDS[:4], 1) + best_of_n(REWARDS[4:], 1)) / 2)
 
 
-def test_a_function_that_the_trainer_does_not_have_is_refused():
+def test_an_unknown_function_is_refused():
     with pytest.raises(ValueError, match=r"correct is 'wright', which is not .* are RubricReward, right"):
         measured(generation(functions={"RubricReward": [], "right": []}), correct="wright")
 
 
 @pytest.mark.parametrize(("groups", "expected"), [(1, [0]), (2, [0, 4]), (9, [0, 4]), (0, [])])
-def test_diversity_looks_at_the_first_groups_only(groups, expected):
+def test_diversity_covers_the_first_groups_only(groups, expected):
     found = measured(generation(), diversity_groups=groups)
     values = [1 - self_bleu(TEXTS[start : start + 4]) for start in expected]
     assert found.get("diversity") == (pytest.approx(sum(values) / len(values)) if values else None)
 
 
-def test_a_rank_sends_the_texts_that_it_has_of_the_first_groups():
+def test_a_rank_contributes_its_texts_of_the_first_groups():
     assert measured(generation(first=2), diversity_groups=1)["diversity"] == pytest.approx(1 - self_bleu(TEXTS[:2]))
     assert "diversity" not in measured(generation(first=4), diversity_groups=1)
 
@@ -87,7 +87,7 @@ def test_a_group_of_one_has_no_diversity():
     assert "diversity" not in measured(generation(size=1))
 
 
-def test_of_messages_the_assistants_texts_are_looked_at():
+def test_for_messages_the_assistants_texts_are_measured():
     messages = [
         [
             {"role": "assistant", "content": text[:10], "tool_calls": []},
@@ -101,20 +101,20 @@ def test_of_messages_the_assistants_texts_are_looked_at():
     assert measured(generation(completions=messages)) == measured(generation(completions=joined))
 
 
-def test_the_share_of_responses_that_go_round_in_circles():
+def test_the_share_of_looping_responses_is_logged():
     completions = [ROUND, *TEXTS[1:6], ROUND, "wait " * 21]
     assert measured(generation(completions=completions))["loops"] == pytest.approx(3 / 8)
     assert "loops" not in measured(generation(completions=completions), loops=False)
 
 
-def test_responses_from_other_prompts_count_as_off_policy_where_there_may_be_any():
+def test_responses_to_other_prompts_count_as_off_policy_where_possible():
     assert measured(generation(off_policy=[True, False, False, True] * 2))["off_policy"] == 0.5
     assert measured(generation(off_policy=[False] * 8))["off_policy"] == 0.0
     assert "off_policy" not in measured(generation())
 
 
 def likelihoods(rows, seed):
-    """Log-probabilities of the policy and of the reference, and a mask without the last tokens and one whole row."""
+    """Log-probabilities of the policy and of the reference, and a mask that excludes last tokens and one whole row."""
     generator = torch.Generator().manual_seed(seed)
     mask = torch.ones(rows, 5, dtype=torch.long)
     mask[0, 3:] = 0
@@ -134,7 +134,7 @@ def expected_novelty(*batches):
     return {"measures/novelty/mean": found.mean, "measures/novelty/median": found.median} | shares
 
 
-def test_novelty_is_of_a_whole_generation_batch_when_its_last_loss_is_taken():
+def test_novelty_is_computed_for_a_whole_generation_batch_at_its_last_loss():
     measures = TrainingMeasures()
     for seed in (1, 3):  # once for each generation batch
         batches = [likelihoods(4, seed), likelihoods(4, seed + 1)]
@@ -144,7 +144,7 @@ def test_novelty_is_of_a_whole_generation_batch_when_its_last_loss_is_taken():
         assert measures.on_loss(*batches[0], True) == {}  # another iteration over the same responses
 
 
-def test_an_evaluation_between_losses_is_measured_apart():
+def test_an_evaluation_between_losses_is_measured_separately():
     measures = TrainingMeasures()
     batches = [likelihoods(4, 1), likelihoods(4, 2)]
     measures.on_scored(generation())
@@ -154,7 +154,7 @@ def test_an_evaluation_between_losses_is_measured_apart():
     assert measures.on_loss(*batches[1], True) == pytest.approx(expected_novelty(*batches), abs=1e-6)
 
 
-def test_tokens_of_tools_have_no_part_in_novelty():
+def test_tool_tokens_do_not_count_in_novelty():
     new, inputs = likelihoods(8, 1)
     tools = torch.ones(8, 5, dtype=torch.long)
     tools[:, 1] = 0
@@ -165,7 +165,7 @@ def test_tokens_of_tools_have_no_part_in_novelty():
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_likelihood_that_is_not_finite_is_left_out():
+def test_a_likelihood_that_is_not_finite_is_ignored():
     new, inputs = likelihoods(8, 1)
     new[1, 0], inputs["ref_per_token_logps"][2, 0] = math.nan, -math.inf
     measures = TrainingMeasures()
@@ -176,7 +176,7 @@ def test_a_likelihood_that_is_not_finite_is_left_out():
 
 
 @pytest.mark.parametrize("switched", [True, False])
-def test_novelty_is_measured_only_where_the_reference_is_there_and_it_is_wanted(switched):
+def test_novelty_is_measured_only_if_enabled_and_with_a_reference_model(switched):
     new, inputs = likelihoods(8, 1)
     del inputs["ref_per_token_logps"]
     measures = TrainingMeasures()
@@ -187,7 +187,7 @@ def test_novelty_is_measured_only_where_the_reference_is_there_and_it_is_wanted(
     assert measures.on_loss(*likelihoods(8, 1), True) == {}
 
 
-def test_responses_that_all_are_left_out_of_the_loss_have_no_novelty():
+def test_responses_all_excluded_from_the_loss_have_no_novelty():
     new, inputs = likelihoods(8, 1)
     measures = TrainingMeasures()
     measures.on_scored(generation())

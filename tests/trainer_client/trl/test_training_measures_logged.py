@@ -1,4 +1,4 @@
-"""`TrainingMeasures` in a trainer: what it is told by each method, and what stands in the log."""
+"""`TrainingMeasures` in a trainer: the input from each method, and the logged values."""
 
 import pytest
 from trl import GRPOConfig, GRPOTrainer
@@ -31,7 +31,7 @@ def length(completions, **_):
 
 
 class Noting(GenerationCallback):
-    """Keeps what it is told, and measures how often."""
+    """Record the inputs, and log the number of calls."""
 
     def __init__(self):
         self.told, self.losses = [], []
@@ -46,7 +46,7 @@ class Noting(GenerationCallback):
 
 
 def noted(made):
-    """The trainer's generation batch as its callbacks are told of it, and what the measures make of it."""
+    """The generation batch that the trainer's callbacks get, and the measures computed from it."""
     noting = Noting()
     made.add_callback(noting)
     made.add_callback(TrainingMeasures())
@@ -56,7 +56,7 @@ def noted(made):
     return told, {name: value for name, value in logged.items() if name.startswith("measures/")}
 
 
-def test_a_step_logs_what_the_functions_say_of_its_groups(tmp_path, url):
+def test_a_step_logs_the_measures_of_its_groups(tmp_path, url):
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), beta=0.1)
     made.add_callback(TrainingMeasures())
     made.train()
@@ -78,7 +78,7 @@ def test_without_a_reference_model_there_is_no_novelty(tmp_path, url):
     assert not [name for name in logged if "novelty" in name]
 
 
-def test_an_evaluation_logs_its_own(tmp_path, url):
+def test_an_evaluation_logs_its_own_measures(tmp_path, url):
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), beta=0.1, per_device_eval_batch_size=4)
     made.eval_dataset = dataset(PLAIN)
     made.add_callback(TrainingMeasures())
@@ -87,7 +87,7 @@ def test_an_evaluation_logs_its_own(tmp_path, url):
     assert found["eval_measures/novelty/median"] == pytest.approx(1.0)
 
 
-def test_novelty_that_is_asked_for_is_measured_where_there_is_no_reference_model(tmp_path, url):
+def test_requested_novelty_is_measured_even_without_a_reference_model(tmp_path, url):
     found = []
     for beta in (0.0, 1e-9):
         made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), beta=beta, max_steps=3, learning_rate=20.0)
@@ -101,7 +101,7 @@ def test_novelty_that_is_asked_for_is_measured_where_there_is_no_reference_model
     assert abs(ours[-1] - 1.0) > 0.01
 
 
-def test_the_novelty_of_a_policy_that_moved_is_to_the_one_it_was(tmp_path, url):
+def test_novelty_is_relative_to_the_initial_policy(tmp_path, url):
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), beta=1e-9, max_steps=3, learning_rate=20.0)
     made.add_callback(TrainingMeasures())
     made.train()
@@ -110,7 +110,7 @@ def test_the_novelty_of_a_policy_that_moved_is_to_the_one_it_was(tmp_path, url):
     assert abs(last["measures/novelty/mean"] - 1.0) > 0.01
 
 
-def test_novelty_is_to_the_reference_as_it_is_and_not_as_a_method_bounds_it(tmp_path, url):
+def test_novelty_uses_the_unmodified_reference_and_not_the_methods_bound(tmp_path, url):
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), method="grounded", reward=None, beta=0.1)
     noting = Noting()
     made.add_callback(noting)
@@ -135,7 +135,7 @@ def test_refined_responses_are_off_policy(tmp_path, url):
 
 
 @pytest.mark.parametrize(("ratio", "share"), [("plain", 0.5), ("corrected", 0.5), ("scaffolded", None)])
-def test_responses_to_a_scaffold_are_off_policy_where_the_plain_prompt_is_trained_on(tmp_path, url, ratio, share):
+def test_responses_to_a_scaffold_are_off_policy_if_the_plain_prompt_is_trained_on(tmp_path, url, ratio, share):
     options = {"pattern": "binary", "full": 2, "decay": "constant", "ratio": ratio, "weights": False}
     made = trainer(
         tmp_path,
@@ -151,7 +151,7 @@ def test_responses_to_a_scaffold_are_off_policy_where_the_plain_prompt_is_traine
     assert found.get("measures/off_policy") == share
 
 
-def test_what_is_rewarded_is_what_the_method_makes_advantages_of(tmp_path, url):
+def test_the_measured_rewards_are_those_that_the_advantages_use(tmp_path, url):
     options = {"gates": False, "variance_filter": False}
     data = dataset(PLAIN, reference_answer=[RIGHT, RIGHT])
     made = trainer(tmp_path, url, texts=TEXTS, data=data, method="dro", num_generations=4, method_options=options)
@@ -163,7 +163,7 @@ def test_what_is_rewarded_is_what_the_method_makes_advantages_of(tmp_path, url):
     assert list(told.completions[:4]) == TEXTS
 
 
-def test_a_callback_is_told_each_functions_rewards_and_what_is_missing(tmp_path, url):
+def test_a_callback_gets_each_functions_rewards_and_the_missing_ones(tmp_path, url):
     def sometimes(prompts, **_):
         return [None if row % 4 == 1 else 0.5 for row in range(len(prompts))]
 
@@ -177,7 +177,7 @@ def test_a_callback_is_told_each_functions_rewards_and_what_is_missing(tmp_path,
     assert found["measures/best_of_1"] == pytest.approx(2.5 / 3)
 
 
-def test_what_a_callback_measures_is_logged(tmp_path, url):
+def test_a_callbacks_measures_are_logged(tmp_path, url):
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), max_steps=2)
     made.add_callback(Noting())
     made.train()
@@ -185,7 +185,7 @@ def test_what_a_callback_measures_is_logged(tmp_path, url):
     assert [one["noted/losses"] for one in made.state.log_history[:2]] == [1.0, 2.0]
 
 
-def test_a_trainer_that_would_tell_it_nothing_is_refused(tmp_path):
+def test_a_trainer_that_provides_no_measures_is_refused(tmp_path):
     settings = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", num_generations=2)
     with pytest.raises(ValueError, match="TrainingMeasures needs a RubricGRPOTrainer"):
         GRPOTrainer(
@@ -195,8 +195,8 @@ def test_a_trainer_that_would_tell_it_nothing_is_refused(tmp_path):
         )  # fmt: skip
 
 
-def test_a_length_penalty_decides_neither_what_is_right_nor_what_is_worth_nothing(tmp_path, url):
-    penalty = {"coefficient": 0.01, "target_tokens": 100}  # every response is shorter, so that each gains by it
+def test_a_length_penalty_changes_neither_what_is_right_nor_what_counts_as_zero(tmp_path, url):
+    penalty = {"coefficient": 0.01, "target_tokens": 100}  # longer than every response, so that each gains
     factual = [{**criterion, "kind": "factual"} for criterion in PLAIN]
     made = trainer(
         tmp_path, url, texts=TEXTS, data=dataset(factual), method="rgr", method_options={"length_penalty": penalty}
@@ -219,7 +219,7 @@ def test_a_right_answer_without_the_format_is_right(tmp_path, url):
     assert found["measures/pass_at_1"] == pytest.approx(0.5)
 
 
-def test_right_under_dro_is_what_the_judge_accepts_and_the_reward_curve_is_what_is_trained_on(tmp_path, url):
+def test_under_dro_the_judge_decides_what_is_right_and_the_curve_shows_trained_rewards(tmp_path, url):
     options = {"gates": False, "variance_filter": False}
     data = dataset(PLAIN[-1:], reference_answer=[RIGHT, RIGHT])
     made = trainer(tmp_path, url, texts=TEXTS, data=data, method="dro", num_generations=4, method_options=options)
@@ -231,7 +231,7 @@ def test_right_under_dro_is_what_the_judge_accepts_and_the_reward_curve_is_what_
     assert made._metrics["train"]["rewards/RubricReward/mean"] == [0.25]
 
 
-def test_without_a_judge_nothing_says_what_is_right(tmp_path):
+def test_without_a_judge_accuracy_is_not_measured(tmp_path):
     data = dataset(PLAIN, reference_answer=["14", "14"])
     options = {"variance_filter": False}
     made = trainer(tmp_path, "http://judge.test", texts=TEXTS, data=data, method="dro", num_generations=4,
@@ -241,7 +241,7 @@ def test_without_a_judge_nothing_says_what_is_right(tmp_path):
     assert "measures/best_of_1" in found
 
 
-def test_an_evaluation_takes_no_penalty(tmp_path, url):
+def test_an_evaluation_applies_no_penalty(tmp_path, url):
     factual = [{**criterion, "kind": "factual"} for criterion in PLAIN]
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(factual), method="rgr", per_device_eval_batch_size=4)
     made.model.config.max_position_embeddings = 64

@@ -1,4 +1,4 @@
-"""TRL's agent loops: the deltas of turns reach the tokens that were sampled in them, and no token of a tool."""
+"""TRL's agent loops: the deltas of turns apply to the tokens sampled in them, and to no tool token."""
 
 import json
 
@@ -73,7 +73,7 @@ def data():
 
 
 class Scripted(RubricGRPOTrainer):
-    """A trainer whose policy says what it is told to: responses by turn, in the order of the batch."""
+    """A trainer whose policy returns scripted responses, by turn and in batch order."""
 
     def _generate_single_turn(self, prompt_ids, *rest, **named):
         words, self.turn = self.processing_class, getattr(self, "turn", -1) + 1
@@ -83,7 +83,7 @@ class Scripted(RubricGRPOTrainer):
 
 
 def rolled_out(prompts, trainer):
-    """A rollout function that calls the timetable itself, and says which tokens are its own."""
+    """A rollout function that calls the timetable itself and marks its own tokens."""
     words = trainer.processing_class
     ids, masks, messages = [], [], []
     for row in range(len(prompts)):
@@ -110,7 +110,7 @@ def rolled_out(prompts, trainer):
 
 
 @pytest.mark.parametrize("loop", ["tools", "environment", "rollout"])
-def test_deltas_of_turns_reach_the_sampled_tokens_of_these_turns_alone(tmp_path, url, loop):
+def test_deltas_of_turns_apply_only_to_the_tokens_sampled_in_them(tmp_path, url, loop):
     words = tokenizer("qwen3")
     options = {
         "tools": {"tools": [timetable]},

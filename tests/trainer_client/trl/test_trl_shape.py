@@ -1,5 +1,6 @@
-"""What the trainer relies on in TRL beyond its documented interface, one test each, so that a new minor version that
-changes any of it fails here first, in words."""
+"""The undocumented parts of TRL that the trainer relies on, one test each, so that a new minor version that changes
+one of them fails here first, with a clear message.
+"""
 
 import inspect
 import math
@@ -22,7 +23,7 @@ SIGNATURES = {
     "_save_checkpoint": ["self", "model", "trial"],
     "_load_optimizer_and_scheduler": ["self", "checkpoint"],
 }
-HELP = "TRL changed what trainer_client.trl.trainer overrides: adapt that file, then these tests, then the pin"
+HELP = "TRL changed code that trainer_client.trl.trainer overrides: adapt that file, then these tests, then the pin"
 
 
 def row_inputs(trained):
@@ -31,16 +32,16 @@ def row_inputs(trained):
     return inputs
 
 
-def test_trl_is_of_the_minor_version_that_the_overrides_were_written_for():
+def test_the_minor_version_of_trl_is_the_supported_one():
     assert version("trl").split(".")[:2] == ["1", "16"], HELP
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_an_overridden_method_takes_what_it_took(name):
+def test_an_overridden_method_keeps_its_parameters(name):
     assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters) == SIGNATURES[name], HELP
 
 
-def test_every_private_method_that_is_overridden_is_one_of_trls_or_transformers():
+def test_every_overridden_private_method_exists_in_trl_or_transformers():
     ours = [name for name in vars(RubricGRPOTrainer) if inspect.isfunction(vars(RubricGRPOTrainer)[name])]
     called_by_trl = [name for name in ours if "super()." + name in inspect.getsource(getattr(RubricGRPOTrainer, name))]
     assert {*SIGNATURES, "_get_per_token_logps_and_entropies"} <= set(called_by_trl)
@@ -48,7 +49,7 @@ def test_every_private_method_that_is_overridden_is_one_of_trls_or_transformers(
         assert hasattr(GRPOTrainer, name), HELP
 
 
-def test_a_generation_batch_holds_what_is_replaced_in_it(tmp_path, url):
+def test_a_generation_batch_has_the_keys_that_the_trainer_replaces(tmp_path, url):
     inputs = row_inputs(trainer(tmp_path, url, texts=[RIGHT, WRONG], data=dataset(PLAIN), beta=0.1))
     missing = {
         "advantages", "completion_ids", "completion_mask", "num_items_in_batch", "ref_per_token_logps",
@@ -62,10 +63,10 @@ def test_rows_are_gathered_in_the_order_of_groups(tmp_path, url):
     trained = trainer(tmp_path, url, texts=[RIGHT, WRONG, WRONG, WRONG], data=dataset(PLAIN))
     trained.train()
     prompts = list(trained._logs["prompt"])
-    assert prompts == sorted(prompts), f"{HELP}: the members of a group do not follow each other"
+    assert prompts == sorted(prompts), f"{HELP}: the members of a group are not consecutive"
 
 
-def test_the_loss_takes_an_advantage_for_each_token(tmp_path, url):
+def test_the_loss_accepts_an_advantage_per_token(tmp_path, url):
     trained = trainer(tmp_path, url, texts=[RIGHT], data=dataset(PLAIN))
     inputs = row_inputs(trained)
     inputs["advantages"] = torch.zeros_like(inputs["completion_ids"], dtype=torch.float32)
@@ -75,23 +76,25 @@ def test_the_loss_takes_an_advantage_for_each_token(tmp_path, url):
 
 
 class TwiceAsLikely(RubricGrpo):
-    """A method to which every token is exp(log 2) as likely as before."""
+    """A method that makes every token exp(log 2) as likely as before."""
 
     def override_loss_inputs(self, logps, inputs):
         return {"old_per_token_logps": logps - math.log(2)}
 
 
-def test_the_loss_asks_what_to_compare_with_after_it_knows_the_log_probabilities(tmp_path, url):
+def test_the_loss_reads_the_old_log_probabilities_after_computing_the_new_ones(tmp_path, url):
     trained = trainer(tmp_path, url, texts=[RIGHT], data=dataset(PLAIN), epsilon=9.0)
     trained.method = TwiceAsLikely()
     inputs = row_inputs(trained)
     inputs["advantages"] = torch.ones(8)
     loss = trained._compute_loss(trained.model, inputs)
-    assert loss.item() == pytest.approx(-2.0, rel=1e-5), f"{HELP}: the ratio is not taken to what the method says"
+    assert loss.item() == pytest.approx(-2.0, rel=1e-5), (
+        f"{HELP}: the ratio does not use the method's old log-probabilities"
+    )
     assert loss.grad_fn is not None
 
 
-def test_a_reward_function_can_reach_its_trainer(tmp_path, url):
+def test_a_reward_function_can_access_its_trainer(tmp_path, url):
     seen = []
 
     def looks(prompts, log_metric, **_):
@@ -100,5 +103,5 @@ def test_a_reward_function_can_reach_its_trainer(tmp_path, url):
 
     trained = trainer(tmp_path, url, texts=[RIGHT], data=dataset(PLAIN), rewards=[looks])
     row_inputs(trained)
-    assert seen == [trained], f"{HELP}: log_metric is no method of the trainer's"
+    assert seen == [trained], f"{HELP}: log_metric is not a method of the trainer"
     assert trained.eos_token_ids == [trained.processing_class.eos_token_id], HELP

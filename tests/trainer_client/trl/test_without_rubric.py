@@ -1,4 +1,4 @@
-"""Rows without a rubric, or with an empty one: methods that have something else to go by train on them."""
+"""Rows with a missing or empty rubric: methods that can use another signal train on them."""
 
 import pytest
 
@@ -13,7 +13,7 @@ TEXTS = [RIGHT, SLIP, WRONG, "\\boxed{14}"]
 
 
 def rows(criteria, empty, **columns):
-    """A row with these criteria, and one with none."""
+    """A row with these criteria, and one with an empty rubric."""
     return dataset(criteria, rubric=[{"criteria": list(criteria)}, empty], **columns)
 
 
@@ -29,19 +29,19 @@ def test_step_wise_methods_are_grpo_on_the_outcome_there(tmp_path, url, method, 
     assert inputs["completion_mask"].any(dim=1).all()
 
 
-def test_ruscarl_rewards_the_outcome_and_shows_nothing_of_it(tmp_path, url):
+def test_ruscarl_rewards_the_outcome_and_shows_no_scaffold(tmp_path, url):
     options = {"pattern": "full", "decay": "constant"}
     made = trainer(tmp_path, url, data=rows(PLAIN, {"criteria": []}), method="ruscarl", method_options=options)
     made.model.config.max_position_embeddings = 4096
     made._metrics["train"].clear()
     inputs = batch(made)
     assert made._metrics["train"]["scaffold/prompts"] == [0.5]
-    assert made._rewards[4:] == [0.0] * 4  # an untaught policy answers nothing
+    assert made._rewards[4:] == [0.0] * 4  # an untrained policy gives no answer
     assert inputs["completion_mask"].any(dim=1).all()
     assert made._metrics["train"]["rubric/without_rubric"] == [0.5]
 
 
-def test_both_gates_of_dro_let_such_a_group_pass(tmp_path, url):
+def test_both_gates_of_dro_pass_such_a_group(tmp_path, url):
     given = {"method": "dro", "num_generations": 4, "method_options": {"variance_filter": False}}
     data = rows(PLAIN[:1], None, reference_answer=["14", "14"])
     made = trainer(tmp_path, url, texts=["no", "idea", "at", "all"], data=data, **given)
@@ -53,14 +53,14 @@ def test_both_gates_of_dro_let_such_a_group_pass(tmp_path, url):
 
 @pytest.mark.parametrize(("empty", "says"), [(None, "it has no rubric"), ({"criteria": []}, "its rubric is empty")])
 @pytest.mark.parametrize("method", ["rubric", "rgr", "grounded"])
-def test_other_methods_refuse_such_a_row_by_its_place_and_say_what_to_do(tmp_path, url, method, empty, says):
+def test_other_methods_refuse_such_a_row_by_its_index_with_a_remedy(tmp_path, url, method, empty, says):
     made = trainer(tmp_path, url, texts=TEXTS, data=rows(PLAIN, empty), method=method)
     with pytest.raises(InvalidRequest, match=rf"row \d: {says}; put one .* one criterion of kind 'answer'"):
         batch(made)
 
 
 @pytest.mark.parametrize("method", ["rubric", "rgr", "grounded"])
-def test_they_train_on_the_outcome_of_a_row_whose_rubric_is_that(tmp_path, url, method):
+def test_they_train_on_the_outcome_of_a_row_with_an_outcome_rubric(tmp_path, url, method):
     outcome = {"id": "answer", "kind": "answer", "description": "It is right.", "verification": {"method": "math"}}
     options = {"method_options": {"length_penalty": None}} if method == "rgr" else {}
     made = trainer(tmp_path, url, texts=TEXTS, data=rows(PLAIN, {"criteria": [outcome]}), method=method, **options)

@@ -1,4 +1,4 @@
-"""Small policies that train in seconds, and responses that are put in their mouths."""
+"""Small policies that train in seconds, and scripted responses."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ PLAIN = [{key: value for key, value in c.items() if key != "kind"} for c in CRIT
 
 
 def tokenizer(*merged: tuple[str, str]) -> PreTrainedTokenizerFast:
-    """One token a byte, and one for each of these pairs of letters."""
+    """One token per byte, and one for each of these pairs of letters."""
     pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(pair) for pair in merged)]
     made = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, list(merged)))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -62,7 +62,7 @@ def tokenizer(*merged: tuple[str, str]) -> PreTrainedTokenizerFast:
 def policy(
     folder: Path, dtype: torch.dtype = torch.float32, words: PreTrainedTokenizerFast | None = None
 ) -> LlamaForCausalLM:
-    """A model of some ten thousand parameters, always the same, from a folder as a reference model is loaded."""
+    """A reproducible model of about ten thousand parameters, loaded from a folder as a reference model is."""
     words = words or tokenizer()
     if not (folder / "config.json").exists():
         set_seed(7)
@@ -98,7 +98,7 @@ def saying(*texts: str, ended: bool = True) -> Callable[[list[Any], Any], dict[s
         words = trainer.processing_class
         first = trainer.accelerator.process_index * len(prompts)
         said = [texts[(first + row) % len(texts)] for row in range(len(prompts))]
-        # TRL takes no response without a token, and no generator gives one
+        # TRL refuses a response without tokens, and generators give none
         ids = [words(text)["input_ids"] + [words.eos_token_id] * (ended or not text) for text in said]
         return {
             "prompt_ids": [words(prompt)["input_ids"] for prompt in prompts],
@@ -151,7 +151,7 @@ def trainer(
     ended: bool = True,
     **given: Any,
 ) -> "RubricGRPOTrainer":
-    """A trainer against a service, whose policy says what it is told to, if it is told."""
+    """A trainer against a service; `texts` scripts its policy."""
     from trainer_client.trl import RubricGRPOTrainer
 
     return RubricGRPOTrainer(
