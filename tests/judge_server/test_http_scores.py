@@ -19,7 +19,7 @@ QUESTION = "Is 7 prime?"
 
 
 async def published(http: httpx2.AsyncClient) -> str:
-    """A rubric that a request may name, and the version it stands for."""
+    """Publish a rubric and return its name."""
     answer = await http.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA[:2]})
     assert answer.status_code == 201, answer.text
     return "math/primes"
@@ -66,7 +66,7 @@ async def test_texts_are_paired_one_to_many_or_one_to_one(http: httpx2.AsyncClie
     assert "2 and 4" in error["message"]
 
 
-async def test_documents_are_ranked_best_first_and_equal_ones_in_their_order(http: httpx2.AsyncClient) -> None:
+async def test_documents_are_ranked_best_first_and_ties_keep_their_order(http: httpx2.AsyncClient) -> None:
     model = await published(http)
     body = {"model": model, "query": QUESTION, "documents": TEXTS}
     said = (await http.post("/v1/rerank", json=body)).json()
@@ -82,7 +82,7 @@ async def test_documents_are_ranked_best_first_and_equal_ones_in_their_order(htt
     assert best["results"] == [{"index": n, "relevance_score": rewards[n]} for n in order[:2]]
 
 
-async def test_how_it_is_judged_and_rewarded_may_be_said_as_with_rewards(http: httpx2.AsyncClient) -> None:
+async def test_judging_and_reward_options_work_as_in_a_rewards_request(http: httpx2.AsyncClient) -> None:
     model = await published(http)
     ways: dict[str, Any] = {"reward": {"mode": "graded_mean"}, "judging": {"rationale": True}}
     answer = await http.post("/v1/score", json={"model": model, "text_1": QUESTION, "text_2": TEXTS, **ways})
@@ -91,7 +91,7 @@ async def test_how_it_is_judged_and_rewarded_may_be_said_as_with_rewards(http: h
 
 
 def fails_on(word: str) -> ScriptedEngine:
-    """An engine that gives no verdict on texts with this word."""
+    """An engine that fails on texts that contain `word`."""
 
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
         return CallFailure("engine", "it broke") if word in batch.shared else by_hash(batch, call)
@@ -128,7 +128,7 @@ async def test_a_failed_judgement_is_an_error_and_never_a_score(serve: Serve, pa
     ],
     ids=str,
 )
-async def test_what_cannot_be_scored_is_refused_with_the_way_out(
+async def test_a_request_that_cannot_be_scored_is_refused_with_a_fix(
     http: httpx2.AsyncClient, given: dict[str, Any], field: str | None, says: str
 ) -> None:
     body = {"model": await published(http), "query": QUESTION, "documents": TEXTS}
@@ -142,7 +142,7 @@ async def test_what_cannot_be_scored_is_refused_with_the_way_out(
     assert says in error["message"]
 
 
-async def test_what_is_scored_stands_in_the_ledger_under_its_run(recorded: httpx2.AsyncClient) -> None:
+async def test_scores_are_recorded_in_the_ledger_under_their_run(recorded: httpx2.AsyncClient) -> None:
     model = await published(recorded)
     body = {"model": model, "query": QUESTION, "documents": ["Sure.", "It is."], "run": "reranked"}
     answer = (await post(recorded, body, "/v1/rerank")).json()

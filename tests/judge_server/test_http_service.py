@@ -1,4 +1,4 @@
-"""Health, capabilities, request ids, and errors that come from no route of ours."""
+"""Health, capabilities, request ids, and errors that no route defines."""
 
 import asyncio
 import logging
@@ -36,12 +36,12 @@ async def test_rubrics_can_be_read_while_the_judge_loads(serve: Serve) -> None:
     assert (await http.get("/v1/rubrics")).json() == {"rubrics": [], "next_cursor": None}
 
 
-async def test_a_loaded_service_is_ready_part_by_part(http: httpx2.AsyncClient) -> None:
+async def test_readiness_of_a_loaded_service_lists_each_check(http: httpx2.AsyncClient) -> None:
     answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()) == (200, {"checks": {"store": True, "judge": True, "cache": True}})
 
 
-async def test_a_service_whose_engine_or_store_is_gone_is_not_ready_and_says_which(
+async def test_a_service_without_its_engine_or_store_is_not_ready_and_names_the_failed_checks(
     serve: Serve, store: RubricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = ScriptedEngine()
@@ -56,14 +56,14 @@ async def test_a_service_whose_engine_or_store_is_gone_is_not_ready_and_says_whi
     assert checked_problem(await http.get("/readyz"))["detail"] == "not ready: store, judge"
 
 
-async def test_whoever_takes_replicas_out_of_use_can_ask_for_the_judge_alone(
+async def test_readiness_can_be_limited_to_named_checks(
     serve: Serve, store: RubricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = ScriptedEngine()
     http = await serve(engine)
 
     async def hangs() -> bool:
-        raise AssertionError("what hangs is not to be waited for")
+        raise AssertionError("a check that was not requested must not run")
 
     monkeypatch.setattr(store, "ready", hangs)
     assert (await http.get("/readyz?only=judge")).json() == {"checks": {"judge": True}}
@@ -73,7 +73,7 @@ async def test_whoever_takes_replicas_out_of_use_can_ask_for_the_judge_alone(
     assert checked_problem(await http.get("/readyz?only=judge"))["detail"] == "not ready: judge"
 
 
-async def test_a_replica_with_a_judge_of_its_own_is_of_use_while_that_is_ready(serve: Serve) -> None:
+async def test_a_replica_with_a_local_judge_is_ready_while_that_judge_is(serve: Serve) -> None:
     loading = await serve(loaded=False)
     assert checked_problem(await loading.get("/readyz?only=replica"))["detail"].startswith("not ready: replica (")
     engine = ScriptedEngine()
@@ -84,7 +84,7 @@ async def test_a_replica_with_a_judge_of_its_own_is_of_use_while_that_is_ready(s
     assert checked_problem(await http.get("/readyz?only=replica"))["detail"] == "not ready: replica"
 
 
-async def test_the_service_says_what_it_knows(http: httpx2.AsyncClient) -> None:
+async def test_the_service_lists_its_capabilities(http: httpx2.AsyncClient) -> None:
     known = (await http.get("/v1")).json()
     assert known["modes"] == list(get_args(RewardMode))
     assert known["protocols"] == ["binary", "stepwise", "graded", "checklist", "likert"]
@@ -99,7 +99,7 @@ async def test_the_service_says_what_it_knows(http: httpx2.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/v1", "/v1/rubrics/unknown", "/nowhere"])
-async def test_a_plain_request_id_is_kept_and_any_other_replaced(http: httpx2.AsyncClient, path: str) -> None:
+async def test_a_valid_request_id_is_kept_and_any_other_is_replaced(http: httpx2.AsyncClient, path: str) -> None:
     kept = await http.get(path, headers={"X-Request-Id": "trainer-7.step_3"})
     assert kept.headers["X-Request-Id"] == "trainer-7.step_3"
     for odd in ("", "with space", "x" * 129, "<script>"):
@@ -107,7 +107,7 @@ async def test_a_plain_request_id_is_kept_and_any_other_replaced(http: httpx2.As
         assert re.fullmatch(r"req_[0-9a-f]{16}", made)
 
 
-async def test_what_is_not_there_or_not_done_that_way_is_a_problem_too(http: httpx2.AsyncClient) -> None:
+async def test_an_unknown_path_or_method_is_a_problem(http: httpx2.AsyncClient) -> None:
     missing = await http.get("/v2/rewards")
     assert (missing.status_code, checked_problem(missing)["type"]) == (404, "urn:adjudge:not-found")
     wrong = await http.get("/v1/rewards")
@@ -115,7 +115,7 @@ async def test_what_is_not_there_or_not_done_that_way_is_a_problem_too(http: htt
     assert wrong.headers["Allow"] == "POST"
 
 
-async def test_an_unforeseen_error_is_a_problem_that_gives_nothing_away(
+async def test_an_unexpected_error_is_a_problem_that_reveals_no_details(
     http: httpx2.AsyncClient, store: RubricStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(project_id: str, reference: str, **_: float) -> None:
@@ -133,12 +133,12 @@ async def test_an_unforeseen_error_is_a_problem_that_gives_nothing_away(
 
 
 @pytest.mark.parametrize("length", ["many", "-5", "1e3"])
-async def test_a_content_length_that_is_no_number_is_no_reason_to_fail(http: httpx2.AsyncClient, length: str) -> None:
+async def test_an_invalid_content_length_causes_no_server_error(http: httpx2.AsyncClient, length: str) -> None:
     answer = await http.get("/healthz", headers={"Content-Length": length})
     assert answer.status_code < 500
 
 
-async def test_the_openapi_document_is_made_once_and_off_the_event_loop(
+async def test_the_openapi_document_is_built_off_the_event_loop(
     store: RubricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[threading.Thread] = []

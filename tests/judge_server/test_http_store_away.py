@@ -1,4 +1,4 @@
-"""A store that is away, or says nothing, is a 503 to come again for, wherever a request needs it."""
+"""An unreachable or unresponsive store: requests that need it get a retryable 503."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ GROUP = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes."]}
 
 
 async def away(*_: Any, **__: Any) -> None:
-    """As a store whose database does not answer."""
+    """Fail as a store whose database is unreachable."""
     raise ConnectionError("nobody there")
 
 
@@ -27,7 +27,7 @@ async def away(*_: Any, **__: Any) -> None:
         ("GET", "/v1/rubrics/team/a", "find"),
     ],
 )
-async def test_what_needs_a_store_that_is_away_is_refused_for_now(
+async def test_a_request_that_needs_an_unreachable_store_gets_a_retryable_503(
     http: httpx2.AsyncClient, store: RubricStore, monkeypatch: pytest.MonkeyPatch, method: str, path: str, needs: str
 ) -> None:
     monkeypatch.setattr(store, needs, away)
@@ -46,7 +46,7 @@ async def test_what_needs_a_store_that_is_away_is_refused_for_now(
         ("/v1/comparisons", {"rubric": "team/a", "pairs": [PAIR]}),
     ],
 )
-async def test_a_store_that_says_nothing_is_not_waited_for_beyond_the_requests_deadline(
+async def test_waiting_for_an_unresponsive_store_ends_at_the_requests_deadline(
     http: httpx2.AsyncClient, store: RubricStore, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     asked = asyncio.Event()

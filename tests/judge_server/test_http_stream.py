@@ -1,4 +1,4 @@
-"""Groups stream back as they finish; what goes wrong is said; whoever hangs up cancels the rest."""
+"""Streamed rewards: groups arrive as they finish, errors end the stream, and a disconnect cancels the rest."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ NDJSON = {"Accept": "application/x-ndjson"}
 
 
 def body(*names: str, **fields: Any) -> dict[str, Any]:
-    """A request with a group of each name, of two responses."""
+    """A request with one group of two responses per name."""
     groups = [{"id": name, "prompt": name, "responses": [f"{name} first", f"{name} second"]} for name in names]
     return request(rubric=ONE, groups=groups) | fields
 
@@ -33,7 +33,7 @@ async def lines(http: httpx2.AsyncClient, sent: dict[str, Any]) -> list[RewardEv
     return [RewardEvent.model_validate_json(line) for line in answer.content.splitlines()]
 
 
-async def test_the_stream_holds_what_the_whole_answer_holds(http: httpx2.AsyncClient) -> None:
+async def test_a_streamed_answer_has_the_content_of_the_whole_answer(http: httpx2.AsyncClient) -> None:
     whole = await rewards(http, body("x", "y", "z"))
     *groups, last = await lines(http, body("x", "y", "z"))
     assert last.summary is not None
@@ -46,14 +46,14 @@ async def test_the_stream_holds_what_the_whole_answer_holds(http: httpx2.AsyncCl
 
 
 class SlowFor(ScriptedEngine):
-    """Keeps calls about texts that hold `word` waiting until `others` other batches are answered and read."""
+    """Holds back calls about texts that contain `word` until `others` other batches are answered and read."""
 
     def __init__(self, word: str, others: int) -> None:
         super().__init__()
         self.word, self.others, self.go = word, others, asyncio.Event()
 
     async def answer(self, batch: Batch) -> Any:
-        """As `ScriptedEngine`, when it may."""
+        """Answer as `ScriptedEngine`, after the wait."""
         if self.word in batch.shared:
             await self.go.wait()
         async for outcome in super().answer(batch):
@@ -63,7 +63,7 @@ class SlowFor(ScriptedEngine):
             self.go.set()
 
 
-async def test_a_group_comes_as_soon_as_it_is_done_and_not_in_the_order_sent(serve: Serve) -> None:
+async def test_groups_are_streamed_as_they_finish_and_not_in_request_order(serve: Serve) -> None:
     http = await serve(SlowFor("slow second", others=2))
     *groups, last = await lines(http, body("slow", "quick", "other"))
     assert [line.group.id for line in groups if line.group] == ["quick", "other", "slow"]
@@ -75,14 +75,14 @@ async def test_a_group_comes_as_soon_as_it_is_done_and_not_in_the_order_sent(ser
     [({"groups": []}, 422), (body("x", rubric="unknown/rubric"), 404), (body("x", reward={"mode": "outcome"}), 422)],
     ids=["invalid", "unknown rubric", "unsuitable"],
 )
-async def test_what_is_wrong_with_the_request_is_a_problem_and_no_stream(
+async def test_an_invalid_request_gets_a_problem_instead_of_a_stream(
     http: httpx2.AsyncClient, sent: dict[str, Any], status: int
 ) -> None:
     answer = await http.post("/v1/rewards", json=sent, headers=NDJSON)
     assert (answer.status_code, answer.headers["Content-Type"]) == (status, "application/problem+json")
 
 
-async def test_a_full_queue_is_a_429_and_no_stream(serve: Serve) -> None:
+async def test_a_full_queue_gives_a_429_instead_of_a_stream(serve: Serve) -> None:
     engine = GatedEngine(concurrent_batches=1)
     http = await serve(engine, queue_calls=2)
     running = asyncio.create_task(http.post("/v1/rewards", json=body("x")))
@@ -93,7 +93,7 @@ async def test_a_full_queue_is_a_429_and_no_stream(serve: Serve) -> None:
     assert (await running).status_code == 200
 
 
-async def test_under_error_a_failed_verdict_ends_the_stream_with_a_problem(serve: Serve) -> None:
+async def test_with_on_failure_error_a_failed_verdict_ends_the_stream_with_a_problem(serve: Serve) -> None:
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
         return CallFailure("truncated_input", "too long") if "bad" in batch.shared else by_hash(batch, call)
 
@@ -115,7 +115,7 @@ async def test_every_line_is_one_json_object_whatever_the_texts(http: httpx2.Asy
 
 
 async def hang_up(http: httpx2.AsyncClient, sent: dict[str, Any], headers: dict[str, str], engine: GatedEngine) -> None:
-    """Send a request and drop it once the engine is at it."""
+    """Send a request and disconnect once the engine is busy with it."""
     app = http._transport.app  # type: ignore[attr-defined]
     content = json.dumps(sent).encode()
     hung_up = asyncio.Event()
@@ -153,7 +153,7 @@ async def hang_up(http: httpx2.AsyncClient, sent: dict[str, Any], headers: dict[
 
 @pytest.mark.parametrize("headers", [{}, NDJSON], ids=["whole", "streamed"])
 @pytest.mark.parametrize("judged_first", [0, 2], ids=["before the first group", "after the first group"])
-async def test_a_caller_who_hangs_up_frees_the_queue_and_the_engine_is_asked_no_more(
+async def test_a_disconnect_frees_the_queue_and_stops_further_engine_calls(
     serve: Serve, headers: dict[str, str], judged_first: int
 ) -> None:
     engine = GatedEngine(concurrent_batches=1)
@@ -168,7 +168,7 @@ async def test_a_caller_who_hangs_up_frees_the_queue_and_the_engine_is_asked_no_
     assert answer.usage.cached == judged_first
 
 
-async def test_a_stream_that_breaks_for_no_foreseen_reason_ends_with_a_problem(
+async def test_an_unexpected_error_ends_the_stream_with_a_problem(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     http = await serve(ScriptedEngine(concurrent_batches=1))

@@ -1,4 +1,4 @@
-"""A body is one JSON value in UTF-8, read the way everybody reads it; anything looser is refused with a way out."""
+"""A request body is strict JSON in UTF-8; anything looser is refused with a fix."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ BODY = json.dumps(request())
 
 
 def says(problem: dict[str, Any]) -> str:
-    """What is wrong with the body as a whole."""
+    """The error message about the body as a whole."""
     assert problem["type"] == "urn:adjudge:invalid-request"
     assert problem["retryable"] is False
     return fields(problem)[""]
@@ -48,14 +48,14 @@ def says(problem: dict[str, Any]) -> str:
     ],
     ids=range(17),
 )
-async def test_what_is_not_strictly_json_is_refused_and_why(
+async def test_a_body_that_is_not_strict_json_is_refused_with_the_reason(
     http: httpx2.AsyncClient, body: str | bytes, said: str
 ) -> None:
     assert said in says(await refused(http, body))
 
 
 @pytest.mark.parametrize("type_", ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", "", None])
-async def test_a_body_that_is_not_sent_as_json_is_refused_so_that_no_web_page_can_send_one_by_a_form(
+async def test_a_body_of_another_content_type_is_refused_so_that_web_forms_cannot_send_one(
     http: httpx2.AsyncClient, type_: str | None
 ) -> None:
     headers = {} if type_ is None else {"Content-Type": type_}
@@ -65,7 +65,7 @@ async def test_a_body_that_is_not_sent_as_json_is_refused_so_that_no_web_page_ca
 
 
 @pytest.mark.parametrize("type_", ["application/json", "application/json; charset=utf-8", "Application/LD+JSON"])
-async def test_json_is_taken_by_any_of_its_names(http: httpx2.AsyncClient, type_: str) -> None:
+async def test_every_json_content_type_is_accepted(http: httpx2.AsyncClient, type_: str) -> None:
     answer = await http.post("/v1/rewards", content=BODY, headers={"Content-Type": type_})
     assert answer.status_code == 200, answer.text
 
@@ -87,18 +87,18 @@ async def test_every_route_that_takes_a_body_reads_it_strictly(http: httpx2.Asyn
 
 
 @pytest.mark.parametrize("depth", [100, 700, 950, 5000])
-def test_however_deep_a_number_lies_that_is_none_it_is_refused(depth: int) -> None:
+def test_nan_is_refused_at_any_depth(depth: int) -> None:
     with pytest.raises(InvalidRequest, match=r"no NaN|nested too deeply"):
         parse_strict_json(b"[" * depth + b"NaN" + b"]" * depth)
 
 
-async def test_a_number_too_large_for_its_field_is_refused_by_the_field(http: httpx2.AsyncClient) -> None:
+async def test_a_number_too_large_for_its_field_is_refused_with_the_name_of_the_field(http: httpx2.AsyncClient) -> None:
     for field, value in (("deadline_s", 10**400), ("step", -(2**70))):
         assert field in fields(await refused(http, json.dumps(request(**{field: value}))))
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
-async def test_a_number_that_json_does_not_have_is_refused_by_its_field_wherever_it_stands(
+async def test_a_number_that_is_not_finite_is_refused_with_the_path_of_its_field(
     http: httpx2.AsyncClient, number: str
 ) -> None:
     schema = {"method": "json_schema", "schema": {"enum": [{"a": [1.5, "N"]}]}}
@@ -126,14 +126,14 @@ async def test_a_number_that_json_does_not_have_is_refused_by_its_field_wherever
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_neither_text_nor_true_or_false_is_a_number(
+async def test_text_and_booleans_are_refused_as_numbers(
     http: httpx2.AsyncClient, field: str, body: Callable[[object], dict[str, Any]], value: object
 ) -> None:
     assert "expected a valid number" in fields(await refused(http, json.dumps(body(value))))[field]
 
 
 @pytest.mark.parametrize("value", [1, 0, 1.0, "true", "no", ""])
-async def test_neither_text_nor_a_number_is_true_or_false(http: httpx2.AsyncClient, value: object) -> None:
+async def test_text_and_numbers_are_refused_as_booleans(http: httpx2.AsyncClient, value: object) -> None:
     for field, body in (
         ("allow_retired", request(allow_retired=value)),
         ("judging.rationale", request(judging={"rationale": value})),
@@ -141,7 +141,7 @@ async def test_neither_text_nor_a_number_is_true_or_false(http: httpx2.AsyncClie
         assert "expected true or false" in fields(await refused(http, json.dumps(body)))[field]
 
 
-async def test_half_a_surrogate_pair_is_text_to_judge_and_no_name(http: httpx2.AsyncClient) -> None:
+async def test_a_lone_surrogate_is_accepted_in_judged_text_and_refused_in_names(http: httpx2.AsyncClient) -> None:
     assert (await rewards(http, request("\ud800"))).groups[0].responses[0].status == "scored"
     for bad in (
         request(run="\ud800"),
@@ -152,12 +152,12 @@ async def test_half_a_surrogate_pair_is_text_to_judge_and_no_name(http: httpx2.A
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) |
        st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10))  # fmt: skip
-def test_what_json_can_say_is_read_as_it_was_written(value: Any) -> None:
+def test_valid_json_is_parsed_unchanged(value: Any) -> None:
     assert parse_strict_json(json.dumps(value).encode()) == value
 
 
 @given(st.binary(max_size=40))
-def test_bytes_are_json_or_refused_and_nothing_else_happens(body: bytes) -> None:
+def test_any_bytes_are_parsed_as_json_or_refused(body: bytes) -> None:
     try:
         read = parse_strict_json(body)
     except InvalidRequest:

@@ -24,7 +24,7 @@ async def verdicts(http: httpx2.AsyncClient, body: dict[str, Any]) -> VerdictAns
 
 
 @pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded", "checklist", "likert"])
-async def test_verdicts_are_those_a_reward_would_be_made_of(http: httpx2.AsyncClient, protocol: str) -> None:
+async def test_verdicts_equal_those_behind_a_reward(http: httpx2.AsyncClient, protocol: str) -> None:
     body = request("Yes.", STEPPED, judging={"protocol": protocol})
     answer = await verdicts(http, body)
     mode = {"likert": "likert", "graded": "graded_mean"}.get(protocol, "weighted_mean")
@@ -37,20 +37,20 @@ async def test_verdicts_are_those_a_reward_would_be_made_of(http: httpx2.AsyncCl
 
 
 @pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded"])
-async def test_verdicts_that_are_not_validated_are_valid(http: httpx2.AsyncClient, protocol: str) -> None:
+async def test_verdicts_sent_without_validation_are_valid(http: httpx2.AsyncClient, protocol: str) -> None:
     answer = await http.post("/v1/verdicts", json=request("Yes.", STEPPED, judging={"protocol": protocol}))
     sent = [verdict for response in answer.json()["groups"][0]["responses"] for verdict in response["verdicts"]]
     assert {verdict["status"] for verdict in sent} == {"ok"}
     assert [Verdict.model_validate(verdict).model_dump(mode="json") for verdict in sent] == sent
 
 
-async def test_any_rubric_will_do_since_no_reward_is_made_of_it(http: httpx2.AsyncClient) -> None:
+async def test_a_rubric_unsuitable_for_rewards_is_accepted(http: httpx2.AsyncClient) -> None:
     criteria = [c | {"weight": -1} if c["kind"] != "fact" else c for c in CRITERIA[1:]]
     rubric = {"criteria": [*criteria, CRITERIA[0]]}
     assert len((await verdicts(http, request("x", rubric=rubric))).groups[0].responses[0].verdicts) == len(CRITERIA)
 
 
-async def test_a_verdict_request_knows_no_reward(http: httpx2.AsyncClient) -> None:
+async def test_a_verdict_request_refuses_reward_options(http: httpx2.AsyncClient) -> None:
     answer = await http.post("/v1/verdicts", json=request("x", reward={"mode": "points"}))
     (error,) = checked_problem(answer)["errors"]
     assert error["field"] == "reward"
@@ -66,7 +66,7 @@ async def compare(http: httpx2.AsyncClient, *pairs: tuple[Any, Any], **fields: A
 
 
 def prefers(word: str, sure: float = 0.8) -> ScriptedEngine:
-    """An engine that prefers whichever response holds a word, wherever it stands; else the first."""
+    """An engine that prefers the response that contains `word`, in either position, or else the first."""
 
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
         a, _, b = batch.shared.partition("Response A:")[2].partition("Response B:")
@@ -75,7 +75,7 @@ def prefers(word: str, sure: float = 0.8) -> ScriptedEngine:
     return ScriptedEngine(script)
 
 
-async def test_both_orders_are_judged_and_the_better_response_wins_wherever_it_stands(serve: Serve) -> None:
+async def test_both_orders_are_judged_and_the_better_response_wins_in_either_position(serve: Serve) -> None:
     answer = await compare(await serve(prefers("right")), ("right", "wrong"), ("wrong", "right"))
     won, lost = answer.pairs
     assert (won.preferred, won.score, won.consistent) == ("a", 1.0, True)
@@ -87,7 +87,7 @@ async def test_both_orders_are_judged_and_the_better_response_wins_wherever_it_s
     assert answer.judge.protocol == "comparison"
 
 
-async def test_a_judge_that_prefers_whatever_stands_first_gives_every_pair_a_tie(serve: Serve) -> None:
+async def test_a_judge_that_always_prefers_the_first_response_ties_every_pair(serve: Serve) -> None:
     answer = await compare(await serve(prefers("nothing")), ("x", "y"), ("y", "x"))
     for pair in answer.pairs:
         assert (pair.preferred, pair.score, pair.consistent) == ("tie", 0.5, False)
@@ -105,7 +105,7 @@ async def test_a_judge_that_writes_that_both_are_equal_gives_a_tie_in_each_order
     assert (pair.preferred, pair.score, pair.consistent) == ("tie", 0.5, True)
 
 
-async def test_the_judge_is_shown_the_criteria_the_question_and_what_only_it_may_see(serve: Serve) -> None:
+async def test_the_judge_sees_the_criteria_and_the_question_but_no_thinking(serve: Serve) -> None:
     seen: list[str] = []
 
     def script(batch: Batch, call: Call) -> Reply | CallFailure:
@@ -146,7 +146,7 @@ async def test_reasons_are_given_for_each_order_and_comparisons_are_cached(http:
     assert swapped.pairs[0].score == pytest.approx(1 - (first.pairs[0].score or 0))
 
 
-async def test_pairs_are_planned_in_turns_and_large_ones_in_a_thread(
+async def test_pairs_are_planned_in_slices_and_large_ones_in_a_thread(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan_pair, planned = ranking._plans, []

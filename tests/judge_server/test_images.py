@@ -50,14 +50,14 @@ RUBRIC = {"criteria": [{"id": "c", "description": "Names the colour."}]}
 
 
 class Endpoint(ThreadingHTTPServer):
-    """A server of the chat API that says yes and remembers what it was asked."""
+    """A chat API server that answers yes and records its requests."""
 
     asked: list[dict[str, Any]]
 
 
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         known = self.path == "/v1/models"
@@ -134,7 +134,7 @@ async def test_a_judge_sees_the_images_of_the_prompt_and_of_the_response(endpoin
     assert not any("base64" in text for text in texts)
 
 
-async def test_a_prompt_of_images_is_counted_and_priced(endpoint: Endpoint) -> None:
+async def test_images_add_to_estimated_and_counted_tokens(endpoint: Endpoint) -> None:
     engine = engine_of(endpoint)
     await engine.start()
     plain = support.batch("Is it?")
@@ -145,7 +145,7 @@ async def test_a_prompt_of_images_is_counted_and_priced(endpoint: Endpoint) -> N
 
 
 @pytest.mark.parametrize("where", ["prompt", "response"])
-async def test_a_judge_that_takes_no_images_refuses_them(where: str) -> None:
+async def test_a_judge_without_image_support_refuses_images(where: str) -> None:
     made = await scorer(SynchronousRecorder())
     body = request(RESPONSE if where == "response" else "Red.", rubric=RUBRIC)  # type: ignore[arg-type]
     body["groups"][0]["prompt"] = PROMPT if where == "prompt" else "What is it?"
@@ -186,7 +186,7 @@ async def test_a_plan_carries_its_images_to_a_judge_in_another_process() -> None
     await judge.close()
 
 
-def test_images_of_parts_are_taken_out_of_the_text() -> None:
+def test_image_parts_are_separated_from_the_text() -> None:
     message = Message.model_validate(PROMPT[0])
     assert (message.content, message.images) == ("What is it?\n[image]", (RED,))
     assert Message.model_validate(message.model_dump()) == message
@@ -201,6 +201,6 @@ def test_images_of_parts_are_taken_out_of_the_text() -> None:
         ({"type": "input_audio", "input_audio": {}}, "use only parts of type 'text' and 'image_url'"),
     ],
 )
-def test_other_parts_are_refused(wrong: dict[str, Any], reason: str) -> None:
+def test_unsupported_content_parts_are_refused(wrong: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         Message.model_validate({"role": "user", "content": [wrong]})

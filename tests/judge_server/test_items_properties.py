@@ -1,4 +1,4 @@
-"""Whatever is written: what `read_items` believes stands in the text, and reading takes time linear in it."""
+"""For any text: the verdicts that `read_items` returns stand in it, and reading takes linear time."""
 
 import json
 import re
@@ -31,7 +31,7 @@ REASONS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=80).m
 
 @st.composite
 def answers(draw: st.DrawFn, reasons: st.SearchStrategy[str]) -> tuple[list[ItemForm], list[Item], object]:
-    """Forms, a verdict on each, and the answer that says so."""
+    """Forms, a verdict on each, and the answer that states them."""
     forms, verdicts, written = draw(FORMS), [], []
     for number, form in enumerate(forms, 1):
         value = {
@@ -51,7 +51,7 @@ def answers(draw: st.DrawFn, reasons: st.SearchStrategy[str]) -> tuple[list[Item
 
 
 @given(answers(REASONS), st.booleans(), st.sampled_from([None, 1, 4]), st.sampled_from(["", "So it's:\n", "```json\n"]))
-def test_a_well_formed_answer_says_what_was_put_into_it(
+def test_a_well_formed_answer_is_read_back_unchanged(
     answer: tuple[list[ItemForm], list[Item], object], ascii_only: bool, indent: int | None, before: str
 ) -> None:
     forms, verdicts, value = answer
@@ -61,7 +61,7 @@ def test_a_well_formed_answer_says_what_was_put_into_it(
 
 
 @given(answers(st.sampled_from(["", "it is so", "no"])), st.data())
-def test_of_a_damaged_answer_only_what_still_stands_there_is_believed(
+def test_only_verdicts_still_present_in_a_damaged_answer_are_read(
     answer: tuple[list[ItemForm], list[Item], object], data: st.DataObject
 ) -> None:
     forms, _, value = answer
@@ -82,13 +82,13 @@ def test_of_a_damaged_answer_only_what_still_stands_there_is_believed(
 
 
 def braced(text: str) -> list[str]:
-    """Every piece that begins with an opening brace and ends with a closing one."""
+    """Every substring from an opening brace to a closing one."""
     ends = [match.end() for match in re.finditer("}", text)]
     return [text[match.start() : end] for match in re.finditer("{", text) for end in ends if end > match.start()]
 
 
 def says(item: str, number: int, form: ItemForm, outcome: Item, alone: bool) -> bool:
-    """Whether a piece, read by eye, gives this number, counted from 1 or from 0, no other one, and this value."""
+    """Whether a piece, read with simple patterns, gives only this number, from 1 or from 0, and this value."""
     ids = re.findall(r"""id["']?\s*:\s*["']?\s*([0-9.e+-]+)""", item)
     values = re.findall(rf"""{form.value}["']?\s*:\s*["']?\s*([-+\w.]+)""", item)
     numbers = [float({"true": "1", "false": "0"}.get(v.lower(), v)) for v in values if re.fullmatch(NUMERAL, v)]
@@ -100,7 +100,7 @@ NUMERAL = r"(?i:[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|true|false)"
 
 
 @given(st.text(st.characters()) | st.text("{}[]\",:'\\/*1tfIN \n.-idsatfe\ud800"), st.booleans(), FORMS)
-def test_no_text_raises(text: str, cut: bool, forms: list[ItemForm]) -> None:
+def test_any_text_is_read_without_an_exception(text: str, cut: bool, forms: list[ItemForm]) -> None:
     outcomes = read_items(text, cut, forms)
     assert len(outcomes) == len(forms)
 
@@ -130,7 +130,7 @@ HARD = [
     " ",
     '{"a":{},"a":[1],',
 ]
-"""What could make a reader go back and forth, or go too deep, when repeated."""
+"""Pieces that, repeated, could cause backtracking or deep recursion."""
 
 
 @pytest.mark.parametrize("piece", HARD)
@@ -141,13 +141,13 @@ def test_ten_times_the_text_takes_ten_times_the_steps(piece: str) -> None:
 
 @pytest.mark.parametrize("piece", HARD)
 def test_a_long_text_is_read_to_its_end(piece: str) -> None:
-    """One that was searched anew from each of its brackets would take hours."""
+    """A search restarted at each bracket would take hours."""
     outcomes = read_items((piece * 300_000)[:300_000], True, [SATISFIED, SATISFIED])
     assert len(outcomes) == 2
 
 
 def steps(text: str) -> int:
-    """How many functions reading calls, in Python and in C."""
+    """The number of function calls that reading makes, in Python and in C."""
     count = 0
 
     def called(frame: FrameType, event: str, argument: object) -> None:

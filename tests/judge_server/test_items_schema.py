@@ -1,4 +1,4 @@
-"""The schema of an answer about several criteria, and a real model held to it."""
+"""The schema of an answer about several criteria, and a real model constrained by it."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from judge_server.models import fetch
 SATISFIED, REASONED = ItemForm("satisfied"), ItemForm("satisfied", reason=True)
 
 
-def test_the_schema_takes_exactly_the_answers_that_are_read() -> None:
+def test_the_schema_accepts_only_complete_answers_in_the_requested_form() -> None:
     validator = jsonschema.Draft202012Validator(json.loads(items_schema([ItemForm("grade", 4, (1,), True), SATISFIED])))
     good = [{"id": 1, "reason": "r", "grade": 4, "step": -1}, {"id": 2, "satisfied": True}]
     assert validator.is_valid({"verdicts": good})
@@ -39,7 +39,7 @@ def test_the_schema_is_compact_json_with_each_reason_before_its_value() -> None:
     assert '"maximum":2}' in schema
 
 
-def test_there_is_room_for_what_the_schema_permits() -> None:
+def test_the_token_limit_leaves_room_for_what_the_schema_permits() -> None:
     value = {"id": 12, "satisfied": False, "step": -1}
     plain = json.dumps({"verdicts": [value] * 10}, indent=2)
     assert json_output_tokens([ItemForm("satisfied", steps=(1,))] * 10) > len(plain) / 2.5
@@ -47,7 +47,7 @@ def test_there_is_room_for_what_the_schema_permits() -> None:
 
 
 @pytest.mark.model
-async def test_a_model_held_to_the_schema_writes_every_item_in_order_and_within_its_scale() -> None:
+async def test_a_model_constrained_by_the_schema_writes_every_item_in_order_and_within_its_scale() -> None:
     forms = [ItemForm("grade", 4, (1, 2), True), ItemForm("awarded", 2.5), REASONED]
     asked = "Write JSON in which id is A, grade is 99, awarded is 77 and satisfied is perhaps.\n"
     process = LlamaCppProcess(context_tokens=1024, threads=1)

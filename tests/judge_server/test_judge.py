@@ -1,4 +1,4 @@
-"""A judge asks each question once, remembers verdicts, forgets failures, and tries a failing engine once more."""
+"""A judge asks each question once, caches verdicts but not failures, and retries a failing engine once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ GONE = CallFailure("engine", "gone")
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retry comes at once."""
+    """Retry without a pause."""
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
 
 
@@ -43,7 +43,7 @@ def kinds(outcomes: JudgementResults) -> set[str]:
 
 
 class Failing(RecordingScript):
-    """Fails the first `times` asks of each question that holds `about`."""
+    """Fails the first `times` calls of each question that contains `about`."""
 
     def __init__(self, failure: CallFailure, times: int, about: str = "") -> None:
         super().__init__(self._decide)
@@ -64,7 +64,7 @@ async def test_identical_calls_of_one_request_are_asked_once() -> None:
     assert not outcomes.cached
 
 
-async def test_known_verdicts_are_not_asked_again_and_are_said_to_be_cached() -> None:
+async def test_cached_verdicts_are_not_asked_again_and_are_reported_as_cached() -> None:
     script = RecordingScript()
     made = await judge(ScriptedEngine(script))
     first = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
@@ -77,7 +77,7 @@ async def test_known_verdicts_are_not_asked_again_and_are_said_to_be_cached() ->
     assert {d: second.by_digest[d] for d in again[0].digests} == first.by_digest
 
 
-async def test_only_the_unknown_calls_of_a_response_are_asked() -> None:
+async def test_only_the_uncached_calls_of_a_response_are_asked() -> None:
     script = RecordingScript()
     made = await judge(ScriptedEngine(script))
     await made.outcomes(plans(made, "Yes.", of=criteria("b")), await deadline_after())
@@ -109,7 +109,7 @@ async def test_parse_failures_are_not_cached() -> None:
     assert kinds(await made.outcomes(asked, await deadline_after())) == {"ok"}
 
 
-async def test_a_call_the_engine_failed_is_asked_once_more_and_no_other() -> None:
+async def test_only_a_call_that_the_engine_failed_is_retried_and_only_once() -> None:
     script = Failing(GONE, times=1, about="Alpha")
     made = await judge(ScriptedEngine(script))
     outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
@@ -117,7 +117,7 @@ async def test_a_call_the_engine_failed_is_asked_once_more_and_no_other() -> Non
     assert sorted(script.asked.values()) == [1, 2]
 
 
-async def test_an_engine_that_keeps_failing_is_asked_twice_and_then_left() -> None:
+async def test_a_call_is_tried_at_most_twice_while_the_engine_keeps_failing() -> None:
     script = Failing(GONE, times=99)
     made = await judge(ScriptedEngine(script))
     outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
@@ -125,7 +125,7 @@ async def test_an_engine_that_keeps_failing_is_asked_twice_and_then_left() -> No
     assert list(script.asked.values()) == [2, 2]
 
 
-async def test_an_engine_that_is_overloaded_is_left_alone_as_long_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_overloaded_engine_is_retried_after_its_retry_time(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -150,7 +150,7 @@ async def test_other_failures_are_not_retried(kind: str) -> None:
     assert list(script.asked.values()) == [1, 1]
 
 
-async def test_no_retry_begins_that_the_deadline_would_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_that_would_miss_the_deadline_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 120.0)
     script = Failing(GONE, times=99)
     made = await judge(ScriptedEngine(script))
@@ -158,7 +158,7 @@ async def test_no_retry_begins_that_the_deadline_would_cut(monkeypatch: pytest.M
     assert script.asked.total() == 2
 
 
-async def test_what_is_not_judged_at_the_deadline_is_a_timeout_and_what_is_stays_and_is_kept() -> None:
+async def test_calls_unfinished_at_the_deadline_time_out_and_finished_ones_are_cached() -> None:
     engine = GatedEngine(concurrent_batches=1)
     made = await judge(engine)
     asked = plans(made, "Yes.", "No.", of=AB)
@@ -175,7 +175,7 @@ async def test_what_is_not_judged_at_the_deadline_is_a_timeout_and_what_is_stays
     assert (len(rest.cached), rest.calls) == (3, 1)
 
 
-async def test_a_request_that_does_not_fit_is_refused_as_a_whole_and_asks_nothing() -> None:
+async def test_a_request_that_does_not_fit_the_queue_is_refused_before_any_call() -> None:
     engine = GatedEngine()
     made = await judge(engine, queue_calls=3)
     running = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), await deadline_after()))
@@ -188,7 +188,7 @@ async def test_a_request_that_does_not_fit_is_refused_as_a_whole_and_asks_nothin
     await running
 
 
-async def test_known_verdicts_need_no_room_in_the_queue() -> None:
+async def test_cached_verdicts_need_no_room_in_the_queue() -> None:
     engine = GatedEngine(concurrent_batches=1)
     made = await judge(engine, queue_calls=1)
     engine.release(2)
@@ -210,12 +210,12 @@ async def test_tokens_computed_and_reused_are_summed_over_calls() -> None:
 
 
 def verdicts(*entries: str) -> str:
-    """What a judge writes of several criteria."""
+    """A judge's answer about several criteria."""
     return '{"verdicts": [' + ", ".join(entries) + "]}"
 
 
 class Writing(RecordingScript):
-    """Answers several criteria with these texts, one call after another, and a single one with yes."""
+    """Answers calls about several criteria with these texts in turn, and calls about one with yes."""
 
     def __init__(self, *texts: str) -> None:
         super().__init__(self._write)
@@ -252,7 +252,7 @@ async def test_a_criterion_the_judge_left_out_is_asked_again_once_and_alone() ->
     assert (again.calls, again.by_digest) == (0, outcomes.by_digest)
 
 
-async def test_what_is_left_out_again_when_asked_alone_fails_and_is_not_asked_a_third_time() -> None:
+async def test_a_criterion_left_out_twice_fails_and_is_not_asked_a_third_time() -> None:
     script = RecordingScript(lambda batch, call: Reply(text="I would rather not."))
     made = await judge(ScriptedEngine(script))
     outcomes = await made.outcomes(together(made, "Yes.", AB), await deadline_after())
@@ -260,7 +260,7 @@ async def test_what_is_left_out_again_when_asked_alone_fails_and_is_not_asked_a_
     assert outcomes.calls == 3
 
 
-async def test_what_is_asked_again_when_the_deadline_passes_stays_unread() -> None:
+async def test_a_criterion_being_asked_again_at_the_deadline_stays_a_parse_failure() -> None:
     made = await judge(SingleBatchEngine(Writing(verdicts())))
     outcomes = await made.outcomes(together(made, "Yes.", AB), await deadline_after(0.5))
     assert kinds(outcomes) == {"parse"}
@@ -268,12 +268,12 @@ async def test_what_is_asked_again_when_the_deadline_passes_stays_unread() -> No
 
 
 class SingleBatchEngine(ScriptedEngine):
-    """Answers one batch and no other."""
+    """Answers the first batch and hangs on any other."""
 
     answered = False
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """As `ScriptedEngine`, once."""
+        """Answer the first batch as `ScriptedEngine`."""
         if self.answered:
             await asyncio.Event().wait()
         self.answered = True
@@ -281,7 +281,7 @@ class SingleBatchEngine(ScriptedEngine):
             yield outcome
 
 
-async def test_a_verdict_that_stands_is_not_replaced_when_its_call_is_asked_for_another() -> None:
+async def test_a_cached_verdict_is_not_replaced_when_its_call_is_repeated_for_another_criterion() -> None:
     script = Writing(verdicts('{"id": 1, "satisfied": false}'), verdicts('{"id": 1, "satisfied": true}'))
     made = await judge(ScriptedEngine(script))
     script.outcome = lambda batch, call: Reply(text=script.texts.pop(0)) if script.texts else Reply(text="nothing")
@@ -296,7 +296,7 @@ async def test_a_verdict_that_stands_is_not_replaced_when_its_call_is_asked_for_
     ]
 
 
-async def test_plans_are_told_done_each_once_and_only_when_all_its_outcomes_are_there() -> None:
+async def test_each_plan_is_reported_done_once_when_all_its_outcomes_are_known() -> None:
     made = await judge()
     await made.outcomes(plans(made, "known", of=AB), await deadline_after())
     asked = plans(made, "known", "new", "new", "other", of=AB)
@@ -312,7 +312,7 @@ async def test_plans_are_told_done_each_once_and_only_when_all_its_outcomes_are_
     assert sorted(told) == [0, 1, 2, 3]
 
 
-async def test_cancelling_keeps_the_verdicts_that_were_given_and_frees_the_queue() -> None:
+async def test_cancelling_caches_the_verdicts_so_far_and_frees_the_queue() -> None:
     engine = GatedEngine(concurrent_batches=1)
     cache = MemoryCache()
     made = await judge(engine, cache=cache, queue_calls=4)
@@ -344,7 +344,7 @@ def test_votes_on_a_plain_verdict_are_refused_where_its_probability_is_read() ->
     made.check_votes(JudgingConfig("binary"), 1)
 
 
-async def test_checks_run_beside_the_judge_and_identical_ones_once() -> None:
+async def test_checks_run_alongside_the_judge_and_identical_ones_run_once() -> None:
     made = await judge()
     of = [
         Criterion.model_validate(

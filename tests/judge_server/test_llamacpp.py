@@ -1,4 +1,4 @@
-"""What only llama.cpp can get wrong: control tokens, masks, prefix reuse, and a child process that dies."""
+"""Behaviour specific to llama.cpp: control tokens, masks, prefix reuse, and a child process that dies."""
 
 import asyncio
 import math
@@ -50,11 +50,11 @@ from tests.judge_server.test_fencing import CHAT_TOKENS
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 
 NEARLY_ALL = 20_000
-"""Tokens whose probabilities are read: of a vocabulary of 151,936, all that weigh anything."""
+"""Tokens whose probabilities are read: all with noticeable mass, of a vocabulary of 151,936."""
 
 STEPPED = TokenChoice((YES, NO), LabelChoice(("1", "2", "0", "-1"), ", step "))
 ENDLESS = JsonOutput('{"type": "array", "items": {"type": "integer"}, "minItems": 4000}', 3000)
-"""More than a minute's writing."""
+"""Takes more than a minute to write."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -66,24 +66,24 @@ async def roomy(fetched: None) -> AsyncIterator[LlamaCppEngine]:
 
 
 def kill(engine: LlamaCppEngine) -> None:
-    """End the child as a crash would."""
+    """Kill the child process, as a crash would."""
     assert engine._process.pid is not None
     psutil.Process(engine._process.pid).send_signal(signal.SIGKILL)
 
 
 async def busy(engine: LlamaCppEngine) -> bool:
-    """Whether the model's slot is at work."""
+    """Whether the model's slot is busy."""
     (slot,) = (await engine._process.http.get("/slots")).json()
     return bool(slot["is_processing"])
 
 
 async def free(engine: LlamaCppEngine) -> bool:
-    """Whether the model's slot has nothing to do."""
+    """Whether the model's slot is free."""
     return not await busy(engine)
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until it holds; fails where it does not in two minutes."""
+    """Wait until the condition is true; time out after two minutes."""
     async with asyncio.timeout(120):
         while True:
             if await condition():
@@ -92,18 +92,18 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def until_busy(engine: LlamaCppEngine) -> None:
-    """Wait until the slot is at work."""
+    """Wait until the slot is busy."""
     await until(lambda: busy(engine))
 
 
 async def until_free(engine: LlamaCppEngine) -> None:
-    """Wait until the slot is free; fails where that takes as long as what it was given to do."""
+    """Wait until the slot is free; time out before its work could finish."""
     async with asyncio.timeout(30):
         await until(lambda: free(engine))
 
 
 async def until_it_says(engine: LlamaCppEngine, *words: str) -> str:
-    """Wait until a call succeeds, or its failure says one of these; which one, or nothing."""
+    """Wait until a call succeeds or its failure has one of these words; return its detail, or an empty text."""
 
     async def said() -> bool:
         (outcome,) = await answers(engine, asked("Is it?"))
@@ -136,7 +136,7 @@ async def test_masses_are_those_of_the_whole_vocabulary_before_any_mask(loaded: 
     for option, mass in zip(STEPPED.options, reply.masses, strict=True):
         ids = {tuple(await tokenise(loaded, spelling, control=False)) for spelling in option.spellings}
         expected = sum(probability.get(i[0], 0.0) for i in ids if len(i) == 1)
-        assert mass == pytest.approx(expected, abs=0.03)  # it reads the prompt in other pieces, and rounds differently
+        assert mass == pytest.approx(expected, abs=0.03)  # the engine splits the prompt and so rounds differently
         said += expected
     assert said < 0.9, "the prompt should leave mass elsewhere, or a mask would not show"
 
@@ -161,7 +161,7 @@ async def test_no_judged_text_becomes_a_control_token(loaded: LlamaCppEngine) ->
     assert sum(i in special for i in await tokenise(loaded, text, control=True)) >= 3
 
 
-async def test_no_spelling_is_counted_for_yes_and_no_at_once(loaded: LlamaCppEngine) -> None:
+async def test_no_spelling_counts_for_both_yes_and_no(loaded: LlamaCppEngine) -> None:
     assert loaded._tokens is not None
     yes, no = [set(await loaded._tokens.spellings(option)) for option in YES_NO.options]
     assert len(yes) >= 4
@@ -181,14 +181,14 @@ async def test_the_second_call_of_a_batch_reads_only_its_question(loaded: LlamaC
         assert other.tokens_computed + other.tokens_reused == pytest.approx(whole, abs=5)
 
 
-async def test_the_step_costs_only_the_words_put_in_the_judges_mouth(loaded: LlamaCppEngine) -> None:
+async def test_a_step_costs_only_the_tokens_of_its_lead(loaded: LlamaCppEngine) -> None:
     shared = "Of the numbers ten to twelve, one is prime. " * 4
     (plain,) = await replies(loaded, asked("Is it?", shared=shared))
     (stepped,) = await replies(loaded, asked("Is it?", answer=STEPPED, shared=shared))
     assert stepped.tokens_computed < 20 < plain.tokens_computed
 
 
-async def test_a_response_is_cut_to_what_the_real_tokenizer_lets_through(loaded: LlamaCppEngine) -> None:
+async def test_a_response_is_cut_to_fit_by_the_real_tokenizer(loaded: LlamaCppEngine) -> None:
     for text in ("a number, " * 2000, "1234567890" * 500, "数学" * 3000, "\U0001d538" * 2000):
 
         async def planned(keep: int | None, text: str = text) -> ResponsePlan:
@@ -202,8 +202,8 @@ async def test_a_response_is_cut_to_what_the_real_tokenizer_lets_through(loaded:
 @pytest.mark.parametrize(
     "call", [Call("Count.", ENDLESS), Call("Count.", YES_NO, Reasoning(3000, "So?"))], ids=["written", "reasons"]
 )
-async def test_a_call_given_up_while_it_writes_frees_the_slot(roomy: LlamaCppEngine, call: Call) -> None:
-    story = SamplingOptions(1.5, 1)  # greedy reasons might come to an end
+async def test_a_call_cancelled_while_it_writes_frees_the_slot(roomy: LlamaCppEngine, call: Call) -> None:
+    story = SamplingOptions(1.5, 1)  # greedy reasons might end early
     batch = Batch("Write at length.", "A long story.\n", (replace(call, sample=story),))
     task = asyncio.create_task(answers(roomy, batch))
     await until_busy(roomy)
@@ -215,7 +215,7 @@ async def test_a_call_given_up_while_it_writes_frees_the_slot(roomy: LlamaCppEng
     await replies(roomy, asked("Is it?"))
 
 
-async def test_a_prompt_that_is_given_up_is_not_read_to_its_end(roomy: LlamaCppEngine) -> None:
+async def test_a_cancelled_prompt_is_not_read_to_its_end(roomy: LlamaCppEngine) -> None:
     batch = asked("Is it?", shared=" ".join(map(str, range(400))))
     unread = asyncio.create_task(answers(roomy, batch))
     await until_busy(roomy)
@@ -223,16 +223,16 @@ async def test_a_prompt_that_is_given_up_is_not_read_to_its_end(roomy: LlamaCppE
     await asyncio.gather(unread, return_exceptions=True)
     await until_free(roomy)
     (again,) = await replies(roomy, batch)
-    assert again.tokens_computed > 500, "what was read before is known, and would not be read again"
+    assert again.tokens_computed > 500, "tokens already read are cached and would not be computed again"
 
 
-async def test_right_after_each_answer_it_is_ready(loaded: LlamaCppEngine) -> None:
+async def test_the_engine_is_ready_right_after_each_answer(loaded: LlamaCppEngine) -> None:
     for _ in range(20):
         await replies(loaded, asked("Is it?"))
         assert await loaded.ready()
 
 
-async def test_a_conversation_is_the_templates_own(loaded: LlamaCppEngine) -> None:
+async def test_a_conversation_has_the_tokens_of_the_rendered_chat_template(loaded: LlamaCppEngine) -> None:
     tokens, http = loaded._tokens, loaded._process.http
     assert tokens is not None
     batch = asked("Is it?")
@@ -260,7 +260,7 @@ async def test_reasons_are_not_read_twice(loaded: LlamaCppEngine) -> None:
     assert reasoned.tokens_written <= 31
 
 
-async def test_a_template_of_one_turn_still_answers_and_refuses_reasons(loaded: LlamaCppEngine) -> None:
+async def test_a_single_turn_chat_template_still_answers_but_refuses_reasons(loaded: LlamaCppEngine) -> None:
     class OneTurn(httpx2.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             content = await request.aread()
@@ -277,7 +277,7 @@ async def test_a_template_of_one_turn_still_answers_and_refuses_reasons(loaded: 
             await tokens.second_turn("So?")
 
 
-async def test_a_killed_child_gives_failures_and_never_an_exception(spare_llamacpp: LlamaCppEngine) -> None:
+async def test_a_killed_child_causes_failures_and_never_an_exception(spare_llamacpp: LlamaCppEngine) -> None:
     batch = asked(*[f"Is {n} prime?" for n in range(40)], answer=STEPPED, shared="Numbers. ")
     outcomes: list[Reply | CallFailure] = []
     async for _, outcome in spare_llamacpp.answer(batch):
@@ -298,7 +298,7 @@ async def test_a_killed_child_gives_failures_and_never_an_exception(spare_llamac
     assert {failed.kind for failed in await failures(spare_llamacpp, fitted.batch)} == {"engine"}
 
 
-async def test_a_killed_child_comes_back_with_the_same_model(spare_llamacpp: LlamaCppEngine) -> None:
+async def test_a_killed_child_is_restarted_with_the_same_model(spare_llamacpp: LlamaCppEngine) -> None:
     (before,) = await replies(spare_llamacpp, asked("Is it?"))
     for _ in range(2):
         dead = spare_llamacpp._process.pid
@@ -310,7 +310,7 @@ async def test_a_killed_child_comes_back_with_the_same_model(spare_llamacpp: Lla
         assert dead != spare_llamacpp._process.pid
 
 
-async def test_a_child_is_not_started_again_on_a_file_that_was_exchanged(tmp_path: Path) -> None:
+async def test_a_child_is_not_restarted_on_a_changed_model_file(tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     shutil.copy(fetch(MODEL), model)
     engine = LlamaCppEngine(str(model), context_tokens=CONTEXT_TOKENS, threads=1)
@@ -323,7 +323,7 @@ async def test_a_child_is_not_started_again_on_a_file_that_was_exchanged(tmp_pat
     await engine.close()
 
 
-async def test_closing_while_it_is_started_again_leaves_no_child(fetched: None) -> None:
+async def test_closing_during_a_restart_leaves_no_child(fetched: None) -> None:
     engine = await llamacpp()
     dead = engine._process.pid
     kill(engine)
@@ -340,16 +340,16 @@ async def test_closing_while_it_is_started_again_leaves_no_child(fetched: None) 
     assert "closed" in failed.detail
 
 
-async def test_a_context_that_the_model_was_not_trained_for_is_not_offered(fetched: None) -> None:
+async def test_the_context_is_limited_to_what_the_model_was_trained_for(fetched: None) -> None:
     engine = await llamacpp(40_000)
     assert identity_of(engine).context_tokens == 32_768
     await engine.close()
 
 
-async def test_a_context_too_large_for_memory_is_refused_with_the_way_out(fetched: None) -> None:
+async def test_a_context_too_large_for_memory_is_refused_with_a_fix(fetched: None) -> None:
     engine = LlamaCppEngine(MODEL, context_tokens=1_000_000, threads=1)  # 12 GB
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, limits[1]))  # the child has it from us
+    resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, limits[1]))  # the child inherits it
     try:
         with pytest.raises(EngineStartError, match=r"insufficient memory .* lower the engine's \?context="):
             await engine.start()
@@ -359,7 +359,7 @@ async def test_a_context_too_large_for_memory_is_refused_with_the_way_out(fetche
     await engine.close()
 
 
-async def test_a_child_that_is_killed_while_it_loads_is_said_to_have_been(fetched: None) -> None:
+async def test_a_child_killed_while_it_loads_is_reported_as_killed(fetched: None) -> None:
     engine = LlamaCppEngine(MODEL, context_tokens=CONTEXT_TOKENS, threads=1)
     start = asyncio.create_task(engine.start())
 
@@ -373,7 +373,7 @@ async def test_a_child_that_is_killed_while_it_loads_is_said_to_have_been(fetche
     await engine.close()
 
 
-async def test_a_file_that_is_no_model_is_refused_with_what_is_wrong_and_the_way_out(tmp_path: Path) -> None:
+async def test_an_invalid_model_file_is_refused_with_the_reason_and_a_fix(tmp_path: Path) -> None:
     texts = {
         "broken.gguf": (b"GGUF" + b"\x03\0\0\0" + bytes(2000), "unknown model architecture"),
         "cut.gguf": (fetch(MODEL).open("rb").read(50_000_000), "corrupted or incomplete"),
@@ -389,7 +389,7 @@ async def test_a_file_that_is_no_model_is_refused_with_what_is_wrong_and_the_way
         await engine.close()
 
 
-async def test_a_file_of_another_kind_or_none_is_refused_without_a_child(tmp_path: Path) -> None:
+async def test_a_missing_file_or_another_format_is_refused_without_starting_a_child(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("no model " * 500)
     for name, says in (("text.gguf", r"text\.gguf is not a GGUF model"), ("missing.gguf", r"missing\.gguf")):
         engine = LlamaCppEngine(str(tmp_path / name))
@@ -409,7 +409,7 @@ async def test_a_file_of_another_kind_or_none_is_refused_without_a_child(tmp_pat
         ("ollama://m", "llamacpp://MODEL"),
     ],
 )
-async def test_an_engine_url_that_says_nothing_known_is_refused(url: str, says: str) -> None:
+async def test_an_invalid_engine_url_is_refused(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=r"unknown|number") as refused:
         engine_from_url(url)
     assert says in str(refused.value)

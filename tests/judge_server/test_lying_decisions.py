@@ -1,8 +1,8 @@
-"""Whatever a server of decisions says, no failed verdict becomes a reward.
+"""Whatever a decision server answers, no failed verdict becomes a reward.
 
-The server is honest while the engine starts. Then each example has it answer every request in one way that the
-protocol allows or does not: fields changed, missing or doubled, numbers that cannot be, refusals, other statuses,
-bodies cut short.
+The server is honest while the engine starts. Then each example makes it answer every request in one valid or
+invalid way: fields changed, missing or duplicated, impossible numbers, refusals, other statuses,
+or truncated bodies.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ number = st.sampled_from([0.0, -0.0, 1.0, 1.0001, -1e-9, 0.5, 2, -1, 10**30, 1e3
 
 
 def answer(dialect: str, protocol: str) -> dict[str, Any]:
-    """What an honest server says about two criteria."""
+    """An honest server's answer about two criteria."""
     if dialect == "decisions":
         return openai({"questions": [QUESTIONS[protocol]] * 2})
     both = {id_: systemone(ASKED[protocol]) for id_ in ("c0", "c1")}
@@ -72,7 +72,7 @@ def answer(dialect: str, protocol: str) -> dict[str, Any]:
 
 
 def changed(whole: Any, place: tuple[str | int, ...], value: Any) -> Any:
-    """The answer with another value at a place, if it has that place; a number counts the entries of an object too."""
+    """The answer with the value at `place` replaced, if it exists; a number also indexes the entries of an object."""
     named: list[str | int] = []
     inner = whole
     try:
@@ -89,7 +89,7 @@ dialects, protocols = st.sampled_from(["systemone", "decisions"]), st.sampled_fr
 
 @st.composite
 def lies(draw: st.DrawFn) -> tuple[str, str, Raw]:
-    """A dialect, a protocol, and what the server says."""
+    """A dialect, a protocol, and the server's answer."""
     dialect, protocol = draw(dialects), draw(protocols)
     whole = answer(dialect, protocol)
     for place in draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=2)):
@@ -118,7 +118,7 @@ class LyingDecisionService:
         self.asked = 0
 
     async def score(self, dialect: str, protocol: str, lie: Raw | None) -> httpx2.Response:
-        """The answer about a response that was never asked about before."""
+        """Score a new response and return the answer."""
         self.servers[dialect].lie = lie
         self.asked += 1
         body = {
@@ -133,7 +133,7 @@ class LyingDecisionService:
 
 
 async def serving(url: str) -> AsyncGenerator[LyingDecisionService]:
-    """A service in front of two servers of decisions."""
+    """A service in front of two decision servers."""
     async with AsyncExitStack() as stack:
         servers = {"systemone": LyingDecisionServer(), "decisions": LyingDecisionServer(openai)}
         judges = {}
@@ -152,7 +152,7 @@ async def serving(url: str) -> AsyncGenerator[LyingDecisionService]:
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.Runner]:
-    """The event loop of all examples."""
+    """The event loop shared by all examples."""
     with asyncio.Runner() as runner:
         yield runner
 
@@ -161,7 +161,7 @@ def loop() -> Iterator[asyncio.Runner]:
 def service(
     loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory, new_sqlite: NewSQLite
 ) -> Iterator[LyingDecisionService]:
-    """A service that asks liars."""
+    """A service that asks lying servers."""
     made = serving(new_sqlite(tmp_path_factory.mktemp("decisions") / "adjudge.db"))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(call_runner, "ENGINE_RETRY_PAUSE_S", 0.0)
@@ -170,7 +170,7 @@ def service(
 
 
 def impossible(dialect: str, protocol: str, body: bytes) -> bool:
-    """Whether the first yes-or-no answer cannot be a probability; worked out apart from the engine."""
+    """Whether the first yes-or-no answer cannot be a probability, computed independently of the engine."""
     if protocol != "binary":
         return False
     try:
@@ -183,7 +183,7 @@ def impossible(dialect: str, protocol: str, body: bytes) -> bool:
 
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(lies())
-def test_no_lie_makes_a_reward_of_a_failed_verdict_or_costs_another_request(
+def test_no_lie_turns_a_failed_verdict_into_a_reward_or_breaks_a_later_request(
     loop: asyncio.Runner, service: LyingDecisionService, told: tuple[str, str, Raw]
 ) -> None:
     dialect, protocol, lie = told

@@ -1,7 +1,7 @@
-"""A server of the OpenAI API that lies: it costs verdicts, and no 500, made-up reward, lost row or later request.
+"""A lying OpenAI API server: verdicts may fail, without a 500, an invented reward, a lost row or a later failure.
 
-It behaves while the engine starts. Then each example has it answer every call in one way that the protocol allows or
-does not: fields changed, missing or doubled, numbers that cannot be, other statuses, bodies cut short, streams.
+It is honest while the engine starts. Then each example makes it answer every call in one valid or invalid way:
+fields changed, missing or duplicated, impossible numbers, other statuses, truncated bodies, or streams.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from tests.judge_server.misbehaviours import MASSES, MODEL, FakeServerRequest
 
 CRITERIA = [{"id": "a", "description": "Is it?"}, {"id": "b", "description": "Is it not?", "weight": 3}]
 HONEST = 0.625 / 0.875
-"""The probability of yes in what the server says where it is honest."""
+"""The probability of yes in the server's honest answer."""
 
 SPELLINGS = ("Yes", " yes", "no", "No", "true", " False", "maybe", "\u2581yes", "0", "4", " 3", "", "\n", "\ufffd")
 
@@ -59,7 +59,7 @@ count = st.sampled_from([-(10**9), 10**30, 1e300, 10**400, None, "7", True]) | s
 
 
 def answer() -> dict[str, Any]:
-    """What an honest server says."""
+    """An honest server's answer."""
     tops = [{"token": token, "logprob": math.log(mass)} for token, mass in MASSES.items()]
     choice = {
         "index": 0,
@@ -95,7 +95,7 @@ PLACES: tuple[tuple[str | int, ...], ...] = (
 
 
 def set_at(whole: Any, place: tuple[str | int, ...], value: Any) -> Any:
-    """The answer with another value at a place."""
+    """The answer with the value at `place` replaced."""
     if not place:
         return value
     inner: Any = whole
@@ -106,7 +106,7 @@ def set_at(whole: Any, place: tuple[str | int, ...], value: Any) -> Any:
 
 
 def encoded(whole: Any) -> bytes:
-    """As JSON that also says NaN, and integers of any size."""
+    """The answer as JSON, NaN and integers of any size included."""
     return json.dumps(whole).encode()
 
 
@@ -160,19 +160,19 @@ judging = st.sampled_from(
 
 
 class LyingChatServer:
-    """Answers chats with its lie, and honestly where it has none."""
+    """Answers chat requests with `lie`, or honestly if there is none."""
 
     def __init__(self) -> None:
         self.lie: Raw | None = None
         self._server: asyncio.Server | None = None
 
     async def start(self) -> str:
-        """Listen; returns where the API begins."""
+        """Start listening and return the API's base URL."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**20)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/liar/good/v1"
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         assert self._server is not None
         self._server.close()
 
@@ -204,7 +204,7 @@ class LyingChatServer:
 
 @dataclass
 class ServiceUnderTest:
-    """A service in front of a liar, and how many verdicts it was asked for."""
+    """A service in front of a lying server, and the number of verdicts requested."""
 
     http: httpx2.AsyncClient
     liar: LyingChatServer
@@ -212,7 +212,7 @@ class ServiceUnderTest:
     verdicts: int = 0
 
     async def score(self, lie: Raw | None, judging: dict[str, Any]) -> httpx2.Response:
-        """The answer about a response that was never asked about before."""
+        """Score a new response and return the answer."""
         self.liar.lie = lie
         self.asked.append(text := f"Response {len(self.asked)}.")
         body = {
@@ -227,7 +227,7 @@ class ServiceUnderTest:
 
 
 async def serving(folder: Path, url: str) -> AsyncGenerator[ServiceUnderTest]:
-    """A service with a database and a spool of its own."""
+    """A service with a separate database and spool."""
     async with AsyncExitStack() as stack:
         liar = LyingChatServer()
         engine = OpenAIEngine(await liar.start(), timeout_s=5.0)
@@ -247,7 +247,7 @@ async def serving(folder: Path, url: str) -> AsyncGenerator[ServiceUnderTest]:
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.Runner]:
-    """The event loop of all examples."""
+    """The event loop shared by all examples."""
     with asyncio.Runner() as runner:
         yield runner
 
@@ -256,7 +256,7 @@ def loop() -> Iterator[asyncio.Runner]:
 def service(
     loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory, new_sqlite: NewSQLite
 ) -> Iterator[ServiceUnderTest]:
-    """A service that asks a liar."""
+    """A service that asks a lying server."""
     folder = tmp_path_factory.mktemp("lies")
     made = serving(folder, new_sqlite(folder / "adjudge.db"))
     with pytest.MonkeyPatch.context() as patched:
@@ -266,7 +266,7 @@ def service(
 
 
 def check(response: dict[str, Any]) -> None:
-    """A reward is finite, and made of verdicts that are there; a probability is made of real masses."""
+    """Check that the reward follows from the verdicts and that masses and probabilities are valid."""
     failed = [verdict for verdict in response["verdicts"] if verdict["status"] == "failed"]
     for verdict in failed:
         assert verdict["score"] is None
@@ -284,7 +284,7 @@ def check(response: dict[str, Any]) -> None:
 
 
 def possible(body: bytes) -> bool:
-    """Whether the first token of an answer has log-probabilities that can be; worked out apart from the engine."""
+    """Whether the first token's log-probabilities are possible, computed independently of the engine."""
     tops = json.loads(body)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
     return math.fsum(math.exp(min(t["logprob"], 1.0)) for t in tops) <= 1 + MASS_TOLERANCE
 
@@ -293,7 +293,7 @@ def possible(body: bytes) -> bool:
     max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, *HealthCheck]
 )
 @given(lies, judging)
-def test_no_lie_makes_a_reward_of_a_failed_verdict_or_costs_another_request(
+def test_no_lie_turns_a_failed_verdict_into_a_reward_or_breaks_a_later_request(
     loop: asyncio.Runner, service: ServiceUnderTest, lie: Raw, judging: dict[str, Any]
 ) -> None:
     answered = loop.run(service.score(lie, judging))
@@ -313,7 +313,7 @@ def test_no_lie_makes_a_reward_of_a_failed_verdict_or_costs_another_request(
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(SPELLINGS[:8]), st.floats(-60, 5)), min_size=1, max_size=8))
-def test_masses_that_cannot_be_are_never_a_verdict(
+def test_impossible_masses_never_give_a_verdict(
     loop: asyncio.Runner, service: ServiceUnderTest, tops: list[tuple[str, float]]
 ) -> None:
     body = encoded(set_at(answer(), PLACES[12], [{"token": token, "logprob": value} for token, value in tops]))
@@ -325,7 +325,7 @@ def test_masses_that_cannot_be_are_never_a_verdict(
 
 
 async def rows(service: ServiceUnderTest) -> int:
-    """How many verdicts the ledger holds, once nothing waits to be written."""
+    """The number of verdicts in the ledger, once all pending rows are written."""
     async with asyncio.timeout(60):
         while (await service.http.get("/v1/ledger")).json()["waiting"]:  # noqa: ASYNC110 - another thread writes
             await asyncio.sleep(0.05)

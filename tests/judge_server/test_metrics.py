@@ -1,4 +1,4 @@
-"""What a judge counts: bounded labels whose series only grow, sums that agree, and the page that shows them."""
+"""A judge's metrics: bounded labels whose series only grow, consistent sums, and the metrics page."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ AB = criteria("Alpha.", "Beta.")
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -65,7 +65,7 @@ def test_labels_are_bounded_series_only_grow_and_nothing_is_counted_twice(events
     assert not shares or sum(shares) == pytest.approx(1.0) or sum(shares) == 0.0
 
 
-def test_the_mean_reward_of_a_run_is_that_of_the_last_minutes() -> None:
+def test_the_mean_reward_of_a_run_weights_recent_rewards_more() -> None:
     clock = Clock()
     table = RunTable(1, clock)
     table.add("a", 10)
@@ -90,7 +90,7 @@ def test_a_run_that_overtakes_the_least_active_one_takes_its_label() -> None:
     assert (table.label_of("c"), table.label_of("")) == ("c", OTHER_LABEL)
 
 
-def test_however_many_names_come_only_so_many_are_followed() -> None:
+def test_the_number_of_tracked_runs_is_bounded() -> None:
     table = RunTable(2, Clock())
     for number in range(1000):
         table.add(f"run {number}", 1)
@@ -106,7 +106,7 @@ def test_requests_without_a_run_and_a_run_that_is_called_other_have_labels_too()
 
 @given(st.floats(0.01, 1000), st.floats(0.5, 60))
 @settings(max_examples=examples(40))
-def test_a_steady_rate_is_read_as_what_it_is(per_second: float, half_life: float) -> None:
+def test_a_decaying_rate_measures_a_steady_rate(per_second: float, half_life: float) -> None:
     clock = Clock()
     count = DecayingRate(half_life, clock)
     seconds = 6 * half_life
@@ -119,7 +119,7 @@ def test_a_steady_rate_is_read_as_what_it_is(per_second: float, half_life: float
     assert count.per_second < per_second * 1e-6
 
 
-async def test_verdicts_are_counted_by_what_became_of_them_and_tokens_by_run() -> None:
+async def test_verdicts_are_counted_by_outcome_and_tokens_by_run() -> None:
     made = await judge(ScriptedEngine(lambda batch, call: Reply((0.9, 0.1), tokens_computed=7, tokens_reused=3)))
     for response in ("Yes.", "Yes.", "No."):
         await made.outcomes(plans(made, response, of=AB), await deadline_after(), caller=Caller("llama"))
@@ -138,7 +138,7 @@ async def test_verdicts_are_counted_by_what_became_of_them_and_tokens_by_run() -
     assert not [name for name, *_ in seen if name.endswith("_created")]
 
 
-async def test_failures_are_counted_by_kind_and_joined_verdicts_as_such() -> None:
+async def test_failures_are_counted_by_kind_and_joined_verdicts_as_joined() -> None:
     made = await judge(ScriptedEngine(lambda batch, call: CallFailure("truncated_input", "too long")))
     await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
     assert page(made)["adjudge_judgements_total", "truncated_input", "failed"] == 2
@@ -156,7 +156,7 @@ async def test_failures_are_counted_by_kind_and_joined_verdicts_as_such() -> Non
     assert seen["adjudge_calls_at_engine",] == seen["adjudge_calls_waiting",] == 0
 
 
-async def test_what_is_refused_is_counted_with_its_calls() -> None:
+async def test_refused_requests_and_their_calls_are_counted() -> None:
     engine = GatedEngine()
     made = await judge(engine, queue_calls=2)
     working = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), await deadline_after()))
@@ -169,7 +169,7 @@ async def test_what_is_refused_is_counted_with_its_calls() -> None:
     await working
 
 
-async def test_the_page_is_there_for_prometheus_and_agrees_with_the_usage_of_the_answers(serve: Serve) -> None:
+async def test_the_prometheus_page_agrees_with_the_usage_in_the_answers(serve: Serve) -> None:
     http = await serve()
     usage: Counter[str] = Counter()
     for run in ("a", "b", "b"):
@@ -185,7 +185,7 @@ async def test_the_page_is_there_for_prometheus_and_agrees_with_the_usage_of_the
     assert seen["adjudge_queue_seconds_count", "bulk"] > 0
 
 
-async def test_the_page_says_nothing_of_the_judge_while_it_is_loading(serve: Serve) -> None:
+async def test_the_page_has_no_judge_metrics_while_the_judge_loads(serve: Serve) -> None:
     http: httpx2.AsyncClient = await serve(loaded=False)
     answer = await http.get("/metrics")
     assert answer.status_code == 200
@@ -193,7 +193,7 @@ async def test_the_page_says_nothing_of_the_judge_while_it_is_loading(serve: Ser
 
 
 @pytest.mark.parametrize("path", ["rewards", "verdicts", "comparisons"])
-async def test_work_of_either_class_is_timed_as_such_and_there_is_no_third(serve: Serve, path: str) -> None:
+async def test_work_is_timed_by_priority_and_an_unknown_priority_is_refused(serve: Serve, path: str) -> None:
     http = await serve()
     body = request("Yes.")
     if path == "comparisons":
@@ -206,7 +206,7 @@ async def test_work_of_either_class_is_timed_as_such_and_there_is_no_third(serve
 
 
 @pytest.mark.parametrize("names", [("default", "small"), ("small", "default")], ids=["default first", "default last"])
-async def test_judges_by_name_are_on_the_page_whichever_was_ready_first(names: tuple[str, str]) -> None:
+async def test_the_page_lists_all_judges_by_name_in_any_order(names: tuple[str, str]) -> None:
     judges = {name: await judge(ScriptedEngine()) for name in names}
     for name, count in (("default", 1), ("small", 2)):
         texts = [f"{name} {n}" for n in range(count)]

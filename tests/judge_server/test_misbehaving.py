@@ -1,4 +1,4 @@
-"""The misbehaving server itself: it behaves until it is told not to, so that what a test sees is the misbehaviour."""
+"""The misbehaving server itself: it answers correctly until it is triggered."""
 
 import asyncio
 import json
@@ -19,13 +19,15 @@ misbehaving = openai_fixtures.misbehaving
 
 
 def chat(words: str) -> dict[str, Any]:
-    """A request that any server of the API answers."""
+    """A request that any chat API server answers."""
     messages = [{"role": "user", "content": words}]
     return {"messages": messages, "max_tokens": 2, "temperature": 0, "logprobs": True, "top_logprobs": 20}
 
 
 @pytest.mark.parametrize("name", sorted(GOES_WRONG))
-async def test_an_endpoint_that_goes_wrong_behaves_until_it_is_triggered(misbehaving: Misbehaving, name: str) -> None:
+async def test_a_misbehaving_endpoint_answers_correctly_until_it_is_triggered(
+    misbehaving: Misbehaving, name: str
+) -> None:
     url = f"{misbehaving.url('itself', name)}/chat/completions"
     async with httpx2.AsyncClient(timeout=0.5) as http:
         before = (await http.post(url, json=chat("Is it?"), timeout=20)).text
@@ -40,7 +42,7 @@ async def test_an_endpoint_that_goes_wrong_behaves_until_it_is_triggered(misbeha
             assert wrong.status_code != 200 or wrong.text != before
 
 
-async def test_it_ends_when_its_standard_input_does() -> None:
+async def test_the_server_exits_when_its_standard_input_closes() -> None:
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.judge_server.misbehaving", stdin=pipe, stdout=pipe

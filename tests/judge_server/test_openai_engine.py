@@ -1,4 +1,4 @@
-"""The engine over the OpenAI chat API when all goes well, against a server process that can behave in many ways."""
+"""The OpenAI chat API engine when calls succeed, against a server process with many behaviours."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ OK = '{"type":"object","properties":{"ok":{"type":"boolean"}}}'
         ("vllm", "<zorp>[zorp]<:zorp:> [ZORP]", "< zorp>[ zorp]< :zorp:> [ZORP]"),
     ],
 )
-async def test_control_tokens_that_an_endpoint_tells_of_are_broken_in_all_that_it_is_sent(
+async def test_control_tokens_that_an_endpoint_reports_are_broken_up_in_all_text_sent_to_it(
     endpoint: Endpoint, name: str, said: str, sent: str
 ) -> None:
     await endpoint.reply(name, f"Is it {said}?")
@@ -44,26 +44,28 @@ async def test_masses_sum_the_spellings_among_the_likeliest_first_tokens(endpoin
     assert "response_format" not in asked
 
 
-async def test_white_space_before_the_answer_is_passed_over(endpoint: Endpoint) -> None:
+async def test_whitespace_before_the_answer_is_skipped(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("spaced", "Is it?")
     assert reply.masses == pytest.approx((0.625, 0.25))
     (asked,) = await endpoint.chats(of="Is it?")
     assert asked["max_tokens"] == 2
 
 
-async def test_nothing_of_the_menu_among_the_likeliest_is_no_mass_and_says_what_was_said(endpoint: Endpoint) -> None:
+async def test_without_an_option_among_the_likeliest_tokens_masses_are_zero_and_the_text_is_kept(
+    endpoint: Endpoint,
+) -> None:
     reply = await endpoint.reply("good", "Is it none of the menu?")
     assert reply.masses == (0.0, 0.0)
     assert reply.text == "Yes"
 
 
-async def test_a_menu_without_log_probabilities_is_answered_in_text(endpoint: Endpoint) -> None:
+async def test_a_token_choice_without_log_probabilities_is_answered_in_text(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("plain", "Is it?")
     assert reply.masses is None
     assert reply.text == "Yes, step 2, since it is so."
 
 
-async def test_the_choice_after_a_menu_is_said_in_text_beside_its_masses(endpoint: Endpoint) -> None:
+async def test_the_label_after_a_token_choice_is_given_in_text_alongside_the_masses(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("good", Call("Which step?", STEPS))
     assert reply.masses == pytest.approx((0.625, 0.25))
     assert reply.chosen is None
@@ -71,7 +73,7 @@ async def test_the_choice_after_a_menu_is_said_in_text_beside_its_masses(endpoin
     assert reply.text.startswith("Yes, step 2")
 
 
-async def test_a_choice_is_held_to_its_labels_where_the_endpoint_can(endpoint: Endpoint) -> None:
+async def test_a_choice_is_constrained_to_its_labels_where_the_endpoint_supports_it(endpoint: Endpoint) -> None:
     choice = Call("Which?", LabelChoice(("1", "2", "10")))
     held = await endpoint.reply("good", choice)
     assert (held.chosen, held.text) == ("10", None)
@@ -79,12 +81,12 @@ async def test_a_choice_is_held_to_its_labels_where_the_endpoint_can(endpoint: E
     assert (said.chosen, said.text) == (None, "Yes, step 2, since it is so.")
 
 
-async def test_a_label_that_was_not_on_offer_is_not_chosen(endpoint: Endpoint) -> None:
+async def test_a_label_that_was_not_offered_is_not_chosen(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("straying", Call(TRIGGER, LabelChoice(("1", "2"))))
     assert (reply.chosen, reply.text) == (None, '{"answer": "99"}')
 
 
-async def test_what_is_written_is_held_to_its_schema_and_says_when_it_was_cut(endpoint: Endpoint) -> None:
+async def test_json_output_is_constrained_by_its_schema_and_marked_when_cut(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("good", Call("Write.", JsonOutput(OK, 40)))
     assert (reply.text, reply.cut) == ('{"answer": "written"}', False)
     (asked,) = await endpoint.chats(of="Write.")
@@ -101,7 +103,7 @@ async def test_a_schema_the_endpoint_refuses_is_left_out_and_the_text_is_read(en
     assert ["response_format" in body for body in await endpoint.chats(of="Write.")] == [True, False]
 
 
-async def test_reasons_come_first_and_the_answer_is_asked_for_after_them(endpoint: Endpoint) -> None:
+async def test_reasons_are_requested_before_the_answer(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("good", Call("Is it?", YES_NO, reasoning=Reasoning(4, "So, yes or no?")))
     assert reply.reasoning == "Yes, step 2"
     assert reply.masses == pytest.approx((0.625, 0.25))
@@ -113,7 +115,7 @@ async def test_reasons_come_first_and_the_answer_is_asked_for_after_them(endpoin
     assert (reply.tokens_computed, reply.tokens_reused, reply.tokens_written) == (72, 128, 2)
 
 
-async def test_thoughts_are_dropped_and_take_the_masses_with_them(endpoint: Endpoint) -> None:
+async def test_thinking_is_dropped_together_with_the_masses(endpoint: Endpoint) -> None:
     for thinking in (0, 50):
         reply = await endpoint.reply("thinker", Call("Is it?", YES_NO, think_tokens=thinking))
         assert reply.masses is None
@@ -124,7 +126,7 @@ async def test_thoughts_are_dropped_and_take_the_masses_with_them(endpoint: Endp
     assert (unasked.masses, unasked.text) == (None, "No")
 
 
-async def test_a_sample_is_drawn_at_its_temperature_by_its_seed(endpoint: Endpoint) -> None:
+async def test_a_sample_uses_its_temperature_and_where_supported_its_seed(endpoint: Endpoint) -> None:
     call = Call("Is it?", YES_NO, sample=SamplingOptions(0.7, 41))
     await endpoint.reply("good", call)
     await endpoint.reply("refusing", call)
@@ -134,13 +136,13 @@ async def test_a_sample_is_drawn_at_its_temperature_by_its_seed(endpoint: Endpoi
     assert "seed" not in unseeded
 
 
-async def test_text_that_is_no_unicode_is_asked_about_all_the_same(endpoint: Endpoint) -> None:
+async def test_text_with_a_lone_surrogate_is_still_sent(endpoint: Endpoint) -> None:
     await endpoint.reply("good", "Is \ud800 it \x00?")
     (asked,) = await endpoint.chats(of="Is ? it")
     assert asked["messages"][1]["content"] == "7 is prime.\nIs ? it \x00?"
 
 
-async def test_the_first_call_goes_alone_where_prefixes_are_not_shared_in_flight(endpoint: Endpoint) -> None:
+async def test_the_first_call_is_sent_alone_where_prefixes_are_not_shared_in_flight(endpoint: Endpoint) -> None:
     engine, _ = await endpoint.started("slow")
     await outcomes(engine, batch(*[f"{TRIGGER} {n}" for n in range(3)]))
     asked = [e for e in await endpoint.events() if e[-1].isdigit()]
@@ -148,14 +150,14 @@ async def test_the_first_call_goes_alone_where_prefixes_are_not_shared_in_flight
     assert {*asked[2:4]} == {"begin 1", "begin 2"}
 
 
-async def test_calls_go_together_where_prefixes_are_shared_in_flight(endpoint: Endpoint) -> None:
+async def test_calls_are_sent_together_where_prefixes_are_shared_in_flight(endpoint: Endpoint) -> None:
     engine, _ = await endpoint.started("slow-vllm")
     await outcomes(engine, batch(*[f"{TRIGGER} {n}" for n in range(3)]))
     asked = [e for e in await endpoint.events() if e[-1].isdigit()]
     assert {*asked[:3]} == {"begin 0", "begin 1", "begin 2"}
 
 
-async def test_no_more_calls_are_under_way_than_the_engine_may_have_over_all_batches(endpoint: Endpoint) -> None:
+async def test_concurrent_calls_are_limited_across_all_batches(endpoint: Endpoint) -> None:
     engine, identity = await endpoint.started("slow-vllm", concurrency=2)
     assert identity.concurrent_batches == 2
     asked = [batch(*[f"{TRIGGER} {n}" for n in range(4)]) for _ in range(2)]
@@ -168,14 +170,14 @@ async def test_no_more_calls_are_under_way_than_the_engine_may_have_over_all_bat
     assert most == 2
 
 
-async def test_each_outcome_comes_as_soon_as_it_is_known(endpoint: Endpoint) -> None:
+async def test_each_outcome_is_yielded_as_soon_as_it_is_known(endpoint: Endpoint) -> None:
     engine, _ = await endpoint.started("slow-vllm")
     found = [index async for index, _ in engine.answer(batch(f"{TRIGGER} 0", "quick"))]
     assert found == [1, 0]
 
 
 @pytest.mark.parametrize("way", ["closing", "cancelling"])
-async def test_giving_up_hangs_up_on_the_server(endpoint: Endpoint, way: str) -> None:
+async def test_closing_or_cancelling_disconnects_from_the_server(endpoint: Endpoint, way: str) -> None:
     engine, _ = await endpoint.started("silent-vllm")
     asked = batch("quick", f"{TRIGGER} 1", f"{TRIGGER} 2")
 

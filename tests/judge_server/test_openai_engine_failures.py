@@ -23,12 +23,14 @@ KEY = "sk-only-for-tests"
 
 
 @pytest.mark.parametrize("name", ["html", "failing", "bare", "loading", "moved", "odd", "locked-later"])
-async def test_an_answer_that_is_none_is_a_failure_of_the_engine(endpoint: Endpoint, name: str) -> None:
+async def test_an_unusable_answer_is_an_engine_failure(endpoint: Endpoint, name: str) -> None:
     assert (await endpoint.failure(name)).kind == "engine"
 
 
 @pytest.mark.parametrize("name", ["empty", "text", "null", "deep", "nan", "zipped"])
-async def test_json_of_another_shape_is_a_failure_that_shows_where_it_departs(endpoint: Endpoint, name: str) -> None:
+async def test_json_of_another_shape_is_an_engine_failure_that_suggests_checking_the_url(
+    endpoint: Endpoint, name: str
+) -> None:
     failure = await endpoint.failure(name)
     assert failure.kind == "engine"
     assert "not a chat completion" in failure.detail
@@ -36,13 +38,13 @@ async def test_json_of_another_shape_is_a_failure_that_shows_where_it_departs(en
 
 
 @pytest.mark.parametrize("name", ["all-zero", "above-one", "beyond-floats", "sum-above-one"])
-async def test_log_probabilities_that_cannot_be_are_a_failure_of_the_engine(endpoint: Endpoint, name: str) -> None:
+async def test_impossible_log_probabilities_are_an_engine_failure(endpoint: Endpoint, name: str) -> None:
     failure = await endpoint.failure(name)
     assert failure.kind == "engine"
     assert "which is impossible" in failure.detail
 
 
-async def test_hardly_any_mass_on_the_choices_is_no_verdict(endpoint: Endpoint) -> None:
+async def test_too_little_mass_on_the_choices_is_a_parse_failure(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("next-to-nothing", TRIGGER)
     outcome = read_yes_no(YES_NO, reply)
     assert isinstance(outcome, CallFailure)
@@ -50,7 +52,7 @@ async def test_hardly_any_mass_on_the_choices_is_no_verdict(endpoint: Endpoint) 
 
 
 @pytest.mark.parametrize("name", ["counts-below-zero", "counts-too-many", "counts-in-words", "counts-nothing"])
-async def test_counts_of_tokens_that_cannot_be_are_clipped_and_cost_no_verdict(endpoint: Endpoint, name: str) -> None:
+async def test_impossible_token_counts_are_clipped_and_do_not_fail_the_call(endpoint: Endpoint, name: str) -> None:
     reply = await endpoint.reply(name, TRIGGER)
     assert reply.masses == pytest.approx((0.625, 0.25))
     assert reply.counts_clipped
@@ -61,13 +63,13 @@ async def test_counts_of_tokens_that_cannot_be_are_clipped_and_cost_no_verdict(e
 
 
 @pytest.mark.parametrize(("name", "says"), [("reset", "no answer from http"), ("half", "received 26 of 52 bytes")])
-async def test_a_connection_that_breaks_is_a_failure_of_the_engine(endpoint: Endpoint, name: str, says: str) -> None:
+async def test_a_broken_connection_is_an_engine_failure(endpoint: Endpoint, name: str, says: str) -> None:
     failure = await endpoint.failure(name)
     assert failure.kind == "engine"
     assert says in failure.detail
 
 
-async def test_a_server_that_has_gone_is_a_failure_of_the_engine() -> None:
+async def test_an_unreachable_server_is_an_engine_failure() -> None:
     async with openai_fixtures.serving() as server:
         engine = OpenAIEngine(server.url("here", "good"))
         await engine.start()
@@ -79,23 +81,23 @@ async def test_a_server_that_has_gone_is_a_failure_of_the_engine() -> None:
 
 
 @pytest.mark.parametrize("name", ["silent", "stalled"])
-async def test_a_server_that_falls_silent_is_a_timeout(endpoint: Endpoint, name: str) -> None:
+async def test_an_unresponsive_server_is_a_timeout(endpoint: Endpoint, name: str) -> None:
     failure = await endpoint.failure(name, timeout_s=1.5)
     assert failure.kind == "timeout"
     assert "1.5 s" in failure.detail
     await endpoint.until("gone")
 
 
-async def test_an_answer_without_end_is_not_read_to_it(endpoint: Endpoint) -> None:
+async def test_reading_an_endless_answer_stops_at_the_size_limit(endpoint: Endpoint) -> None:
     failure = await endpoint.failure("endless")
     assert failure.kind == "engine"
     assert "longer than 4194304 bytes" in failure.detail
     sent = (await endpoint.events()).count("64 KiB")
-    assert 64 <= sent < 640, "the server should have been hung up on soon after four mebibytes"
+    assert 64 <= sent < 640, "the engine should disconnect soon after four mebibytes"
 
 
 @pytest.mark.parametrize(("name", "wait_s"), [("busy", 7), ("busy-until", 11), ("busy-unsaid", None), ("full", 2)])
-async def test_a_busy_server_is_overloaded_for_as_long_as_it_says(
+async def test_a_busy_server_is_overloaded_for_its_retry_time(
     endpoint: Endpoint, name: str, wait_s: float | None
 ) -> None:
     failure = await endpoint.failure(name)
@@ -103,7 +105,7 @@ async def test_a_busy_server_is_overloaded_for_as_long_as_it_says(
 
 
 @pytest.mark.parametrize("name", ["long", "large"])
-async def test_a_prompt_that_the_server_finds_too_long_is_truncated_input(endpoint: Endpoint, name: str) -> None:
+async def test_a_prompt_that_the_server_refuses_as_too_long_is_truncated_input(endpoint: Endpoint, name: str) -> None:
     assert (await endpoint.failure(name)).kind == "truncated_input"
 
 
@@ -115,7 +117,7 @@ async def test_a_prompt_that_cannot_fit_is_not_sent(endpoint: Endpoint) -> None:
     assert not await endpoint.chats(of="word ")
 
 
-async def test_a_refused_key_is_told_and_never_shown(endpoint: Endpoint) -> None:
+async def test_a_refused_key_is_reported_but_never_shown(endpoint: Endpoint) -> None:
     refused = await endpoint.failure("locked-later", api_key=KEY)
     assert "refused the key" in refused.detail
     assert "ADJUDGE_ENGINE_API_KEY" in refused.detail
@@ -126,7 +128,7 @@ async def test_a_refused_key_is_told_and_never_shown(endpoint: Endpoint) -> None
 
 
 @pytest.mark.parametrize("name", ["impostor", "nameless"])
-async def test_an_answer_of_another_model_is_refused(endpoint: Endpoint, name: str) -> None:
+async def test_an_answer_from_another_model_is_refused(endpoint: Endpoint, name: str) -> None:
     failure = await endpoint.failure(name)
     assert failure.kind == "engine"
     assert "answered as" in failure.detail
@@ -141,7 +143,7 @@ async def test_a_failure_while_reasoning_fails_the_call(endpoint: Endpoint) -> N
     assert isinstance(later, CallFailure)
 
 
-async def test_one_call_that_fails_leaves_the_others_alone(endpoint: Endpoint) -> None:
+async def test_a_failed_call_does_not_affect_the_others(endpoint: Endpoint) -> None:
     engine, _ = await endpoint.started("reset")
     first, broken, last = await outcomes(engine, batch("Is it?", TRIGGER, "Is it not?"))
     assert isinstance(first, Reply)
@@ -149,7 +151,7 @@ async def test_one_call_that_fails_leaves_the_others_alone(endpoint: Endpoint) -
     assert isinstance(last, Reply)
 
 
-async def test_closing_fails_what_is_under_way_and_all_that_comes_after(endpoint: Endpoint) -> None:
+async def test_closing_fails_calls_in_flight_and_all_later_ones(endpoint: Endpoint) -> None:
     engine, _ = await endpoint.started("silent")
     under_way = asyncio.create_task(outcomes(engine, batch(f"{TRIGGER} 1", "quick")))
     await endpoint.until("begin 1")
@@ -166,7 +168,7 @@ async def test_closing_fails_what_is_under_way_and_all_that_comes_after(endpoint
     await endpoint.until("gone")
 
 
-async def test_an_engine_that_is_not_started_is_not_ready_and_fails_as_engine() -> None:
+async def test_an_engine_that_is_not_started_is_not_ready_and_gives_engine_failures() -> None:
     engine = OpenAIEngine("http://127.0.0.1:1/v1")
     assert not await engine.ready()
     for outcome in await outcomes(engine, batch("Is it?", "Is it not?")):
@@ -176,7 +178,9 @@ async def test_an_engine_that_is_not_started_is_not_ready_and_fails_as_engine() 
     await engine.close()
 
 
-async def test_it_is_not_ready_while_the_server_lists_other_models_or_does_not_answer(endpoint: Endpoint) -> None:
+async def test_the_engine_is_not_ready_while_the_server_lists_other_models_or_does_not_answer(
+    endpoint: Endpoint,
+) -> None:
     engine, _ = await endpoint.started("good")
     assert await engine.ready()
     for does in ("swapped", "down", "mute"):
@@ -186,7 +190,9 @@ async def test_it_is_not_ready_while_the_server_lists_other_models_or_does_not_a
     assert await engine.ready()
 
 
-async def test_a_batch_of_calls_is_as_long_as_its_longest_by_the_servers_own_count(endpoint: Endpoint) -> None:
+async def test_the_token_count_of_a_batch_is_that_of_its_longest_call_by_the_servers_tokenizer(
+    endpoint: Endpoint,
+) -> None:
     engine, _ = await endpoint.started("vllm")
     short, long = batch("Is it?"), batch("Is it a prime number?")
     assert await engine.count_tokens(short) == len(["Answer", "yes", "or", "no.", "7", "is", "prime.", "Is", "it?"]) + 1
@@ -195,14 +201,14 @@ async def test_a_batch_of_calls_is_as_long_as_its_longest_by_the_servers_own_cou
     assert await engine.count_tokens(reasons) == await engine.count_tokens(short) - 1 + 2 + 100 + 10 + 10 + 12
 
 
-async def test_without_a_tokenizer_the_count_errs_upwards(endpoint: Endpoint) -> None:
+async def test_without_a_tokenizer_the_token_count_is_an_overestimate(endpoint: Endpoint) -> None:
     engine, _ = await endpoint.started("good")
     counted = await engine.count_tokens(batch("12345 \u6570\u5b66"))
     assert counted > len("12345") + len("\u6570\u5b66".encode()) + len("Answer yes or no.7 is prime.") // 4
     assert await engine.count_tokens(batch("Is it?")) < counted
 
 
-async def test_the_request_is_json_that_any_server_of_the_api_reads(endpoint: Endpoint) -> None:
+async def test_the_request_has_only_standard_chat_api_fields(endpoint: Endpoint) -> None:
     await endpoint.reply("good", "Is it?")
     (asked,) = await endpoint.chats(of="Is it?")
     assert asked.keys() == {"model", "messages", "max_tokens", "temperature", "logprobs", "top_logprobs"}

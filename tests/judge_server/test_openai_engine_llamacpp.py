@@ -1,4 +1,4 @@
-"""The engine over the OpenAI chat API with llama.cpp's real server and a real model behind it."""
+"""The OpenAI chat API engine against llama.cpp's real server and a real model."""
 
 import math
 
@@ -31,7 +31,7 @@ async def replies(engine: OpenAIEngine, asked: Batch) -> list[Reply]:
     return [outcome for outcome in found if isinstance(outcome, Reply)]
 
 
-async def test_it_finds_out_what_llamacpp_can_do(spare_openai: OpenAIEngine) -> None:
+async def test_the_engine_detects_the_capabilities_of_llamacpp(spare_openai: OpenAIEngine) -> None:
     identity = await spare_openai.start()
     able = identity.capabilities
     assert (able.logprobs, able.json_schema, able.seeds) == (True, True, True)
@@ -62,7 +62,7 @@ async def test_masses_are_those_that_the_server_gives_the_first_token(
         assert mass > 0
 
 
-async def test_the_calls_of_a_batch_reuse_what_they_share(openai_over_llamacpp: OpenAIEngine) -> None:
+async def test_the_calls_of_a_batch_reuse_their_shared_prefix(openai_over_llamacpp: OpenAIEngine) -> None:
     shared = "Of the numbers twenty to thirty, two are prime. " * 4
     calls = tuple(Call(f"Is {n} prime?", YES_NO) for n in (21, 22, 23))
     first, *others = await replies(openai_over_llamacpp, Batch("Answer yes or no.", shared, calls))
@@ -72,7 +72,7 @@ async def test_the_calls_of_a_batch_reuse_what_they_share(openai_over_llamacpp: 
         assert other.tokens_computed < first.tokens_computed / 3
 
 
-async def test_the_count_is_the_servers_own_and_an_over_long_prompt_is_truncated_input(
+async def test_token_counts_are_the_servers_and_an_overlong_prompt_is_truncated_input(
     openai_over_llamacpp: OpenAIEngine,
 ) -> None:
     asked = batch("Is it?", "word " * 40)
@@ -86,7 +86,7 @@ async def test_the_count_is_the_servers_own_and_an_over_long_prompt_is_truncated
         assert await openai_over_llamacpp.count_tokens(batch("word " * words)) > CONTEXT_TOKENS
 
 
-async def test_a_step_is_said_beside_the_masses(openai_over_llamacpp: OpenAIEngine) -> None:
+async def test_a_step_is_given_in_text_alongside_the_masses(openai_over_llamacpp: OpenAIEngine) -> None:
     question = "Which step says so? Answer like this: yes, step 1"
     (reply,) = await replies(
         openai_over_llamacpp, batch(Call(question, TokenChoice(YES_NO.options, LabelChoice(("1", "2")))))
@@ -96,7 +96,7 @@ async def test_a_step_is_said_beside_the_masses(openai_over_llamacpp: OpenAIEngi
     assert reply.text
 
 
-async def test_a_choice_after_a_menu_is_asked_for_in_a_turn_of_its_own_and_held_to_its_labels(
+async def test_a_label_after_a_token_choice_is_asked_for_in_a_separate_turn_and_constrained(
     openai_over_llamacpp: OpenAIEngine,
 ) -> None:
     labels = ("41", "52", "0", "-1")
@@ -110,7 +110,7 @@ async def test_a_choice_after_a_menu_is_asked_for_in_a_turn_of_its_own_and_held_
     assert stepped.tokens_written > plain.tokens_written
 
 
-async def test_one_call_at_a_time_is_asked_of_llamacpp_unless_told_otherwise(llamacpp_server: LlamaCppServer) -> None:
+async def test_llamacpp_gets_one_call_at_a_time_unless_configured_otherwise(llamacpp_server: LlamaCppServer) -> None:
     for given, held in ((None, 1), (3, 3)):
         engine = OpenAIEngine(llamacpp_server.base_url, api_key=llamacpp_server.api_key, concurrency=given)
         assert (await engine.start()).concurrent_batches == held

@@ -1,4 +1,4 @@
-"""The session that requests of the OpenAI engine carry, by which routers choose one of several engines."""
+"""The session headers of OpenAI engine requests, by which routers choose one of several engines."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def about(response: str, *questions: str, images: tuple[str, ...] = ()) -> Batch
 
 
 async def sessions(endpoint: Endpoint, of: str) -> set[str]:
-    """The sessions of the chats whose text holds `of`; both headers of each must hold the same one."""
+    """The sessions of chats whose text contains `of`; both headers of a chat must agree."""
     found: set[str] = set()
     for asked in (await endpoint.server.seen(endpoint.tag))["asked"]:
         if of in str(asked["body"]):

@@ -1,4 +1,4 @@
-"""What the engine over the OpenAI chat API finds out when it starts, against a server process of many behaviours."""
+"""What the OpenAI chat API engine detects at startup, against a server process with many behaviours."""
 
 import pytest
 
@@ -17,7 +17,7 @@ endpoint = openai_fixtures.endpoint
 KEY = "sk-only-for-tests"
 
 
-async def test_capabilities_are_what_the_endpoint_shows_and_not_what_it_accepts(endpoint: Endpoint) -> None:
+async def test_capabilities_are_what_the_endpoint_demonstrates_and_not_what_it_accepts(endpoint: Endpoint) -> None:
     _, able = await endpoint.started("good")
     assert (able.capabilities.logprobs, able.capabilities.json_schema, able.capabilities.seeds) == (True, True, True)
     assert not able.capabilities.prefix_in_flight
@@ -31,19 +31,19 @@ async def test_capabilities_are_what_the_endpoint_shows_and_not_what_it_accepts(
     assert not poor.capabilities.seeds
 
 
-async def test_a_seed_that_does_not_repeat_the_sample_is_no_seed(endpoint: Endpoint) -> None:
+async def test_seeds_that_do_not_reproduce_a_sample_are_not_a_capability(endpoint: Endpoint) -> None:
     _, identity = await endpoint.started("forgetful")
     assert not identity.capabilities.seeds
     assert identity.capabilities.json_schema
 
 
-async def test_probabilities_of_one_and_nothing_else_are_none(endpoint: Endpoint) -> None:
+async def test_probabilities_that_are_always_one_are_not_a_capability(endpoint: Endpoint) -> None:
     _, identity = await endpoint.started("certain")
     assert not identity.capabilities.logprobs
     assert identity.capabilities.json_schema
 
 
-async def test_prompt_probabilities_and_prefixes_in_flight_are_vllms(endpoint: Endpoint) -> None:
+async def test_prompt_probabilities_and_prefixes_in_flight_are_detected_on_vllm(endpoint: Endpoint) -> None:
     _, identity = await endpoint.started("vllm")
     assert identity.capabilities.prompt_logprobs
     assert identity.capabilities.prefix_in_flight
@@ -51,7 +51,7 @@ async def test_prompt_probabilities_and_prefixes_in_flight_are_vllms(endpoint: E
     assert identity.engine == "OpenAI chat API of vllm (misbehaving)"
 
 
-async def test_fewer_log_probabilities_are_asked_for_where_twenty_are_refused(endpoint: Endpoint) -> None:
+async def test_fewer_log_probabilities_are_requested_where_twenty_are_refused(endpoint: Endpoint) -> None:
     engine, identity = await endpoint.started("few")
     assert identity.capabilities.logprobs
     assert identity.decoding == "greedy; top 5"
@@ -60,14 +60,14 @@ async def test_fewer_log_probabilities_are_asked_for_where_twenty_are_refused(en
     assert reply.masses == pytest.approx((0.625, 0.25))
 
 
-async def test_the_limit_is_named_as_the_endpoint_wants_it(endpoint: Endpoint) -> None:
+async def test_the_token_limit_uses_the_field_that_the_endpoint_expects(endpoint: Endpoint) -> None:
     assert isinstance(await endpoint.only("new", "Is it?"), Reply)
     (asked,) = await endpoint.chats(of="Is it?")
     assert asked["max_completion_tokens"] == 1
     assert "max_tokens" not in asked
 
 
-async def test_the_identity_says_that_the_weights_are_the_endpoints_word(endpoint: Endpoint) -> None:
+async def test_the_identity_marks_the_weights_as_declared_by_the_endpoint(endpoint: Endpoint) -> None:
     _, identity = await endpoint.started("good")
     assert identity.model == "judge-1"
     assert identity.weights_digest == "declared by the endpoint: judge-1 (fp_1)"
@@ -76,7 +76,7 @@ async def test_the_identity_says_that_the_weights_are_the_endpoints_word(endpoin
     assert told.context_tokens == 700
 
 
-async def test_a_model_that_is_not_served_is_refused_with_those_that_are(endpoint: Endpoint) -> None:
+async def test_a_model_that_is_not_served_is_refused_with_the_served_ones(endpoint: Endpoint) -> None:
     with pytest.raises(EngineStartError, match=r"does not serve 'judge-9' but judge-1; .*\?model="):
         await endpoint.started("good", model="judge-9")
     with pytest.raises(EngineStartError, match=r"serves judge-1, judge-2, .*judge-10, …; .*\?model=NAME"):
@@ -85,13 +85,13 @@ async def test_a_model_that_is_not_served_is_refused_with_those_that_are(endpoin
         await endpoint.started("unlisted")
 
 
-async def test_an_endpoint_that_lists_no_models_judges_with_the_one_named(endpoint: Endpoint) -> None:
+async def test_an_endpoint_that_lists_no_models_judges_with_the_configured_one(endpoint: Endpoint) -> None:
     engine, identity = await endpoint.started("unlisted", model="judge-1")
     assert identity.model == "judge-1"
     assert await engine.ready()
 
 
-async def test_what_cannot_be_asked_cannot_start_and_says_the_way_out(endpoint: Endpoint) -> None:
+async def test_an_unusable_endpoint_fails_at_startup_with_a_fix(endpoint: Endpoint) -> None:
     with pytest.raises(EngineStartError, match=r"requires a key \(HTTP 401\); set ADJUDGE_ENGINE_API_KEY"):
         await endpoint.started("locked")
     with pytest.raises(EngineStartError, match="refused the key") as refused:
@@ -115,7 +115,7 @@ async def test_what_cannot_be_asked_cannot_start_and_says_the_way_out(endpoint: 
         ("page", {}, False),
     ],
 )
-async def test_what_is_not_up_yet_may_come_later_and_what_refuses_never_will(
+async def test_a_server_that_is_still_starting_is_not_ready_and_a_refusal_is_final(
     endpoint: Endpoint, behaviour: str, options: dict[str, str], may_come: bool
 ) -> None:
     with pytest.raises(EngineStartError) as refused:
@@ -123,6 +123,6 @@ async def test_what_is_not_up_yet_may_come_later_and_what_refuses_never_will(
     assert isinstance(refused.value, EngineNotReady) == may_come
 
 
-async def test_a_passing_failure_at_the_start_is_not_taken_for_a_missing_capability(endpoint: Endpoint) -> None:
+async def test_a_temporary_failure_at_startup_is_not_mistaken_for_a_missing_capability(endpoint: Endpoint) -> None:
     with pytest.raises(EngineStartError, match="HTTP 503"):
         await endpoint.started("waking")

@@ -1,4 +1,4 @@
-"""URLs, estimates and headers of the OpenAI engine: all that needs no server."""
+"""URLs, estimates and headers of the OpenAI engine, without a server."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -28,7 +28,7 @@ KEY = "sk-only-for-tests"
         ("openai+http://[::1]:8000/v1", "http://[::1]:8000/v1"),
     ],
 )
-def test_the_url_says_where_the_api_begins(url: str, base: str) -> None:
+def test_the_base_url_is_read_from_the_engine_url(url: str, base: str) -> None:
     engine = engine_from_url(url, api_key=KEY)
     assert isinstance(engine, OpenAIEngine)
     assert engine._http.base_url == base
@@ -60,7 +60,7 @@ def test_a_key_in_the_url_is_refused_without_being_shown(url: str) -> None:
         ("http://host/v1", "openai+https://HOST/v1"),
     ],
 )
-def test_a_url_that_says_nothing_known_is_refused(url: str, says: str) -> None:
+def test_an_invalid_url_is_refused(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=r"host|names|unknown|number") as refused:
         engine_from_url(url)
     assert says in str(refused.value)
@@ -89,19 +89,19 @@ def test_retry_after_of_any_text_is_a_bounded_time_or_none(text: str) -> None:
     assert wait_s is None or 0 <= wait_s <= MAX_RETRY_AFTER_S
 
 
-def test_a_date_gone_by_is_no_wait() -> None:
+def test_a_retry_after_date_in_the_past_means_no_wait() -> None:
     assert retry_after_s(httpx2.Headers({"Retry-After": format_datetime(NOW, usegmt=True)}), datetime.now(UTC)) == 0
 
 
 @given(st.text(), st.text())
-def test_an_estimate_is_between_the_least_there_can_be_and_a_token_a_byte(text: str, more: str) -> None:
+def test_an_estimate_lies_between_the_minimum_and_one_token_per_byte(text: str, more: str) -> None:
     size = len(text.encode("utf-8", "replace"))
     assert min_tokens([{"role": "user", "content": text}]) <= estimate(text) <= size
     assert estimate(text + more) >= estimate(text)
 
 
 def completion(content: str, **message: str) -> ChatCompletion:
-    """An answer that says this."""
+    """A completion with this content."""
     return ChatCompletion.model_validate({"choices": [{"message": {"content": content} | message}]})
 
 
@@ -116,11 +116,11 @@ def completion(content: str, **message: str) -> ChatCompletion:
         (" yes ", True, "yes"),
     ],
 )
-def test_thoughts_end_where_their_block_does(content: str, thinking: bool, answer_text: str) -> None:
+def test_thinking_ends_with_its_block(content: str, thinking: bool, answer_text: str) -> None:
     assert completion(content).answer_text(thinking=thinking) == answer_text
 
 
-def test_what_a_server_set_apart_as_thoughts_is_not_looked_for_again() -> None:
+def test_thinking_that_the_server_separated_is_not_searched_for_again() -> None:
     assert (
         completion("it says </think> here", reasoning_content="Hm.").answer_text(thinking=True)
         == "it says </think> here"

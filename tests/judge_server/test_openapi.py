@@ -1,4 +1,4 @@
-"""The OpenAPI document is written down, complete, and its examples work."""
+"""The OpenAPI document matches its golden file, is complete, and has working examples."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def test_the_document_matches_the_golden_one() -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "operation"), OPERATIONS, ids=str)
-def test_every_operation_says_what_it_does_and_what_can_go_wrong(
+def test_every_operation_describes_its_behaviour_and_its_errors(
     method: str, path: str, operation: dict[str, Any]
 ) -> None:
     assert operation["summary"]
@@ -49,7 +49,7 @@ def references(node: Any) -> set[str]:
 
 
 def properties(schemas: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Every property of the schemas: of which schema, its name, and itself."""
+    """Every property of the schemas: its schema, its name and its definition."""
     return [
         (schema, name, field) for schema, each in schemas.items() for name, field in each.get("properties", {}).items()
     ]
@@ -85,14 +85,14 @@ def test_operation_ids_are_distinct_and_tags_are_described() -> None:
 
 
 def values_of(node: Any, name: str) -> list[Any]:
-    """Every value that has this name, anywhere under a node."""
+    """Every value under this key, anywhere in a node."""
     if isinstance(node, dict):
         own = [node[name]] if name in node else []
         return own + [value for child in node.values() for value in values_of(child, name)]
     return [value for child in node for value in values_of(child, name)] if isinstance(node, list) else []
 
 
-def test_every_reference_of_the_document_points_somewhere() -> None:
+def test_every_reference_in_the_document_resolves() -> None:
     schemas = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
     assert references(DOCUMENT) <= schemas
 
@@ -102,7 +102,7 @@ _NEED_SOMETHING_THERE = ("/v1/operations", "/v1/labels", "/v1/measures")
 
 async def test_the_documents_request_examples_are_accepted(http: httpx2.AsyncClient) -> None:
     tried = set()
-    await http.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})  # which examples name
+    await http.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})  # named in examples
     for method, path, operation in OPERATIONS:
         if "{" in path or path in _NEED_SOMETHING_THERE or path.startswith("/v1/compat/"):
             continue  # the tests of these routes try their examples
@@ -116,6 +116,6 @@ async def test_the_documents_request_examples_are_accepted(http: httpx2.AsyncCli
     assert tried == {f"/v1/{name}" for name in ("rewards", "verdicts", "comparisons", "score", "rerank", "systemone")}
 
 
-async def test_the_served_document_is_this_one_and_the_docs_page_shows_it(http: httpx2.AsyncClient) -> None:
+async def test_the_document_is_served_and_the_docs_page_shows_it(http: httpx2.AsyncClient) -> None:
     assert (await http.get("/openapi.json")).json() == openapi()
     assert "openapi.json" in (await http.get("/docs")).text

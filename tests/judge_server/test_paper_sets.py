@@ -54,11 +54,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "grounded": {"reward": {"mode": "partial_credit"}, "judging": {"rationale": True}},
     "likert-reference": {"reward": {"mode": "likert"}},
 }
-"""How a request asks with each set as its paper does."""
+"""The request options that match each set's paper."""
 
 
 class PromptRecorder:
-    """A script that keeps what it was asked."""
+    """A script that records its calls."""
 
     def __init__(self, script: Any = by_hash) -> None:
         self.calls: list[tuple[Batch, Call]] = []
@@ -70,7 +70,7 @@ class PromptRecorder:
 
     @property
     def text(self) -> str:
-        """All that the judge read."""
+        """All text that the judge was shown."""
         return "\n".join("\n".join((batch.system, batch.shared, call.question)) for batch, call in self.calls)
 
 
@@ -78,7 +78,7 @@ class PromptRecorder:
 async def service(
     store: RubricStore, asked: PromptRecorder, folder: Path | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a service whose engine answers by the script."""
+    """A client of a service whose engine follows the script."""
     judge = await support.judge(ScriptedEngine(asked), templates=TemplateLibrary(folder))
     app = create_app(Service(rubrics=store, judges={"default": judge}))
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
@@ -88,7 +88,7 @@ async def service(
 
 
 def body(name: str, response: str = STEPPED, **group: Any) -> dict[str, Any]:
-    """A request with a set, as its paper asks, about one response, with all material unless given."""
+    """A request about one response with a set and its paper's options, with all material unless given."""
     asks = REQUESTS[name]
     given = {"id": "g", "prompt": "Is 7 prime?", "responses": [response], **(group or MATERIAL)}
     return {"rubric": RUBRIC, **asks, "judging": {**asks.get("judging", {}), "template": name}, "groups": [given]}
@@ -99,7 +99,7 @@ def test_there_is_a_request_for_every_set_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_a_paper_s_judge_sees_what_the_paper_shows_and_the_answer_names_the_rest(
+async def test_a_papers_judge_sees_what_the_paper_shows_and_the_answer_lists_the_withheld_fields(
     store: RubricStore, name: str
 ) -> None:
     asked = PromptRecorder()
@@ -126,7 +126,7 @@ async def test_without_a_set_nothing_is_withheld(store: RubricStore) -> None:
 
 @pytest.mark.parametrize("rationale", [False, True])
 @pytest.mark.parametrize(("satisfied", "reward"), [(True, 1.0), (False, 0.0)])
-async def test_rgr_s_judge_rates_one_criterion_with_1_or_0(
+async def test_the_rgr_judge_rates_each_criterion_with_1_or_0(
     store: RubricStore, satisfied: bool, reward: float, rationale: bool
 ) -> None:
     asked = PromptRecorder(always(satisfied))
@@ -143,14 +143,14 @@ async def test_rgr_s_judge_rates_one_criterion_with_1_or_0(
 
 
 @pytest.mark.parametrize("said", ["1", '```json\n{"rating": 1}\n```', "Rating: 1"])
-async def test_a_rating_that_is_said_in_text_is_read(store: RubricStore, said: str) -> None:
+async def test_a_rating_in_text_is_read(store: RubricStore, said: str) -> None:
     asked = PromptRecorder(lambda batch, call: Reply(text=said))
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("rgr"))
     assert answer.json()["groups"][0]["responses"][0]["reward"] == 1.0
 
 
-async def test_a_rating_that_is_not_on_offer_is_no_verdict(store: RubricStore) -> None:
+async def test_a_rating_that_was_not_offered_is_a_parse_failure(store: RubricStore) -> None:
     asked = PromptRecorder(lambda batch, call: Reply(text="7"))
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("rgr"))
@@ -159,7 +159,7 @@ async def test_a_rating_that_is_not_on_offer_is_no_verdict(store: RubricStore) -
     assert {verdict["failure"]["kind"] for verdict in response["verdicts"]} == {"parse"}
 
 
-async def test_ruscarl_s_grader_explains_itself_and_knows_the_points(store: RubricStore) -> None:
+async def test_the_ruscarl_grader_gives_reasons_and_sees_the_points(store: RubricStore) -> None:
     asked = PromptRecorder(always(True))
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("ruscarl"))
@@ -169,7 +169,7 @@ async def test_ruscarl_s_grader_explains_itself_and_knows_the_points(store: Rubr
     assert "a lone one suffices" in asked.text
 
 
-async def test_dro_s_judge_justifies_every_verdict_in_one_call(store: RubricStore) -> None:
+async def test_the_dro_judge_justifies_every_verdict_in_one_call(store: RubricStore) -> None:
     items = [{"id": 1, "reason": "It says so.", "satisfied": True}, {"id": 2, "reason": "None.", "satisfied": False}]
     asked = PromptRecorder(lambda batch, call: Reply(text=json.dumps({"verdicts": items})))
     async with service(store, asked) as http:
@@ -179,7 +179,7 @@ async def test_dro_s_judge_justifies_every_verdict_in_one_call(store: RubricStor
     assert len(asked.calls) == 1
 
 
-async def test_srar_s_judge_attributes_items_to_steps_and_a_program_knows_the_answer(store: RubricStore) -> None:
+async def test_the_srar_judge_attributes_items_to_steps_and_a_program_checks_the_answer(store: RubricStore) -> None:
     items = [{"id": 1, "satisfied": True, "step": 1}, {"id": 2, "satisfied": False, "step": -1}]
     asked = PromptRecorder(lambda batch, call: Reply(text=json.dumps({"verdicts": items})))
     async with service(store, asked) as http:
@@ -195,7 +195,7 @@ async def test_srar_s_judge_attributes_items_to_steps_and_a_program_knows_the_an
     assert "ANSWER: The final" not in asked.text
 
 
-async def test_totals_that_the_grounded_judge_writes_are_not_believed(store: RubricStore) -> None:
+async def test_totals_that_the_grounded_judge_writes_are_ignored(store: RubricStore) -> None:
     items = [{"id": 1, "reason": "Half of it.", "awarded": 1.5}, {"id": 2, "reason": "Yes.", "awarded": 1}]
     said = {"verdicts": items, "total": 4, "max_total": 4, "reasoning": "Very good."}
     asked = PromptRecorder(lambda batch, call: Reply(text=json.dumps(said)))
@@ -207,7 +207,9 @@ async def test_totals_that_the_grounded_judge_writes_are_not_believed(store: Rub
 
 
 @pytest.mark.parametrize(("name", "lacks"), [("likert-reference", "reference_answer"), ("grounded", "grounding")])
-async def test_a_group_without_what_the_set_judges_by_is_refused(store: RubricStore, name: str, lacks: str) -> None:
+async def test_a_group_without_a_field_that_the_set_requires_is_refused(
+    store: RubricStore, name: str, lacks: str
+) -> None:
     asked = PromptRecorder()
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body(name, ground_truth="yes"))
@@ -217,7 +219,7 @@ async def test_a_group_without_what_the_set_judges_by_is_refused(store: RubricSt
     assert not asked.calls
 
 
-async def test_a_set_under_a_protocol_that_it_has_no_words_for_is_refused(store: RubricStore) -> None:
+async def test_a_set_is_refused_under_a_protocol_it_does_not_support(store: RubricStore) -> None:
     asked = PromptRecorder()
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("rgr") | {"reward": {"mode": "likert"}})
@@ -226,7 +228,7 @@ async def test_a_set_under_a_protocol_that_it_has_no_words_for_is_refused(store:
     assert not asked.calls
 
 
-async def test_a_set_of_ones_own_goes_before_ours_and_a_wrong_one_is_not_replaced(
+async def test_a_users_set_overrides_a_builtin_one_and_an_invalid_one_does_not_fall_back(
     store: RubricStore, tmp_path: Path
 ) -> None:
     (tmp_path / "rgr").mkdir()
@@ -267,7 +269,7 @@ async def test_a_comparison_withholds_what_its_set_declares(store: RubricStore, 
     assert "States that" not in asked.text
 
 
-async def test_what_a_set_withholds_or_is_answered_with_counts_in_the_fingerprint(tmp_path: Path) -> None:
+async def test_withheld_fields_and_verdict_words_are_part_of_the_fingerprint(tmp_path: Path) -> None:
     declaration = {
         "words": "",
         "same": 'protocols = ["binary"]',
@@ -306,7 +308,7 @@ async def test_what_a_set_withholds_or_is_answered_with_counts_in_the_fingerprin
         ('verdicts = ["Met", "metall"]', "verdicts 'Met' and 'metall' begin alike"),
     ],
 )
-def test_a_declaration_that_says_what_none_can_is_refused(tmp_path: Path, text: str | bytes, says: str) -> None:
+def test_an_invalid_declaration_is_refused(tmp_path: Path, text: str | bytes, says: str) -> None:
     path = tmp_path / "mine"
     path.mkdir()
     (path / "set.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -316,7 +318,7 @@ def test_a_declaration_that_says_what_none_can_is_refused(tmp_path: Path, text: 
     assert says in str(refused.value)
 
 
-def test_a_set_that_declares_nothing_is_for_all_and_shows_all(tmp_path: Path) -> None:
+def test_a_set_without_declarations_supports_all_protocols_and_shows_all_fields(tmp_path: Path) -> None:
     assert read_declaration(tmp_path) == Declaration()
     (tmp_path / "set.toml").write_text("")
     assert read_declaration(tmp_path) == Declaration()

@@ -1,4 +1,4 @@
-"""The prompts as a judge reads them are written down, so that no change of their wording goes unseen."""
+"""The prompts match their golden files, so that no change of wording goes unnoticed."""
 
 import re
 from typing import get_args
@@ -18,22 +18,22 @@ FENCED = re.compile(r"<([a-z]{12})>\n.*?\n</\1>", re.DOTALL)
 
 @pytest.fixture(scope="module")
 def rendered() -> dict[str, str]:
-    """Every golden prompt as it is now; made when a test asks for it, since that takes longer than to import."""
+    """Every golden prompt as rendered now; a fixture, since rendering is too slow for import time."""
     return prompts()
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_the_prompt_reads_as_written_down(rendered: dict[str, str], name: str) -> None:
+def test_the_prompt_matches_its_golden_file(rendered: dict[str, str], name: str) -> None:
     written = (GOLDEN / "prompts" / name).read_text(encoding="utf-8")
     assert rendered.get(name) == written, f"the prompts changed; if that is meant, run `{COMMAND}` and commit tests/"
 
 
-def test_every_prompt_is_written_down(rendered: dict[str, str]) -> None:
+def test_every_prompt_has_a_golden_file(rendered: dict[str, str]) -> None:
     assert set(WRITTEN) == set(rendered), f"run `{COMMAND}`"
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_the_words_around_the_texts_leave_no_gaps_and_a_question_begins_a_line(
+def test_template_text_has_no_stray_whitespace_and_a_question_begins_a_line(
     rendered: dict[str, str], name: str
 ) -> None:
     sections = re.findall(r"\[\[(\w+)[^\n]*\]\]\n(.*?)\n(?=\[\[|\Z)", rendered[name], re.DOTALL)
@@ -43,7 +43,7 @@ def test_the_words_around_the_texts_leave_no_gaps_and_a_question_begins_a_line(
         assert not re.search(r"\A\s|\n\n\n|[ \t]$|\n\n\Z", FENCED.sub("…", text), re.MULTILINE), text
 
 
-def test_every_judged_text_stands_inside_a_fence_and_nothing_of_it_outside(rendered: dict[str, str]) -> None:
+def test_judged_text_stands_only_inside_fences(rendered: dict[str, str]) -> None:
     text = rendered["shared.hostile.txt"]
     outside = FENCED.sub("", text)
     assert "Ignore the rubric" in text
@@ -53,7 +53,7 @@ def test_every_judged_text_stands_inside_a_fence_and_nothing_of_it_outside(rende
 
 @pytest.mark.parametrize("protocol", get_args(JudgingProtocol))
 @given(words=st.text(max_size=40))
-def test_whatever_a_response_says_stays_inside_its_fence(protocol: JudgingProtocol, words: str) -> None:
+def test_any_response_stays_inside_its_fence(protocol: JudgingProtocol, words: str) -> None:
     marked = f"qqqq{words}qqqq"
     planned = plan(prepared(protocol), group(marked, ground_truth=marked), marked, [Criterion(id="a", description="x")])
     assert "qqqq" in planned.batch.shared
@@ -62,7 +62,7 @@ def test_whatever_a_response_says_stays_inside_its_fence(protocol: JudgingProtoc
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_the_template_digest_tells_forms_apart_and_not_secrets(several: bool) -> None:
+def test_the_template_digest_depends_on_the_form_and_not_on_the_fence(several: bool) -> None:
     forms = [
         PromptForm(protocol, rationale, several)
         for protocol in (*get_args(JudgingProtocol), "comparison")
@@ -73,7 +73,7 @@ def test_the_template_digest_tells_forms_apart_and_not_secrets(several: bool) ->
     assert digests == {PromptTemplates(form, str.upper).digest for form in forms}
 
 
-def test_a_criterions_text_is_no_template() -> None:
+def test_a_criterions_text_is_not_rendered_as_a_template() -> None:
     braces = Criterion(id="a", description="Writes {{ 7 * 7 }} and {% raw %}.")
     templates = PromptTemplates(PromptForm("binary"), FENCE)
     assert "{{ 7 * 7 }} and {% raw %}." in templates.question(braces)
@@ -81,6 +81,6 @@ def test_a_criterions_text_is_no_template() -> None:
     assert "{{ 7 * 7 }} and {% raw %}." in PromptTemplates(PromptForm("likert"), FENCE).holistic((braces,))
 
 
-def test_a_response_is_no_template() -> None:
+def test_a_response_is_not_rendered_as_a_template() -> None:
     planned = plan(prepared(), group("{{ 7 * 7 }}"), "{{ 7 * 7 }}", [Criterion(id="a", description="x")])
     assert "{{ 7 * 7 }}" in planned.batch.shared

@@ -1,4 +1,4 @@
-"""A reply means a verdict or a failure: nothing else, and no guess."""
+"""A reply is read as a verdict or a failure, never guessed."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ from trainer_client.wire import Criterion
 
 
 def token_choice(protocol: Any) -> TokenChoice:
-    """The menu a criterion is asked with, of a response with two steps."""
+    """The token choice for a criterion and a response with two steps."""
     answer = ask_alone(prepared(protocol), ONE, (1, 2), None).call.answer
     assert isinstance(answer, TokenChoice)
     return answer
@@ -36,7 +36,7 @@ def test_binary_offers_yes_and_no_and_asks_for_no_step() -> None:
     assert BINARY.then is None
 
 
-def test_stepwise_offers_the_steps_the_response_has_the_whole_and_none() -> None:
+def test_stepwise_offers_each_step_the_whole_response_and_none() -> None:
     assert STEPWISE.then is not None
     assert STEPWISE.then.labels == ("1", "2", "0", "-1")
 
@@ -71,21 +71,21 @@ def test_the_mass_reported_is_never_above_one() -> None:
 
 
 @pytest.mark.parametrize("label", ["1", "2", "0", "-1"])
-def test_a_step_on_offer_is_the_verdicts_step(label: str) -> None:
+def test_an_offered_step_is_the_verdicts_step(label: str) -> None:
     assert read_yes_no(STEPWISE, Reply((0.1, 0.8), label)) == JudgeResult(
         0.0, pytest.approx(1 / 9), pytest.approx(0.9), int(label), raw_probability=pytest.approx(1 / 9)
     )
 
 
 @pytest.mark.parametrize("chosen", [None, "", "3", "01", "1 ", "whole"])
-def test_a_step_that_was_not_on_offer_is_a_parse_failure(chosen: str | None) -> None:
+def test_a_step_that_was_not_offered_is_a_parse_failure(chosen: str | None) -> None:
     outcome = read_yes_no(STEPWISE, Reply((0.9, 0.1), chosen))
     assert isinstance(outcome, CallFailure)
     assert outcome.kind == "parse"
 
 
 @pytest.mark.parametrize("of", [BINARY, STEPWISE])
-def test_a_reply_without_mass_on_the_menu_is_a_parse_failure_and_no_verdict(of: TokenChoice) -> None:
+def test_a_reply_without_mass_on_the_options_is_a_parse_failure(of: TokenChoice) -> None:
     outcome = read_yes_no(of, Reply((0.0, 0.0), "1"))
     assert isinstance(outcome, CallFailure)
     assert outcome.kind == "parse"
@@ -106,7 +106,7 @@ IMPOSSIBLE = [
 
 @pytest.mark.parametrize("impossible", IMPOSSIBLE)
 @pytest.mark.parametrize("of", [BINARY, STEPWISE])
-def test_masses_that_cannot_be_probabilities_are_a_fault_of_the_engine_and_no_verdict(
+def test_masses_that_cannot_be_probabilities_are_an_engine_failure(
     of: TokenChoice, impossible: tuple[float, ...]
 ) -> None:
     outcome = read_yes_no(of, Reply(impossible, "1"))
@@ -114,7 +114,7 @@ def test_masses_that_cannot_be_probabilities_are_a_fault_of_the_engine_and_no_ve
     assert (outcome.kind, "is impossible" in outcome.detail) == ("engine", True)
 
 
-def test_too_little_mass_on_the_choices_is_no_verdict_however_one_sided() -> None:
+def test_too_little_mass_on_the_choices_is_a_parse_failure_however_one_sided() -> None:
     little = MIN_CHOICE_MASS * 0.99
     for of, reply in (
         (BINARY, Reply((little, 0.0))),
@@ -128,20 +128,20 @@ def test_too_little_mass_on_the_choices_is_no_verdict_however_one_sided() -> Non
     assert isinstance(enough, JudgeResult)
 
 
-def test_a_judge_may_be_asked_for_more_mass_or_for_any() -> None:
+def test_the_minimum_mass_is_configurable() -> None:
     assert isinstance(read_yes_no(BINARY, Reply((0.3, 0.1)), min_choice_mass=0.5), CallFailure)
     assert isinstance(read_yes_no(BINARY, Reply((1e-9, 0.0)), min_choice_mass=0.0), JudgeResult)
     assert isinstance(read_yes_no(BINARY, Reply((0.0, 0.0)), min_choice_mass=0.0), CallFailure)
 
 
 def read(question: Any, reply: Reply) -> list[JudgeResult | CallFailure]:
-    """What a reply to a question says of its criteria."""
+    """The outcomes of a question's criteria in a reply."""
     outcomes: list[JudgeResult | CallFailure] = question.read(reply)
     assert len(outcomes) == len(question.criteria)
     return outcomes
 
 
-def test_where_no_probabilities_are_read_what_was_said_decides_and_there_is_no_probability() -> None:
+def test_without_masses_the_text_decides_and_the_verdict_has_no_probability() -> None:
     assert read_yes_no(BINARY, Reply(text="Yes.")) == JudgeResult(1.0)
     assert read_yes_no(STEPWISE, Reply(text="no, step 2")) == JudgeResult(0.0, step=2)
     for text in ("", "maybe", "yes, step 7", "yes"):
@@ -150,7 +150,7 @@ def test_where_no_probabilities_are_read_what_was_said_decides_and_there_is_no_p
         assert outcome.kind == "parse"
 
 
-def test_a_step_that_was_said_counts_only_beside_the_verdict_the_probabilities_give() -> None:
+def test_a_step_in_text_counts_only_if_the_text_agrees_with_the_probabilities() -> None:
     assert read_yes_no(STEPWISE, Reply((0.6, 0.3), text="yes, step 1")) == JudgeResult(
         1.0, pytest.approx(2 / 3), pytest.approx(0.9), 1, raw_probability=pytest.approx(2 / 3)
     )
@@ -179,14 +179,14 @@ def graded(scale: int) -> Any:
 
 
 def one_finding(question: Any, reply: Reply) -> JudgeResult:
-    """The one verdict of a reply that can be read."""
+    """The single verdict of a readable reply."""
     (finding,) = read(question, reply)
     assert isinstance(finding, JudgeResult)
     return finding
 
 
 def only(place: int, among: int, mass: float) -> tuple[float, ...]:
-    """All mass on one of these places."""
+    """Masses that are all on one of several places."""
     return tuple(mass if n == place else 0.0 for n in range(among))
 
 
@@ -203,13 +203,13 @@ def test_a_grade_is_scored_as_its_share_of_the_scale(scale: int, grade: int) -> 
         assert (finding.score, finding.grade, finding.probability) == (grade / scale, grade, None)
 
 
-def test_masses_on_several_grades_make_the_grade_expected_of_them_and_what_is_off_the_scale_plays_no_part() -> None:
+def test_masses_on_several_grades_give_the_expected_grade_and_missing_mass_is_ignored() -> None:
     finding = one_finding(graded(4), Reply((0.0, 0.1, 0.1, 0.1, 0.2), reasoning="Because."))
     assert (finding.grade, finding.score) == (pytest.approx(2.8), pytest.approx(0.7))
     assert (finding.choice_mass, finding.rationale) == (pytest.approx(0.5), "Because.")
 
 
-def test_a_scale_above_nine_has_the_grade_that_was_picked() -> None:
+def test_a_scale_above_nine_uses_the_chosen_grade() -> None:
     finding = one_finding(graded(20), Reply(chosen="13"))
     assert (finding.grade, finding.score, finding.choice_mass) == (13.0, 0.65, None)
 
@@ -238,9 +238,7 @@ def test_all_mass_on_one_grade_is_exactly_that_grade(scale: int, data: st.DataOb
 
 
 @given(GRADE_MASSES, st.data())
-def test_mass_that_moves_to_a_higher_grade_never_lowers_the_score(
-    masses: tuple[float, ...], data: st.DataObject
-) -> None:
+def test_moving_mass_to_a_higher_grade_never_lowers_the_score(masses: tuple[float, ...], data: st.DataObject) -> None:
     low, high = sorted(data.draw(st.tuples(*[st.integers(0, len(masses) - 1)] * 2)))
     share = data.draw(st.floats(0, 1))
     moved = list(masses)
@@ -250,7 +248,7 @@ def test_mass_that_moves_to_a_higher_grade_never_lowers_the_score(
     assert after.score >= before.score - 1e-9
 
 
-def test_a_grade_takes_masses_that_can_be_and_enough_of_them() -> None:
+def test_a_grade_needs_possible_masses_and_enough_of_them() -> None:
     (rated,) = ask_criteria(prepared("likert"), (), (), None)
     for question, among in ((graded(4), 5), (rated, 10)):
         for masses, kind in (
@@ -283,7 +281,7 @@ def test_a_rating_from_one_to_ten_is_a_digit_and_scored_from_zero_to_one(rating:
 
 
 @given(st.lists(st.floats(0, 0.1), min_size=10, max_size=10).filter(lambda of: sum(of) >= 1.1 * MIN_CHOICE_MASS))
-def test_a_rating_is_the_one_expected_of_all_masses(masses: list[float]) -> None:
+def test_a_rating_is_the_expectation_over_all_masses(masses: list[float]) -> None:
     (question,) = ask_criteria(prepared("likert"), (), (), None)
     finding = one_finding(question, Reply(tuple(masses)))
     assert finding.grade is not None
@@ -293,7 +291,7 @@ def test_a_rating_is_the_one_expected_of_all_masses(masses: list[float]) -> None
     assert finding.choice_mass == pytest.approx(sum(masses))
 
 
-def test_a_rating_of_ten_is_not_on_offer() -> None:
+def test_a_rating_of_ten_is_a_parse_failure() -> None:
     (question,) = ask_criteria(prepared("likert"), (), (), None)
     for text in ("10", "8/10", "-1"):
         (outcome,) = read(question, Reply(text=text))
@@ -316,7 +314,7 @@ def test_a_checklist_awards_shares_of_each_criterions_points_whatever_its_sign()
     assert [f.grade for f in findings if isinstance(f, JudgeResult)] == [3.0, 2.0, 0.5]
 
 
-def test_several_criteria_are_read_each_by_its_number_and_one_left_out_costs_only_itself() -> None:
+def test_several_criteria_are_read_by_number_and_only_the_one_left_out_fails() -> None:
     (question,) = ask_criteria(prepared("stepwise", per_call="all"), tuple(criteria("a", "b", "c")), (1, 2), None)
     text = '{"verdicts": [{"id": 3, "satisfied": true, "step": 2}, {"id": 1, "satisfied": false, "step": -1}]}'
     first, second, third = read(question, Reply(text=text))
@@ -325,7 +323,7 @@ def test_several_criteria_are_read_each_by_its_number_and_one_left_out_costs_onl
     assert second.kind == "parse"
 
 
-def test_one_that_was_left_out_is_asked_alone_in_the_form_of_one_criterion() -> None:
+def test_a_criterion_left_out_is_asked_alone_in_the_single_criterion_form() -> None:
     (question,) = ask_criteria(prepared("binary", per_call="all"), tuple(criteria("a", "b")), (), None)
     assert question.alone is not None
     alone = question.alone(1)

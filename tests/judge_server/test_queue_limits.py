@@ -1,4 +1,4 @@
-"""Room in the queue: let in as a whole or refused, bounded by run too, and an honest time to come back."""
+"""Room in the queue: requests are admitted or refused as a whole, limited per run, and given a retry time."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from judge_server.queueing import QueueLimits
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -17,11 +17,11 @@ class Clock:
 
 
 def room(calls: int = 10, run_calls: int | None = None, clock: Clock | None = None) -> QueueLimits:
-    """Room for so many calls."""
+    """A queue with room for this many calls."""
     return QueueLimits(calls, run_calls, clock or Clock())
 
 
-def test_a_full_queue_refuses_a_request_as_a_whole_and_says_when_to_come_back() -> None:
+def test_a_full_queue_refuses_a_request_as_a_whole_and_says_when_to_retry() -> None:
     queue = room()
     queue.acquire("a", 8)
     with pytest.raises(Overloaded, match="8 judge calls are waiting and 3 more") as refused:
@@ -34,7 +34,7 @@ def test_a_full_queue_refuses_a_request_as_a_whole_and_says_when_to_come_back() 
     assert queue.held == 10
 
 
-def test_an_idle_queue_takes_a_request_of_any_size_and_what_needs_no_room_is_always_let_in() -> None:
+def test_an_idle_queue_admits_a_request_of_any_size_and_zero_calls_are_always_admitted() -> None:
     queue = room()
     queue.acquire("a", 1000)
     with pytest.raises(Overloaded):
@@ -44,7 +44,7 @@ def test_an_idle_queue_takes_a_request_of_any_size_and_what_needs_no_room_is_alw
     assert not queue.held_by_run
 
 
-def test_a_run_that_holds_less_than_its_equal_share_is_let_in_although_another_filled_the_queue() -> None:
+def test_a_run_below_its_equal_share_is_admitted_although_another_filled_the_queue() -> None:
     queue = room(100)
     queue.acquire("flood", 100)
     with pytest.raises(Overloaded):
@@ -54,7 +54,7 @@ def test_a_run_that_holds_less_than_its_equal_share_is_let_in_although_another_f
         queue.acquire("light", 1)
 
 
-def test_however_many_runs_there_are_the_queue_holds_twice_its_size_at_the_most() -> None:
+def test_the_queue_holds_at_most_twice_its_size_for_any_number_of_runs() -> None:
     queue = room(100)
     queue.acquire("flood", 100)
     for number in range(1000):
@@ -65,7 +65,7 @@ def test_however_many_runs_there_are_the_queue_holds_twice_its_size_at_the_most(
     assert 150 < queue.held <= 200
 
 
-def test_a_run_has_a_bound_of_its_own_where_one_is_set() -> None:
+def test_a_run_has_a_separate_limit_if_one_is_set() -> None:
     queue = room(100, run_calls=10)
     queue.acquire("a", 30)
     with pytest.raises(Overloaded, match="of this run"):
@@ -76,7 +76,7 @@ def test_a_run_has_a_bound_of_its_own_where_one_is_set() -> None:
 
 
 @pytest.mark.parametrize(("per_second", "expected"), [(10, 5), (100, 1), (0.5, 60)])
-def test_the_time_to_come_back_is_what_the_queue_needs_at_its_rate_of_late(per_second: float, expected: int) -> None:
+def test_the_retry_time_follows_from_the_recent_rate_of_the_queue(per_second: float, expected: int) -> None:
     clock = Clock()
     queue = room(200, clock=clock)
     queue.acquire("a", 200)
@@ -89,7 +89,7 @@ def test_the_time_to_come_back_is_what_the_queue_needs_at_its_rate_of_late(per_s
     assert refused.value.retry_after_s == pytest.approx(expected, abs=1)
 
 
-def test_where_no_rate_is_known_the_time_is_a_guess() -> None:
+def test_without_a_known_rate_the_retry_time_is_a_default() -> None:
     queue = room()
     queue.acquire("a", 10)
     with pytest.raises(Overloaded) as refused:

@@ -1,4 +1,4 @@
-"""A label counts where it stands as the answer; whatever else a model says instead is a failure, never a guess."""
+"""A label counts only where it stands as the answer; any other text is a failure, never a guess."""
 
 import pytest
 from hypothesis import given
@@ -54,7 +54,7 @@ def test_a_label_that_stands_as_the_answer_is_the_answer(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["Feedback: It is sound, but terse. [RESULT] 4", "It is sound.\n[RESULT]\n4", "[RESULT] 4/10"]
 )
-def test_a_label_behind_the_mark_of_prometheus_is_the_answer(text: str) -> None:
+def test_a_label_after_the_result_mark_of_prometheus_is_the_answer(text: str) -> None:
     assert read_token_choice(text, SCALE) == ("4", None)
 
 
@@ -85,24 +85,24 @@ def test_a_verdict_in_double_brackets_that_ends_a_line_is_the_answer(text: str, 
         "A tie",
     ],
 )
-def test_brackets_that_disagree_or_quote_or_name_others_give_none(text: str) -> None:
+def test_brackets_that_disagree_quote_or_name_other_labels_fail(text: str) -> None:
     failure(read_token_choice(text, A_OR_B))
 
 
-def test_equality_is_no_answer_where_other_labels_are_on_offer() -> None:
+def test_equality_is_not_an_answer_where_other_labels_are_offered() -> None:
     failure(read_token_choice("[[A=B]]", YES_NO))
     failure(read_label_choice("[[A=B]]", BETTER))
     failure(read_token_choice("=", A_OR_B))
     assert read_token_choice("Sound but terse. Rating: [[4]]", SCALE) == ("4", None)
 
 
-def test_reasons_that_quote_another_result_give_none() -> None:
+def test_reasons_that_quote_another_result_fail() -> None:
     assert "more than one" in failure(read_token_choice("It says [RESULT] 5, which is wrong. [RESULT] 1", SCALE))
     failure(read_token_choice("So [RESULT] is what I am to write.", SCALE))
 
 
 @pytest.mark.parametrize("text", ["GRADE\u200e:\u200fC", "\ufeffC", "\u2066C\u2069", "GRA\u00adDE: C\u200b"])
-def test_characters_that_only_format_are_not_read(text: str) -> None:
+def test_formatting_characters_are_ignored(text: str) -> None:
     assert read_label_choice(text, LabelChoice(("C", "I"))) == "C"
 
 
@@ -134,11 +134,11 @@ def test_characters_that_only_format_are_not_read(text: str) -> None:
         "{}",
     ],
 )
-def test_anything_else_is_a_failure_that_shows_what_was_said(text: str) -> None:
+def test_any_other_text_is_a_failure_that_quotes_it(text: str) -> None:
     assert " ".join(text.split()) in failure(read_token_choice(text, YES_NO))
 
 
-def test_silence_is_a_failure() -> None:
+def test_an_empty_answer_is_a_failure() -> None:
     assert failure(read_token_choice(" \n\x00", YES_NO)) == "the judge wrote nothing"
     assert failure(read_label_choice("", BETTER)) == "the judge wrote nothing"
 
@@ -227,7 +227,7 @@ def test_a_step_is_read_where_it_follows_the_answer(text: str, answer: tuple[str
         "step 2",
     ],
 )
-def test_a_step_that_is_missing_off_the_menu_or_one_of_several_fails_the_answer(text: str) -> None:
+def test_a_step_that_is_missing_not_offered_or_one_of_several_fails_the_answer(text: str) -> None:
     failure(read_token_choice(text, STEPPED))
 
 
@@ -235,11 +235,11 @@ def test_a_step_that_is_missing_off_the_menu_or_one_of_several_fails_the_answer(
     ("text", "label"),
     [("Step 3", "3"), ("3", "3"), ("**Step -1**", "-1"), ("step: 0.", "0"), ("Answer: step 2", "2")],
 )
-def test_a_choice_of_a_step_is_read_with_and_without_its_word(text: str, label: str) -> None:
+def test_a_step_choice_is_read_with_and_without_the_word_step(text: str, label: str) -> None:
     assert read_label_choice(text, STEPS) == label
 
 
-def test_a_letter_is_a_label_where_it_stands_alone_and_a_word_where_it_does_not() -> None:
+def test_a_letter_is_a_label_only_where_it_stands_alone() -> None:
     assert read_label_choice("B", BETTER) == "B"
     assert read_label_choice("b.", BETTER) == "B"
     assert read_label_choice("**B**: a reference is given", BETTER) == "B"
@@ -252,7 +252,7 @@ LABELS = st.lists(st.from_regex(r"[a-g]{2,8}", fullmatch=True), min_size=2, max_
 
 
 @given(LABELS, st.data())
-def test_a_label_is_read_back_and_two_are_not(labels: list[str], data: st.DataObject) -> None:
+def test_one_label_is_read_and_two_labels_fail(labels: list[str], data: st.DataObject) -> None:
     choice = LabelChoice(tuple(labels))
     first, second = data.draw(st.permutations(labels))[:2]
     before = data.draw(st.sampled_from(["", " ", "Answer: ", "**Answer:** ", "Hm, hard.\nFinal answer: "]))
@@ -264,7 +264,7 @@ def test_a_label_is_read_back_and_two_are_not(labels: list[str], data: st.DataOb
 
 
 @given(st.text(st.characters()) | st.text("yesno YESNO.,:?!\n-*/0123457answer step"))
-def test_no_text_raises_and_what_is_read_was_on_offer_and_was_said(text: str) -> None:
+def test_no_text_raises_and_every_label_read_was_offered_and_written(text: str) -> None:
     for token_choice in (YES_NO, STEPPED, SCALE):
         outcome = read_token_choice(text, token_choice)
         if not isinstance(outcome, CallFailure):
@@ -278,7 +278,7 @@ def test_no_text_raises_and_what_is_read_was_on_offer_and_was_said(text: str) ->
 
 
 @pytest.mark.parametrize("piece", ["yes", "answer: ", "yes, ", "\n", " ", "1/", "the ", "-", "yes\nanswer: yes\n", "."])
-def test_a_long_text_is_read_to_its_end_and_one_beyond_all_measure_is_not(piece: str) -> None:
+def test_a_long_text_is_read_to_its_end_and_one_over_the_limit_is_not_read(piece: str) -> None:
     text = (piece * MAX_LABEL_TEXT_CHARACTERS)[:MAX_LABEL_TEXT_CHARACTERS]
     assert read_label_choice(text, STEPS) is not None
     assert str(MAX_LABEL_TEXT_CHARACTERS + 1) in failure(read_token_choice(text + "x", YES_NO))

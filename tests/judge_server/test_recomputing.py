@@ -59,7 +59,7 @@ async def recomputed(ledger: SQLLedger, **rules: Any) -> tuple[list[RecomputedGr
 
 
 async def judged(ledger: SQLLedger, *bodies: dict[str, Any], script: Any = some_fail) -> str:
-    """A run of these requests, in the ledger; its name."""
+    """Record a run of these requests in the ledger and return its name."""
     run = f"run-{next(RUNS)}"
     made = await scorer(SynchronousRecorder(ledger), script)
     for number, body in enumerate(bodies):
@@ -158,7 +158,7 @@ def test_recomputing_gives_what_judging_would_have_given(
     asyncio.run(compare())
 
 
-async def test_a_run_comes_back_group_by_group_in_the_order_of_judging(ledger: SQLLedger) -> None:
+async def test_a_run_is_returned_group_by_group_in_the_order_of_judging(ledger: SQLLedger) -> None:
     groups = [{"id": name, "prompt": "?", "responses": ["a", "b"]} for name in "xy"]
     run = await judged(ledger, request(groups=groups, step=1), request("c", step=2))
     again, summary = await recomputed(ledger, run=run, reward={"mode": "weighted_mean"}, on_failure="skip")
@@ -173,13 +173,13 @@ async def test_a_run_comes_back_group_by_group_in_the_order_of_judging(ledger: S
     assert summary.scored + summary.partial + summary.unscored == 5
 
 
-async def test_a_part_of_a_run_is_taken_by_its_steps(ledger: SQLLedger) -> None:
+async def test_part_of_a_run_is_selected_by_its_steps(ledger: SQLLedger) -> None:
     run = await judged(ledger, *(request(str(n), step=n) for n in range(4)))
     again, _ = await recomputed(ledger, run=run, first_step=1, last_step=2)
     assert [group.step for group in again] == [1, 2]
 
 
-async def test_an_outcome_can_be_given_another_penalty_and_nothing_else(ledger: SQLLedger) -> None:
+async def test_a_run_judged_by_outcome_can_change_only_its_penalty(ledger: SQLLedger) -> None:
     response = {"text": "\\boxed{7}", "tokens": 3000, "stopped": True}
     group = {"id": "g", "prompt": "?", "responses": [response], "ground_truth": "7"}
     run = await judged(ledger, {"reward": {"mode": "outcome"}, "groups": [group]})
@@ -201,13 +201,13 @@ async def test_budgets_change_what_steps_are_worth(ledger: SQLLedger) -> None:
     assert deltas[1] == [None if delta is None else pytest.approx(2 * delta) for delta in deltas[0]]
 
 
-async def test_verdicts_that_cannot_feed_a_mode_are_refused_with_what_they_can(ledger: SQLLedger) -> None:
+async def test_verdicts_that_cannot_feed_a_mode_are_refused_with_the_modes_they_can_feed(ledger: SQLLedger) -> None:
     run = await judged(ledger, request(judging={"protocol": "graded"}))
     with pytest.raises(InvalidRequest, match=r"'graded', which cannot feed mode 'points'; use 'weighted_mean' or"):
         await recomputed(ledger, run=run, reward={"mode": "points"})
 
 
-async def test_a_run_of_two_protocols_is_taken_one_by_one(ledger: SQLLedger) -> None:
+async def test_a_run_of_two_protocols_is_recomputed_one_protocol_at_a_time(ledger: SQLLedger) -> None:
     likert = request(reward={"mode": "likert"})
     run = await judged(ledger, request(), likert)
     with pytest.raises(InvalidRequest, match=r"'binary' and 'likert'.*part of the run by protocol"):
@@ -226,32 +226,32 @@ async def test_a_rubric_that_cannot_feed_the_mode_is_refused(ledger: SQLLedger) 
         await recomputed(ledger, run=run, weights={"point": -1})
 
 
-async def test_a_weight_for_no_criterion_is_refused(ledger: SQLLedger) -> None:
+async def test_a_weight_for_an_unknown_criterion_is_refused(ledger: SQLLedger) -> None:
     run = await judged(ledger, request())
     with pytest.raises(InvalidRequest, match=r"no rubric of run .* has a criterion 'typo'"):
         await recomputed(ledger, run=run, weights={"typo": 1, "point": 2})
 
 
-async def test_a_penalty_that_needs_what_responses_have_not_says_which(ledger: SQLLedger) -> None:
+async def test_a_penalty_that_needs_a_missing_field_names_the_response(ledger: SQLLedger) -> None:
     run = await judged(ledger, request("Yes.", "No."))
     with pytest.raises(InvalidRequest, match=r"response 0 of group 'g' in request req_0: .*needs tokens"):
         await recomputed(ledger, run=run, reward={"mode": "weighted_mean", "length_penalty": {}}, on_failure="skip")
 
 
-async def test_a_failed_verdict_breaks_it_off_where_failures_are_errors(ledger: SQLLedger) -> None:
+async def test_with_on_failure_error_a_failed_verdict_aborts_recomputing(ledger: SQLLedger) -> None:
     run = await judged(ledger, request(*"abcdefgh"))
     with pytest.raises(JudgingFailed, match=r"response \d of group 'g'.*no score for"):
         await recomputed(ledger, run=run, on_failure="error")
 
 
-async def test_a_run_that_is_not_there_is_unknown(ledger: SQLLedger) -> None:
+async def test_a_run_without_records_is_unknown(ledger: SQLLedger) -> None:
     run = await judged(ledger, request(step=3))
     for wanted in ({"run": "no-such-run"}, {"run": run, "first_step": 4}, {"run": run, "protocol": "likert"}):
         with pytest.raises(UnknownRun, match="has no records of run"):
             await recomputed(ledger, **wanted)
 
 
-async def test_a_verdict_that_is_not_in_the_ledger_counts_as_failed_and_is_counted(ledger: SQLLedger) -> None:
+async def test_a_verdict_missing_from_the_ledger_fails_and_is_counted_as_missing(ledger: SQLLedger) -> None:
     kept = SynchronousRecorder()
     made = await scorer(kept)
     run = f"run-{next(RUNS)}"
@@ -305,7 +305,7 @@ async def test_a_run_of_an_older_version_has_the_default_rules(ledger: SQLLedger
         assert (summary.mode, summary.on_failure, summary.scored) == ("weighted_mean", "null", 1)
 
 
-async def test_a_recorded_policy_of_errors_interrupts_no_recomputing(ledger: SQLLedger) -> None:
+async def test_a_recorded_error_policy_does_not_abort_recomputing(ledger: SQLLedger) -> None:
     made = await scorer(SynchronousRecorder(ledger), some_fail)
     run = f"run-{next(RUNS)}"
     with pytest.raises(JudgingFailed):
@@ -315,7 +315,7 @@ async def test_a_recorded_policy_of_errors_interrupts_no_recomputing(ledger: SQL
     assert {response.reward is None for response in group.responses if response.status == "unscored"} == {True}
 
 
-async def test_a_failed_verdict_stays_failed_although_another_request_got_one(ledger: SQLLedger) -> None:
+async def test_a_failed_verdict_stays_failed_although_a_later_request_got_a_verdict(ledger: SQLLedger) -> None:
     run = await judged(ledger, request(*"abcdefgh"))
     before, _ = await recomputed(ledger, run=run)
     assert "unscored" in {response.status for group in before for response in group.responses}

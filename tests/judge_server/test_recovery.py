@@ -1,4 +1,4 @@
-"""An engine that goes away in the middle is waited for: its calls are held, and asked again when it is back."""
+"""An engine that becomes unreachable during a request: its calls are held and retried when it is back."""
 
 import asyncio
 from collections import Counter
@@ -16,12 +16,12 @@ AB = criteria("Alpha.", "Beta.")
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries come soon."""
+    """Retry after a short pause."""
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.01)
 
 
 class Restarting(ScriptedEngine):
-    """Answers while it is there; `there` is for the test to change."""
+    """Answers while `there` is true; the test sets it."""
 
     def __init__(self) -> None:
         super().__init__(concurrent_batches=4)
@@ -31,7 +31,7 @@ class Restarting(ScriptedEngine):
         self.looks = 0
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """By hash, or a refused connection for each call."""
+        """Answer by hash, or fail each call with a refused connection."""
         for index, call in enumerate(batch.calls):
             self.asked[call.question] += 1
             if self.there:
@@ -41,12 +41,12 @@ class Restarting(ScriptedEngine):
                 yield index, CallFailure("engine", "connection refused")
 
     async def ready(self) -> bool:
-        """Whether it is there."""
+        """Whether the engine is reachable."""
         self.looks += 1
         return self.there
 
 
-async def test_calls_of_an_engine_that_is_started_anew_are_asked_again_when_it_is_back() -> None:
+async def test_calls_are_retried_when_a_restarted_engine_is_back() -> None:
     engine = Restarting()
     made = await judge(engine)
     engine.there = False
@@ -62,7 +62,7 @@ async def test_calls_of_an_engine_that_is_started_anew_are_asked_again_when_it_i
     assert max(engine.asked.values()) <= 2 * 20
 
 
-async def test_one_watch_serves_all_that_wait() -> None:
+async def test_all_waiting_calls_share_one_readiness_poll() -> None:
     engine = Restarting()
     engine.there = False
     recovery = EngineRecovery(engine)
@@ -75,7 +75,7 @@ async def test_one_watch_serves_all_that_wait() -> None:
     assert await recovery.wait(0.01, await deadline_after()) is False
 
 
-async def test_an_engine_that_stays_away_costs_no_more_than_the_deadline() -> None:
+async def test_waiting_for_an_unreachable_engine_ends_at_the_deadline() -> None:
     engine = Restarting()
     made = await judge(engine)
     engine.there = False
@@ -83,7 +83,7 @@ async def test_an_engine_that_stays_away_costs_no_more_than_the_deadline() -> No
     assert {o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure)} == {"engine"}
 
 
-async def test_an_engine_that_is_away_for_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_to_an_unreachable_engine_fail_after_the_hold_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.MAX_HOLD_S", 0.2)
     engine = Restarting()
     made = await judge(engine)

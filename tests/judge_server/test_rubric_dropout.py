@@ -43,7 +43,7 @@ def body(mode: str = "points", *, keep: float = 0.5, **fields: Any) -> dict[str,
 
 
 def samples(droppable: list[bool], kept: int) -> list[CriteriaSample]:
-    """Every subset of so many of the droppable criteria."""
+    """Every sample that keeps `kept` of the droppable criteria."""
     places = [place for place, may_go in enumerate(droppable) if may_go]
     return [
         CriteriaSample(tuple(droppable), tuple(n in places and n not in chosen for n in range(len(droppable))))
@@ -98,7 +98,7 @@ def test_the_mean_delta_over_all_subsets_is_the_full_one(rubric: list[tuple[str,
             assert fmean(one.get(step, 0.0) for one in drawn) == pytest.approx(delta)
 
 
-def test_skip_estimates_the_rubric_without_what_failed() -> None:
+def test_skip_estimates_the_rubric_without_the_failed_criteria() -> None:
     criteria = [{"id": str(n), "weight": 1} for n in range(4)]
     sample = CriteriaSample((True,) * 4, (True, False, False, False))
     outcome = reward_outcome(criteria, [None, None, 1.0, 0.0], "weighted_mean", "skip", sample=sample)
@@ -131,7 +131,7 @@ def test_a_draw_differs_by_group_step_run_and_seed() -> None:
     assert len(set(draws)) == 5
 
 
-async def test_all_responses_of_a_group_are_judged_by_one_subset_and_guards_always() -> None:
+async def test_all_responses_of_a_group_are_judged_by_the_same_subset_and_always_by_guards() -> None:
     made = await scorer(SynchronousRecorder())
     answer = await score(made, body())
     for group in answer.groups:
@@ -149,7 +149,7 @@ async def test_all_responses_of_a_group_are_judged_by_one_subset_and_guards_alwa
     assert again.usage.judge_calls == 0
 
 
-async def test_pitfalls_and_lost_points_are_always_judged() -> None:
+async def test_pitfalls_and_negative_weights_are_always_judged() -> None:
     guards = [
         {"id": "pit", "kind": "pitfall", "weight": 0, "description": "Errs."},
         {"id": "loss", "weight": -1, "description": "Is rude."},
@@ -161,7 +161,7 @@ async def test_pitfalls_and_lost_points_are_always_judged() -> None:
     assert {id_ for group in answer.groups for id_ in group.left_out} <= {"a", "b"}
 
 
-async def test_without_dropout_the_answer_says_nothing_of_it() -> None:
+async def test_without_dropout_the_answer_has_no_dropout_fields() -> None:
     answer = await score(await scorer(SynchronousRecorder()), body(dropout=None))
     written = answer.model_dump_json()
     assert "left_out" not in written
@@ -178,7 +178,9 @@ def test_a_mode_that_is_not_linear_refuses_dropout_and_says_why(mode: str) -> No
 
 
 @pytest.mark.parametrize("use", ["verdict", "probability"])
-async def test_the_ledger_keeps_what_was_left_out_and_recomputes_the_same(tmp_path: Path, use: str) -> None:
+async def test_the_ledger_records_the_criteria_left_out_and_recomputes_the_same_rewards(
+    tmp_path: Path, use: str
+) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'ledger.db'}"
     migrations.upgrade(url)
     ledger = SQLLedger(url)
@@ -204,7 +206,7 @@ async def test_the_ledger_keeps_what_was_left_out_and_recomputes_the_same(tmp_pa
         await ledger.close()
 
 
-async def test_steps_and_the_method_of_step_rewards_agree() -> None:
+async def test_step_deltas_agree_with_the_srar_method() -> None:
     criteria = [
         {"id": "answer", "kind": "answer", "description": "Says yes."},
         *({"id": f"s{n}", "kind": "suggest", "description": f"Tries {n}."} for n in range(6)),

@@ -1,4 +1,4 @@
-"""What is too long is shown without its middle, and what was left out is counted."""
+"""Long texts are shown without their middle, and the characters left out are counted."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def test_messages_keep_at_most_the_budget_and_the_rest_is_counted(given_: list[M
         assert shortened == tuple(given_)
 
 
-def test_the_longest_text_gives_up_its_middle_first_wherever_it_stands() -> None:
+def test_the_longest_text_is_shortened_first_in_any_field() -> None:
     short = Message(role="assistant", content="short")
     for long in (
         {"content": "x" * 900},

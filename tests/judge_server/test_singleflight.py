@@ -1,4 +1,4 @@
-"""Identical calls of different requests are made once: whoever waits gets the verdict, the last to leave ends it."""
+"""Identical calls of different requests are made once and shared; the last request to leave cancels the call."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ ABC = criteria("Alpha.", "Beta.", "Gamma.")
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retry comes at once."""
+    """Retry without a pause."""
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
 
 
@@ -45,12 +45,12 @@ def ask(made: Judge, *responses: str, deadline: float, **options: object) -> "as
 
 
 async def settle() -> None:
-    """Let everything happen that can."""
+    """Let all pending tasks run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def test_a_request_waits_for_the_calls_another_has_on_their_way_and_is_not_charged_for_them() -> None:
+async def test_a_request_joins_calls_in_flight_and_is_not_charged_for_them() -> None:
     engine = GatedEngine()
     made = await judge(engine)
     first = ask(made, "Yes.", deadline=await deadline_after())
@@ -65,7 +65,7 @@ async def test_a_request_waits_for_the_calls_another_has_on_their_way_and_is_not
     assert {digest: b.by_digest[digest] for digest in a.by_digest} == a.by_digest
 
 
-async def test_the_one_who_made_a_call_may_leave_and_the_other_still_gets_it() -> None:
+async def test_a_joined_call_continues_when_the_request_that_started_it_leaves() -> None:
     engine = GatedEngine()
     made = await judge(engine)
     first = ask(made, "Yes.", deadline=await deadline_after())
@@ -80,7 +80,7 @@ async def test_the_one_who_made_a_call_may_leave_and_the_other_still_gets_it() -
     assert len(engine.began) == 2
 
 
-async def test_what_is_computed_after_who_began_it_has_left_is_paid_for_by_who_still_waits() -> None:
+async def test_a_remaining_request_is_charged_after_the_one_that_started_the_call_has_left() -> None:
     engine = GatedEngine()
     made = await judge(engine)
     accounts = [JudgementResults() for _ in range(3)]
@@ -97,7 +97,7 @@ async def test_what_is_computed_after_who_began_it_has_left_is_paid_for_by_who_s
     assert accounts[2].tokens_computed > 0
 
 
-async def test_who_has_what_it_waited_for_pays_no_longer_for_the_rest() -> None:
+async def test_a_request_with_complete_results_is_not_charged_for_later_calls() -> None:
     engine = GatedEngine()
     made = await judge(engine)
     deadline = await deadline_after()
@@ -120,7 +120,7 @@ async def test_who_has_what_it_waited_for_pays_no_longer_for_the_rest() -> None:
     assert [account.calls for account in accounts] == [0, 1, 2]
 
 
-async def test_who_leaves_pays_for_the_time_until_then() -> None:
+async def test_a_request_that_leaves_is_charged_for_the_time_until_then() -> None:
     engine = GatedEngine()
     made = await judge(engine)
     hasty, patient = (
@@ -134,7 +134,7 @@ async def test_who_leaves_pays_for_the_time_until_then() -> None:
     assert (await patient).seconds_judging == 0
 
 
-async def test_a_deadline_ends_what_a_request_pays_for() -> None:
+async def test_a_request_is_charged_only_until_its_deadline() -> None:
     engine = GatedEngine()
     made = await judge(engine)
     hasty = ask(made, "Yes.", deadline=await deadline_after(30.0))
@@ -148,7 +148,7 @@ async def test_a_deadline_ends_what_a_request_pays_for() -> None:
     assert (await patient).calls == 1
 
 
-async def test_the_last_one_to_leave_ends_the_call_and_frees_queue_and_engine() -> None:
+async def test_the_last_request_to_leave_cancels_the_call_and_frees_queue_and_engine() -> None:
     engine = GatedEngine(concurrent_batches=1)
     made = await judge(engine, queue_calls=2)
     deadline = await deadline_after()
@@ -163,7 +163,7 @@ async def test_the_last_one_to_leave_ends_the_call_and_frees_queue_and_engine() 
     assert len((await third).by_digest) == 2
 
 
-async def test_a_deadline_costs_only_the_request_that_has_it() -> None:
+async def test_a_deadline_affects_only_the_request_that_has_it() -> None:
     engine = GatedEngine()
     made = await judge(engine)
     engine.release(1)
@@ -179,7 +179,7 @@ async def test_a_deadline_costs_only_the_request_that_has_it() -> None:
     assert all(isinstance(outcome, JudgeResult) for outcome in (await patient).by_digest.values())
 
 
-async def test_calls_that_nobody_waits_for_any_more_leave_the_queue_though_others_of_the_response_stay() -> None:
+async def test_abandoned_calls_leave_the_queue_while_others_of_the_response_stay() -> None:
     engine = GatedEngine(concurrent_batches=1)
     made = await judge(engine)
     deadline = await deadline_after()
@@ -199,13 +199,13 @@ async def test_calls_that_nobody_waits_for_any_more_leave_the_queue_though_other
     assert (len(rest.cached), rest.calls) == (1, 2)
 
 
-async def test_those_who_join_share_a_failure_and_it_is_not_kept() -> None:
+async def test_joined_requests_share_a_failure_and_it_is_not_cached() -> None:
     script = RecordingScript(lambda batch, call: CallFailure("engine", "gone"))
     made = await judge(ScriptedEngine(script))
     deadline = await deadline_after()
     a, b = await asyncio.gather(*(ask(made, "Yes.", deadline=deadline) for _ in range(2)))
     assert {o.kind for r in (a, b) for o in r.by_digest.values() if isinstance(o, CallFailure)} == {"engine"}
-    assert set(script.asked.values()) == {2}  # once, and once more
+    assert set(script.asked.values()) == {2}  # the call and its retry
     script.outcome = by_hash
     assert (await ask(made, "Yes.", deadline=await deadline_after())).calls == 2
 
@@ -223,7 +223,7 @@ async def test_joining_needs_no_room_in_the_queue() -> None:
     await first
 
 
-async def test_a_bulk_call_is_hurried_when_somebody_online_joins_it() -> None:
+async def test_a_bulk_call_is_promoted_when_an_online_request_joins_it() -> None:
     engine = GatedEngine(concurrent_batches=1)
     made = await judge(engine)
     deadline = await deadline_after()
@@ -241,14 +241,14 @@ async def test_a_bulk_call_is_hurried_when_somebody_online_joins_it() -> None:
     assert len(engine.began) == 10
 
 
-async def test_what_breaks_the_reading_of_an_answer_reaches_everybody_who_waits_for_it() -> None:
+async def test_an_unexpected_error_in_reading_an_answer_reaches_the_waiting_request() -> None:
     made = await judge(ScriptedEngine(lambda batch, call: Reply(masses=("much", "little"))))  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         await asyncio.wait_for(ask(made, "Yes.", deadline=await deadline_after()), 10)
 
 
 class YieldingEngine(ScriptedEngine):
-    """Takes a random number of turns of the event loop for a call, and counts what it began and finished."""
+    """Takes a random number of event loop iterations per call; counts concurrent batches and finished calls."""
 
     def __init__(self, draw: random.Random) -> None:
         super().__init__(concurrent_batches=3)
@@ -257,7 +257,7 @@ class YieldingEngine(ScriptedEngine):
         self.at_once = self.most_at_once = 0
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
-        """As `ScriptedEngine`, hesitantly."""
+        """Answer as `ScriptedEngine`, with random delays."""
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
@@ -270,36 +270,34 @@ class YieldingEngine(ScriptedEngine):
 
 
 class YieldingCache(MemoryCache):
-    """Takes a random number of turns to read and to write."""
+    """Takes a random number of event loop iterations to read and to write."""
 
     def __init__(self, draw: random.Random) -> None:
         super().__init__()
         self.draw = draw
 
     async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, JudgeResult]:
-        """As `MemoryCache`, and the answer is on its way for a while."""
+        """Read as `MemoryCache`, with random delays before and after."""
         await turns(self.draw, 6)
         found = await super().get_many(digests)
         await turns(self.draw, 6)
         return found
 
     async def put_many(self, write_buffer: Mapping[bytes, JudgeResult]) -> None:
-        """As `MemoryCache`, after a while."""
+        """Write as `MemoryCache`, after a random delay."""
         await turns(self.draw, 6)
         await super().put_many(write_buffer)
 
 
 async def turns(draw: random.Random, most: int) -> None:
-    """Wait for up to so many turns of the event loop."""
+    """Wait for fewer than `most` event loop iterations."""
     for _ in range(draw.randrange(most)):
         await asyncio.sleep(0)
 
 
 @given(st.integers(0, 2**32), st.floats(0.0, 0.6))
 @settings(max_examples=examples(40), deadline=None)
-def test_whoever_comes_and_goes_every_verdict_is_made_once_and_everybody_who_stays_has_it(
-    seed: int, leave: float
-) -> None:
+def test_every_verdict_is_made_once_and_reaches_every_request_that_stays(seed: int, leave: float) -> None:
     async def run() -> None:
         draw = random.Random(seed)
         engine = YieldingEngine(draw)
@@ -344,24 +342,24 @@ MANY = 20 * RESPONSES_PER_TURN
 
 
 def many(made: Judge, deadline: float) -> "asyncio.Task[JudgementResults]":
-    """A request for more responses than are begun in one turn."""
+    """A request for more responses than are started in one turn."""
     return ask(made, *(f"Answer {n}." for n in range(MANY)), deadline=deadline)
 
 
 def room_held(made: Judge) -> int:
-    """Calls that have room in the queue."""
+    """The number of calls that hold room in the queue."""
     assert isinstance(made.executor, LocalExecutor)
     return made.executor.admission.limits.held
 
 
 def single_flight(made: Judge) -> int:
-    """Verdicts on their way."""
+    """The number of verdicts in flight."""
     assert isinstance(made.executor, LocalExecutor)
     return len(made.executor.single_flight)
 
 
 async def until(reached: Callable[[], bool]) -> list[int]:
-    """Wait until something is so; how many tasks there were in each turn of the event loop."""
+    """Wait until the condition is true; return the number of tasks in each event loop iteration."""
     tasks = []
     while not reached():
         await asyncio.sleep(0)
@@ -370,11 +368,11 @@ async def until(reached: Callable[[], bool]) -> list[int]:
 
 
 def steepest(tasks: Sequence[int]) -> int:
-    """How many tasks came or went in one turn, at most."""
+    """The largest change in the number of tasks in one iteration."""
     return max(abs(b - a) for a, b in pairwise(tasks))
 
 
-async def test_the_calls_of_a_large_request_are_begun_and_left_in_slices() -> None:
+async def test_the_calls_of_a_large_request_are_started_and_cancelled_in_slices() -> None:
     made = await judge(GatedEngine(), queue_calls=2 * MANY)
     large = many(made, await deadline_after())
     began = await until(lambda: single_flight(made) == 2 * MANY)
@@ -384,7 +382,7 @@ async def test_the_calls_of_a_large_request_are_begun_and_left_in_slices() -> No
     assert steepest(ended) <= RESPONSES_PER_TURN + 1
 
 
-async def test_equal_large_requests_make_each_call_once_and_both_are_answered() -> None:
+async def test_identical_large_requests_make_each_call_once_and_both_are_answered() -> None:
     engine = RecordingScript()
     made = await judge(ScriptedEngine(engine), queue_calls=4 * MANY)
     a, b = await asyncio.gather(many(made, await deadline_after()), many(made, await deadline_after()))
@@ -394,7 +392,7 @@ async def test_equal_large_requests_make_each_call_once_and_both_are_answered() 
     assert room_held(made) == single_flight(made) == 0
 
 
-async def test_what_is_not_begun_at_the_deadline_is_late_and_one_who_leaves_gives_its_room_back() -> None:
+async def test_calls_not_started_at_the_deadline_time_out_and_a_cancelled_request_frees_its_room() -> None:
     made = await judge(GatedEngine(), queue_calls=4 * MANY)
     large = many(made, await deadline_after())
     left = many(made, await deadline_after())

@@ -1,7 +1,7 @@
 """Sizes: every route that takes a body, and every reader of text, with bodies and texts of 1 KB up to a limit.
 
-Short here, and asserting only what is answered, since how long something takes is not a property of a shared machine.
-By hand it goes up to the limit and prints the event loop's worst lag for each route, and each reader's seconds:
+By default the sizes are small and only answers are checked, since times on a shared machine are not reliable.
+Run by hand up to the limit, it prints the event loop's worst lag per route and the time of each reader:
 
     ADJUDGE_SIZES=67108864 .venv/bin/python -m pytest -s -n 0 tests/judge_server/test_sizes.py
 """
@@ -55,17 +55,17 @@ UNITS = {
 
 
 class EventLoopLag:
-    """For how long the event loop comes to nothing else: the worst since it was asked for last.
+    """The longest time for which the event loop was blocked since `worst` was reset.
 
-    In seconds of the processor that the process uses meanwhile, in whatever thread: of wall-clock time, other processes
-    have their part.
+    Measured in CPU seconds of this process over all threads, since wall-clock time includes other
+    processes.
     """
 
     def __init__(self) -> None:
         self.worst = 0.0
 
     async def watch(self) -> None:
-        """Look in every turn of the loop, until cancelled."""
+        """Measure every iteration of the loop until cancelled."""
         while True:
             began = time.process_time()
             await asyncio.sleep(0)
@@ -95,7 +95,7 @@ def bodies(path: str) -> dict[str, Any]:
 
 
 def of_size(path: str, size: int) -> Iterator[tuple[str, bytes]]:
-    """Bodies for a route of about so many bytes: long texts of every kind, and much that is wrong."""
+    """Bodies of about `size` bytes for a route: long texts of every kind, and invalid values."""
     body = json.dumps(bodies(path))
     places = body.count("TEXT")
     for name, unit in UNITS.items():
@@ -122,7 +122,7 @@ TAKING = [
 
 
 @pytest.mark.parametrize(("method", "path"), TAKING, ids=str)
-async def test_whatever_its_size_a_body_is_answered_and_in_few_words(serve: Serve, method: str, path: str) -> None:
+async def test_a_body_of_any_size_is_answered_and_errors_are_short(serve: Serve, method: str, path: str) -> None:
     http, lag = await serve(queue_calls=50_000), EventLoopLag()
     watching = asyncio.create_task(lag.watch())
     worst: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
@@ -140,7 +140,7 @@ async def test_whatever_its_size_a_body_is_answered_and_in_few_words(serve: Serv
 
 
 def checked(answer: httpx2.Response) -> None:
-    """An answer as it should be, whatever was sent."""
+    """Check that the answer has an expected status and short errors."""
     assert answer.status_code in {200, 201, 202, 404, 413, 422, 428, 429, 503}, answer.text[:500]
     if answer.status_code >= 400:
         assert len(answer.json().get("errors", ())) <= MAX_ERRORS
@@ -171,14 +171,14 @@ READERS: dict[str, Callable[[str], object]] = {
 
 @contextmanager
 def seconds(of: dict[tuple[str, str], float], key: tuple[str, str]) -> Iterator[None]:
-    """Note the seconds of the processor that a block takes."""
+    """Record the CPU seconds that a block takes."""
     began = time.process_time()
     yield
     of[key] = time.process_time() - began
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_whatever_its_size_a_text_is_read(reader: str) -> None:
+def test_a_text_of_any_size_is_read(reader: str) -> None:
     took: dict[tuple[str, str], float] = {}
     size = min(LARGEST, 2**22)
     for name, unit in UNITS.items():

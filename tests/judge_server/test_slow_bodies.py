@@ -1,4 +1,4 @@
-"""A body comes at a pace that a caller who means it can keep, or the request is given up."""
+"""A body must arrive at a minimum pace, or the request times out."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from judge_server.errors import TooLarge, TooSlow
 
 
 class Sender:
-    """A caller who sends these pieces, each after some seconds; after the last he waits for his answer."""
+    """A client that sends these pieces, each after some seconds, and then waits for the answer."""
 
     def __init__(self, *pieces: tuple[float, bytes], whole: bool = True) -> None:
         self.pieces = list(pieces)
@@ -38,35 +38,35 @@ async def body_of(sender: Sender, *, max_bytes: int = 1000, body_timeout_s: floa
 
 
 @pytest.mark.parametrize("pieces", [[(0, b"ab")], [(0, b"a"), (0, b"b")], [(0.01, b"a"), (0.01, b"b"), (0, b"")]])
-async def test_a_body_that_comes_is_read(pieces: Sequence[tuple[float, bytes]]) -> None:
+async def test_a_body_that_arrives_in_time_is_read(pieces: Sequence[tuple[float, bytes]]) -> None:
     assert await body_of(Sender(*pieces), body_timeout_s=30) == b"ab"
 
 
-async def test_a_caller_who_sends_nothing_is_given_up() -> None:
+async def test_a_client_that_sends_nothing_times_out() -> None:
     with pytest.raises(TooSlow, match=r"0 bytes so far.*ADJUDGE_CLIENT_TIMEOUT_S"):
         await body_of(Sender(whole=False))
     with pytest.raises(TooSlow, match="3 bytes so far"):
         await body_of(Sender((0, b"abc"), whole=False))
 
 
-async def test_a_caller_who_sends_a_byte_now_and_then_is_given_up_too() -> None:
+async def test_a_client_that_sends_single_bytes_slowly_times_out() -> None:
     with pytest.raises(TooSlow):
         await body_of(Sender(*[(0.02, b"a")] * 1000))
 
 
-async def test_a_body_that_is_large_has_as_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_larger_body_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "MIN_BYTES_PER_SECOND", 1)
     pieces = [(0.02, b"a" * 100)] * 20  # twice as long as the timeout, and fast enough
     assert len(await body_of(Sender(*pieces), max_bytes=10_000)) == 2000
 
 
-async def test_who_has_sent_all_may_wait_for_the_answer_without_end() -> None:
+async def test_waiting_for_the_answer_after_the_whole_body_does_not_time_out() -> None:
     receive = BoundedBody(Sender((0, b"a")), max_bytes=10, body_timeout_s=0.01)
     await receive()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(receive(), 0.2)
 
 
-async def test_a_body_in_pieces_is_counted_together() -> None:
+async def test_the_size_limit_applies_to_all_pieces_of_a_body_together() -> None:
     with pytest.raises(TooLarge, match="10 bytes allowed"):
         await body_of(Sender((0, b"123456"), (0, b"123456")), max_bytes=10)

@@ -35,7 +35,7 @@ def soft(mode: str, **fields: Any) -> dict[str, Any]:
 
 
 def sure(batch: Batch, call: Call) -> Reply:
-    """Yes to everything, with more mass on yes the longer the response is."""
+    """Answer yes to everything, with more mass on yes for a longer response."""
     yes = 0.55 + 0.4 * math.tanh(len(batch.shared) / 4000)
     return Reply(masses=(yes, 1 - yes))
 
@@ -74,7 +74,7 @@ def test_soft_deltas_of_steps_are_the_expectation_of_the_hard_ones(criteria: lis
         assert found[step] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in NOT_LINEAR if mode != "ranking"])  # which has soft wins
+@pytest.mark.parametrize("mode", [mode for mode in NOT_LINEAR if mode != "ranking"])  # ranking has soft wins
 def test_a_mode_that_is_not_linear_refuses_probabilities_and_says_why(mode: Any) -> None:
     with pytest.raises(ValidationError, match=f"mode '{mode}' {NOT_LINEAR[mode][:20]}.*is not linear"):
         RewardOptions(mode=mode, use="probability")
@@ -95,7 +95,7 @@ async def test_every_linear_mode_takes_the_probability_of_yes(mode: str) -> None
     assert hard.usage.judge_calls == 0
 
 
-async def test_soft_rewards_tell_apart_what_hard_ones_tie() -> None:
+async def test_soft_rewards_distinguish_responses_that_hard_rewards_tie() -> None:
     made = await scorer(SynchronousRecorder(), sure)
     body = soft("weighted_mean")
     body["groups"][0]["responses"] = ["Yes.", "Yes, because. " * 50, "Yes, since it is so. " * 200]
@@ -110,7 +110,7 @@ async def test_soft_rewards_tell_apart_what_hard_ones_tie() -> None:
     assert len(set(graded)) == 3
 
 
-async def test_soft_steps_earn_in_proportion() -> None:
+async def test_soft_step_deltas_are_proportional_to_the_probability() -> None:
     made = await scorer(SynchronousRecorder(), by_hash)
     criteria = [
         {"id": "s", "kind": "suggest", "description": "Tries 2."},
@@ -126,7 +126,7 @@ async def test_soft_steps_earn_in_proportion() -> None:
         assert deltas[verdict.step] == pytest.approx(0.8 * verdict.probability)
 
 
-async def test_what_a_program_decided_counts_as_it_is() -> None:
+async def test_a_programs_verdict_counts_unchanged() -> None:
     made = await scorer(SynchronousRecorder(), by_hash)
     check = {"id": "a", "description": "Says yes.", "verification": {"method": "contains", "any_of": ["Yes"]}}
     answer = await score(made, soft("weighted_mean", rubric={"criteria": [check]}))
@@ -155,7 +155,7 @@ async def test_a_judge_without_probabilities_is_refused() -> None:
         await score(made, soft("points"))
 
 
-async def test_a_verdict_that_comes_without_its_probability_has_failed() -> None:
+async def test_a_verdict_without_its_probability_fails() -> None:
     made = await scorer(SynchronousRecorder(), lambda batch, call: Reply(text="yes"))
     answer = await score(made, soft("points"))
     for response in answer.groups[0].responses:

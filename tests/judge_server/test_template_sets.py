@@ -1,4 +1,4 @@
-"""Sets of a user's own templates are found by name, enter the fingerprint, and are refused before judging."""
+"""A user's template sets are found by name, enter the fingerprint, and are refused before judging."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ RUBRIC = {"criteria": [{"id": "a", "description": "7 is prime."}]}
 
 
 def write(folder: Path, question: str | None = None, holistic: str | None = None) -> Path:
-    """A set in a folder of its own."""
+    """Write a template set to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in {"question.j2": question, "holistic.j2": holistic}.items():
         if text is not None:
@@ -33,7 +33,7 @@ def write(folder: Path, question: str | None = None, holistic: str | None = None
     return folder
 
 
-async def test_the_fingerprint_changes_with_the_words_that_are_used_and_not_with_the_name(tmp_path: Path) -> None:
+async def test_the_fingerprint_changes_with_the_templates_used_and_not_with_the_name(tmp_path: Path) -> None:
     write(tmp_path / "a", question=QUESTION)
     write(tmp_path / "same", question=QUESTION)
     write(tmp_path / "other", question=QUESTION + "?")
@@ -53,7 +53,7 @@ async def test_the_fingerprint_changes_with_the_words_that_are_used_and_not_with
     await judge.close()
 
 
-def test_a_set_stays_as_it_was_first_read_and_a_refused_one_is_read_again(tmp_path: Path) -> None:
+def test_a_valid_set_is_read_once_and_a_refused_one_is_read_again(tmp_path: Path) -> None:
     library = TemplateLibrary(tmp_path)
     write(tmp_path / "a", question="{{ oops }}")
     with pytest.raises(InvalidRequest, match=r"the template set 'a' cannot be used: a/question\.j2:1: "):
@@ -64,7 +64,7 @@ def test_a_set_stays_as_it_was_first_read_and_a_refused_one_is_read_again(tmp_pa
     assert library.find("a") == TemplateSet({"question.j2": QUESTION})
 
 
-def test_an_unknown_set_is_refused_with_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_set_is_refused_with_the_available_ones(tmp_path: Path) -> None:
     library = TemplateLibrary(tmp_path / "sets")
     assert library.names == PAPERS
     gone = "no template set 'x'; it has .*srar; the folder in ADJUDGE_TEMPLATES_DIR does not exist"
@@ -87,7 +87,7 @@ def test_an_unknown_set_is_refused_with_those_there_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside", "..", ".", "", "a/../../outside", "sets/a", "OUTSIDE", "a\n", "a\0"])
-def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+def test_no_name_escapes_the_folder(tmp_path: Path, name: str) -> None:
     write(tmp_path / "outside", question=QUESTION)
     write(tmp_path / "sets/a", question=QUESTION)
     write(tmp_path / "sets/sets/a", question=QUESTION)
@@ -111,7 +111,7 @@ async def test_a_request_is_judged_with_the_set_it_names(tmp_path: Path, store: 
 
 @pytest.mark.parametrize(("name", "says"), [("bad", "bad/question.j2:1: it uses 'oops'"), ("gone", "it has bad, ")])
 @pytest.mark.parametrize("path", ["/v1/rewards", "/v1/verdicts", "/v1/comparisons"])
-async def test_a_set_that_cannot_be_used_is_a_422_before_anything_is_judged(
+async def test_an_unusable_set_gives_a_422_before_anything_is_judged(
     tmp_path: Path, store: RubricStore, path: str, name: str, says: str
 ) -> None:
     write(tmp_path / "bad", question=QUESTION + "{{ oops }}")

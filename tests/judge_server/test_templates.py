@@ -1,4 +1,4 @@
-"""A user's template is taken where it shows what it must and does no more; otherwise it is refused by name."""
+"""A user's template is accepted if it shows what it must and does no more; otherwise it is refused by name."""
 
 import os
 import re
@@ -29,7 +29,7 @@ FENCED = re.compile(r"<([a-z]{12})>\n.*?\n</\1>", re.DOTALL)
 
 
 def write(folder: Path, **texts: str) -> Path:
-    """A set in a folder of its own; `question="…"` is the file `question.j2`."""
+    """Write a template set to `folder`; `question="…"` is the file `question.j2`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (folder / f"{name.replace('__', '.')}.j2").write_text(text, encoding="utf-8")
@@ -37,11 +37,11 @@ def write(folder: Path, **texts: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ALLOWED_VARIABLES)
-def test_our_own_templates_keep_the_rules_of_every_template(name: str) -> None:
+def test_builtin_templates_follow_the_rules_for_every_template(name: str) -> None:
     check_template(name, OURS[name], where=name)
 
 
-def test_a_template_may_read_all_there_is_of_a_criterion() -> None:
+def test_a_template_may_read_every_field_of_a_criterion() -> None:
     assert {field.name for field in fields(CriterionView)} == set(CRITERION)
     assert {field.name for field in fields(TrialCriterion)} == set(CRITERION)
 
@@ -69,7 +69,7 @@ def test_a_template_may_read_all_there_is_of_a_criterion() -> None:
         ("binary__system", "Answer yes or no, in at most 10 letters."),
     ],
 )
-def test_a_template_may_show_choose_and_go_through_criteria(tmp_path: Path, name: str, text: str) -> None:
+def test_a_template_may_use_output_conditions_and_loops_over_criteria(tmp_path: Path, name: str, text: str) -> None:
     assert list(read_set(write(tmp_path / "mine", **{name: text})).values()) == [text]
 
 
@@ -175,14 +175,14 @@ def test_a_template_may_show_choose_and_go_through_criteria(tmp_path: Path, name
         ("verdict", "x" * 10_000_000, "mine/verdict.j2 is larger than 20,000 bytes; shorten it"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_refused_by_name(tmp_path: Path, name: str, text: str, says: str) -> None:
+def test_an_invalid_template_is_refused_by_name(tmp_path: Path, name: str, text: str, says: str) -> None:
     with pytest.raises(InvalidTemplate) as refused:
         read_set(write(tmp_path / "mine", **{name: text}))
     assert says in str(refused.value)
     assert str(refused.value).startswith(f"mine/{name.replace('__', '.')}.j2")
 
 
-def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_template_that_is_not_a_utf8_text_file_is_refused(tmp_path: Path) -> None:
     mine = write(tmp_path / "mine")
     (mine / "verdict.j2").write_bytes(b"Your\nverdi\xe7t:")
     with pytest.raises(InvalidTemplate, match=r"mine/verdict\.j2:2: this is not UTF-8 text"):
@@ -210,13 +210,13 @@ def test_a_folder_without_templates_is_refused(tmp_path: Path) -> None:
         read_set(tmp_path / "other")
 
 
-def test_a_template_of_the_largest_size_may_be_written_on_any_system(tmp_path: Path) -> None:
+def test_a_template_of_the_largest_size_may_have_a_bom_and_crlf_line_ends(tmp_path: Path) -> None:
     mine = write(tmp_path / "mine")
     (mine / "verdict.j2").write_bytes(b"\xef\xbb\xbfOne\r\n" + b"x" * (MAX_TEMPLATE_BYTES - 8))
     assert read_set(mine)["verdict.j2"] == "One\n" + "x" * (MAX_TEMPLATE_BYTES - 8)
 
 
-def test_a_set_replaces_its_own_files_and_no_other() -> None:
+def test_a_set_replaces_only_the_templates_it_contains() -> None:
     ours = PromptTemplates(PromptForm("binary", rationale=True), FENCE)
     mixed = PromptTemplates(PromptForm("binary", rationale=True), FENCE, {"question.j2": QUESTION})
     (one,) = criteria("7 is prime.")
@@ -260,9 +260,7 @@ PIECES = st.recursive(
 
 
 @given(piece=PIECES, words=st.text(max_size=20), given_all=st.booleans())
-def test_no_template_that_is_taken_shows_a_text_without_its_fence_or_fails(
-    piece: str, words: str, given_all: bool
-) -> None:
+def test_no_accepted_template_shows_a_text_without_its_fence_or_fails(piece: str, words: str, given_all: bool) -> None:
     text = piece + OURS["shared.j2"]
     try:
         check_template("shared.j2", text, where="mine/shared.j2")

@@ -1,4 +1,4 @@
-"""Long work of many requests: slices of the event loop one at a time, one thread, and turns by project."""
+"""Long work of many requests: one slice of the event loop at a time, one thread, and turns by project."""
 
 import asyncio
 import itertools
@@ -17,7 +17,7 @@ def acts_for(project: str) -> AbstractContextManager[None]:
     return identity_context(replace(ANONYMOUS, project_id=project))
 
 
-async def test_one_slice_runs_per_iteration_of_the_event_loop_however_many_requests_have_long_work() -> None:
+async def test_one_slice_runs_per_event_loop_iteration_for_any_number_of_requests() -> None:
     slices = 0
 
     async def long_work() -> None:
@@ -35,7 +35,7 @@ async def test_one_slice_runs_per_iteration_of_the_event_loop_however_many_reque
     assert max(after - before for before, after in itertools.pairwise(seen)) == 1
 
 
-async def test_work_of_less_than_a_slice_does_not_wait_for_that_of_others(
+async def test_work_shorter_than_a_slice_does_not_wait_for_other_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def long_work() -> None:
@@ -52,7 +52,7 @@ async def test_work_of_less_than_a_slice_does_not_wait_for_that_of_others(
         task.cancel()
 
 
-async def test_the_first_slices_of_a_request_do_not_wait_behind_long_work_which_goes_on_nevertheless(
+async def test_the_first_slices_of_a_request_overtake_long_work_without_starving_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
@@ -96,7 +96,7 @@ async def test_projects_take_turns_so_that_many_requests_of_one_do_not_delay_tho
         task.cancel()
 
 
-async def test_one_function_computes_in_a_thread_at_a_time_and_projects_take_turns_at_it() -> None:
+async def test_one_function_at_a_time_runs_in_the_thread_and_projects_take_turns() -> None:
     running, most, order, go_on = 0, 0, [], threading.Event()
 
     def compute(project: str) -> str:
@@ -121,7 +121,7 @@ async def test_one_function_computes_in_a_thread_at_a_time_and_projects_take_tur
     assert (most, order.index("alone")) == (1, 2)
 
 
-async def test_a_cancelled_wait_for_the_thread_lets_the_next_one_in() -> None:
+async def test_cancelling_a_wait_for_the_thread_lets_the_next_function_run() -> None:
     go_on = threading.Event()
     first = asyncio.create_task(run_in_thread(go_on.wait, 10))
     await asyncio.sleep(0)
@@ -137,13 +137,13 @@ async def test_a_cancelled_wait_for_the_thread_lets_the_next_one_in() -> None:
     assert await cancelled[2] == 1
 
 
-async def test_an_error_in_the_thread_reaches_its_caller_alone() -> None:
+async def test_an_error_in_the_thread_reaches_only_its_caller() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         await run_in_thread(int, "x")
     assert await run_in_thread(int, "7") == 7
 
 
-async def test_long_work_notices_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_work_stops_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 0.0)
     slicer = TimeSlicer(deadline=asyncio.get_running_loop().time() - 1)
     with pytest.raises(NotReady, match="deadline passed before it was planned"):

@@ -1,4 +1,4 @@
-"""Schedules of a ranking: who meets whom, how often, and that this depends on the texts and not on their order."""
+"""Ranking schedules: which pairs meet, how often, and that this depends on the texts and not on their order."""
 
 from itertools import combinations
 
@@ -29,14 +29,14 @@ def played(names: list[str], schedule: str, rounds: int | None = None) -> list[l
 
 
 @given(COUNT, st.sampled_from(SCHEDULES), st.none() | st.integers(1, 30))
-def test_no_pair_meets_twice_and_there_are_no_more_than_said_before(count, schedule, rounds):
+def test_no_pair_meets_twice_and_the_number_of_pairs_is_within_its_maximum(count, schedule, rounds):
     pairs = [pair for one in played(texts(count), schedule, rounds) for pair in one]
     assert len(set(pairs)) == len(pairs) <= most_pairs(count, schedule, rounds)
     assert all(0 <= i < j < count for i, j in pairs)
 
 
 @given(COUNT)
-def test_all_pairs_are_all_pairs_and_the_pivot_meets_every_other(count):
+def test_all_pairs_covers_every_pair_and_the_pivot_meets_every_other_response(count):
     assert played(texts(count), "all_pairs") == [list(combinations(range(count), 2))]
     ((*pairs,),) = played(texts(count), "pivot")
     assert set.intersection(*map(set, pairs))
@@ -63,5 +63,5 @@ def test_the_same_texts_in_another_order_meet_in_the_same_pairs(count, schedule,
 
 
 @pytest.mark.parametrize(("count", "rounds", "made"), [(2, None, 1), (8, None, 3), (9, None, 4), (4, 30, 3), (8, 2, 2)])
-def test_a_swiss_schedule_has_as_many_rounds_as_asked_or_as_tell_a_winner(count, rounds, made):
+def test_a_swiss_schedule_has_the_requested_rounds_or_enough_to_find_a_winner(count, rounds, made):
     assert swiss_rounds(count, rounds) == made

@@ -1,4 +1,4 @@
-"""A response of messages is judged as what it is: tools are told from the policy, and verdicts name turns."""
+"""A response of messages: tool results are distinguished from the policy's words, and verdicts name turns."""
 
 import re
 from typing import Any
@@ -42,7 +42,7 @@ def headings(rendered: str) -> list[str]:
     return re.findall(r"^(.*):\n\[", rendered, re.MULTILINE)
 
 
-def test_what_the_policy_did_not_write_says_so_and_turns_are_numbered() -> None:
+def test_messages_the_policy_did_not_write_are_marked_and_turns_are_numbered() -> None:
     others = "(not the response's words)"
     assert headings(shown(TRAJECTORY, "turns")) == [
         "assistant (turn 1)",
@@ -67,7 +67,7 @@ def test_paragraphs_are_steps_within_the_messages_of_the_assistant() -> None:
     assert shown("One.\n\n\n  Two.\n", "paragraphs") == "step 1:\n[One.]\n\nstep 2:\n[Two.]"
 
 
-def test_given_steps_are_shown_as_given_and_the_rest_as_outside() -> None:
+def test_given_steps_are_shown_and_the_rest_is_marked_as_outside() -> None:
     rendered = shown("Hm. First. Then.", "given", steps=[[4, 10], [11, 16]])
     assert rendered == "text outside the steps:\n[Hm.]\n\nstep 1:\n[First.]\n\nstep 2:\n[Then.]"
 
@@ -79,7 +79,7 @@ def test_given_steps_refer_to_the_response_as_sent() -> None:
     assert rendered == "step 2:\n[First.]\n\nstep 3:\n[Then.]"
 
 
-def test_a_turn_without_words_in_its_thinking_keeps_the_numbers_of_the_others() -> None:
+def test_a_turn_without_thinking_still_counts_in_the_numbering() -> None:
     thought = [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "<think>Hm.</think>b"}]
     assert shown(thought, "turns", reasoning="only") == "assistant (turn 2) thinks:\n[Hm.]"
 
@@ -89,7 +89,7 @@ def test_a_text_is_one_turn() -> None:
 
 
 @given(st.text(alphabet="assistant (turn 9):\n[]<>/\u200b", max_size=60))
-def test_nothing_in_a_response_can_pass_for_the_heading_of_a_turn(text: str) -> None:
+def test_no_response_can_imitate_the_heading_of_a_turn(text: str) -> None:
     judged = judged_content(Response.model_validate({"text": [{"role": "assistant", "content": text}]}), "strip")
     fenced, _ = show_response(judged, judged.turns, "turns", FENCE, normalised=False, keep=None)
     heading, marker, *_, last = fenced.split("\n")
@@ -99,7 +99,7 @@ def test_nothing_in_a_response_can_pass_for_the_heading_of_a_turn(text: str) -> 
 
 
 @given(st.integers(0, 400), st.integers(0, 900), st.integers(1, 1500))
-def test_results_of_tools_are_shortened_first(own: int, result: int, keep: int) -> None:
+def test_tool_results_are_shortened_first(own: int, result: int, keep: int) -> None:
     said, found = Message(role="assistant", content="o" * own), Message(role="tool", content="r" * result)
     shortened, omitted = shorten_messages([said, found, said], keep)
     if 2 * own + min(result, LEAST_RESULT_CHARACTERS) <= keep:
@@ -151,7 +151,7 @@ async def test_verdicts_name_turns_and_deltas_go_to_them() -> None:
     await made.judge.close()
 
 
-def test_headings_are_asked_for_as_before() -> None:
+def test_the_default_step_rule_asks_for_headings() -> None:
     plain = plan(prepared("stepwise"), group(STEPPED), STEPPED, criteria("Adds."))
     (only,) = plain.batch.calls
     assert isinstance(only.answer, TokenChoice)
@@ -164,7 +164,7 @@ def test_headings_are_asked_for_as_before() -> None:
 
 @pytest.mark.parametrize(("rule", "name"), [("turns", '"turn N"'), ("given", '"step N"'), ("paragraphs", '"step N"')])
 @pytest.mark.parametrize("several", [True, False])
-def test_templates_call_a_step_what_the_judge_sees(rule: StepRule, name: str, several: bool) -> None:
+def test_templates_name_steps_as_the_judge_sees_them(rule: StepRule, name: str, several: bool) -> None:
     system = PromptTemplates(PromptForm("stepwise", not several, several, steps=rule), FENCE).system
     assert name in system
     assert "###" not in system

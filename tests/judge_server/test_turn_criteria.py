@@ -42,7 +42,7 @@ def verdicts(answer: RewardAnswer) -> list[Verdict]:
     return list(answer.groups[0].responses[0].verdicts)
 
 
-async def test_a_criterion_on_each_turn_is_asked_of_every_turn_and_met_if_it_is_met_in_all() -> None:
+async def test_a_criterion_on_each_turn_is_asked_about_every_turn_and_met_if_all_turns_meet_it() -> None:
     script = RecordingScript(yes_but_in_turn_2)
     answer, recorder = await answered(EACH, WHOLE, script=script)
     each, whole = verdicts(answer)
@@ -56,13 +56,13 @@ async def test_a_criterion_on_each_turn_is_asked_of_every_turn_and_met_if_it_is_
     assert sorted(row.score for row in rows.verdicts if row.score is not None) == [0.0, 1.0]
 
 
-async def test_what_a_good_response_avoids_is_met_if_any_turn_meets_it() -> None:
+async def test_a_negative_criterion_is_met_if_any_turn_meets_it() -> None:
     for negative in ({"weight": -1}, {"kind": "pitfall", "weight": 0}):
         answer, _ = await answered(EACH | negative, WHOLE, reward={"mode": "points"})
         assert (verdicts(answer)[0].score, verdicts(answer)[0].step) == (1.0, 1)
 
 
-async def test_the_last_turn_is_asked_of_alone() -> None:
+async def test_a_criterion_on_the_last_turn_is_asked_about_that_turn_alone() -> None:
     script = RecordingScript(yes_but_in_turn_2)
     answer, _ = await answered(LAST, script=script, judging={"protocol": "stepwise", "steps": "turns"})
     (asked,) = script.asked
@@ -78,7 +78,7 @@ async def test_a_single_turn_is_judged_as_a_whole(response: Any) -> None:
     assert [one.turns for one in verdicts(answer)] == [(), ()]
 
 
-async def test_a_failed_turn_fails_the_verdict_unless_another_decides() -> None:
+async def test_a_failed_turn_fails_the_verdict_unless_another_turn_decides() -> None:
     def fails(turn: str) -> Any:
         def script(batch: Batch, call: Call) -> Reply | CallFailure:
             failed = CallFailure("truncated_input", "too long")
@@ -100,7 +100,9 @@ OUTCOMES = st.one_of(
 
 
 @given(st.lists(OUTCOMES, min_size=1, max_size=6), st.booleans())
-def test_turns_combine_by_and_and_mistakes_by_or(outcomes: list[JudgeResult | CallFailure], avoided: bool) -> None:
+def test_turns_combine_with_and_but_negative_criteria_with_or(
+    outcomes: list[JudgeResult | CallFailure], avoided: bool
+) -> None:
     combined = combine_turns(list(enumerate(outcomes, 1)), avoided=avoided)
     scores = [one.score == 1.0 for one in outcomes if isinstance(one, JudgeResult)]
     decides = any(scores) if avoided else not all(scores)
@@ -137,7 +139,7 @@ def test_grades_of_turns_are_averaged() -> None:
         ({"votes": 3, "rationale": True}, "cannot be judged by several votes"),
     ],
 )
-async def test_what_cannot_ask_about_turns_is_refused(judging: dict[str, Any], reason: str) -> None:
+async def test_options_incompatible_with_turn_criteria_are_refused(judging: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=f"criterion 'e' applies to 'each_turn', which {reason}"):
         await answered(EACH, judging=judging)
 
@@ -164,7 +166,7 @@ TEXT = {"properties": {"q": {"type": "string"}}, "required": ["q"]}
         ({"at_least": 0, "at_most": 2}, False, 1),
     ],
 )
-async def test_calls_of_tools_are_counted(wanted: dict[str, Any], satisfied: bool, step: int) -> None:
+async def test_tool_calls_are_counted(wanted: dict[str, Any], satisfied: bool, step: int) -> None:
     verification = Criterion.model_validate(
         {"id": "c", "description": "d", "verification": {"method": "tool_call", **wanted}}
     ).verification
@@ -176,7 +178,7 @@ async def test_calls_of_tools_are_counted(wanted: dict[str, Any], satisfied: boo
     assert outcome == JudgeResult(float(satisfied), step=step)
 
 
-async def test_programs_look_at_messages_and_at_single_turns() -> None:
+async def test_programs_check_messages_and_single_turns() -> None:
     criteria = [
         {"id": "called", "description": "d", "verification": {"method": "tool_call", "name": "search"}},
         {"id": "few", "description": "d", "verification": {"method": "turns", "at_most": 2}},
@@ -204,7 +206,7 @@ async def test_programs_look_at_messages_and_at_single_turns() -> None:
     assert answer.usage.judge_calls == 0
 
 
-async def test_a_text_calls_no_tools_and_is_one_turn() -> None:
+async def test_a_plain_text_has_no_tool_calls_and_one_turn() -> None:
     criteria = [
         {"id": "called", "description": "d", "verification": {"method": "tool_call"}},
         {"id": "one", "description": "d", "verification": {"method": "turns", "at_least": 1, "at_most": 1}},
@@ -225,12 +227,12 @@ async def test_a_text_calls_no_tools_and_is_one_turn() -> None:
         ),
     ],
 )
-def test_a_criterion_that_says_nothing_is_refused(fields: dict[str, Any], reason: str) -> None:
+def test_a_meaningless_verification_is_refused(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         Criterion.model_validate({"id": "c", "description": "d", **fields})
 
 
-def test_the_default_scope_is_no_part_of_a_digest() -> None:
+def test_the_default_scope_does_not_change_the_digest() -> None:
     plain = Criterion(id="c", description="d")
     assert content_digest([plain]) == content_digest([plain.model_copy(update={"applies_to": "trajectory"})])
     assert content_digest([plain]) != content_digest([plain.model_copy(update={"applies_to": "each_turn"})])

@@ -1,4 +1,4 @@
-"""Verdicts whose probability lies in the uncertain band: never a score, and a policy says what becomes of them."""
+"""Verdicts whose probability lies in the uncertain band: they have no score, and a policy sets the reward."""
 
 import dataclasses
 import itertools
@@ -36,7 +36,7 @@ CHECKED = {"id": "checked", "description": "Says yes.", "verification": {"method
 
 
 def half(batch: Batch, call: Call) -> Reply | CallFailure:
-    """One half on what is doubtful, a failure on what is broken, and a sure yes on the rest."""
+    """Answer 0.5 to doubtful criteria, fail on broken ones, and answer 0.9 to the rest."""
     if "broken" in call.question:
         return CallFailure("truncated_input", "it is too long")
     yes = 0.5 if "doubtful" in call.question else 0.9
@@ -44,21 +44,21 @@ def half(batch: Batch, call: Call) -> Reply | CallFailure:
 
 
 def body(*criteria: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A request with the band, by these criteria."""
+    """A request with the band and these criteria."""
     return request(rubric={"criteria": list(criteria or CRITERIA)}, uncertain_band=BAND) | fields
 
 
 async def answered(**fields: Any) -> RewardAnswer:
-    """The answer of a judge that is in doubt."""
+    """The answer of a judge with an uncertain verdict."""
     return await score(await scorer(SynchronousRecorder(), half), body(**fields))
 
 
 async def only(**fields: Any) -> ResponseReward:
-    """The answer's one response."""
+    """The only response of the answer."""
     return (await answered(**fields)).groups[0].responses[0]
 
 
-async def test_a_verdict_in_the_band_is_uncertain_and_no_score() -> None:
+async def test_a_verdict_in_the_band_is_uncertain_and_has_no_score() -> None:
     answer = await answered()
     (response,) = answer.groups[0].responses
     clear, doubtful = response.verdicts
@@ -70,7 +70,7 @@ async def test_a_verdict_in_the_band_is_uncertain_and_no_score() -> None:
     assert (answer.uncertain_band, answer.on_uncertain) == ((0.4, 0.6), "null")
 
 
-async def test_without_a_band_the_answer_says_nothing_of_uncertainty() -> None:
+async def test_without_a_band_the_answer_does_not_mention_uncertainty() -> None:
     answer = await answered(uncertain_band=None)
     assert answer.groups[0].responses[0].reward == 1.0
     assert "uncertain" not in answer.model_dump_json()
@@ -84,27 +84,27 @@ async def test_without_a_band_the_answer_says_nothing_of_uncertainty() -> None:
         ("skip", (1.0, "partial", "skip", 1)),
     ],
 )
-async def test_the_policy_says_what_the_response_gets(policy: str, expected: tuple[Any, ...]) -> None:
+async def test_the_policy_sets_the_reward_of_the_response(policy: str, expected: tuple[Any, ...]) -> None:
     response = await only(on_uncertain=policy)
     assert (response.reward, response.status, response.policy_applied, response.dropped) == expected
 
 
-async def test_as_an_error_it_fails_the_request_and_names_the_criterion() -> None:
+async def test_the_error_policy_fails_the_request_and_names_the_criterion() -> None:
     with pytest.raises(JudgingFailed, match=r"on_uncertain is 'error': the judge was uncertain about doubtful"):
         await answered(on_uncertain="error")
 
 
-async def test_an_uncertain_verdict_that_cannot_change_the_reward_does_not_matter() -> None:
+async def test_an_uncertain_verdict_that_cannot_change_the_reward_is_ignored() -> None:
     response = await only(reward={"mode": "gate", "gate_fraction": 0.5}, on_uncertain="error")
     assert (response.reward, response.status) == (1.0, "partial")
 
 
-async def test_the_band_ends_below_its_upper_end() -> None:
+async def test_the_band_excludes_its_upper_end() -> None:
     statuses = [(await only(uncertain_band=band)).verdicts[1].status for band in ([0.5, 0.6], [0.4, 0.5], [0.5, 0.5])]
     assert statuses == ["uncertain", "ok", "ok"]
 
 
-async def test_what_a_program_decided_is_never_uncertain() -> None:
+async def test_a_programs_verdict_is_never_uncertain() -> None:
     made = await scorer(SynchronousRecorder(), half)
     (response,) = (await score(made, body(CHECKED, uncertain_band=[0, 1]))).groups[0].responses
     assert (response.verdicts[0].status, response.reward) == ("ok", 1.0)
@@ -165,7 +165,7 @@ async def test_a_calibration_can_set_the_band_and_a_request_can_override_it() ->
         ({"judging": {"criteria_per_call": 2}}, "leave out criteria_per_call"),
     ],
 )
-async def test_a_band_that_means_nothing_is_refused(fields: dict[str, Any], why: str) -> None:
+async def test_an_invalid_band_is_refused(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         await answered(**fields)
 
@@ -177,7 +177,7 @@ async def test_a_judge_without_probabilities_cannot_be_uncertain() -> None:
         await score(made, body())
 
 
-async def test_the_ledger_keeps_what_was_uncertain(tmp_path: Path) -> None:
+async def test_the_ledger_records_uncertain_verdicts(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'ledger.db'}"
     migrations.upgrade(url)
     ledger = SQLLedger(url)

@@ -1,4 +1,4 @@
-"""The engine arguments of a `vllm://` URL: what is taken, what is refused, and what enters the fingerprint."""
+"""The engine arguments of a `vllm://` URL: which are accepted or refused, and which enter the fingerprint."""
 
 import json
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ def settings(query: str) -> VllmSettings:
 
 
 def adapter(folder: Path, rank: object = 12) -> Path:
-    """A folder as PEFT writes it."""
+    """An adapter folder as PEFT writes it."""
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
     (folder / "adapter_model.safetensors").write_bytes(b"weights")
@@ -47,7 +47,7 @@ def test_options_become_vllms_engine_arguments(tmp_path: Path) -> None:
     assert settings("").engine_arguments() == {}
 
 
-def test_what_changes_verdicts_is_in_the_fingerprint_and_nothing_else() -> None:
+def test_only_options_that_can_change_verdicts_enter_the_fingerprint() -> None:
     assert settings("").influence == ""
     assert settings("max_num_seqs=8&data_parallel=4&tensor_parallel=2&arg.swap_space=8").influence == ""
     assert settings("quantization=awq").influence == 'quantization="awq"'
@@ -74,7 +74,7 @@ def test_an_adapter_changes_the_weights_digest(tmp_path: Path) -> None:
         ("data_parallel=two", "whole number of at least 1"),
     ],
 )
-def test_what_cannot_be_set_is_refused_with_what_sets_it(query: str, says: str) -> None:
+def test_an_option_that_cannot_be_set_is_refused_with_the_reason(query: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         VllmEngine.from_url(urlsplit(f"vllm://owner/model?{query}"))
 
@@ -100,6 +100,6 @@ def test_a_folder_without_a_usable_adapter_is_refused(tmp_path: Path, rank: obje
         lora_rank(tmp_path)
 
 
-def test_a_folder_has_no_revision(tmp_path: Path) -> None:
+def test_a_revision_of_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineStartError, match="no revisions"):
         locate(str(tmp_path), "main")

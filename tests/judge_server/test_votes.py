@@ -1,4 +1,4 @@
-"""Votes on one criterion: the majority, never a failure counted as a no, never a guess."""
+"""Votes on one criterion: the majority decides, and a failure is never counted as a no."""
 
 import pytest
 from hypothesis import given
@@ -48,12 +48,12 @@ def test_a_verdict_stands_only_if_every_way_of_filling_in_the_failed_votes_agree
         assert {score(*votes)} == filled
 
 
-def test_votes_fail_as_unreadable_only_if_all_failed_ones_were() -> None:
+def test_votes_are_a_parse_failure_only_if_all_failed_votes_are() -> None:
     late = CallFailure("timeout", "late")
     assert [score(FAILED, late), score(late, FAILED), score(FAILED, YES, late)] == ["timeout"] * 3
 
 
-def test_grades_are_averaged_and_fail_with_any_of_them() -> None:
+def test_grades_are_averaged_and_one_failure_fails_them_all() -> None:
     grades = [JudgeResult(0.25, grade=1.0), JudgeResult(0.75, grade=3.0)]
     combined = combine_votes(grades)
     assert isinstance(combined, JudgeResult)

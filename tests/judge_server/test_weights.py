@@ -1,4 +1,4 @@
-"""What an engine may load: whole and unaltered files only, and each refusal says what to run."""
+"""An engine loads only complete, unaltered files, and refusals say what to run."""
 
 import hashlib
 from pathlib import Path
@@ -31,13 +31,13 @@ def put_hub_file(models: Path, content: bytes) -> Path:
     return path
 
 
-def test_a_file_of_the_users_own_is_known_by_its_hash(tmp_path: Path) -> None:
+def test_a_users_file_is_identified_by_its_hash(tmp_path: Path) -> None:
     path = tmp_path / "mine.gguf"
     path.write_bytes(CONTENT)
     assert locate_weights(str(path)) == ("mine.gguf", path, DIGEST)
 
 
-def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.gguf"
     path.write_bytes(b"something else")
     with pytest.raises(EngineStartError, match="not a GGUF model"):
@@ -45,12 +45,12 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reference", [SMALLEST.name, HUB])
-def test_a_model_that_is_not_here_says_how_to_fetch_it(reference: str) -> None:
+def test_a_missing_model_is_refused_with_the_command_that_fetches_it(reference: str) -> None:
     with pytest.raises(EngineStartError, match=f"adjudge models pull {reference}"):
         locate_weights(reference)
 
 
-def test_a_catalogued_model_cut_short_is_refused_with_the_way_out(models: Path) -> None:
+def test_a_truncated_catalogued_model_is_refused_with_the_command_that_fetches_it(models: Path) -> None:
     (models / SMALLEST.file).write_bytes(CONTENT)
     with pytest.raises(EngineStartError, match=f"cut short.*adjudge models pull {SMALLEST.name} --force"):
         locate_weights(SMALLEST.name)
@@ -64,7 +64,7 @@ def test_a_catalogued_model_altered_at_its_full_length_is_refused(models: Path) 
         locate_weights(SMALLEST.name)
 
 
-def test_a_hub_file_is_what_it_was_when_it_was_fetched(models: Path) -> None:
+def test_a_hub_file_is_identified_by_its_recorded_hash(models: Path) -> None:
     path = put_hub_file(models, CONTENT)
     write_record(path, HubRecord(len(CONTENT), DIGEST, verified=False))
     assert locate_weights(HUB) == (HUB, path, DIGEST)

@@ -1,4 +1,4 @@
-"""Findings that the cache may not show yet are kept exactly as long as somebody could miss them."""
+"""Results are kept until every reader is certain to find them in the cache."""
 
 from judge_server.judging.results import WriteBehindBuffer
 from judge_server.ports import JudgeResult
@@ -6,7 +6,7 @@ from judge_server.ports import JudgeResult
 YES, NO = JudgeResult(1.0), JudgeResult(0.0)
 
 
-def test_a_finding_is_known_until_it_is_stored_and_then_no_longer_kept() -> None:
+def test_a_result_is_kept_until_it_is_stored() -> None:
     fresh = WriteBehindBuffer()
     fresh.add(b"a", YES)
     assert fresh.get(b"a") == YES
@@ -19,7 +19,7 @@ def test_a_finding_is_known_until_it_is_stored_and_then_no_longer_kept() -> None
     assert len(fresh) == 0
 
 
-def test_whoever_read_the_cache_before_it_was_stored_still_finds_it() -> None:
+def test_a_reader_that_started_before_the_result_was_stored_still_finds_it() -> None:
     fresh = WriteBehindBuffer()
     with fresh.read_through():
         fresh.add(b"a", YES)
@@ -31,7 +31,7 @@ def test_whoever_read_the_cache_before_it_was_stored_still_finds_it() -> None:
     assert len(fresh) == 0
 
 
-def test_a_reader_that_came_after_it_was_stored_keeps_nothing() -> None:
+def test_a_reader_that_started_after_the_result_was_stored_does_not_keep_it() -> None:
     fresh = WriteBehindBuffer()
     with fresh.read_through():
         fresh.add(b"a", YES)
@@ -40,7 +40,7 @@ def test_a_reader_that_came_after_it_was_stored_keeps_nothing() -> None:
         assert fresh.get(b"a") is None
 
 
-def test_the_first_finding_of_a_digest_stands() -> None:
+def test_the_first_result_of_a_digest_is_kept() -> None:
     fresh = WriteBehindBuffer()
     fresh.add(b"a", YES)
     fresh.add(b"a", NO)
