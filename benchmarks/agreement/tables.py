@@ -9,7 +9,6 @@ from benchmarks.agreement.metrics import FIGURES, Agreement, Measurement, Tokens
 from judge_server.evaluation.metrics import BINS, LEVEL, RESAMPLES, Estimate, Figure
 
 HEADINGS: dict[Figure, str] = {
-    "balanced_accuracy": "balanced accuracy",
     "auroc": "AUROC",
     "ece": "ECE",
     "brier": "Brier",
@@ -18,7 +17,10 @@ HEADINGS: dict[Figure, str] = {
 
 
 def table_rows(agreement: Agreement, contenders: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a row per task, one for their mean, and one for all items; cells list the contenders' figures in order."""
+    """Return a row per task, one for their mean, and one for all items.
+
+    Balanced accuracy has a column per contender; the other cells list all contenders' figures in order.
+    """
     return [
         *[_row(task, LABELLED_BY.get(task, ""), measured, contenders) for task, measured in agreement.tasks.items()],
         _row(f"mean of {len(agreement.averaged)} tasks", "", agreement.mean, contenders),
@@ -35,10 +37,10 @@ def _row(task: str, labelled_by: str, measured: Measurement, contenders: Sequenc
 
     baseline, *others = contenders
     row: dict[str, Any] = {"task": task, "labels by": labelled_by, "n": measured.n}
-    row["balanced accuracy"] = figure("balanced_accuracy")
+    row |= {contender: f"{measured.values[contender]['balanced_accuracy']:.2f}" for contender in contenders}
     for other in others:
         row[difference_heading(other, baseline)] = _signed(measured.difference(other, baseline, "balanced_accuracy"))
-    row |= {HEADINGS[name]: figure(name) for name in FIGURES if name != "balanced_accuracy"}
+    row |= {heading: figure(name) for name, heading in HEADINGS.items()}
     row["tokens computed"] = both(lambda contender: f"{measured.tokens[contender].computed:.0f}")
     row["tokens"] = both(lambda contender: f"{measured.tokens[contender].all:.0f}")
     row["failed"] = both(lambda contender: str(measured.failed[contender]))
@@ -92,7 +94,8 @@ def _numbers(figures: Estimate | Tokens) -> dict[str, float | None]:
 def notes(contenders: Sequence[str]) -> list[str]:
     """Explain the columns of the table."""
     return [
-        f"cells: {' / '.join(contenders)}; yes: share of verdicts that say yes, half of the labels do;",
+        f"columns {', '.join(contenders)}: balanced accuracy; the cells after them: {' / '.join(contenders)};",
+        "yes: share of verdicts that say yes, half of the labels do;",
         f"intervals: {LEVEL:.0%}, {RESAMPLES:,} bootstrap resamples of rows, paired by item; ECE: {BINS} bins of equal "
         "width;",
         "tokens: prompt tokens per judgement, computed ones and all; n: items on which no contender failed",

@@ -69,7 +69,13 @@ async def _pair(contest: Contest, client: AsyncClient, mine: Group, its: Group, 
 
 
 async def _through(client: AsyncClient, group: Group, protocol: JudgingProtocol = "binary") -> RewardAnswer:
-    answer = await client.rewards(groups=[group], rubric=RUBRIC, protocol=protocol, deadline_s=DEADLINE_S)
+    answer = await client.rewards(
+        groups=[group],
+        rubric=RUBRIC,
+        protocol=protocol,
+        contextual_calibration=False,  # the bare engine is not asked about an empty response either
+        deadline_s=DEADLINE_S,
+    )
     if answer.usage.failed and protocol == "binary":
         reasons = {v.failure.detail for r in answer.groups[0].responses for v in r.verdicts if v.failure}
         raise RuntimeError(f"{answer.usage.failed} verdicts failed, so there is nothing to compare: {reasons.pop()}")
