@@ -15,7 +15,8 @@ import argparse
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -125,6 +126,12 @@ def entry(
     }
 
 
+def known_formats(weights: Sequence[str], maps: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return these digests, and those that entries of `calibrations.json` list as other formats of the same weights."""
+    listed = [one["weights"] for one in maps if not set(weights).isdisjoint(one["weights"])]
+    return list(dict.fromkeys([*chain.from_iterable(listed), *weights]))
+
+
 def main() -> None:
     """Fit and print each model's maps; write the file with `--write`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -147,7 +154,7 @@ def main() -> None:
     maps = []
     for models in given.models:
         latest = {model: ReplyStore.of_model(model).latest for model in models.split("=", 1)}
-        weights = [reply.weights for reply in latest.values() if reply is not None]
+        weights = known_formats([reply.weights for reply in latest.values() if reply is not None], kept["maps"])
         for protocol, contender in CONTENDER_OF.items():
             found = [load_verdicts(items, contender, model) for model, reply in latest.items() if reply is not None]
             verdicts = max(found, key=len, default={})

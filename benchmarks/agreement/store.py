@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from judge_server.engines import engine_from_url
 from judge_server.engines.llamacpp.engine import LlamaCppEngine
@@ -127,10 +128,14 @@ def _read(file: Path) -> Iterator[StoredReply]:
 
 def slug(model: str) -> str:
     """Convert a model's reference to a file name: of an engine's URL, the scheme and the model's own name."""
-    scheme, separator, rest = model.partition("://")
-    if separator and scheme != "hf":
-        model = f"{scheme} {rest.partition('?')[0].rstrip('/').rpartition('/')[2]}"
+    if _is_engine_url(model):
+        url = urlsplit(model)
+        model = f"{url.scheme} {Path(url.netloc + url.path).name}"
     return re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.")
+
+
+def _is_engine_url(model: str) -> bool:
+    return "://" in model and not model.startswith("hf://")
 
 
 class StoredEngine:
@@ -248,7 +253,7 @@ def engine_of(model: str) -> Engine:
 
     vLLM reads prompts several times as fast as llama.cpp on a CPU with AMX: `vllm:///FOLDER?context=8192`.
     """
-    if "://" in model and not model.startswith("hf://"):
+    if _is_engine_url(model):
         return engine_from_url(model)
     return LlamaCppEngine(model)
 

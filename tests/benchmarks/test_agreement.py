@@ -15,7 +15,7 @@ from benchmarks.agreement import store as stores
 from benchmarks.agreement.attribution import StepItem, ask_steps, load_step_items
 from benchmarks.agreement.attribution import table_rows as step_rows
 from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, PlainContender, UnknownContender
-from benchmarks.agreement.fit import FittedMap, entry, fit_map
+from benchmarks.agreement.fit import FittedMap, entry, fit_map, known_formats
 from benchmarks.agreement.items import TASKS, Item, balanced, load_items
 from benchmarks.agreement.metrics import FIGURES, measure
 from benchmarks.agreement.protocols import PROTOCOLS, ProtocolVerdict, ask_protocols
@@ -572,6 +572,13 @@ def test_an_entry_states_the_judging_that_its_map_applies_to() -> None:
     assert contextual.weights == ("w", "x")
     assert (contextual.content_free_weight, contextual.calibration.default) == (0.6, ProbabilityMap(0.8, -0.4))
     assert not FittedCalibration.model_validate(entry(["w"], "binary", "v", items, FittedMap(0.8, 0.0, 0.0))).contextual
+
+
+def test_a_new_map_keeps_the_other_formats_of_its_weights() -> None:
+    maps = [{"weights": ["gguf", "converted"]}, {"weights": ["other"]}]
+    assert known_formats(["gguf"], maps) == ["gguf", "converted"]
+    assert known_formats(["new"], maps) == ["new"]
+    assert known_formats(["converted", "new"], maps) == ["gguf", "converted", "new"]
 
 
 def test_labels_that_fall_with_the_probability_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Following an operation over breaking streams: a long quiet time alone is no reason to give up."""
+"""Following an operation over broken streams: the client does not give up just because a stream is silent for long."""
 
 import asyncio
 
