@@ -140,6 +140,7 @@ def test_missing_optional_fields_have_defaults_and_missing_required_ones_are_ref
 def test_messages_change_only_with_the_protocol_or_by_fields_that_may_be_ignored() -> None:
     assert as_text(protocol_schema()) == GOLDEN.read_text(), (
         "the messages between an api and a judge have changed. A new field with a default that an older end may ignore "
-        "needs no new PROTOCOL_VERSION, unless it is part of an identity; for any other change, raise PROTOCOL_VERSION. "
+        "needs no new PROTOCOL_VERSION, unless it is part of an identity; for any other change, raise "
+        "PROTOCOL_VERSION. "
         f"Then run `{COMMAND}`"
     )
