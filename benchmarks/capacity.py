@@ -34,7 +34,7 @@ UNBOUNDED = QueueRules(calls=10**9)
 """The simulation shows how long the queue becomes, so it refuses nothing."""
 
 
-class Sized(NamedTuple):
+class SizedBatch(NamedTuple):
     """A batch of calls about a response, and its length relative to the mean."""
 
     batch: Batch
@@ -49,13 +49,13 @@ class Simulated(NamedTuple):
     held: int
 
 
-def sized_batches(computed: int, criteria: int) -> list[Sized]:
+def sized_batches(computed: int, criteria: int) -> list[SizedBatch]:
     """Return batches of typical lengths, whose mean size is 1."""
     normal = statistics.NormalDist(0, SPREAD)
     sizes = [2.718281828 ** normal.inv_cdf((n + 0.5) / LENGTHS) for n in range(LENGTHS)]
     mean = statistics.fmean(sizes)
     calls = tuple([Call(f"Criterion {n}?", TokenChoice(YES_NO)) for n in range(criteria)])
-    return [Sized(Batch("", "x" * round(4 * computed * size / mean), calls), size / mean) for size in sizes]
+    return [SizedBatch(Batch("", "x" * round(4 * computed * size / mean), calls), size / mean) for size in sizes]
 
 
 class Simulation:
@@ -69,7 +69,9 @@ class Simulation:
         steps: the steps of each run.
     """
 
-    def __init__(self, demand: Demand, plan: Estimate, seconds: float, batches: Sequence[Sized], steps: int) -> None:
+    def __init__(
+        self, demand: Demand, plan: Estimate, seconds: float, batches: Sequence[SizedBatch], steps: int
+    ) -> None:
         self._demand, self._plan, self._seconds, self._batches, self._steps = demand, plan, seconds, batches, steps
         self._random = random.Random(0)
         self._waited: list[float] = []
@@ -97,7 +99,7 @@ class Simulation:
                     group.create_task(self._judge(caller, one))
             self._waited.append(loop.time() - began)
 
-    async def _judge(self, caller: Caller, one: Sized) -> None:
+    async def _judge(self, caller: Caller, one: SizedBatch) -> None:
         calls = len(one.batch.calls)
         self._held += calls
         self._most_held = max(self._most_held, self._held)

@@ -22,7 +22,7 @@ import torch
 from rich.progress import track
 
 from benchmarks.client_step_data import Step, make_step
-from benchmarks.client_step_http import Replay, exchange, instant_server
+from benchmarks.client_step_http import ReplayTransport, exchange, instant_server
 from benchmarks.report import publish
 from benchmarks.server import running_service
 from trainer_client import AsyncClient
@@ -77,7 +77,7 @@ def reward_call(runner: asyncio.Runner, reward: RubricReward, step: Step) -> Cal
     return call
 
 
-def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Replay) -> Parts:
+def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: ReplayTransport) -> Parts:
     """Return the parts to measure in memory, by name, in the order of a step; sub-parts follow their part."""
     method, client = Srar(), AsyncClient("http://judge.test", "run")
     trainer = SimpleNamespace(method=method, rubric_reward=reward, _tokenizer=step.tokenizer)
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.collect_rarely:
         gc.set_threshold(*COLLECT_RARELY)
     step = make_step(given.prompts, given.group, given.tokens, given.criteria)
-    replay = Replay()
+    replay = ReplayTransport()
     with asyncio.Runner() as runner:
         with running_service("scripted://hash") as (url, _):
             client = AsyncClient(url, transport=replay)

@@ -16,7 +16,7 @@ _NDJSON = "application/x-ndjson"
 _HEAD = f"HTTP/1.1 200 OK\r\nContent-Type: {_NDJSON}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
 
 
-class Replay(httpx2.AsyncBaseTransport):
+class ReplayTransport(httpx2.AsyncBaseTransport):
     """Forwards the first request to the service and answers every further request with the same bytes.
 
     Attributes:

@@ -14,6 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 FOLDER = Path(".cache/bench")
+WIDTH = 160
+_FRAME = 3
+"""Characters around a cell: a space on each side, and a line."""
 
 
 def machine() -> str:
@@ -50,21 +53,21 @@ def publish(
     notes: Sequence[str] = (),
     *,
     detail: Mapping[str, Any] | None = None,
-    width: int = 160,
 ) -> None:
     """Print the rows as a table and write them, with machine, commit and time, to `.cache/bench/NAME.json`.
 
-    `detail` is additional data for the file; `width` is the maximum width of the table in characters.
+    `detail` is additional data for the file. A table of more than `WIDTH` characters is printed in parts, which all
+    begin with the first column.
     """
-    table = Table()
-    columns = list(rows[0])
-    for column in columns:
-        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
-    for row in rows:
-        table.add_row(*(_cell(row[column]) for column in columns))
-    console = Console(width=width)
+    console = Console(width=WIDTH)
     console.print(f"[bold]{title}[/]", highlight=False)
-    console.print(table)
+    for columns in _parts(rows, WIDTH):
+        table = Table()
+        for column in columns:
+            table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+        for row in rows:
+            table.add_row(*(_cell(row[column]) for column in columns))
+        console.print(table)
     for note in notes:
         console.print(note, highlight=False)
     console.print(f"{machine()}; commit {commit()}", highlight=False)
@@ -79,6 +82,23 @@ def publish(
         **({} if detail is None else {"detail": detail}),
     }
     (FOLDER / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def _parts(rows: Sequence[Mapping[str, Any]], width: int) -> list[list[str]]:
+    """Distribute the columns over as few tables as fit the width; headings of several words may be broken."""
+    first, *others = rows[0]
+    taken = {
+        column: _FRAME + max(*(len(_cell(row[column])) for row in rows), *(len(word) for word in column.split()))
+        for column in rows[0]
+    }
+    parts, used = [[first]], 1 + taken[first]
+    for column in others:
+        if used + taken[column] > width and len(parts[-1]) > 1:
+            parts.append([first])
+            used = 1 + taken[first]
+        parts[-1].append(column)
+        used += taken[column]
+    return parts
 
 
 def _cell(value: Any) -> str:

@@ -140,7 +140,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 @dataclass(frozen=True)
-class Reached:
+class Coverage:
     """Which tests reach which lines, and the duration of each test."""
 
     tests: dict[str, dict[int, list[str]]]
@@ -194,7 +194,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         Path(file).write_text(json.dumps({test: s for test, s in _durations.items() if test not in _not_passed}))
 
 
-def load(kept: Path) -> Reached:
+def load(kept: Path) -> Coverage:
     """Return what `measure` found."""
     from coverage import CoverageData
 
@@ -208,10 +208,10 @@ def load(kept: Path) -> Reached:
             line: sorted({name for each in reached if (name := each.rpartition("|")[0]) in seconds})
             for line, reached in contexts.items()
         }
-    return Reached(tests, seconds)
+    return Coverage(tests, seconds)
 
 
-def choose(reached: Reached, number: int, seed: int) -> list[Mutation]:
+def choose(reached: Coverage, number: int, seed: int) -> list[Mutation]:
     """Return a random sample of the mutations on lines that tests reach."""
     found = [
         mutation

@@ -23,7 +23,6 @@ from benchmarks.report import publish
 from judge_server.errors import EngineStartError, InvalidRequest
 
 MODELS = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
-WIDTH = 200
 
 
 async def judge_tasks(model: str, tasks: dict[str, list[Item]], names: Sequence[str]) -> dict[str, Verdicts]:
@@ -79,7 +78,6 @@ def main() -> None:
             table_rows(agreement, contenders),
             notes(contenders),
             detail=detail(agreement, contenders),
-            width=WIDTH,
         )
 
 

@@ -24,7 +24,7 @@ _NUMBERS = (0, 1, -1, 7, 0.5, 1e-9, 1e6, 1e308, 2**31, 2**53, 2**63, 10**400)
 _NAMES = ("a", "team/a", "production", "a@1", "sha256:" + "0" * 64, "attack", "x" * 200, "\x00", "..", "é", "")
 
 
-class Values:
+class RandomValues:
     """Generates random JSON of about `size` bytes for the schemas of a document."""
 
     def __init__(self, document: Mapping[str, Any], draw: random.Random, size: int) -> None:
@@ -110,7 +110,7 @@ def drawn(document: Mapping[str, Any], draw: random.Random, most: int = LARGEST)
         return method.upper(), at + ("?" + "&".join(query) if query else ""), None
     size = round(math.exp(draw.uniform(math.log(SMALLEST), math.log(most))))
     schema = next(iter(operation["requestBody"]["content"].values()))["schema"]
-    body = json.dumps(Values(document, draw, size).value(schema)).encode()
+    body = json.dumps(RandomValues(document, draw, size).value(schema)).encode()
     if draw.random() < 0.1:
         body = body[: draw.randrange(len(body) + 1)]
     return method.upper(), at, body

@@ -30,7 +30,7 @@ class Promises(NamedTuple):
     ledger: dict[str, int]
 
 
-class Times(NamedTuple):
+class Latencies(NamedTuple):
     """Durations in seconds of honest requests, and of the slowest answer to `/healthz`, in calm or attacked windows.
 
     `others` is the mean number of processors that were busy with other work on the machine.
@@ -61,7 +61,7 @@ def promises(found: Attacked) -> Promises:
     return Promises(wrong, len(answered), unanswered, comparison.failures, ledger.figures)
 
 
-def times(found: Attacked, windows: Sequence[Window]) -> Times:
+def times(found: Attacked, windows: Sequence[Window]) -> Latencies:
     """Compute the times of honest requests that began within the windows."""
 
     def inside(at: float) -> bool:
@@ -69,7 +69,7 @@ def times(found: Attacked, windows: Sequence[Window]) -> Times:
 
     durations = [seconds for began, seconds in request_timings(found.lines) if inside(began)]
     lags = [one.took for one in found.probed if inside(one.at)]
-    return Times(
+    return Latencies(
         len(durations),
         statistics.median(durations) if durations else math.nan,
         p99(durations),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.papers.expressions import Table, evaluate
-from benchmarks.papers.numbers import Number, printed
+from benchmarks.papers.numbers import RoundedNumber, printed
 
 FOLDER = Path(__file__).parent / "data"
 
@@ -43,8 +43,8 @@ class Claim:
     paper: str
     where: str
     claim: str
-    says: Number | list[Number] | None
-    computed: Number | list[Number] | None
+    says: RoundedNumber | list[RoundedNumber] | None
+    computed: RoundedNumber | list[RoundedNumber] | None
     relation: Relation = "equal"
     note: str = ""
 
@@ -62,7 +62,7 @@ class Claim:
         return max((judged.verdict for judged in self.judged), key=list(ClaimVerdict).index)
 
 
-def judge(says: Number | None, computed: Number | None, relation: Relation = "equal") -> ClaimCheck:
+def judge(says: RoundedNumber | None, computed: RoundedNumber | None, relation: Relation = "equal") -> ClaimCheck:
     """Compare a claimed number with the one computed from the paper's tables.
 
     *Agrees*: the printed numbers give the claim, rounded as the claim is. *Agrees after rounding*: they do not, but
@@ -135,9 +135,9 @@ def _tables(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
         yield f"{name}_gains", Table(data["where"], columns, gains)
 
 
-def _cells(text: str) -> list[tuple[Number | None, Number | None]]:
+def _cells(text: str) -> list[tuple[RoundedNumber | None, RoundedNumber | None]]:
     """Parse cells such as `61.1 (+14.3)` into the number and the one in brackets. `?` is a missing number."""
-    cells: list[tuple[Number | None, Number | None]] = []
+    cells: list[tuple[RoundedNumber | None, RoundedNumber | None]] = []
     for word in text.split():
         if word.startswith("("):
             cells[-1] = (cells[-1][0], printed(word.strip("()")))
@@ -156,5 +156,5 @@ def _filled(entry: Mapping[str, Any], tables: Mapping[str, Table]) -> Iterator[d
         yield {key: text.format(**values) for key, text in entry.items() if key != "each"}
 
 
-def _listed(value: Number | list[Number]) -> list[Number]:
+def _listed(value: RoundedNumber | list[RoundedNumber]) -> list[RoundedNumber]:
     return value if isinstance(value, list) else [value]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from benchmarks.papers.numbers import Number, exact, mean, printed, root, total
+from benchmarks.papers.numbers import RoundedNumber, exact, mean, printed, root, total
 
 
 @dataclass(frozen=True)
@@ -29,22 +29,22 @@ class Table:
         return [row[self.columns.index(name)] for row in self.rows.values()]
 
 
-def _leads(row: Sequence[Number], *others: Sequence[Number]) -> Number:
+def _leads(row: Sequence[RoundedNumber], *others: Sequence[RoundedNumber]) -> RoundedNumber:
     """Count the columns in which a row is above all others."""
     return exact(sum(all(own.value > other.value for other in rest) for own, *rest in zip(row, *others, strict=True)))
 
 
-def _count(values: Sequence[bool]) -> Number:
+def _count(values: Sequence[bool]) -> RoundedNumber:
     return exact(sum(values))
 
 
-def _attainable(values: Sequence[Number], size: Number) -> Number:
+def _attainable(values: Sequence[RoundedNumber], size: RoundedNumber) -> RoundedNumber:
     """Count the percentages that are possible for a whole number out of `size`."""
     counts = ((math.ceil(x.low / 100 * size.value), x.high / 100 * size.value) for x in values)
     return exact(sum(first <= last for first, last in counts))
 
 
-def _p_value(correlation: Number, size: Number) -> Number:
+def _p_value(correlation: RoundedNumber, size: RoundedNumber) -> RoundedNumber:
     """Compute the two-sided p-value of a correlation of `size` pairs by Student's t, for even degrees of freedom n.
 
     With t = tan(a) sqrt(n), P(|T| < t) = sin(a) (1 + 1/2 cos²a + (1·3)/(2·4) cos⁴a + …), with n/2 terms.
@@ -63,24 +63,24 @@ def _p_value(correlation: Number, size: Number) -> Number:
     return exact(1) - abs(correlation).through(against_chance)
 
 
-def _weighted(values: Sequence[Number], counts: Sequence[Number]) -> Number:
+def _weighted(values: Sequence[RoundedNumber], counts: Sequence[RoundedNumber]) -> RoundedNumber:
     """Compute the mean of values with counts."""
     return total([value * count for value, count in zip(values, counts, strict=True)]) / total(counts)
 
 
-def _deviation(values: Sequence[Number], counts: Sequence[Number]) -> Number:
+def _deviation(values: Sequence[RoundedNumber], counts: Sequence[RoundedNumber]) -> RoundedNumber:
     """Compute the population standard deviation of values with counts."""
     centre = _weighted(values, counts)
     return root(_weighted([(value - centre) * (value - centre) for value in values], counts))
 
 
-def _median(values: Sequence[Number], counts: Sequence[Number]) -> Number:
+def _median(values: Sequence[RoundedNumber], counts: Sequence[RoundedNumber]) -> RoundedNumber:
     """Compute the median of values with counts: the middle value, or the mean of the two middle ones."""
     every = sorted(value.value for value, n in zip(values, counts, strict=True) for _ in range(int(n.value)))
     return exact((every[(len(every) - 1) // 2] + every[len(every) // 2]) / 2)
 
 
-def _modulo(value: Number, divisor: Number) -> Number:
+def _modulo(value: RoundedNumber, divisor: RoundedNumber) -> RoundedNumber:
     return exact(value.value % divisor.value)
 
 
@@ -136,7 +136,7 @@ class _Evaluator(ast.NodeVisitor):
     def __init__(self, text: str, names: Mapping[str, Any]) -> None:
         self._text, self._names = text, names
 
-    def visit_Constant(self, node: ast.Constant) -> Number:
+    def visit_Constant(self, node: ast.Constant) -> RoundedNumber:
         return printed(node.value if isinstance(node.value, str) else ast.get_source_segment(self._text, node) or "")
 
     def visit_Name(self, node: ast.Name) -> Any:

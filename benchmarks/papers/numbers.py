@@ -14,7 +14,7 @@ _PRINTED = re.compile(r"(?P<sign>[-+–−]?)(?P<digits>\d[\d,]*)(?P<decimals>\.
 
 
 @dataclass(frozen=True)
-class Number:
+class RoundedNumber:
     """A value and its bounds before rounding. For a count, both bounds equal the value."""
 
     value: Fraction
@@ -22,30 +22,30 @@ class Number:
     high: Fraction
     decimals: int = 0
 
-    def __add__(self, other: "Number") -> "Number":
+    def __add__(self, other: "RoundedNumber") -> "RoundedNumber":
         """Add the values and the bounds."""
-        return Number(self.value + other.value, self.low + other.low, self.high + other.high)
+        return RoundedNumber(self.value + other.value, self.low + other.low, self.high + other.high)
 
-    def __neg__(self) -> "Number":
+    def __neg__(self) -> "RoundedNumber":
         """Negate the value and the bounds."""
-        return Number(-self.value, -self.high, -self.low, self.decimals)
+        return RoundedNumber(-self.value, -self.high, -self.low, self.decimals)
 
-    def __abs__(self) -> "Number":
+    def __abs__(self) -> "RoundedNumber":
         """Return the absolute value."""
         if self.low >= 0:
             return self
-        return -self if self.high <= 0 else Number(abs(self.value), Fraction(0), max(-self.low, self.high))
+        return -self if self.high <= 0 else RoundedNumber(abs(self.value), Fraction(0), max(-self.low, self.high))
 
-    def __sub__(self, other: "Number") -> "Number":
+    def __sub__(self, other: "RoundedNumber") -> "RoundedNumber":
         """Subtract."""
         return self + -other
 
-    def __mul__(self, other: "Number") -> "Number":
+    def __mul__(self, other: "RoundedNumber") -> "RoundedNumber":
         """Multiply; the bounds are the extremes of the four products."""
         ends = [a * b for a in (self.low, self.high) for b in (other.low, other.high)]
-        return Number(self.value * other.value, min(ends), max(ends))
+        return RoundedNumber(self.value * other.value, min(ends), max(ends))
 
-    def __truediv__(self, other: "Number") -> "Number":
+    def __truediv__(self, other: "RoundedNumber") -> "RoundedNumber":
         """Divide.
 
         Raises:
@@ -53,21 +53,21 @@ class Number:
         """
         if other.low <= 0 <= other.high:
             raise ZeroDivisionError(f"a divisor lies between {other.low} and {other.high}")
-        return self * Number(1 / other.value, 1 / other.high, 1 / other.low)
+        return self * RoundedNumber(1 / other.value, 1 / other.high, 1 / other.low)
 
-    def through(self, rising: Callable[[float], float]) -> "Number":
+    def through(self, rising: Callable[[float], float]) -> "RoundedNumber":
         """Apply a non-decreasing function."""
         value, low, high = (Fraction(rising(float(x))) for x in (self.value, self.low, self.high))
-        return Number(value, low, high)
+        return RoundedNumber(value, low, high)
 
 
-def exact(value: float | Fraction) -> Number:
+def exact(value: float | Fraction) -> RoundedNumber:
     """Return an exact number, without rounding."""
     fraction = Fraction(value)
-    return Number(fraction, fraction, fraction)
+    return RoundedNumber(fraction, fraction, fraction)
 
 
-def printed(text: str) -> Number:
+def printed(text: str) -> RoundedNumber:
     """Parse a number as printed in a paper.
 
     A number with decimals, a percent sign or a K for thousands is rounded at its last digit; any other is a count.
@@ -83,19 +83,19 @@ def printed(text: str) -> Number:
     size = Fraction(match["digits"].replace(",", "") + (match["decimals"] or "")) * scale
     value = -size if match["sign"] in ("-", "–", "−") and match["sign"] else size
     half = Fraction(scale, 2 * 10**decimals) if decimals or match["unit"] else Fraction(0)
-    return Number(value, value - half, value + half, decimals)
+    return RoundedNumber(value, value - half, value + half, decimals)
 
 
-def mean(numbers: Sequence[Number]) -> Number:
+def mean(numbers: Sequence[RoundedNumber]) -> RoundedNumber:
     """Return the mean."""
     return total(numbers) / exact(len(numbers))
 
 
-def total(numbers: Sequence[Number]) -> Number:
+def total(numbers: Sequence[RoundedNumber]) -> RoundedNumber:
     """Return the sum."""
     return sum(numbers[1:], numbers[0])
 
 
-def root(number: Number) -> Number:
+def root(number: RoundedNumber) -> RoundedNumber:
     """Return the square root."""
     return number.through(math.sqrt)

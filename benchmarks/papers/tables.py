@@ -11,7 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from benchmarks.papers.claims import Claim, ClaimVerdict, read_claims
-from benchmarks.papers.numbers import Number
+from benchmarks.papers.numbers import RoundedNumber
 from benchmarks.report import publish
 
 HEADING = "## Every claim"
@@ -46,12 +46,12 @@ def verdict(claim: Claim) -> str:
     return f"differs by {by}" + (f" ({len(differing)} of {len(claim.judged)})" if len(claim.judged) > 1 else "")
 
 
-def as_printed(number: Number) -> str:
+def as_printed(number: RoundedNumber) -> str:
     """Format a claimed number as in the paper."""
     return _decimal(number.value, number.decimals)
 
 
-def as_computed(number: Number, decimals: int) -> str:
+def as_computed(number: RoundedNumber, decimals: int) -> str:
     """Format a computed number, with one decimal more than its claim unless it is exact without."""
     return _decimal(number.value, decimals, more=1)
 
@@ -61,7 +61,7 @@ def _decimal(value: Fraction, decimals: int, *, more: int = 0, sign: str = "") -
     return f"{float(value):{sign},.{places}f}"
 
 
-def _numbers(value: Number | list[Number] | None) -> list[Number]:
+def _numbers(value: RoundedNumber | list[RoundedNumber] | None) -> list[RoundedNumber]:
     return [] if value is None else value if isinstance(value, list) else [value]
 
 

@@ -24,7 +24,7 @@ AWAY_TENTHS = 600
 
 
 @dataclass
-class Counts:
+class ServerCounters:
     """The server's counters for a pass; `answered` contains the pairs on which it gave a true verdict."""
 
     calls: int = 0
@@ -42,16 +42,16 @@ class Backend(ABC):
         self.root = root
         self._pids = [process.pid]
         self._http = http
-        self._before = Counts()
+        self._before = ServerCounters()
 
     async def begin(self, **faults: float) -> None:
         """Reset the counters and set the faults."""
         self._before = await self._totals()
 
-    async def counts(self) -> Counts:
+    async def counts(self) -> ServerCounters:
         """Return the counters since `begin`."""
         now, before = await self._totals(), self._before
-        return Counts(
+        return ServerCounters(
             now.calls - before.calls,
             now.computed - before.computed,
             now.written - before.written,
@@ -61,7 +61,7 @@ class Backend(ABC):
         )
 
     @abstractmethod
-    async def _totals(self) -> Counts:
+    async def _totals(self) -> ServerCounters:
         """Return the server's current counters."""
 
     async def _get(self, path: str) -> httpx2.Response:
@@ -74,9 +74,9 @@ class ScriptedBackend(Backend):
     async def begin(self, **faults: float) -> None:
         """Reset the counters and set the faults."""
         (await self._http.post(f"{self.root}/control", content=control(**faults))).raise_for_status()
-        self._before = Counts(cpu_s=cpu_seconds(self._pids))
+        self._before = ServerCounters(cpu_s=cpu_seconds(self._pids))
 
-    async def _totals(self) -> Counts:
+    async def _totals(self) -> ServerCounters:
         for _ in range(AWAY_TENTHS):
             try:
                 totals: dict[str, Any] = (await self._get("/counts")).json()
@@ -86,7 +86,7 @@ class ScriptedBackend(Backend):
         else:
             raise RuntimeError("the scripted server went down and did not come back")
         cpu_s = cpu_seconds(self._pids)
-        return Counts(
+        return ServerCounters(
             totals["calls"], totals["computed"], totals["written"], totals["again"], cpu_s, set(totals["answered"])
         )
 
@@ -94,10 +94,10 @@ class ScriptedBackend(Backend):
 class LlamaCppBackend(Backend):
     """llama.cpp's server, which does not count calls."""
 
-    async def _totals(self) -> Counts:
+    async def _totals(self) -> ServerCounters:
         page = (await self._get("/metrics")).text
         metrics = dict(line.split(" ")[:2] for line in page.splitlines() if line.startswith("llamacpp:"))
-        return Counts(
+        return ServerCounters(
             computed=int(float(metrics["llamacpp:prompt_tokens_total"])),
             written=int(float(metrics["llamacpp:tokens_predicted_total"])),
             cpu_s=cpu_seconds(self._pids),

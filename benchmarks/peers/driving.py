@@ -113,7 +113,7 @@ async def _timed(contender: WorksheetJudge, asked: Pass, result: PassResult) -> 
     await asyncio.gather(*(sender() for _ in range(RESPONSES_AT_ONCE)))
 
 
-class EachCall:
+class SingleCallDriver:
     """Judges with a function for a single criterion: all calls concurrently, up to the configured number in flight."""
 
     def __init__(self, setting: DriverConfig, ask: Callable[[str, str, str], Awaitable[Score]]) -> None:

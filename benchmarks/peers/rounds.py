@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.peers.backends import Backend, Counts
+from benchmarks.peers.backends import Backend, ServerCounters
 from benchmarks.peers.contenders import PeerConfig, Terms, started
 from benchmarks.peers.driving import Pass, PassResult
 from benchmarks.peers.outcomes import JudgementCounts, tally
@@ -26,7 +26,7 @@ class RoundResult:
     """
 
     first: PassResult
-    counts: Counts
+    counts: ServerCounters
     second: PassResult | None
     timed: PassResult | None
 
@@ -36,7 +36,7 @@ class FaultResult:
     """The outcome of a contender's judgements under faults."""
 
     tally: JudgementCounts
-    counts: Counts
+    counts: ServerCounters
     took: PassResult
 
 

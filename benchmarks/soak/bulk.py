@@ -14,7 +14,7 @@ _PATIENCE_S = 120.0
 _LAST_EVENT_S = 20.0
 
 
-class Submitted(NamedTuple):
+class SubmittedOperation(NamedTuple):
     """An accepted operation, the revisions in its events, and errors that ended the events early."""
 
     id: str
@@ -26,7 +26,7 @@ class Submitted(NamedTuple):
 class FinishedOperation(NamedTuple):
     """An operation and its results, after it ended or the wait for it timed out."""
 
-    submitted: Submitted
+    submitted: SubmittedOperation
     operation: Operation
     results: list[dict[str, Any]]
 
@@ -35,7 +35,7 @@ class Bulk(Background):
     """Submits an operation with `groups` groups every `interval_s` seconds until it is stopped."""
 
     def __init__(self, url: str, groups: int, interval_s: float) -> None:
-        self.submitted: list[Submitted] = []
+        self.submitted: list[SubmittedOperation] = []
         self.refused: list[str] = []
         self._client = Client(url, run="bulk", retries=30, retry_budget_s=_PATIENCE_S)
         self._groups = groups
@@ -73,9 +73,9 @@ class Bulk(Background):
             except AdjudgeError as error:
                 self.refused.append(f"{type(error).__name__}: {error}")
             else:
-                self._follow(Submitted(accepted.id, subjects, [], []))
+                self._follow(SubmittedOperation(accepted.id, subjects, [], []))
 
-    def _follow(self, submitted: Submitted) -> None:
+    def _follow(self, submitted: SubmittedOperation) -> None:
         def follow() -> None:
             try:
                 submitted.seen.extend(operation.revision for operation in self._client.follow(submitted.id))

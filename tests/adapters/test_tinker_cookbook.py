@@ -21,7 +21,7 @@ pytestmark = pytest.mark.adapters
 MESSAGES = [{"role": "user", "content": "7 * 2?"}]
 
 
-class Saying(TokenCompleter):
+class ScriptedCompleter(TokenCompleter):
     """A policy that returns these texts in turn."""
 
     def __init__(self, renderer, texts):
@@ -39,7 +39,7 @@ def renderer():
 
 async def rewards(scorer, renderer, texts, **row):
     builder = RubricGroupBuilder(scorer, renderer, MESSAGES, len(texts), row)
-    group = await do_group_rollout(builder, Saying(renderer, texts))
+    group = await do_group_rollout(builder, ScriptedCompleter(renderer, texts))
     by_text = {}
     for trajectory, reward in zip(group.trajectories_G, group.get_total_rewards(), strict=True):
         message, _ = renderer.parse_response(trajectory.transitions[0].ac.tokens)

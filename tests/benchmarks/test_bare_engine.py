@@ -24,7 +24,7 @@ async def by_words(batch: Batch) -> Prompts:
     return Prompts([0] * len(batch.shared.split()), [[0] * len(c.question.split()) for c in batch.calls])
 
 
-class Noting:
+class RecordingEngine:
     """A bare engine that answers at once and records its batches."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def test_ratios_use_tokens_per_second_so_that_turns_of_different_length_compare(
 
 @pytest.mark.slow
 async def test_both_sides_get_the_same_number_of_turns_through_a_real_service() -> None:
-    bare = Noting()
+    bare = RecordingEngine()
     with running_service("scripted://hash") as (url, _):
         async with AsyncClient(url) as client:
             made = await command._compare(Contest("scripted://hash", bare), client, "scripted", pairs=2, per_turn=2)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from benchmarks.papers.claims import Claim, ClaimVerdict, judge, read_claims
 from benchmarks.papers.expressions import Table, evaluate
-from benchmarks.papers.numbers import Number, exact, mean, printed
+from benchmarks.papers.numbers import RoundedNumber, exact, mean, printed
 from benchmarks.papers.tables import row
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,7 +110,7 @@ def test_other_python_syntax_is_refused_in_expressions(text: str) -> None:
         ("3.57", exact(Fraction("3.58")), "equal", ClaimVerdict.DIFFERS),
         ("3.57", printed("3.58"), "equal", ClaimVerdict.DIFFERS),
         ("97.3", exact(Fraction("96.87")), "equal", ClaimVerdict.DIFFERS),
-        ("0.9", Number(Fraction("0.98"), Fraction("0.93"), Fraction("1.03")), "equal", ClaimVerdict.ROUNDING),
+        ("0.9", RoundedNumber(Fraction("0.98"), Fraction("0.93"), Fraction("1.03")), "equal", ClaimVerdict.ROUNDING),
         ("1000", exact(997), "equal", ClaimVerdict.DIFFERS),
         ("1000", exact(1001), "more than", ClaimVerdict.AGREES),
         ("1000", exact(1000), "more than", ClaimVerdict.DIFFERS),
@@ -122,7 +122,7 @@ def test_other_python_syntax_is_refused_in_expressions(text: str) -> None:
         ("12", None, "equal", ClaimVerdict.UNKNOWN),
     ],
 )
-def test_verdicts(says: str, computed: Number | None, relation: str, verdict: ClaimVerdict) -> None:
+def test_verdicts(says: str, computed: RoundedNumber | None, relation: str, verdict: ClaimVerdict) -> None:
     assert judge(printed(says), computed, relation).verdict is verdict  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from benchmarks.peers import install
-from benchmarks.peers.driving import DriverConfig, EachCall, Pass, Score, run_pass
+from benchmarks.peers.driving import DriverConfig, Pass, Score, SingleCallDriver, run_pass
 from benchmarks.peers.prefixes import BLOCK, PrefixCache
 from benchmarks.peers.processes import PeerUnavailable, driver
 from benchmarks.peers.replies import FORMS, GARBAGE, Form, verdict_text
@@ -151,7 +151,7 @@ async def test_every_criterion_of_every_response_is_asked_within_the_concurrency
 
     for timed in (False, True):
         asked.clear()
-        took = await run_pass(EachCall(SETTING, ask), Pass(5, 3, timed=timed), [])
+        took = await run_pass(SingleCallDriver(SETTING, ask), Pass(5, 3, timed=timed), [])
         assert took.scores == [[0.0, 1.0, 0.0]] * 3
         assert sorted(asked) == sorted((response(5, n), c) for n in range(3) for c in criteria(3))
         assert len(took.latencies) == (3 if timed else 0)
@@ -169,7 +169,7 @@ async def test_a_pass_that_fails_reports_the_error_and_leaves_no_open_call() -> 
         finally:
             under_way.remove(criterion)
 
-    took = await run_pass(EachCall(SETTING, ask), Pass(5, 1), [])
+    took = await run_pass(SingleCallDriver(SETTING, ask), Pass(5, 1), [])
     assert took.error == "RuntimeError: the server is gone"
     await asyncio.sleep(0)
     assert not under_way

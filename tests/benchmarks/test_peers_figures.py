@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from benchmarks.peers import tables
-from benchmarks.peers.backends import Counts
+from benchmarks.peers.backends import ServerCounters
 from benchmarks.peers.driving import PassResult, Score
 from benchmarks.peers.outcomes import JudgementCounts, tally
 from benchmarks.peers.rounds import FaultResult, RoundResult
@@ -35,7 +35,7 @@ def test_judgements_missing_from_a_failed_run_are_lost() -> None:
 def turn(seconds: float, cpu_s: float, latencies: Sequence[float] = (), scored: int = 100) -> RoundResult:
     """A contender's turn with 100 judgements."""
     scores: list[list[Score]] = [[1.0] * scored + ["unreadable"] * (100 - scored)]
-    counts = Counts(calls=100, computed=8000, written=100, cpu_s=0.01)
+    counts = ServerCounters(calls=100, computed=8000, written=100, cpu_s=0.01)
     return RoundResult(
         PassResult(seconds, cpu_s, scores), counts, PassResult(seconds / 4), PassResult(latencies=list(latencies))
     )
@@ -78,8 +78,8 @@ def test_fault_rows_show_the_reported_errors() -> None:
     broken = PassResult(error="APIConnectionError: gone")
     first, second = tables.fault_rows(
         {
-            "one": FaultResult(JudgementCounts(1, 3, 0, 0), Counts(calls=5, again=1), took),
-            "two": FaultResult(JudgementCounts(0, 0, 0, 4), Counts(calls=2), broken),
+            "one": FaultResult(JudgementCounts(1, 3, 0, 0), ServerCounters(calls=5, again=1), took),
+            "two": FaultResult(JudgementCounts(0, 0, 0, 4), ServerCounters(calls=2), broken),
         }
     )
     assert first["reported errors"] == "parse 1, timeout 2"

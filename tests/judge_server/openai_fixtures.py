@@ -28,7 +28,7 @@ YES_NO = TokenChoice(
 
 
 @dataclass(frozen=True)
-class Misbehaving:
+class MisbehavingServer:
     """The running `tests.judge_server.misbehaving`; each test uses its own tag."""
 
     root: str
@@ -45,7 +45,7 @@ class Misbehaving:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Misbehaving]:
+async def serving() -> AsyncIterator[MisbehavingServer]:
     """Run the misbehaving server in a separate process until the block ends."""
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
@@ -54,14 +54,14 @@ async def serving() -> AsyncIterator[Misbehaving]:
     assert child.stdin is not None
     assert child.stdout is not None
     try:
-        yield Misbehaving(f"http://127.0.0.1:{int(await child.stdout.readline())}")
+        yield MisbehavingServer(f"http://127.0.0.1:{int(await child.stdout.readline())}")
     finally:
         child.stdin.close()
         await child.wait()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def misbehaving() -> AsyncIterator[Misbehaving]:
+async def misbehaving() -> AsyncIterator[MisbehavingServer]:
     """The misbehaving server, shared by all tests."""
     async with serving() as server:
         yield server
@@ -83,7 +83,7 @@ async def outcomes(engine: OpenAIEngine, asked: Batch) -> list[Reply | CallFailu
 class Endpoint:
     """One endpoint of the misbehaving server, for one test."""
 
-    def __init__(self, server: Misbehaving, tag: str) -> None:
+    def __init__(self, server: MisbehavingServer, tag: str) -> None:
         self.server = server
         self.tag = tag
         self.engines: list[OpenAIEngine] = []
@@ -141,7 +141,7 @@ class Endpoint:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def endpoint(misbehaving: Misbehaving, request: pytest.FixtureRequest) -> AsyncIterator[Endpoint]:
+async def endpoint(misbehaving: MisbehavingServer, request: pytest.FixtureRequest) -> AsyncIterator[Endpoint]:
     """An endpoint for one test, whose engines are closed afterwards."""
     made = Endpoint(misbehaving, re.sub(r"\W", "-", request.node.name))
     yield made

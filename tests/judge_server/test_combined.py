@@ -74,7 +74,7 @@ def named(model: str, script: RecordingScript, capabilities: Capabilities = CAPA
     return ScriptedEngine(script, capabilities=capabilities, weights_digest=model)
 
 
-class Members:
+class NamedJudges:
     """Named judges with their scripts."""
 
     def __init__(self, **says: Outcome | Mapping[str, float | CallFailure]) -> None:
@@ -125,7 +125,7 @@ async def test_the_large_judge_is_asked_only_inside_the_band_and_in_one_batch() 
         batches.append(len(batch.calls))
         return saying({"Beta": 0.8, "Delta": 0.2})(batch, call)
 
-    members = Members(small=SURE | {"Beta": 0.6, "Delta": 0.7}, large=large)
+    members = NamedJudges(small=SURE | {"Beta": 0.6, "Delta": 0.7}, large=large)
     made = await members.cascade()
     asked = plans(made, "Yes.")
     found = await made.outcomes(asked, await deadline_after())
@@ -148,7 +148,7 @@ async def test_the_large_judge_is_asked_only_inside_the_band_and_in_one_batch() 
 
 
 async def test_verdicts_that_the_small_judge_made_alone_are_reused() -> None:
-    members = Members(small=SURE, large={})
+    members = NamedJudges(small=SURE, large={})
     made = await members.cascade()
     small = made.judges[0]
     alone = plans(made, "Yes.")
@@ -161,7 +161,7 @@ async def test_verdicts_that_the_small_judge_made_alone_are_reused() -> None:
 
 async def test_a_failing_large_judge_fails_only_the_verdicts_that_need_it() -> None:
     gone = CallFailure("engine", "gone")
-    members = Members(small=SURE | {"Beta": 0.5}, large=dict.fromkeys(SURE, gone))
+    members = NamedJudges(small=SURE | {"Beta": 0.5}, large=dict.fromkeys(SURE, gone))
     said = await verdicts(await members.cascade())
     kinds = {name: one.kind if isinstance(one, CallFailure) else "ok" for name, one in said.items()}
     assert kinds == {"c0": "ok", "c1": "engine", "c2": "ok", "c3": "ok"}
@@ -172,7 +172,7 @@ async def test_a_failing_large_judge_fails_only_the_verdicts_that_need_it() -> N
 
 
 async def test_a_criterion_without_a_verdict_of_the_small_judge_goes_to_the_large_one() -> None:
-    members = Members(small=SURE | {"Gamma": CallFailure("parse", "mumbled")}, large={"Gamma": 0.9})
+    members = NamedJudges(small=SURE | {"Gamma": CallFailure("parse", "mumbled")}, large={"Gamma": 0.9})
     said = await verdicts(await members.cascade())
     gamma = said["c2"]
     assert isinstance(gamma, CombinedResult)
@@ -183,7 +183,7 @@ async def test_a_criterion_without_a_verdict_of_the_small_judge_goes_to_the_larg
 
 
 async def test_a_hanging_large_judge_times_out_only_the_verdicts_that_need_it() -> None:
-    members = Members(small=SURE | {"Alpha": 0.5}, large={})
+    members = NamedJudges(small=SURE | {"Alpha": 0.5}, large={})
     large = GatedEngine()
     judges = await members.judges() | {"large": await judge(large)}
     made = CombinedJudge(judges, "cascade", BAND)
@@ -216,7 +216,7 @@ async def lost(name: str, error: Exception = UnavailableExecutor.error) -> Judge
 
 
 async def test_a_lost_judge_fails_the_verdicts_that_need_it_and_a_lost_small_judge_the_request() -> None:
-    members = Members(small=SURE | {"Alpha": 0.5}, other=SURE)
+    members = NamedJudges(small=SURE | {"Alpha": 0.5}, other=SURE)
     judges = await members.judges()
     made = CombinedJudge({"small": judges["small"], "large": await lost("large")}, "cascade", BAND)
     said = await verdicts(made)
@@ -238,7 +238,7 @@ async def test_a_lost_judge_fails_the_verdicts_that_need_it_and_a_lost_small_jud
 
 
 async def test_a_full_queue_of_a_member_refuses_the_request() -> None:
-    judges = await Members(small=SURE | {"Alpha": 0.5}).judges()
+    judges = await NamedJudges(small=SURE | {"Alpha": 0.5}).judges()
     full = await lost("large", Overloaded("the queue is full", retry_after_s=3))
     with pytest.raises(Overloaded):
         await verdicts(CombinedJudge({"small": judges["small"], "large": full}, "cascade", BAND))
@@ -246,7 +246,7 @@ async def test_a_full_queue_of_a_member_refuses_the_request() -> None:
 
 async def test_responses_complete_one_by_one_and_escalate_while_others_are_judged() -> None:
     small = GatedEngine(concurrent_batches=1)
-    members = Members(large=dict.fromkeys(("Alpha",), 0.8))
+    members = NamedJudges(large=dict.fromkeys(("Alpha",), 0.8))
     made = CombinedJudge({"small": await judge(small), **await members.judges()}, "cascade", CascadeRule(Band(0, 1)))
     done: list[int] = []
     one = asyncio.Event()
@@ -268,7 +268,7 @@ async def test_responses_complete_one_by_one_and_escalate_while_others_are_judge
 
 async def test_a_cancelled_request_leaves_no_calls_and_reports_its_cost() -> None:
     large = GatedEngine()
-    members = Members(small=SURE | {"Alpha": 0.5})
+    members = NamedJudges(small=SURE | {"Alpha": 0.5})
     made = CombinedJudge({**await members.judges(), "large": await judge(large)}, "cascade", BAND)
     into = JudgementResults()
     running = asyncio.create_task(made.outcomes(plans(made, "Yes."), await deadline_after(), into=into))
@@ -281,7 +281,7 @@ async def test_a_cancelled_request_leaves_no_calls_and_reports_its_cost() -> Non
 
 
 async def test_identical_calls_of_two_cascades_are_made_once() -> None:
-    members = Members(small=SURE | {"Alpha": 0.5}, large={"Alpha": 0.8})
+    members = NamedJudges(small=SURE | {"Alpha": 0.5}, large={"Alpha": 0.8})
     made = await members.cascade()
     asked = [made.outcomes(plans(made, "Yes."), await deadline_after()) for _ in range(3)]
     await asyncio.gather(*asked)
@@ -289,7 +289,7 @@ async def test_identical_calls_of_two_cascades_are_made_once() -> None:
 
 
 async def test_a_panel_weights_probabilities_and_counts_disagreements() -> None:
-    members = Members(a={"Alpha": 0.9, "Beta": 0.2}, b={"Alpha": 0.4, "Beta": 0.1}, c={"Alpha": 0.6, "Beta": 0.3})
+    members = NamedJudges(a={"Alpha": 0.9, "Beta": 0.2}, b={"Alpha": 0.4, "Beta": 0.1}, c={"Alpha": 0.6, "Beta": 0.3})
     made = await members.panel(PanelRule(WeightedMean((2, 1, 1))))
     asked = plans(made, "Yes.", of=CRITERIA[:2])
     found = await made.outcomes(asked, await deadline_after())
@@ -303,7 +303,7 @@ async def test_a_panel_weights_probabilities_and_counts_disagreements() -> None:
 
 async def test_a_panel_decides_without_a_failed_judge_only_if_it_could_not_change_the_verdict() -> None:
     gone = CallFailure("engine", "gone")
-    members = Members(a={"Alpha": 0.9, "Beta": 0.6}, b={"Alpha": gone, "Beta": gone}, c={"Alpha": 0.8, "Beta": 0.7})
+    members = NamedJudges(a={"Alpha": 0.9, "Beta": 0.6}, b={"Alpha": gone, "Beta": gone}, c={"Alpha": 0.8, "Beta": 0.7})
     said = await verdicts(await members.panel(), of=CRITERIA[:2])
     alpha, beta = said["c0"], said["c1"]
     assert isinstance(alpha, CombinedResult)
@@ -314,7 +314,7 @@ async def test_a_panel_decides_without_a_failed_judge_only_if_it_could_not_chang
 
 async def test_dawid_skene_trusts_the_judge_that_errs_less() -> None:
     rule = PanelRule(DawidSkene(0.5, (0.95, 0.6, 0.6), (0.95, 0.6, 0.6)))
-    members = Members(a={"Alpha": 0.1}, b={"Alpha": 0.9}, c={"Alpha": 0.9})
+    members = NamedJudges(a={"Alpha": 0.1}, b={"Alpha": 0.9}, c={"Alpha": 0.9})
     (said,) = (await verdicts(await members.panel(rule), of=CRITERIA[:1])).values()
     odds = (0.05 / 0.95) * (0.6 / 0.4) ** 2
     assert isinstance(said, JudgeResult)
@@ -322,7 +322,7 @@ async def test_dawid_skene_trusts_the_judge_that_errs_less() -> None:
 
 
 async def test_the_fingerprint_changes_with_a_member_the_band_or_the_weights() -> None:
-    judges = await Members(a=by_hash, b=by_hash, c=by_hash).judges()
+    judges = await NamedJudges(a=by_hash, b=by_hash, c=by_hash).judges()
     changed = await judge(named("a", RecordingScript()), min_choice_mass=0.2)
 
     def fingerprint(first: Judge, rule: CascadeRule) -> str:
@@ -354,7 +354,7 @@ async def test_the_fingerprint_changes_with_a_member_the_band_or_the_weights() -
     ],
 )
 async def test_judging_configs_without_probabilities_are_refused(config: JudgingConfig, field: str) -> None:
-    made = await Members(small=by_hash, large=by_hash).cascade()
+    made = await NamedJudges(small=by_hash, large=by_hash).cascade()
     with pytest.raises(InvalidRequest) as refused:
         made.prepared(config)
     assert refused.value.errors[0].field == field
@@ -369,7 +369,7 @@ async def test_a_small_judge_without_probabilities_is_refused() -> None:
 
 
 async def test_a_stored_band_is_refused_for_changed_judges_or_other_options() -> None:
-    members = Members(small=by_hash, large=by_hash)
+    members = NamedJudges(small=by_hash, large=by_hash)
     judges = await members.judges()
     made = CombinedJudge(judges, "cascade", None, reference="team@live")
     fingerprints = [one.prepared(BINARY).fingerprint for one in judges.values()]
@@ -396,7 +396,7 @@ async def test_a_stored_band_is_refused_for_changed_judges_or_other_options() ->
 
 
 async def test_steps_come_from_the_judge_that_decides() -> None:
-    made = await Members(small=by_hash, large=by_hash).cascade(CascadeRule(Band(0.0, 1.0)))
+    made = await NamedJudges(small=by_hash, large=by_hash).cascade(CascadeRule(Band(0.0, 1.0)))
     text = "### Step 1: a\nx\n### Step 2: b\ny"
     stepwise = plans(made, text, config=JudgingConfig("stepwise"))
     found = await made.outcomes(stepwise, await deadline_after(), caller=Caller("run"))
@@ -411,7 +411,7 @@ async def test_steps_come_from_the_judge_that_decides() -> None:
 
 
 async def test_a_fresh_request_asks_every_member_again() -> None:
-    members = Members(small=SURE | {"Beta": 0.6}, large={"Beta": 0.8})
+    members = NamedJudges(small=SURE | {"Beta": 0.6}, large={"Beta": 0.8})
     made = await members.cascade()
     asked = {
         "rubric": {"criteria": [one.model_dump(mode="json", exclude_defaults=True) for one in CRITERIA[:2]]},
@@ -427,7 +427,7 @@ async def test_a_fresh_request_asks_every_member_again() -> None:
 
 
 async def test_monitors_record_how_often_members_are_asked_and_disagree() -> None:
-    members = Members(small=SURE | {"Beta": 0.6, "Gamma": 0.5}, large={"Beta": 0.2, "Gamma": 0.8})
+    members = NamedJudges(small=SURE | {"Beta": 0.6, "Gamma": 0.5}, large={"Beta": 0.2, "Gamma": 0.8})
     recorder = SynchronousRecorder()
     rubric = {"criteria": [one.model_dump(mode="json") for one in CRITERIA]}
     body = {"run": "r", "step": 1, "rubric": rubric, "groups": [{"id": "g", "prompt": "?", "responses": ["Yes."]}]}
@@ -446,7 +446,7 @@ async def test_members_are_combined_by_their_contextually_calibrated_probabiliti
         empty = FENCE("") in batch.shared
         return saying(dict.fromkeys(given, 0.6) if empty else given)(batch, call)
 
-    members = Members(small=leaning, large=SURE)
+    members = NamedJudges(small=leaning, large=SURE)
     made = await members.cascade()
     config = JudgingConfig("binary", contextual=True)
     asked = plans(made, "Yes.", config=config)

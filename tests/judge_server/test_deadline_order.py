@@ -25,7 +25,7 @@ from tests.judge_server.support import criteria, group, judge, plan
 ALONE, TOGETHER = JudgingConfig("binary"), JudgingConfig("binary", "all")
 
 
-class Uneven(ScriptedEngine):
+class UnevenEngine(ScriptedEngine):
     """Works on `places` calls at a time, each of which takes between 0.1 and 1 seconds.
 
     With `first_alone`, the first call of a batch is answered before the others begin. `unreadable` tenths of the
@@ -118,7 +118,7 @@ SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=12)
 def test_at_any_deadline_no_more_responses_are_unfinished_than_calls_are_running(
     sizes: dict[str, list[int]], places: int, deadline: float, first_alone: bool
 ) -> None:
-    left = cut_off_in_virtual_time(Uneven(places, first_alone=first_alone), sizes, deadline)
+    left = cut_off_in_virtual_time(UnevenEngine(places, first_alone=first_alone), sizes, deadline)
     assert sum(run.begun for run in left.values()) <= places
 
 
@@ -127,7 +127,7 @@ def test_at_any_deadline_no_more_responses_are_unfinished_than_calls_are_running
 def test_a_response_whose_calls_go_together_begins_only_in_places_left_by_earlier_ones(
     sizes: list[int], places: int, deadline: float
 ) -> None:
-    left = cut_off_in_virtual_time(Uneven(places), {"a": [6] * len(sizes)}, deadline)["a"]
+    left = cut_off_in_virtual_time(UnevenEngine(places), {"a": [6] * len(sizes)}, deadline)["a"]
     assert left.begun <= 1 + places // 2
 
 
@@ -136,7 +136,7 @@ def test_a_response_whose_calls_go_together_begins_only_in_places_left_by_earlie
 def test_calls_that_are_repeated_go_before_another_response_is_begun(
     sizes: list[int], places: int, deadline: float, unreadable: int
 ) -> None:
-    engine = Uneven(places, unreadable=unreadable)
+    engine = UnevenEngine(places, unreadable=unreadable)
     left = cut_off_in_virtual_time(engine, {"a": [2 + size for size in sizes]}, deadline, TOGETHER)["a"]
     assert left.begun <= places
 

@@ -45,7 +45,7 @@ async def test_a_streamed_answer_has_the_content_of_the_whole_answer(http: httpx
     }
 
 
-class SlowFor(ScriptedEngine):
+class HoldingEngine(ScriptedEngine):
     """Holds back calls about texts that contain `word` until `others` other batches are answered and read."""
 
     def __init__(self, word: str, others: int) -> None:
@@ -64,7 +64,7 @@ class SlowFor(ScriptedEngine):
 
 
 async def test_groups_are_streamed_as_they_finish_and_not_in_request_order(serve: Serve) -> None:
-    http = await serve(SlowFor("slow second", others=2))
+    http = await serve(HoldingEngine("slow second", others=2))
     *groups, last = await lines(http, body("slow", "quick", "other"))
     assert [line.group.id for line in groups if line.group] == ["quick", "other", "slow"]
     assert last.summary is not None

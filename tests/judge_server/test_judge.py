@@ -42,7 +42,7 @@ def kinds(outcomes: JudgementResults) -> set[str]:
     return {o.kind if isinstance(o, CallFailure) else "ok" for o in outcomes.by_digest.values()}
 
 
-class Failing(RecordingScript):
+class FailingScript(RecordingScript):
     """Fails the first `times` calls of each question that contains `about`."""
 
     def __init__(self, failure: CallFailure, times: int, about: str = "") -> None:
@@ -88,7 +88,7 @@ async def test_only_the_uncached_calls_of_a_response_are_asked() -> None:
 
 @pytest.mark.parametrize("kind", ["engine", "truncated_input", "overloaded", "timeout"])
 async def test_failures_are_not_cached(kind: str) -> None:
-    script = Failing(CallFailure(kind, "no"), times=2, about="Alpha")  # type: ignore[arg-type]
+    script = FailingScript(CallFailure(kind, "no"), times=2, about="Alpha")  # type: ignore[arg-type]
     cache = MemoryCache()
     made = await judge(ScriptedEngine(script), cache=cache)
     asked = plans(made, "Yes.", of=AB)
@@ -110,7 +110,7 @@ async def test_parse_failures_are_not_cached() -> None:
 
 
 async def test_only_a_call_that_the_engine_failed_is_retried_and_only_once() -> None:
-    script = Failing(GONE, times=1, about="Alpha")
+    script = FailingScript(GONE, times=1, about="Alpha")
     made = await judge(ScriptedEngine(script))
     outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
     assert kinds(outcomes) == {"ok"}
@@ -118,7 +118,7 @@ async def test_only_a_call_that_the_engine_failed_is_retried_and_only_once() -> 
 
 
 async def test_a_call_is_tried_at_most_twice_while_the_engine_keeps_failing() -> None:
-    script = Failing(GONE, times=99)
+    script = FailingScript(GONE, times=99)
     made = await judge(ScriptedEngine(script))
     outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
     assert set(outcomes.by_digest.values()) == {GONE}
@@ -131,7 +131,7 @@ async def test_an_overloaded_engine_is_retried_after_its_retry_time(monkeypatch:
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    script = Failing(CallFailure("overloaded", "busy", retry_after_s=7.0), times=1, about="Alpha")
+    script = FailingScript(CallFailure("overloaded", "busy", retry_after_s=7.0), times=1, about="Alpha")
     made = await judge(ScriptedEngine(script))
     with monkeypatch.context() as patch:
         patch.setattr("judge_server.scheduling.call_runner.asyncio.sleep", sleep)
@@ -144,7 +144,7 @@ async def test_an_overloaded_engine_is_retried_after_its_retry_time(monkeypatch:
 
 @pytest.mark.parametrize("kind", ["truncated_input", "timeout", "parse"])
 async def test_other_failures_are_not_retried(kind: str) -> None:
-    script = Failing(CallFailure(kind, "no"), times=99)  # type: ignore[arg-type]
+    script = FailingScript(CallFailure(kind, "no"), times=99)  # type: ignore[arg-type]
     made = await judge(ScriptedEngine(script))
     assert kinds(await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())) == {kind}
     assert list(script.asked.values()) == [1, 1]
@@ -152,7 +152,7 @@ async def test_other_failures_are_not_retried(kind: str) -> None:
 
 async def test_a_retry_that_would_miss_the_deadline_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 120.0)
-    script = Failing(GONE, times=99)
+    script = FailingScript(GONE, times=99)
     made = await judge(ScriptedEngine(script))
     assert kinds(await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())) == {"engine"}
     assert script.asked.total() == 2
@@ -214,7 +214,7 @@ def verdicts(*entries: str) -> str:
     return '{"verdicts": [' + ", ".join(entries) + "]}"
 
 
-class Writing(RecordingScript):
+class WritingScript(RecordingScript):
     """Answers calls about several criteria with these texts in turn, and calls about one with yes."""
 
     def __init__(self, *texts: str) -> None:
@@ -237,7 +237,7 @@ def together(made: Judge, response: str, of: list[Criterion]) -> list[ResponsePl
 
 
 async def test_a_criterion_the_judge_left_out_is_asked_again_once_and_alone() -> None:
-    script = Writing(verdicts('{"id": 1, "satisfied": false}'))
+    script = WritingScript(verdicts('{"id": 1, "satisfied": false}'))
     made = await judge(ScriptedEngine(script))
     asked = together(made, "Yes.", AB)
     outcomes = await made.outcomes(asked, await deadline_after())
@@ -261,7 +261,7 @@ async def test_a_criterion_left_out_twice_fails_and_is_not_asked_a_third_time() 
 
 
 async def test_a_criterion_being_asked_again_at_the_deadline_stays_a_parse_failure() -> None:
-    made = await judge(SingleBatchEngine(Writing(verdicts())))
+    made = await judge(SingleBatchEngine(WritingScript(verdicts())))
     outcomes = await made.outcomes(together(made, "Yes.", AB), await deadline_after(0.5))
     assert kinds(outcomes) == {"parse"}
     assert outcomes.calls == 1
@@ -282,7 +282,7 @@ class SingleBatchEngine(ScriptedEngine):
 
 
 async def test_a_cached_verdict_is_not_replaced_when_its_call_is_repeated_for_another_criterion() -> None:
-    script = Writing(verdicts('{"id": 1, "satisfied": false}'), verdicts('{"id": 1, "satisfied": true}'))
+    script = WritingScript(verdicts('{"id": 1, "satisfied": false}'), verdicts('{"id": 1, "satisfied": true}'))
     made = await judge(ScriptedEngine(script))
     script.outcome = lambda batch, call: Reply(text=script.texts.pop(0)) if script.texts else Reply(text="nothing")
     asked = together(made, "Yes.", AB)

@@ -261,7 +261,7 @@ async def test_reasons_are_not_read_twice(loaded: LlamaCppEngine) -> None:
 
 
 async def test_a_single_turn_chat_template_still_answers_but_refuses_reasons(loaded: LlamaCppEngine) -> None:
-    class OneTurn(httpx2.AsyncBaseTransport):
+    class SingleTurnTransport(httpx2.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             content = await request.aread()
             if request.url.path == "/apply-template" and b"assistant" in content:
@@ -269,7 +269,7 @@ async def test_a_single_turn_chat_template_still_answers_but_refuses_reasons(loa
             answer = await loaded._process.http.post(request.url.path, content=content)
             return httpx2.Response(answer.status_code, content=answer.content)
 
-    async with httpx2.AsyncClient(transport=OneTurn(), base_url="http://llama.test") as http:
+    async with httpx2.AsyncClient(transport=SingleTurnTransport(), base_url="http://llama.test") as http:
         tokens = await LlamaCppTokenizer.load(http)
         assert loaded._tokens is not None
         assert tokens.warm_up == loaded._tokens.warm_up

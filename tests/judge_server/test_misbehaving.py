@@ -11,7 +11,7 @@ import pytest
 from tests.judge_server import openai_fixtures
 from tests.judge_server.misbehaving import TRIGGER
 from tests.judge_server.misbehaviours import GOES_WRONG, MASSES
-from tests.judge_server.openai_fixtures import Misbehaving
+from tests.judge_server.openai_fixtures import MisbehavingServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -26,7 +26,7 @@ def chat(words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", sorted(GOES_WRONG))
 async def test_a_misbehaving_endpoint_answers_correctly_until_it_is_triggered(
-    misbehaving: Misbehaving, name: str
+    misbehaving: MisbehavingServer, name: str
 ) -> None:
     url = f"{misbehaving.url('itself', name)}/chat/completions"
     async with httpx2.AsyncClient(timeout=0.5) as http:

@@ -20,7 +20,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.01)
 
 
-class Restarting(ScriptedEngine):
+class RestartingEngine(ScriptedEngine):
     """Answers while `there` is true; the test sets it."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Restarting(ScriptedEngine):
 
 
 async def test_calls_are_retried_when_a_restarted_engine_is_back() -> None:
-    engine = Restarting()
+    engine = RestartingEngine()
     made = await judge(engine)
     engine.there = False
     waiting = asyncio.create_task(
@@ -63,7 +63,7 @@ async def test_calls_are_retried_when_a_restarted_engine_is_back() -> None:
 
 
 async def test_all_waiting_calls_share_one_readiness_poll() -> None:
-    engine = Restarting()
+    engine = RestartingEngine()
     engine.there = False
     recovery = EngineRecovery(engine)
     waits = [asyncio.create_task(recovery.wait(0.05, await deadline_after())) for _ in range(50)]
@@ -76,7 +76,7 @@ async def test_all_waiting_calls_share_one_readiness_poll() -> None:
 
 
 async def test_waiting_for_an_unreachable_engine_ends_at_the_deadline() -> None:
-    engine = Restarting()
+    engine = RestartingEngine()
     made = await judge(engine)
     engine.there = False
     outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after(0.5))
@@ -85,7 +85,7 @@ async def test_waiting_for_an_unreachable_engine_ends_at_the_deadline() -> None:
 
 async def test_calls_to_an_unreachable_engine_fail_after_the_hold_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("judge_server.scheduling.call_runner.MAX_HOLD_S", 0.2)
-    engine = Restarting()
+    engine = RestartingEngine()
     made = await judge(engine)
     engine.there = False
     deadline = await deadline_after()

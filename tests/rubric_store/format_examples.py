@@ -100,7 +100,7 @@ kinds = st.sampled_from(get_args(CriterionKind))
 positive = st.floats(min_value=1e-6, max_value=1e6)
 any_document = documents(kinds, anything, weights, bare=False)
 
-SAYABLE: dict[RubricFormat, st.SearchStrategy[RubricDocument]] = {
+REPRESENTABLE: dict[RubricFormat, st.SearchStrategy[RubricDocument]] = {
     "native": any_document,
     "yaml": any_document,
     "healthbench": documents(kinds, anything, weights, bare=False),

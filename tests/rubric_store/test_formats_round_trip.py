@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rubric_store import FormatError
 from rubric_store.formats import FormatProblem, RubricDocument, RubricFormat, read_document, write_rubric
 from tests.hypothesis_examples import examples
-from tests.rubric_store.format_examples import SAYABLE, any_document
+from tests.rubric_store.format_examples import REPRESENTABLE, any_document
 from trainer_client.wire import Criterion, RubricContent
 
 FORMATS = get_args(RubricFormat)
@@ -24,7 +24,7 @@ QUICK = settings(max_examples=examples(25), suppress_health_check=[HealthCheck.t
 def test_a_written_rubric_reads_back_equal_except_for_the_reported_losses(
     format: RubricFormat, data: st.DataObject
 ) -> None:
-    document = data.draw(SAYABLE[format])
+    document = data.draw(REPRESENTABLE[format])
     try:
         written = write_rubric(document, format)
     except FormatError:
@@ -40,7 +40,7 @@ def test_a_written_rubric_reads_back_equal_except_for_the_reported_losses(
 @QUICK
 @given(data=st.data())
 def test_a_rubric_that_was_read_is_written_without_loss(format: RubricFormat, data: st.DataObject) -> None:
-    document = data.draw(SAYABLE[format])
+    document = data.draw(REPRESENTABLE[format])
     try:
         said = read_document(write_rubric(document, format).text, format)
         again = write_rubric(said, format)

@@ -45,12 +45,12 @@ def gave_way() -> Iterator[threading.Event]:
     """Set when a migration logs that it retries."""
     said = threading.Event()
 
-    class Heard(logging.Handler):
+    class RetryCounter(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "retrying the migration" in record.getMessage():
                 said.set()
 
-    heard, log = Heard(), logging.getLogger("adjudge")
+    heard, log = RetryCounter(), logging.getLogger("adjudge")
     log.addHandler(heard)
     yield said
     log.removeHandler(heard)

@@ -55,7 +55,7 @@ def expected(tmp_path: Path) -> list[float | None]:
         return [response.reward for response in scored(client, RESPONSES).groups[0].responses]
 
 
-class Scoring(threading.Thread):
+class ScoringThread(threading.Thread):
     """Scores the responses in the background."""
 
     def __init__(self, url: str) -> None:
@@ -95,7 +95,7 @@ def test_a_judge_that_is_killed_or_hangs_in_the_middle_loses_no_reward(
             "} 0.0" in "".join(line for line in get(api, "/metrics").text.splitlines() if "_member_up{" in line)
         ):
             assert api.process.poll() is None
-        scoring = Scoring(api.url)
+        scoring = ScoringThread(api.url)
         scoring.start()
         while b"adjudge_calls_at_engine 0" in get(first, "/metrics").content:
             assert scoring.is_alive()

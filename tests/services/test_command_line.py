@@ -144,14 +144,14 @@ def test_variables_of_other_programs_are_not_reported_as_misspelt() -> None:
 
 
 def test_no_more_requests_are_sent_once_the_service_is_unreachable() -> None:
-    class Gone:
+    class UnreachableClient:
         asked = 0
 
         async def rewards(self, **_: Any) -> None:
             self.asked += 1
             raise ConnectionFailed("http://127.0.0.1:9 cannot be reached")
 
-    client: Any = Gone()
+    client: Any = UnreachableClient()
     group = Group.model_validate({"id": "g", "prompt": "?", "responses": ["a", "b"]})
     lines = [GroupLine(number, group) for number in range(1, 21)]
     scored = asyncio.run(score_groups(client, lines, {}, concurrency=1, advance=lambda: None))

@@ -2,14 +2,14 @@
 
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.ports import unused_port
+from tests.fixtures.waiting import wait_until
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
 
@@ -38,20 +38,10 @@ def endpoint(port: int, log: Path) -> Iterator[None]:
             child.kill()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until the condition is true."""
-    pause = threading.Event()
-    for _ in range(3000):
-        if holds():
-            return
-        pause.wait(0.02)
-    raise AssertionError("the condition did not become true in time")
-
-
 def ended(process: Service) -> str:
     """Wait until the process exits with an error; return its output."""
     assert process.process.wait(60) == 1
-    until(lambda: "error:" in "".join(process.said))
+    wait_until(lambda: "error:" in "".join(process.said))
     return "".join(process.said)
 
 
@@ -78,7 +68,7 @@ def test_a_process_waits_for_an_endpoint_that_is_not_up_yet(command: str, endpoi
         listening(command, "--port", "0", "--engine", engine) as process,
         Client(process.url) as client,
     ):
-        until(lambda: "retrying" in "".join(process.said))
+        wait_until(lambda: "retrying" in "".join(process.said))
         said = get(process, "/readyz").json()["detail"]
         assert "waiting for an endpoint" in said
         assert str(ports[0]) not in said  # /readyz is public

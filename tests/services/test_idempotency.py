@@ -206,7 +206,7 @@ async def test_an_invalid_key_is_refused_by_name(http: httpx2.AsyncClient, key: 
     assert any("dempotency" in name for name in fields(checked_problem(answer)))
 
 
-class LosesAnswers(httpx2.AsyncBaseTransport):
+class AnswerLosingTransport(httpx2.AsyncBaseTransport):
     """Forwards requests to a service, and drops the first answers; `seen` has every answer."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, lost: int) -> None:
@@ -228,7 +228,7 @@ async def at_once(_: float) -> None:
 async def test_the_client_repeats_a_publication_under_its_key_if_the_answer_is_lost(
     transport: httpx2.ASGITransport, http: httpx2.AsyncClient
 ) -> None:
-    losing = LosesAnswers(transport, 2)
+    losing = AnswerLosingTransport(transport, 2)
     async with AsyncClient("http://localhost", transport=losing, sleep=at_once) as client:
         published = await client.publish_rubric("team/a", CRITERIA, tags=["math"])
         assert published.version == 1
@@ -242,7 +242,7 @@ async def test_requests_under_the_clients_key_are_recorded_once(
     transport: httpx2.ASGITransport, http: httpx2.AsyncClient
 ) -> None:
     group = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes."]}
-    losing = LosesAnswers(transport, 1)
+    losing = AnswerLosingTransport(transport, 1)
     async with AsyncClient("http://localhost", run="r", transport=losing, sleep=at_once) as client:
         answer = await client.rewards([group], {"criteria": CRITERIA}, idempotency_key="r/3/g")
         streamed = [one async for one in client.stream_rewards([group], {"criteria": CRITERIA}, idempotency_key="s")]

@@ -2,8 +2,7 @@
 
 import json
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from adjudge_services.cli.main import app
 from judge_server.ledger.spool import Quarantine
 from rubric_store import migrations
 from tests.fixtures.postgres import scratch_database
+from tests.fixtures.waiting import wait_until
 from tests.rubric_store.ledger_rows import request
 from tests.services.processes import Service, get, serving
 from trainer_client import Client, InvalidRequest
@@ -44,15 +44,6 @@ def running() -> Iterator[tuple[Service, Client]]:
     with serving(ENGINE) as service, Client(service.url, run="r") as client:
         service.wait_until_ready(client)
         yield service, client
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(3000):
-        if holds():
-            return
-        pause.wait(0.01)
-    raise AssertionError("the condition did not become true in time")
 
 
 def rewards(client: Client) -> dict[str, list[float | None]]:

@@ -120,7 +120,7 @@ def test_a_line_without_embeddings_is_reported_and_keeps_its_other_figures(tmp_p
     assert "--embeddings: the URL of the embeddings has the scheme 'http'" in wrong.stderr
 
 
-class Failing:
+class FailingClient:
     """A client whose service fails each time for another reason."""
 
     async def rewards(self, *_: Any, **__: Any) -> None:
@@ -135,5 +135,5 @@ async def test_a_line_that_fails_twice_is_reported_with_the_first_reason(tmp_pat
     file.write_text(json.dumps(LINE))
     lines = [line for line in read_measured(file) if isinstance(line, MeasuredLine)]
     how: dict[str, Any] = {"mode": "weighted_mean", "concurrency": 1, "deadline_s": 1.0, "limits": LoopLimits()}
-    _, failed = await measure_lines(Failing(), lines, None, steps=True, **how)  # type: ignore[arg-type]
+    _, failed = await measure_lines(FailingClient(), lines, None, steps=True, **how)  # type: ignore[arg-type]
     assert failed == {1: "the first reason"}

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,6 +11,7 @@ import pytest
 
 from judge_server.remote.messages import PROTOCOL_VERSION
 from tests.fixtures.ports import unused_port
+from tests.fixtures.waiting import wait_until
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
 
@@ -44,16 +45,6 @@ def judge_of_a_newer_protocol(port: int) -> Iterator[None]:
         server.shutdown()
         serving.join()
         server.server_close()
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until the condition is true."""
-    pause = threading.Event()
-    for _ in range(6000):
-        if holds():
-            return
-        pause.wait(0.02)
-    raise AssertionError("the condition did not become true in time")
 
 
 def says_why(api: Service) -> bool:

@@ -106,7 +106,7 @@ def test_a_file_that_does_not_match_its_suffix_is_refused(
     assert says in result.stderr
 
 
-class Answering:
+class StubClient:
     """A client that gives every response the reward 1."""
 
     async def rewards(self, groups: list[dict[str, Any]], **_: Any) -> RewardAnswer:
@@ -132,7 +132,7 @@ async def test_a_long_file_is_read_only_slightly_ahead_of_scoring() -> None:
             group = Group.model_validate({"id": f"g{read}", "prompt": "?", "responses": ["a", "b"]})
             yield BadLine(read, "bad") if read % 10 == 0 else GroupLine(read, group)
 
-    client: Any = Answering()
+    client: Any = StubClient()
     done: list[ScoredLine] = []
     async for line in stream_groups(client, lines(), {}, concurrency=4, advance=lambda: None):
         done.append(line)

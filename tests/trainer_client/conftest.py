@@ -30,7 +30,7 @@ class FakeClock:
         self.sleep(seconds)
 
 
-class Blocking:
+class BlockingClient:
     """An `AsyncClient` driven from a test without an event loop, as if it were a `Client`."""
 
     def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
@@ -106,7 +106,7 @@ def connect(request, time):
         if request.param == "sync":
             client: Any = Client(url, run, sleep=time.sleep, **options)
         else:
-            client = Blocking(AsyncClient(url, run, sleep=time.sleep_async, **options), runner)
+            client = BlockingClient(AsyncClient(url, run, sleep=time.sleep_async, **options), runner)
         made.append(client)
         return client
 

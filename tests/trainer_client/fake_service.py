@@ -90,7 +90,7 @@ def summary(name: str) -> dict[str, Any]:
 
 
 @dataclass
-class Reply:
+class ScriptedReply:
     """A scripted answer. `body` is sent as JSON unless it is text."""
 
     status: int = 200
@@ -120,17 +120,17 @@ def problem(kind: str, status: int, *, retryable: bool = False, headers: dict[st
         "request_id": "req-7",
         "retryable": retryable,
     }
-    return Reply(status, body | more, {"Content-Type": "application/problem+json"} | (headers or {}))
+    return ScriptedReply(status, body | more, {"Content-Type": "application/problem+json"} | (headers or {}))
 
 
-def stream(*lines: Any, hang: bool = False, drop: bool = False, piece: int | None = None) -> Reply:
+def stream(*lines: Any, hang: bool = False, drop: bool = False, piece: int | None = None) -> ScriptedReply:
     """A scripted NDJSON answer (bytes are sent as they are), sent line by line or in pieces of a fixed size."""
     given = [line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines]
     if piece is not None:
         joined = b"".join(given)
         given = [joined[at : at + piece] for at in range(0, len(joined), piece)]
     headers = {"Content-Type": "application/x-ndjson", "X-Request-Id": "req-8"}
-    return Reply(headers=headers, pieces=tuple(given), hang=hang, drop=drop)
+    return ScriptedReply(headers=headers, pieces=tuple(given), hang=hang, drop=drop)
 
 
 @dataclass
@@ -152,7 +152,7 @@ class FakeService:
     """The script (`replies`, in order, the last one repeated) and the record (`asked`, `connections`)."""
 
     def __init__(self) -> None:
-        self.replies: list[Reply] = []
+        self.replies: list[ScriptedReply] = []
         self.asked: list[ReceivedRequest] = []
         self.connections = 0
         self.stopping = threading.Event()
@@ -160,11 +160,11 @@ class FakeService:
         """Set when a caller closes a connection on which an answer hangs."""
         self.url = ""
 
-    def script(self, *replies: Reply) -> None:
+    def script(self, *replies: ScriptedReply) -> None:
         """Set the answers from now on."""
         self.replies = list(replies)
 
-    def next_reply(self) -> Reply:
+    def next_reply(self) -> ScriptedReply:
         """Take the next scripted answer."""
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
@@ -196,13 +196,13 @@ def running_service() -> Iterator[FakeService]:
             if reply.hang or reply.drop:
                 self.close_connection = True
 
-        def begin(self, reply: Reply, headers: dict[str, str]) -> None:
+        def begin(self, reply: ScriptedReply, headers: dict[str, str]) -> None:
             self.send_response(reply.status)
             for name, value in (headers | reply.headers).items():
                 self.send_header(name, value)
             self.end_headers()
 
-        def send_pieces(self, reply: Reply) -> None:
+        def send_pieces(self, reply: ScriptedReply) -> None:
             self.begin(reply, {"Transfer-Encoding": "chunked"})
             for piece in reply.pieces or ():
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trainer_client.advantages import group_advantages
 
 CASES = json.loads((Path(__file__).parent / "vectors" / "group_advantages.json").read_text())["cases"]
-WAYS = {
+NORMALISATIONS = {
     "mean_std": {},
     "mean_none": {"scale": "none"},
     "loo_std": {"baseline": "leave_one_out"},
@@ -20,25 +20,27 @@ REWARD = st.floats(-1, 2, allow_subnormal=False)
 GROUP = st.lists(st.none() | REWARD, max_size=10)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", NORMALISATIONS)
 @pytest.mark.parametrize("case", CASES)
-def test_the_worked_cases_hold(case, way):
-    assert group_advantages(case["rewards"], **WAYS[way]) == pytest.approx(case[way], abs=1e-9)
+def test_the_worked_cases_hold(case, normalisation):
+    assert group_advantages(case["rewards"], **NORMALISATIONS[normalisation]) == pytest.approx(
+        case[normalisation], abs=1e-9
+    )
 
 
-@given(GROUP, st.sampled_from(list(WAYS.values())))
-def test_they_sum_to_zero(rewards, way):
-    advantages = group_advantages(rewards, **way)
+@given(GROUP, st.sampled_from(list(NORMALISATIONS.values())))
+def test_they_sum_to_zero(rewards, normalisation):
+    advantages = group_advantages(rewards, **normalisation)
     assert advantages.shape == (len(rewards),)
     assert abs(advantages.sum()) < 1e-9 * max(1.0, abs(advantages).max(initial=0.0))
 
 
-@given(GROUP, st.integers(0, 10), st.sampled_from(list(WAYS.values())))
-def test_a_missing_reward_gets_zero_and_does_not_affect_the_others(rewards, place, way):
+@given(GROUP, st.integers(0, 10), st.sampled_from(list(NORMALISATIONS.values())))
+def test_a_missing_reward_gets_zero_and_does_not_affect_the_others(rewards, place, normalisation):
     place = min(place, len(rewards))
-    more = group_advantages([*rewards[:place], None, *rewards[place:]], **way)
+    more = group_advantages([*rewards[:place], None, *rewards[place:]], **normalisation)
     assert more[place] == 0.0
-    assert np.array_equal(np.delete(more, place), group_advantages(rewards, **way))
+    assert np.array_equal(np.delete(more, place), group_advantages(rewards, **normalisation))
 
 
 @given(st.lists(REWARD, min_size=2, max_size=10))
@@ -63,9 +65,9 @@ def test_equal_rewards_give_exactly_zero(known, reward, eps):
     assert not group_advantages(rewards, eps=eps).any()
 
 
-@given(st.lists(REWARD, min_size=2, max_size=10), st.sampled_from(list(WAYS.values())))
-def test_a_higher_reward_never_gets_a_lower_advantage(rewards, way):
-    advantages = group_advantages(rewards, **way)
+@given(st.lists(REWARD, min_size=2, max_size=10), st.sampled_from(list(NORMALISATIONS.values())))
+def test_a_higher_reward_never_gets_a_lower_advantage(rewards, normalisation):
+    advantages = group_advantages(rewards, **normalisation)
     assert all(np.diff(advantages[np.argsort(rewards, kind="stable")]) >= 0)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.trainer_client.fake_service import VERSION, Reply
+from tests.trainer_client.fake_service import VERSION, ScriptedReply
 from trainer_client import AsyncClient, Client
 
 KEY = "adj_abcdefghijklmnop_" + "s" * 43
@@ -12,7 +12,7 @@ def no_key_around(monkeypatch):
 
 
 def test_the_key_is_sent_with_every_request(service, connect):
-    service.script(Reply(body=VERSION), Reply(body=VERSION))
+    service.script(ScriptedReply(body=VERSION), ScriptedReply(body=VERSION))
     client = connect(service.url, api_key=KEY)
     client.rubric("math/quadratics")
     client.rubric("math/quadratics")
@@ -22,19 +22,19 @@ def test_the_key_is_sent_with_every_request(service, connect):
 @pytest.mark.parametrize(("given", "sent"), [(None, f"Bearer {KEY}"), ("adj_other", "Bearer adj_other"), ("", None)])
 def test_the_key_of_the_environment_is_used_unless_one_is_given(service, connect, monkeypatch, given, sent):
     monkeypatch.setenv("ADJUDGE_API_KEY", f"{KEY}\n")
-    service.script(Reply(body=VERSION))
+    service.script(ScriptedReply(body=VERSION))
     connect(service.url, api_key=given).rubric("math/quadratics")
     assert service.asked[0].headers.get("authorization") == sent
 
 
 def test_without_a_key_none_is_sent(service, connect):
-    service.script(Reply(body=VERSION))
+    service.script(ScriptedReply(body=VERSION))
     connect(service.url).rubric("math/quadratics")
     assert "authorization" not in service.asked[0].headers
 
 
 def test_an_authorization_header_of_the_caller_replaces_the_key(service, connect):
-    service.script(Reply(body=VERSION))
+    service.script(ScriptedReply(body=VERSION))
     connect(service.url, api_key=KEY, headers={"authorization": "Basic YTpi"}).rubric("math/quadratics")
     assert service.asked[0].headers["authorization"] == "Basic YTpi"
 

@@ -3,7 +3,7 @@ from importlib.metadata import version
 import httpx2
 import pytest
 
-from tests.trainer_client.fake_service import CRITERION, DIGEST, REWARDS, VERSION, Reply, problem, summary
+from tests.trainer_client.fake_service import CRITERION, DIGEST, REWARDS, VERSION, ScriptedReply, problem, summary
 from trainer_client import (
     AsyncClient,
     Client,
@@ -20,7 +20,7 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
 
 class TestRewards:
     def test_the_request_follows_the_contract(self, service, connect):
-        service.script(Reply(body=REWARDS))
+        service.script(ScriptedReply(body=REWARDS))
         connect(service.url, "run-3").rewards(
             [GROUP], "math/quadratics@3", "stepwise", on_failure="skip", deadline_s=5, step=7, format_weight=0.2
         )
@@ -38,14 +38,14 @@ class TestRewards:
         }
 
     def test_the_answer_is_typed_and_separates_failures_from_zeros(self, service, connect):
-        service.script(Reply(body=REWARDS))
+        service.script(ScriptedReply(body=REWARDS))
         answer = connect(service.url).rewards([GROUP], "r", "points")
         scored, unscored = answer.groups[0].responses
         assert (scored.reward, scored.status) == (1.0, "scored")
         assert (unscored.reward, unscored.verdicts[0].failure.kind) == (None, "timeout")
 
     def test_models_work_like_mappings(self, service, connect):
-        service.script(Reply(body=REWARDS))
+        service.script(ScriptedReply(body=REWARDS))
         client = connect(service.url)
         for rubric in (RubricContent(criteria=(Criterion(**CRITERION),)), {"criteria": [CRITERION]}):
             client.rewards([Group(**GROUP)], rubric)
@@ -53,7 +53,7 @@ class TestRewards:
         assert service.asked[0].json["rubric"] == {"criteria": [CRITERION]}
 
     def test_unknown_fields_of_a_newer_service_are_ignored(self, service, connect):
-        service.script(Reply(body=REWARDS | {"weather": "fine", "usage": {"judge_calls": 2, "joules": 3}}))
+        service.script(ScriptedReply(body=REWARDS | {"weather": "fine", "usage": {"judge_calls": 2, "joules": 3}}))
         assert connect(service.url).rewards([GROUP], "r").usage.judge_calls == 2
 
     @pytest.mark.parametrize(
@@ -85,19 +85,19 @@ class TestRewards:
 
 class TestRubrics:
     def test_a_rubric_is_published_under_a_name_with_slashes(self, service, connect):
-        service.script(Reply(201, VERSION))
+        service.script(ScriptedReply(201, VERSION))
         published = connect(service.url).publish_rubric("math/quadratics", [CRITERION])
         assert published.reference == "math/quadratics@3"
         assert (service.asked[0].method, service.asked[0].target) == ("POST", "/v1/rubrics/math/quadratics/versions")
         assert service.asked[0].json == {"criteria": [CRITERION]}
 
     def test_publishing_existing_content_returns_its_version(self, service, connect):
-        service.script(Reply(200, VERSION))
+        service.script(ScriptedReply(200, VERSION))
         assert connect(service.url).publish_rubric("math/quadratics", [Criterion(**CRITERION)]).version == 3
 
     @pytest.mark.parametrize("reference", ["math/quadratics", "math/quadratics@3", DIGEST])
     def test_a_rubric_is_fetched_by_each_form_of_reference(self, service, connect, reference):
-        service.script(Reply(body=VERSION))
+        service.script(ScriptedReply(body=VERSION))
         assert connect(service.url).rubric(reference).criteria[0].id == "c1"
         assert service.asked[0].target == f"/v1/rubrics/{reference}"
 
@@ -115,9 +115,9 @@ class TestRubrics:
 
     def test_listing_fetches_every_page(self, service, connect):
         service.script(
-            Reply(body={"rubrics": [summary("math/a"), summary("math/b")], "next_cursor": "math/b"}),
-            Reply(body={"rubrics": [], "next_cursor": "x&y"}),
-            Reply(body={"rubrics": [summary("math/c")]}),
+            ScriptedReply(body={"rubrics": [summary("math/a"), summary("math/b")], "next_cursor": "math/b"}),
+            ScriptedReply(body={"rubrics": [], "next_cursor": "x&y"}),
+            ScriptedReply(body={"rubrics": [summary("math/c")]}),
         )
         assert [r.name for r in connect(service.url).rubrics("math/")] == ["math/a", "math/b", "math/c"]
         assert [httpx2.URL(asked.target).params for asked in service.asked] == [
@@ -127,7 +127,7 @@ class TestRubrics:
         ]
 
     def test_pages_are_fetched_lazily(self, service):
-        service.script(Reply(body={"rubrics": [summary("a")], "next_cursor": "a"}))
+        service.script(ScriptedReply(body={"rubrics": [summary("a")], "next_cursor": "a"}))
         with Client(service.url) as client:
             next(client.rubrics())
         assert len(service.asked) == 1
@@ -135,7 +135,7 @@ class TestRubrics:
 
 class TestReady:
     def test_a_ready_service_is_ready(self, service, connect):
-        service.script(Reply(body={"status": "ready"}))
+        service.script(ScriptedReply(body={"status": "ready"}))
         assert connect(service.url).ready() is True
         assert service.asked[0].target == "/readyz"
 
@@ -146,43 +146,43 @@ class TestReady:
 
     def test_a_service_that_is_unreachable_or_hangs_is_not_ready(self, service, connect, unserved_url):
         assert connect(unserved_url).ready() is False
-        service.script(Reply(hang=True))
+        service.script(ScriptedReply(hang=True))
         assert connect(service.url, timeout_s=0.05).ready() is False
 
     def test_an_address_of_another_service_is_an_error(self, service, connect):
-        service.script(Reply(404, "nothing here"))
+        service.script(ScriptedReply(404, "nothing here"))
         with pytest.raises(ServerError, match=r"404.*nothing here"):
             connect(service.url).ready()
 
 
 class TestConnection:
     def test_one_connection_serves_many_requests(self, service, connect):
-        service.script(Reply(body=VERSION))
+        service.script(ScriptedReply(body=VERSION))
         client = connect(service.url)
         for _ in range(5):
             client.rubric("r")
         assert (len(service.asked), service.connections) == (5, 1)
 
     def test_requests_name_the_client_and_include_the_given_headers(self, service, connect):
-        service.script(Reply(body=VERSION))
+        service.script(ScriptedReply(body=VERSION))
         connect(service.url, headers={"Authorization": "Bearer k"}).rubric("r")
         assert service.asked[0].headers["User-Agent"] == f"adjudge-client/{version('adjudge-client')}"
         assert service.asked[0].headers["Authorization"] == "Bearer k"
 
     def test_a_service_under_a_path_prefix_is_reached(self, service, connect):
-        service.script(Reply(body=VERSION))
+        service.script(ScriptedReply(body=VERSION))
         connect(f"{service.url}/judges/one").rubric("r")
         assert service.asked[0].target == "/judges/one/v1/rubrics/r"
 
     def test_leaving_a_with_block_closes_the_connections(self, service):
-        service.script(Reply(body=VERSION))
+        service.script(ScriptedReply(body=VERSION))
         with Client(service.url) as client:
             client.rubric("r")
         with pytest.raises(RuntimeError, match="closed"):
             client.rubric("r")
 
     async def test_leaving_an_async_with_block_closes_the_connections(self, service):
-        service.script(Reply(body=VERSION))
+        service.script(ScriptedReply(body=VERSION))
         async with AsyncClient(service.url) as client:
             await client.rubric("r")
         with pytest.raises(RuntimeError, match="closed"):

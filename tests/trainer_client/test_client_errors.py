@@ -1,6 +1,6 @@
 import pytest
 
-from tests.trainer_client.fake_service import Reply, problem
+from tests.trainer_client.fake_service import ScriptedReply, problem
 from trainer_client import (
     AdjudgeError,
     APIConnectionError,
@@ -66,7 +66,7 @@ def test_invalid_fields_are_named(service, connect):
 
 
 def test_an_error_page_of_a_proxy_is_quoted_in_part(service, connect):
-    service.script(Reply(500, "<html>" + "x" * 500, {"X-Request-Id": "proxy-1"}))
+    service.script(ScriptedReply(500, "<html>" + "x" * 500, {"X-Request-Id": "proxy-1"}))
     with pytest.raises(ServerError) as raised:
         connect(service.url).rubric("r")
     assert "500" in str(raised.value)
@@ -75,7 +75,9 @@ def test_an_error_page_of_a_proxy_is_quoted_in_part(service, connect):
     assert (raised.value.request_id, raised.value.problem) == ("proxy-1", None)
 
 
-@pytest.mark.parametrize("reply", [Reply(200, "<html>"), Reply(200, {"not": "it"}), Reply(302, "moved")])
+@pytest.mark.parametrize(
+    "reply", [ScriptedReply(200, "<html>"), ScriptedReply(200, {"not": "it"}), ScriptedReply(302, "moved")]
+)
 def test_an_answer_that_violates_the_contract_is_a_server_error(service, connect, reply):
     service.script(reply)
     with pytest.raises(ServerError):

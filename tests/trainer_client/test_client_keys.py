@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer_client.fake_service import CRITERION, REWARDS, VERDICTS, VERSION, Reply, problem
+from tests.trainer_client.fake_service import CRITERION, REWARDS, VERDICTS, VERSION, ScriptedReply, problem
 from trainer_client import InProgress, InvalidRequest
 
 KEY = "Idempotency-Key"
@@ -46,7 +46,7 @@ def keys(service: Any) -> list[str | None]:
 @pytest.mark.parametrize("name", MAKING)
 def test_a_creating_call_keeps_its_key_over_retries_and_the_next_call_gets_a_new_one(service, connect, name):
     call, answer = MAKING[name]
-    service.script(Reply(drop=True), problem("in-progress", 409, retryable=True), Reply(body=answer))
+    service.script(ScriptedReply(drop=True), problem("in-progress", 409, retryable=True), ScriptedReply(body=answer))
     client = connect(service.url)
     call(client)
     call(client)
@@ -58,7 +58,7 @@ def test_a_creating_call_keeps_its_key_over_retries_and_the_next_call_gets_a_new
 @pytest.mark.parametrize("name", JUDGING)
 def test_a_judging_call_has_a_key_only_where_the_caller_gives_one(service, connect, name):
     call, answer = JUDGING[name]
-    service.script(Reply(drop=True), Reply(body=answer))
+    service.script(ScriptedReply(drop=True), ScriptedReply(body=answer))
     call(connect(service.url), idempotency_key="step-120-q17")
     assert keys(service) == ["step-120-q17"] * 2
     call(connect(service.url))
@@ -66,7 +66,7 @@ def test_a_judging_call_has_a_key_only_where_the_caller_gives_one(service, conne
 
 
 def test_reading_and_cancelling_send_no_key(service, connect):
-    service.script(Reply(body=OPERATION))
+    service.script(ScriptedReply(body=OPERATION))
     client = connect(service.url)
     client.operation("op-1")
     client.cancel_operation("op-1")

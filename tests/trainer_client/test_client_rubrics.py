@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer_client.fake_service import CRITERION, DIGEST, VERSION, Reply, problem, summary
+from tests.trainer_client.fake_service import CRITERION, DIGEST, VERSION, ScriptedReply, problem, summary
 from trainer_client import AliasMoved, AsyncClient, Client, InvalidRequest, RubricRetired
 from trainer_client.wire import Lineage
 
@@ -79,7 +79,7 @@ CALLS = list(calls(None))
 @pytest.mark.parametrize("name", CALLS)
 def test_each_method_sends_its_request_and_returns_its_answer(service, connect, name):
     call, answer, target, body = calls(connect(service.url))[name]
-    service.script(Reply(body=answer))
+    service.script(ScriptedReply(body=answer))
     given = call()
     [asked] = service.asked
     assert (asked.method, asked.target) == target
@@ -96,14 +96,16 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
 
 
 def test_omitted_fields_of_a_publication_are_not_sent(service, connect):
-    service.script(Reply(body=VERSION))
+    service.script(ScriptedReply(body=VERSION))
     connect(service.url).publish_rubric(NAME, [CRITERION])
     assert service.asked[0].json == {"criteria": [CRITERION]}
 
 
 def test_a_move_sends_its_expectation_in_the_headers(service, connect):
     alias = {"name": NAME, "alias": "production", "version": 3}
-    service.script(Reply(body=alias), Reply(body=alias), Reply(body={"name": NAME, "aliases": {}}))
+    service.script(
+        ScriptedReply(body=alias), ScriptedReply(body=alias), ScriptedReply(body={"name": NAME, "aliases": {}})
+    )
     client = connect(service.url)
     client.move_alias(NAME, "production", 3, expected=2)
     client.move_alias(NAME, "production", 3, expected=None)
@@ -129,7 +131,8 @@ def test_a_retired_rubric_has_its_own_error_and_may_be_allowed(service, connect)
 
 def test_lists_are_fetched_page_by_page_with_their_filters(service, connect):
     service.script(
-        Reply(body={"rubrics": [summary("a")], "next_cursor": "YQ"}), Reply(body={"rubrics": [summary("b")]})
+        ScriptedReply(body={"rubrics": [summary("a")], "next_cursor": "YQ"}),
+        ScriptedReply(body={"rubrics": [summary("b")]}),
     )
     found = list(connect(service.url).rubrics("math/", tag="safe", text="final answer"))
     assert [rubric.name for rubric in found] == ["a", "b"]
@@ -142,8 +145,8 @@ def test_lists_are_fetched_page_by_page_with_their_filters(service, connect):
 def test_a_history_is_fetched_page_by_page(service, connect):
     version = {"version": 2, "digest": DIGEST, "criteria_count": 1, "created_at": AT}
     service.script(
-        Reply(body={"name": NAME, "versions": [version], "next_cursor": "Mg"}),
-        Reply(body={"name": NAME, "versions": [version | {"version": 1}]}),
+        ScriptedReply(body={"name": NAME, "versions": [version], "next_cursor": "Mg"}),
+        ScriptedReply(body={"name": NAME, "versions": [version | {"version": 1}]}),
     )
     assert [v.version for v in connect(service.url).rubric_history(NAME)] == [2, 1]
     assert [asked.target for asked in service.asked] == [
@@ -153,13 +156,13 @@ def test_a_history_is_fetched_page_by_page(service, connect):
 
 
 def test_a_version_of_an_older_service_gets_defaults(service, connect):
-    service.script(Reply(body=VERSION))
+    service.script(ScriptedReply(body=VERSION))
     version = connect(service.url).rubric(NAME)
     assert (version.parent, version.metadata, version.lineage, version.retirement) == (None, {}, None, None)
 
 
 def test_lineage_may_be_a_model(service, connect):
-    service.script(Reply(body=VERSION | {"lineage": {"author": "team"}, "parent": 2}))
+    service.script(ScriptedReply(body=VERSION | {"lineage": {"author": "team"}, "parent": 2}))
     version = connect(service.url).publish_rubric(NAME, [CRITERION], lineage=Lineage(author="team"))
     assert (version.lineage, version.parent) == (Lineage(author="team"), 2)
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.trainer_client.fake_service import Reply, problem, stream
+from tests.trainer_client.fake_service import ScriptedReply, problem, stream
 from trainer_client import ConnectionFailed, InvalidRequest, JudgingFailed, NotFound, RubricRefused, ServerError
 
 
@@ -105,7 +105,7 @@ class TestRecorded:
 
     def test_all_pages_are_fetched(self, service, connect):
         first = {"verdicts": [self.VERDICT, self.VERDICT], "next_cursor": "next"}
-        service.script(Reply(body=first), Reply(body={"verdicts": [self.VERDICT], "next_cursor": None}))
+        service.script(ScriptedReply(body=first), ScriptedReply(body={"verdicts": [self.VERDICT], "next_cursor": None}))
         found = list(connect(service.url, "r").recorded_verdicts(step=3, status="ok", criterion=None, texts=True))
         assert [each.verdict.score for each in found] == [1.0] * 3
         asked = [one.target for one in service.asked]
@@ -115,7 +115,7 @@ class TestRecorded:
         ]
 
     def test_without_a_run_the_verdicts_of_the_unnamed_run_are_read(self, service, connect):
-        service.script(Reply(body={"verdicts": [], "next_cursor": None}))
+        service.script(ScriptedReply(body={"verdicts": [], "next_cursor": None}))
         assert list(connect(service.url).recorded_verdicts()) == []
         assert service.asked[0].target == "/v1/verdicts?run=&limit=500"
 
@@ -155,7 +155,7 @@ class TestRuns:
         """A page of a run's steps, as the service sends it."""
         told = [{**self.FIGURES, "step": step, "std_reward": 0.1, "criteria": [self.CRITERION]} for step in steps]
         rubric = {"digest": "sha256:" + "0" * 64, "name": "math", "version": 1}
-        return Reply(
+        return ScriptedReply(
             body={
                 "run": self.RUN,
                 "rubrics": [rubric],
@@ -168,8 +168,8 @@ class TestRuns:
 
     def test_all_pages_of_runs_are_fetched(self, service, connect):
         service.script(
-            Reply(body={"runs": [self.RUN, self.RUN], "next_cursor": "next"}),
-            Reply(body={"runs": [{**self.RUN, "run": None}], "next_cursor": None}),
+            ScriptedReply(body={"runs": [self.RUN, self.RUN], "next_cursor": "next"}),
+            ScriptedReply(body={"runs": [{**self.RUN, "run": None}], "next_cursor": None}),
         )
         assert [run.run for run in connect(service.url).runs()] == ["r", "r", None]
         assert [one.target for one in service.asked] == ["/v1/runs", "/v1/runs?after=next"]
@@ -203,7 +203,7 @@ class TestRuns:
             "findings": [],
             "thresholds": {},
         }
-        service.script(Reply(body=told), Reply(body=told))
+        service.script(ScriptedReply(body=told), ScriptedReply(body=told))
         assert connect(service.url, "a/b").run_monitors().last_step == 7
         assert connect(service.url, "a/b").run_monitors("c", until_step=7).findings == ()
         assert [one.target for one in service.asked] == ["/v1/runs/a%2Fb/monitors", "/v1/runs/c/monitors?until_step=7"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, VERSION, Reply, problem
+from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, VERSION, ScriptedReply, problem
 from trainer_client import AdjudgeError, AsyncClient, Client, ConnectionFailed, Overloaded, TimedOut
 from trainer_client.client.connection import INITIAL_BACKOFF_S, MAX_BACKOFF_S, MAX_WAIT_S, RetryPolicy
 
@@ -21,33 +21,39 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}
         OVERLOADED,
         problem("not-ready", 503, retryable=True),
         problem("judging-failed", 502, retryable=True),
-        Reply(429, "slow down"),
-        Reply(502, "<html>bad gateway</html>"),
-        Reply(503, "no upstream"),
-        Reply(drop=True),
+        ScriptedReply(429, "slow down"),
+        ScriptedReply(502, "<html>bad gateway</html>"),
+        ScriptedReply(503, "no upstream"),
+        ScriptedReply(drop=True),
     ],
     ids=["overloaded", "not ready", "retryable problem", "proxy 429", "proxy 502", "proxy 503", "broken connection"],
 )
 def test_transient_errors_are_retried(service, connect, time, failure):
-    service.script(failure, failure, Reply(body=VERSION))
+    service.script(failure, failure, ScriptedReply(body=VERSION))
     assert connect(service.url).rubric("r").version == 3
     assert (len(service.asked), len(time.waits)) == (3, 2)
 
 
 @pytest.mark.parametrize(
     "failure",
-    [problem("unknown-rubric", 404), problem("not-ready", 503), problem("internal", 500), Reply(500, "x"), Reply(504)],
+    [
+        problem("unknown-rubric", 404),
+        problem("not-ready", 503),
+        problem("internal", 500),
+        ScriptedReply(500, "x"),
+        ScriptedReply(504),
+    ],
     ids=["the request's fault", "a problem that says no", "internal", "proxy 500", "proxy 504"],
 )
 def test_permanent_errors_are_not_retried(service, connect, time, failure):
-    service.script(failure, Reply(body=VERSION))
+    service.script(failure, ScriptedReply(body=VERSION))
     with pytest.raises(AdjudgeError):
         connect(service.url).rubric("r")
     assert (len(service.asked), time.waits) == (1, [])
 
 
 def test_the_whole_request_is_sent_again_each_time(service, connect):
-    service.script(OVERLOADED, Reply(body=REWARDS))
+    service.script(OVERLOADED, ScriptedReply(body=REWARDS))
     connect(service.url).rewards([GROUP], "r")
     assert service.asked[0].body == service.asked[1].body != b""
 
@@ -117,14 +123,18 @@ def test_retries_stop_when_the_budget_is_spent(service, connect, time):
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_in_seconds_is_honoured_with_jitter_on_top(service, connect, time, status):
-    service.script(problem("overloaded", status, retryable=True, headers={"Retry-After": "7"}), Reply(body=VERSION))
+    service.script(
+        problem("overloaded", status, retryable=True, headers={"Retry-After": "7"}), ScriptedReply(body=VERSION)
+    )
     connect(service.url).rubric("r")
     assert time.waits == [7.25]
 
 
 def test_retry_after_as_a_date_uses_the_date_of_the_answer(service, connect, time):
     then = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
-    service.script(problem("overloaded", 429, retryable=True, headers={"Retry-After": then}), Reply(body=VERSION))
+    service.script(
+        problem("overloaded", 429, retryable=True, headers={"Retry-After": then}), ScriptedReply(body=VERSION)
+    )
     connect(service.url).rubric("r")
     (wait,) = time.waits
     assert 10 < wait <= 20.25  # the date has whole seconds, and time passes until it is read
@@ -142,19 +152,23 @@ def test_retry_after_without_a_date_in_the_answer_uses_the_local_clock(time):
 
 @pytest.mark.parametrize("asked", ["soon", "", "-3", "1.5", "Wed, 21 Oct 2015 07:28:00 GMT"])
 def test_an_invalid_retry_after_leaves_the_usual_wait(service, connect, time, asked):
-    service.script(problem("overloaded", 429, retryable=True, headers={"Retry-After": asked}), Reply(body=VERSION))
+    service.script(
+        problem("overloaded", 429, retryable=True, headers={"Retry-After": asked}), ScriptedReply(body=VERSION)
+    )
     connect(service.url).rubric("r")
     assert time.waits == [0.25]
 
 
 def test_no_wait_exceeds_the_maximum(service, connect, time):
-    service.script(problem("overloaded", 429, retryable=True, headers={"Retry-After": "86400"}), Reply(body=VERSION))
+    service.script(
+        problem("overloaded", 429, retryable=True, headers={"Retry-After": "86400"}), ScriptedReply(body=VERSION)
+    )
     connect(service.url).rubric("r")
     assert time.waits == [MAX_WAIT_S]
 
 
 def test_a_service_that_hangs_times_out_and_is_not_retried(service, connect, time):
-    service.script(Reply(hang=True))
+    service.script(ScriptedReply(hang=True))
     with pytest.raises(TimedOut, match="timeout_s"):
         connect(service.url, timeout_s=0.5).rubric("r")
     assert (len(service.asked), time.waits) == (1, [])
@@ -185,7 +199,7 @@ def test_the_client_waits_longer_than_the_deadline_of_judging(ask, answer, timeo
 
 
 async def test_the_async_client_serves_concurrent_requests(service):
-    service.script(Reply(body=VERSION))
+    service.script(ScriptedReply(body=VERSION))
     async with AsyncClient(service.url) as client:
         versions = await asyncio.gather(*(client.rubric("r") for _ in range(20)))
     assert len(versions) == len(service.asked) == 20

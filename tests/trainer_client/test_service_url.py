@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.trainer_client.fake_service import REWARDS, Reply
+from tests.trainer_client.fake_service import REWARDS, ScriptedReply
 from trainer_client import AsyncClient, Client, Criterion
 from trainer_client.verl import compute_score
 
@@ -28,14 +28,14 @@ def test_without_an_address_the_error_names_the_variable(client_class, monkeypat
 async def test_verl_uses_the_address_of_the_environment(service, monkeypatch):
     monkeypatch.setenv("ADJUDGE_URL", service.url)
     answer = {**REWARDS, "groups": [{**REWARDS["groups"][0], "responses": REWARDS["groups"][0]["responses"][:1]}]}
-    service.script(Reply(body=answer))
+    service.script(ScriptedReply(body=answer))
     scored = await compute_score("data", "42", "42", {"prompt": "6 * 7?"}, rubric=CRITERIA)
     assert scored["score"] == 1.0
 
 
 @pytest.mark.parametrize("criteria", [CRITERIA, tuple(CRITERIA), [Criterion(**CRITERIA[0])]])
 def test_a_list_of_criteria_is_a_rubric_for_requests_and_for_groups(service, connect, criteria):
-    service.script(Reply(body=REWARDS), Reply(body=REWARDS))
+    service.script(ScriptedReply(body=REWARDS), ScriptedReply(body=REWARDS))
     client = connect(service.url)
     group = {"id": "q17", "prompt": "6 * 7?", "responses": ["42", "41"]}
     client.rewards([group], criteria, "points")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from tests.trainer_client.fake_service import Reply
+from tests.trainer_client.fake_service import ScriptedReply
 from trainer_client import AsyncClient, Client
 from trainer_client.client.calls import bypasses_proxy
 from trainer_client.client.connection import DEAD_PEER_TIMEOUT_S, keepalive_options, transport_options
@@ -49,7 +49,7 @@ def is_watched(answer: httpx2.Response) -> bool:
 
 
 async def test_both_clients_turn_on_tcp_keepalive(service):
-    service.script(Reply(body={}), Reply(body={}))
+    service.script(ScriptedReply(body={}), ScriptedReply(body={}))
     with Client(service.url) as client, client._http.stream("GET", "/") as answer:
         assert is_watched(answer)
     async with AsyncClient(service.url) as client, client._http.stream("GET", "/") as answer:
@@ -85,7 +85,7 @@ def test_a_proxy_named_by_the_environment_is_still_used(environment, url, direct
 
 
 def test_a_request_goes_through_the_proxy_of_the_environment(service, monkeypatch):
-    service.script(Reply(body={"version": "through the proxy"}))
+    service.script(ScriptedReply(body={"version": "through the proxy"}))
     monkeypatch.setenv("HTTP_PROXY", service.url)
     with Client("http://judge.invalid:8000", retries=0) as client:
         assert client._http.get("/v1").json() == {"version": "through the proxy"}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.fake_service import GROUP_LINE, REWARDS, SUMMARY_LINE, Reply, problem, stream
+from tests.trainer_client.fake_service import GROUP_LINE, REWARDS, SUMMARY_LINE, ScriptedReply, problem, stream
 from trainer_client import (
     AdjudgeError,
     Client,
@@ -47,7 +47,7 @@ def test_a_group_is_available_before_the_next_one_arrives(service, connect):
 
 
 def test_the_request_equals_that_of_rewards_and_is_validated_at_once(service, connect):
-    service.script(stream(SUMMARY_LINE), Reply(body=REWARDS))
+    service.script(stream(SUMMARY_LINE), ScriptedReply(body=REWARDS))
     client = connect(service.url)
     assert list(client.stream_rewards([GROUP], "r", "stepwise", format_weight=0.2, deadline_s=5)) == []
     client.rewards([GROUP], "r", "stepwise", format_weight=0.2, deadline_s=5)
@@ -177,8 +177,8 @@ def test_a_connection_that_breaks_after_the_summary_loses_nothing(service, conne
     "failure",
     [
         OVERLOADED,
-        Reply(502, "<html>bad gateway</html>"),
-        Reply(drop=True),
+        ScriptedReply(502, "<html>bad gateway</html>"),
+        ScriptedReply(drop=True),
         stream(drop=True),
         stream(),
         stream(problem_line("not-ready", 503, retryable=True)),
@@ -202,11 +202,11 @@ def test_a_partial_line_of_a_failed_attempt_is_dropped(service, connect):
     [
         (problem("invalid-request", 422), InvalidRequest),
         (problem("judging-failed", 502), JudgingFailed),
-        (Reply(200, "<html>"), ServerError),
-        (Reply(200, {"not": "it"}), ServerError),
-        (Reply(204, ""), ServerError),
-        (Reply(302, "moved"), ServerError),
-        (Reply(500, "oops", {"Content-Type": "application/x-ndjson"}), ServerError),
+        (ScriptedReply(200, "<html>"), ServerError),
+        (ScriptedReply(200, {"not": "it"}), ServerError),
+        (ScriptedReply(204, ""), ServerError),
+        (ScriptedReply(302, "moved"), ServerError),
+        (ScriptedReply(500, "oops", {"Content-Type": "application/x-ndjson"}), ServerError),
     ],
     ids=["invalid", "failed", "HTML", "other JSON", "nothing", "moved", "an error in lines"],
 )
@@ -218,7 +218,7 @@ def test_an_answer_that_is_not_a_stream_is_raised_before_any_group(service, conn
 
 
 def test_a_service_that_cannot_stream_returns_all_groups_at_once(service, connect):
-    service.script(Reply(body=REWARDS, headers={"Content-Type": "application/json"}))
+    service.script(ScriptedReply(body=REWARDS, headers={"Content-Type": "application/json"}))
     groups = connect(service.url).stream_rewards([GROUP], "r")
     assert [group.id for group in groups] == ["q17"]
     assert groups.summary.usage.judge_calls == 2

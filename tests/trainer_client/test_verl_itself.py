@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainer_client.fake_service import REWARDS, Reply
+from tests.trainer_client.fake_service import REWARDS, ScriptedReply
 from tests.trainer_client.small_tokenizers import byte_level
 from tests.trainer_client.verl_batches import laid_out
 from tests.trainer_client.verl_recorded import (
@@ -100,7 +100,7 @@ def test_verl_computes_advantages_by_a_registered_name(name):
 
 def test_verls_reward_loop_finds_the_function_and_keeps_its_extra_info(service):
     response = {"reward": None, "status": "unscored", "verdicts": []}
-    service.script(Reply(body={**REWARDS, "groups": [{"id": "g", "responses": [response]}]}))
+    service.script(ScriptedReply(body={**REWARDS, "groups": [{"id": "g", "responses": [response]}]}))
     config = settings(
         "reward.custom_reward_function.path=pkg://trainer_client.verl",
         f"+reward.custom_reward_function.reward_kwargs.url={service.url}",

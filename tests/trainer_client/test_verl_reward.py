@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.trainer_client.fake_service import REWARDS, Reply
+from tests.trainer_client.fake_service import REWARDS, ScriptedReply
 from tests.trainer_client.verl_recorded import BATCH_KEYWORDS, REWARD_KEYWORDS, REWARD_MODEL_KEYWORDS, fake_module
 from tests.trainer_client.verl_services import FORTY_TWO, JUDGED, SHORT, TOO_LONG, running
 from trainer_client import AsyncClient, Client, ConnectionFailed, InvalidRequest, JudgingFailed, UnknownRubric
@@ -173,7 +173,7 @@ def test_a_batch_with_columns_of_different_length_is_refused(url):
 def answering(*rewards):
     """An answer with these rewards."""
     responses = [{"reward": reward, "status": "scored", "verdicts": []} for reward in rewards]
-    return Reply(body={**REWARDS, "groups": [{"id": "g", "responses": responses}]})
+    return ScriptedReply(body={**REWARDS, "groups": [{"id": "g", "responses": responses}]})
 
 
 def test_the_run_and_the_policy_version_are_sent_with_the_request(service):
@@ -193,7 +193,7 @@ def test_responses_to_the_same_row_share_a_group_id_and_others_do_not(service):
     assert len(set(ids)) == 3
 
 
-@pytest.mark.parametrize("reply", [answering(), answering(0.5, 0.5), Reply(body="<html>")])
+@pytest.mark.parametrize("reply", [answering(), answering(0.5, 0.5), ScriptedReply(body="<html>")])
 def test_an_invalid_answer_gives_nan(service, reply):
     service.script(reply)
     result = scored("42", url=service.url, retries=0)

@@ -19,7 +19,7 @@ ENDLESS = JsonOutput('{"type":"array","items":{"enum":["again"]},"minItems":500}
 
 
 @dataclass(frozen=True)
-class Counts:
+class VllmCounters:
     """vLLM's counters: prompt tokens looked up and found in its cache, and requests in the engine core process."""
 
     asked: float
@@ -27,12 +27,12 @@ class Counts:
     requests: float
 
 
-def counted(engine: VllmEngine) -> Counts:
+def counted(engine: VllmEngine) -> VllmCounters:
     """The current counters, read from the engine, since the registry has only those of the engine started last."""
     assert engine._answerer is not None
     loggers = engine._answerer.llm.logger_manager.stat_loggers
     (counters,) = [logger for logger in loggers if hasattr(logger, "counter_prefix_cache_hits")]
-    return Counts(
+    return VllmCounters(
         counters.counter_prefix_cache_queries[0]._value.get(),
         counters.counter_prefix_cache_hits[0]._value.get(),
         counters.gauge_scheduler_running[0]._value.get() + counters.gauge_scheduler_waiting[0]._value.get(),

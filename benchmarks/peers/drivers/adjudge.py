@@ -8,7 +8,7 @@ from trainer_client import AsyncClient
 from trainer_client.wire import Group, RubricContent, Verdict
 
 
-class Judging:
+class AdjudgeDriver:
     """Judges all responses of a set in one request."""
 
     def __init__(self, setting: DriverConfig) -> None:
@@ -39,7 +39,7 @@ def _score(verdict: Verdict) -> Score:
 
 def make(setting: DriverConfig) -> WorksheetJudge:
     """Create the judge."""
-    return Judging(setting)
+    return AdjudgeDriver(setting)
 
 
 if __name__ == "__main__":

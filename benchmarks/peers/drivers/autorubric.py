@@ -14,7 +14,7 @@ from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, Score, Workshe
 from benchmarks.peers.worksheets import criteria, question, response
 
 
-class Grading:
+class AutorubricDriver:
     """Grades all responses at once; the library bounds the number of calls."""
 
     def __init__(self, setting: DriverConfig) -> None:
@@ -53,7 +53,7 @@ class Grading:
 
 def make(setting: DriverConfig) -> WorksheetJudge:
     """Create the judge."""
-    return Grading(setting)
+    return AutorubricDriver(setting)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from deepeval.metrics import GEval
 from deepeval.models import LocalModel
 from deepeval.test_case import LLMTestCase, SingleTurnParams
 
-from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, EachCall, Score, WorksheetJudge, drive, failed
+from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, Score, SingleCallDriver, WorksheetJudge, drive, failed
 
 
 def make(setting: DriverConfig) -> WorksheetJudge:
@@ -39,7 +39,7 @@ def make(setting: DriverConfig) -> WorksheetJudge:
         except Exception as error:  # noqa: BLE001 - any error means that there is no score
             return failed(error)
 
-    return EachCall(setting, ask)
+    return SingleCallDriver(setting, ask)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ score. `order` is the position of the criterion: `last`, so that an engine can r
 
 from openai import AsyncOpenAI, OpenAIError
 
-from benchmarks.peers.driving import DriverConfig, EachCall, Score, WorksheetJudge, drive, failed
+from benchmarks.peers.driving import DriverConfig, Score, SingleCallDriver, WorksheetJudge, drive, failed
 
 SYSTEM = "You grade responses. Answer with one word: yes or no."
 
@@ -40,7 +40,7 @@ def make(setting: DriverConfig) -> WorksheetJudge:
             return "unreadable"
         return float(reply.startswith("yes"))
 
-    return EachCall(setting, ask)
+    return SingleCallDriver(setting, ask)
 
 
 if __name__ == "__main__":

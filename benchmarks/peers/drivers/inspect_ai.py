@@ -10,7 +10,7 @@ from inspect_ai.model import ChatMessageUser, GenerateConfig, ModelName, ModelOu
 from inspect_ai.scorer import Target, model_graded_qa
 from inspect_ai.solver import TaskState
 
-from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, EachCall, Score, WorksheetJudge, drive, failed
+from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, Score, SingleCallDriver, WorksheetJudge, drive, failed
 
 RETRIES = 2
 
@@ -49,7 +49,7 @@ def make(setting: DriverConfig) -> WorksheetJudge:
             return "unscored"
         return float(score.value == "C")
 
-    return EachCall(setting, ask)
+    return SingleCallDriver(setting, ask)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from openjudge.graders.llm_grader import LLMGrader
 from openjudge.graders.schema import GraderScore
 from openjudge.models.openai_chat_model import OpenAIChatModel
 
-from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, EachCall, Score, WorksheetJudge, drive, failed
+from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, Score, SingleCallDriver, WorksheetJudge, drive, failed
 
 TEMPLATE = """
 Grade the response by one criterion.
@@ -44,7 +44,7 @@ def make(setting: DriverConfig) -> WorksheetJudge:
             return failed(error)
         return float(graded.score) if isinstance(graded, GraderScore) else str(graded)
 
-    return EachCall(setting, ask)
+    return SingleCallDriver(setting, ask)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, Score, Workshe
 from benchmarks.peers.worksheets import criteria, question, response
 
 
-class Judging:
+class VerifiersDriver:
     """Judges as many responses at a time as the allowed number of calls permits."""
 
     def __init__(self, setting: DriverConfig) -> None:
@@ -62,7 +62,7 @@ class Judging:
 
 def make(setting: DriverConfig) -> WorksheetJudge:
     """Create the judge."""
-    return Judging(setting)
+    return VerifiersDriver(setting)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Verdict caches in memory and in Redis, chosen by URL.
 
 `MemoryCache` is bounded in entries and bytes and evicts the least recently read entry. `RedisCache` shares entries
-between processes: it reads or writes up to 1,024 of them per round trip, each with a time to live.
+between processes, each with a time to live.
 
 No request fails because of Redis. If Redis does not answer within a second, the cache reports misses, stores nothing
 and logs a warning; verdicts then cost judge calls. It does not try Redis again for another second, so that requests
@@ -30,9 +30,6 @@ _ENTRY_BYTES = 350
 """The approximate memory of an entry without its rationale."""
 
 _TIMEOUT_S = 1.0
-
-_PER_COMMAND = 1024
-"""Entries per command, few enough that neither the event loop nor Redis is busy with one for long."""
 
 _PREFIX = b"adjudge:verdict:1:"
 _COMPRESSED_FROM = 512
@@ -152,32 +149,23 @@ class RedisCache:
         self._ttl_s = ttl_s
 
     async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, JudgeResult]:
-        """The cached results for these digests, read with an MGET for every `_PER_COMMAND` of them."""
-        found: dict[bytes, JudgeResult] = {}
-        for begin in range(0, len(digests), _PER_COMMAND):
-            some = digests[begin : begin + _PER_COMMAND]
-            keys = [_PREFIX + digest for digest in some]
-            values = await self._redis.execute(
-                partial(self._redis.client.mget, keys), "the verdict cache cannot be read"
-            )
-            if values is None:
-                break
-            found.update({d: _decoded(v) for d, v in zip(some, values, strict=True) if isinstance(v, bytes)})
-        return found
+        """The cached results for these digests, read with one MGET."""
+        keys = [_PREFIX + digest for digest in digests]
+        values = await self._redis.execute(partial(self._redis.client.mget, keys), "the verdict cache cannot be read")
+        if values is None:
+            return {}
+        return {d: _decoded(v) for d, v in zip(digests, values, strict=True) if isinstance(v, bytes)}
 
     async def put_many(self, results: Mapping[bytes, JudgeResult]) -> None:
-        """Store results in a pipeline for every `_PER_COMMAND` of them; SET NX leaves existing entries as they are."""
+        """Store results in one pipeline; SET NX leaves existing entries as they are."""
 
-        async def put(some: Sequence[tuple[bytes, JudgeResult]]) -> list[Any]:
+        async def put() -> list[Any]:
             async with self._redis.client.pipeline(transaction=False) as pipeline:
-                for digest, result in some:
+                for digest, result in results.items():
                     pipeline.set(_PREFIX + digest, _encoded(result), nx=True, ex=self._ttl_s)
                 return await pipeline.execute()
 
-        entries = list(results.items())
-        for begin in range(0, len(entries), _PER_COMMAND):
-            some = entries[begin : begin + _PER_COMMAND]
-            await self._redis.execute(partial(put, some), f"{len(some)} verdicts were not cached")
+        await self._redis.execute(put, f"{len(results)} verdicts were not cached")
 
     async def ready(self) -> bool:
         """Whether Redis answers a ping."""

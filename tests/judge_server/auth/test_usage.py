@@ -64,13 +64,13 @@ async def test_counts_are_kept_while_the_store_is_unreachable_and_none_is_lost()
 
 
 async def test_usage_counted_during_a_flush_is_stored_by_the_next() -> None:
-    class Slow(InMemoryApiKeyStore):
+    class SlowKeyStore(InMemoryApiKeyStore):
         async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
             await super().add_usage(day, used)
             if self.reads == 1:
                 usage.count("b", 7)
 
-    key_store = Slow()
+    key_store = SlowKeyStore()
     usage = key_store.authenticator().usage
     usage.count("b", 10)
     await usage.flush()
@@ -194,13 +194,13 @@ async def test_the_background_task_survives_an_unreachable_store(caplog: pytest.
 
 
 async def test_a_count_that_the_store_refuses_does_not_stop_other_projects_counts() -> None:
-    class Refusing(InMemoryApiKeyStore):
+    class RefusingKeyStore(InMemoryApiKeyStore):
         async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
             if any(tokens > 100 for _, tokens in used.values()):
                 raise ValueError("integer out of range")
             await super().add_usage(day, used)
 
-    key_store = Refusing()
+    key_store = RefusingKeyStore()
     usage = key_store.authenticator().usage
     for project, tokens in (("a", 10), ("b", 101), ("default", 5)):
         usage.count(project, tokens)

@@ -23,7 +23,7 @@ ANALYSIS = {
 BOUNDS = {"min_criteria": 3, "max_criteria": 5}
 ABOUT = {"question": HOSTILE}
 
-WAYS: dict[str, dict[str, dict[str, Any]]] = {
+INPUTS_BY_KIND: dict[str, dict[str, dict[str, Any]]] = {
     "agreement": {"": ABOUT | {"ground_truth": "yes", "answer": ANSWER}},
     "answer": {"": ABOUT},
     "contrastive.rubric": {
@@ -64,8 +64,8 @@ def prompts() -> dict[str, str]:
     """Every golden prompt by file name; the renderings of one template follow one another."""
     made = {}
     for name in (file.removesuffix(".j2") for file in default_templates()):
-        ways = WAYS.get(name, {"": {}})
-        shown = {way: GeneratorTemplates(name)(name, **values) for way, values in ways.items()}
+        inputs = INPUTS_BY_KIND.get(name, {"": {}})
+        shown = {way: GeneratorTemplates(name)(name, **values) for way, values in inputs.items()}
         made[f"{name}.txt"] = "\n".join(f"[[{way}]]\n{text}" if way else text for way, text in shown.items()) + "\n"
     return made
 

@@ -48,7 +48,7 @@ async def test_every_input_gives_a_rubric_that_is_stored_and_published(tmp_path:
 
 
 async def test_a_line_with_several_inputs_gives_a_rubric_for_each(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
-    class Twice(ToyGenerator):
+    class TwoRubricsGenerator(ToyGenerator):
         """Makes two rubrics of each line."""
 
         def inputs_of(self, row: ToyRow) -> list[ToyRow]:
@@ -56,11 +56,11 @@ async def test_a_line_with_several_inputs_gives_a_rubric_for_each(tmp_path: Path
             return [row, row.model_copy(update={"question": row.question + " Again?"})]
 
     file = write(tmp_path / "in.jsonl", lines(*questions(2), *questions(1)))
-    progress = await toy.run(file, ToyScript(), generator=Twice)
+    progress = await toy.run(file, ToyScript(), generator=TwoRubricsGenerator)
     assert (progress.total, progress.made, progress.repeated) == (4, 4, 2)
     assert sorted(record["line"] for record in read_lines(out / "rubrics.jsonl")) == [1, 1, 2, 2]
     again = ToyScript()
-    assert (await toy.run(file, again, generator=Twice)).known == 4
+    assert (await toy.run(file, again, generator=TwoRubricsGenerator)).known == 4
     assert again.questions == []
 
 
@@ -232,7 +232,7 @@ async def test_a_name_is_used_by_one_input_unless_the_generator_revises(
     assert [one["name"] for one in read_lines(out / "rubrics.jsonl")] == ["team/sums/one"]
 
 
-class Revising(ToyGenerator):
+class RevisingGenerator(ToyGenerator):
     """Revises the version named by the row's document."""
 
     kind = "revising"
@@ -252,7 +252,7 @@ async def test_a_revision_is_a_version_whose_parent_is_the_revised_one(
     await toy.run(first, ToyScript(), publish=True)
     rows = [{"question": f"What is {n}?", "document": "team/one@1", "name": "team/one"} for n in (2, 3)]
     file = write(tmp_path / "in.jsonl", lines(*rows))
-    progress = await toy.run(file, ToyScript(), publish=True, generator=Revising, concurrency=1)
+    progress = await toy.run(file, ToyScript(), publish=True, generator=RevisingGenerator, concurrency=1)
     assert (progress.refused, progress.added) == (0, 2)
     versions = [await store.find(PROJECT_ID, f"team/one@{n}") for n in (1, 2, 3)]
     assert [version and version.parent for version in versions] == [None, 1, 1]
@@ -313,7 +313,7 @@ async def test_a_prompt_that_does_not_fit_is_a_discard(tmp_path: Path, out: Path
 async def test_a_rubric_that_the_store_rejects_is_reported_and_published_by_the_next_run(
     tmp_path: Path, out: Path, toy: ToyRuns, store: RubricStore
 ) -> None:
-    class Picky:
+    class RejectingStore:
         """A store that rejects one of the rubrics."""
 
         async def publish(self, project_id: str, name: str, content: RubricContent, **more: Any) -> Any:
@@ -325,7 +325,7 @@ async def test_a_rubric_that_the_store_rejects_is_reported_and_published_by_the_
             return getattr(store, name)
 
     file = write(tmp_path / "in.jsonl", lines(*questions(3)))
-    toy.rubrics = Picky()  # type: ignore[assignment]
+    toy.rubrics = RejectingStore()  # type: ignore[assignment]
     progress = await toy.run(file, ToyScript(), publish=True)
     assert (progress.made, progress.added, progress.unpublished) == (3, 2, 1)
     (problem,) = read_failures(out)
@@ -339,7 +339,7 @@ async def test_a_rubric_that_the_store_rejects_is_reported_and_published_by_the_
 async def test_at_most_the_requested_number_of_inputs_is_in_work(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     working, most, three = 0, 0, asyncio.Event()
 
-    class Counting(ToyGenerator):
+    class CountingGenerator(ToyGenerator):
         async def make(self, row, writer):  # type: ignore[no-untyped-def]
             nonlocal working, most
             working += 1
@@ -353,7 +353,7 @@ async def test_at_most_the_requested_number_of_inputs_is_in_work(tmp_path: Path,
                 working -= 1
 
     file = write(tmp_path / "in.jsonl", lines(*questions(12)))
-    await toy.run(file, ToyScript(), concurrency=3, generator=Counting)
+    await toy.run(file, ToyScript(), concurrency=3, generator=CountingGenerator)
     assert most == 3
 
 

@@ -28,7 +28,7 @@ class Item(BaseModel):
     weight: Annotated[float, integer_schema(1, 5)]
 
 
-class Several(BaseModel):
+class ItemList(BaseModel):
     """A list under the name that generators use."""
 
     criteria: list[Item]
@@ -66,7 +66,7 @@ def test_white_space_is_unchanged(text: str) -> None:
 
 
 def test_bounds_are_sent_to_engines_but_not_enforced_when_reading() -> None:
-    schema = json.loads(schema_of(with_criteria(Several, 2, 3)))["properties"]["criteria"]
+    schema = json.loads(schema_of(with_criteria(ItemList, 2, 3)))["properties"]["criteria"]
     assert (schema["minItems"], schema["maxItems"]) == (2, 3)
     assert schema["items"]["properties"]["weight"] == {"type": "integer", "minimum": 1, "maximum": 5}
     assert schema["items"]["properties"]["sign"] == {"type": "string", "enum": ["plus", "minus"]}

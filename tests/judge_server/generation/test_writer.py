@@ -29,13 +29,13 @@ class Part(BaseModel):
     weight: int = 1
 
 
-class Whole(BaseModel):
+class FullAnswer(BaseModel):
     """This text is for people, not for models."""
 
     parts: list[Part] = Field(min_length=1, max_length=3)
 
 
-class Two(BaseModel):
+class TwoPartAnswer(BaseModel):
     parts: list[Part]
     title: str
 
@@ -83,7 +83,7 @@ async def test_text_that_is_cut_or_empty_is_discarded(reply: Reply, reason: str)
     ids=["plain", "fenced", "bare list", "another dialect", "second thoughts", "a better one", "an afterthought"],
 )
 async def test_json_of_the_shape_is_found_in_any_surroundings(text: str) -> None:
-    whole = await (await writer_of(text)).write_json(Whole, "?", max_tokens=64)
+    whole = await (await writer_of(text)).write_json(FullAnswer, "?", max_tokens=64)
     assert whole.model_dump() == PARTS
 
 
@@ -111,14 +111,14 @@ async def test_output_that_does_not_fit_the_shape_is_discarded_by_reason(
 ) -> None:
     writer = await writer_of(lambda batch, call: Reply(text=text, cut=cut))
     with pytest.raises(RubricDiscarded) as discarded:
-        await writer.write_json(Whole, "?", max_tokens=64)
+        await writer.write_json(FullAnswer, "?", max_tokens=64)
     assert discarded.value.reason == reason
     assert says in discarded.value.detail
 
 
 async def test_a_bare_list_does_not_fill_a_shape_of_several_fields() -> None:
     with pytest.raises(RubricDiscarded, match="wrong_shape"):
-        await (await writer_of(json.dumps(PARTS["parts"]))).write_json(Two, "?", max_tokens=64)
+        await (await writer_of(json.dumps(PARTS["parts"]))).write_json(TwoPartAnswer, "?", max_tokens=64)
 
 
 async def test_shape_and_sampling_options_are_passed_to_the_engine() -> None:
@@ -129,7 +129,7 @@ async def test_shape_and_sampling_options_are_passed_to_the_engine() -> None:
         return Reply(text=TEXT)
 
     writer = await writer_of(remember)
-    await writer.write_json(Whole, "Write.", system="You write.", max_tokens=64, temperature=0.7, seed=3)
+    await writer.write_json(FullAnswer, "Write.", system="You write.", max_tokens=64, temperature=0.7, seed=3)
     await writer.write_text("Say.", max_tokens=9)
     (batch, written), (_, said) = calls
     assert (batch.system, batch.shared + written.question) == ("You write.", "Write.")
@@ -140,7 +140,7 @@ async def test_shape_and_sampling_options_are_passed_to_the_engine() -> None:
 
 
 def test_a_schema_is_self_contained_requires_every_field_and_has_no_annotations() -> None:
-    schema = json.loads(schema_of(Whole))
+    schema = json.loads(schema_of(FullAnswer))
     Draft202012Validator.check_schema(schema)
     valid = Draft202012Validator(schema).is_valid
     assert valid(PARTS)
@@ -148,7 +148,7 @@ def test_a_schema_is_self_contained_requires_every_field_and_has_no_annotations(
     assert not valid({"parts": [{"name": "a"}]})
     assert not valid({**PARTS, "more": 1})
     for word in ("$ref", "$defs", "title", "description", "default"):
-        assert word not in schema_of(Whole)
+        assert word not in schema_of(FullAnswer)
 
 
 def test_a_recursive_shape_is_refused() -> None:
@@ -161,11 +161,11 @@ class Tree(BaseModel):
 
 
 async def test_a_property_may_have_the_name_of_a_schema_keyword() -> None:
-    class Titled(BaseModel):
+    class TitledAnswer(BaseModel):
         title: str
         description: str
 
-    schema = json.loads(schema_of(Titled))
+    schema = json.loads(schema_of(TitledAnswer))
     assert list(schema["properties"]) == schema["required"] == ["title", "description"]
 
 
@@ -228,7 +228,7 @@ async def test_usage_counts_replies_and_includes_that_of_parts() -> None:
 async def test_calls_under_way_are_limited_to_the_engines_batches() -> None:
     under_way, most = 0, 0
 
-    class Slow(ScriptedEngine):
+    class SlowEngine(ScriptedEngine):
         async def answer(self, batch: Batch):  # type: ignore[no-untyped-def, override]
             nonlocal under_way, most
             under_way += 1
@@ -237,7 +237,7 @@ async def test_calls_under_way_are_limited_to_the_engines_batches() -> None:
             under_way -= 1
             yield 0, Reply(text="So.")
 
-    engine = Slow(concurrent_batches=2)
+    engine = SlowEngine(concurrent_batches=2)
     writer = Writer(engine, await engine.start())
     await asyncio.gather(*(writer.with_own_usage().write_text("?", max_tokens=4) for _ in range(10)))
     assert most == 2

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from judge_server.observability.metrics import LedgerMetrics
-from tests.judge_server.ledger.test_recorder import USES, FakeLedger, _soon, judged, ledger, recording, wait_until
+from tests.fixtures.waiting import wait_until
+from tests.judge_server.ledger.test_recorder import USES, FakeLedger, _soon, judged, ledger, recording
 from tests.judge_server.ledger.test_spool import files
 from trainer_client.wire.ledger import LedgerState
 

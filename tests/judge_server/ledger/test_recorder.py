@@ -12,6 +12,7 @@ import pytest
 
 from judge_server.ledger import Recorder, recorder
 from judge_server.scoring.planner import JudgedRequest
+from tests.fixtures.waiting import wait_until
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import request
 from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
@@ -106,15 +107,6 @@ def recording(ledger: FakeLedger, spool: Path, **options: Any) -> Iterator[Recor
         yield running
     finally:
         running.close()
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(4000):
-        if holds():
-            return
-        pause.wait(0.005)
-    raise AssertionError("the condition never became true")
 
 
 async def test_recorded_requests_are_written_in_order(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:

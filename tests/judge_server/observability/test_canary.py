@@ -45,7 +45,7 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"rubric": rubric, "groups": [group], "deadline_s": 5, **fields}
 
 
-class Breaking(ScriptedEngine):
+class FailingEngine(ScriptedEngine):
     """An engine that fails with an error that contains its batch."""
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
@@ -60,7 +60,7 @@ def repeating(batch: Batch, call: Call) -> CallFailure:
 
 
 async def test_an_engine_that_fails_with_the_prompt_in_its_message(serve: Serve, lines: CapturedLogs) -> None:
-    await (await serve(Breaking())).post("/v1/rewards", json=body())
+    await (await serve(FailingEngine())).post("/v1/rewards", json=body())
     assert "the engine failed in a batch" in lines.whole
     assert "ValueError" in lines.whole
     assert CANARY not in lines.whole
@@ -69,7 +69,7 @@ async def test_an_engine_that_fails_with_the_prompt_in_its_message(serve: Serve,
 async def test_an_endpoint_of_a_pool_that_repeats_the_prompt_it_refuses(
     store: RubricStore, lines: CapturedLogs
 ) -> None:
-    for engine in (lambda: ScriptedEngine(repeating), Breaking):
+    for engine in (lambda: ScriptedEngine(repeating), FailingEngine):
         pool = EnginePool({"a": engine, "b": engine})
         made = await judge(pool)  # type: ignore[arg-type]
         app = create_app(Service(rubrics=store, judges={"default": made}))
@@ -126,10 +126,10 @@ async def test_an_error_in_the_middle_of_a_stream(
     assert CANARY not in lines.whole
 
 
-class Refusing:
+class FailingPipeline:
     """A Redis pipeline whose error repeats the command, as a full server's does."""
 
-    async def __aenter__(self) -> "Refusing":
+    async def __aenter__(self) -> "FailingPipeline":
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -148,7 +148,7 @@ async def test_a_full_redis_whose_error_repeats_the_value_to_be_stored(
     monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs
 ) -> None:
     cache = RedisCache(f"redis://:{CANARY}@127.0.0.1:{unused_port()}/0", clock=lambda: 0.0)
-    monkeypatch.setattr(cache._redis.client, "pipeline", lambda **_: Refusing())
+    monkeypatch.setattr(cache._redis.client, "pipeline", lambda **_: FailingPipeline())
     await cache.put_many({b"d" * 32: JudgeResult(1.0, rationale=f"{CANARY} rationale")})
     assert "1 verdicts were not cached: redis.exceptions.ResponseError" in lines.whole
     assert CANARY not in lines.whole

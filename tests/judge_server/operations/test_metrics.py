@@ -30,7 +30,7 @@ def page(metrics: OperationMetrics) -> list[str]:
     return [line for line in metrics_page({}, [metrics]).decode().splitlines() if not line.startswith("#")]
 
 
-class Raising(Kind):
+class RaisingHandler(Kind):
     """Raises the given error."""
 
     def __init__(self, error: Exception | None) -> None:
@@ -43,7 +43,7 @@ class Raising(Kind):
         return await super().run(work)
 
 
-class Held(Store):
+class FailingChunkStore(Store):
     """A store in which a chunk can also fail."""
 
     async def fail(self, *_: Any) -> None:
@@ -65,9 +65,9 @@ async def test_a_chunk_is_counted_once_by_its_outcome(
     error: Exception | None, answers: dict[str, list[Any]], outcome: str
 ) -> None:
     ticks = iter([10.0, 12.5])
-    metrics, kind = OperationMetrics(), Raising(error)
+    metrics, kind = OperationMetrics(), RaisingHandler(error)
     kind.release.set()
-    runner = ChunkRunner(Held(**answers), {"score": kind}, metrics=metrics, clock=lambda: next(ticks))  # type: ignore[arg-type,dict-item]
+    runner = ChunkRunner(FailingChunkStore(**answers), {"score": kind}, metrics=metrics, clock=lambda: next(ticks))  # type: ignore[arg-type,dict-item]
     await runner.run(REF)
     shown = page(metrics)
     assert [line for line in shown if "chunk_attempts" in line] == [

@@ -133,13 +133,13 @@ async def test_a_runner_that_is_stopped_gives_its_chunk_back() -> None:
 async def test_a_kind_unknown_to_an_older_worker_is_left_to_a_newer_one() -> None:
     said: list[tuple[str | None, float, bool]] = []
 
-    class Waiting(Store):
+    class RequeueingStore(Store):
         async def requeue(  # type: ignore[override]
             self, work: LeasedChunk, problem: str | None, *, delay_s: float, counts: bool, **_: object
         ) -> None:
             said.append((problem, delay_s, counts))
 
-    await ChunkRunner(Waiting(), {}, unavailable_retry_delay_s=7.0).run(REF)  # type: ignore[arg-type]
+    await ChunkRunner(RequeueingStore(), {}, unavailable_retry_delay_s=7.0).run(REF)  # type: ignore[arg-type]
     assert said == [("this worker cannot run score; the chunk waits for one of a newer version", 7.0, False)]
 
 
@@ -167,7 +167,7 @@ async def test_chunks_are_enqueued_again_soon_where_the_queue_is_empty_and_much_
 async def test_chunks_that_a_broker_did_not_take_are_enqueued_again_though_its_queue_is_never_empty(
     tmp_path: Path, new_sqlite: NewSQLite
 ) -> None:
-    class Failing(ScriptedQueue):
+    class FailingQueue(ScriptedQueue):
         fails = True
 
         async def put(self, refs: Sequence[ChunkRef]) -> None:
@@ -176,7 +176,7 @@ async def test_chunks_that_a_broker_did_not_take_are_enqueued_again_though_its_q
             await super().put(refs)
 
     now = NOW
-    store, queue = SQLOperations(new_sqlite(tmp_path / "operations.db"), clock=lambda: now), Failing(*[7] * 4)
+    store, queue = SQLOperations(new_sqlite(tmp_path / "operations.db"), clock=lambda: now), FailingQueue(*[7] * 4)
     await store.create(NewOperation("op-1", "p", "score", {}, [NewChunk(1, {}), NewChunk(1, {})], NOW))
     feeding = Dispatcher(store, queue)
     assert await feeding.dispatch() == 0
@@ -200,7 +200,7 @@ async def test_no_error_ends_the_dispatcher() -> None:
 async def test_a_woken_dispatcher_polls_at_once() -> None:
     looked, announced = asyncio.Event(), asyncio.Event()
 
-    class Watched(ScriptedQueue):
+    class WatchedQueue(ScriptedQueue):
         async def waiting(self) -> int:
             looked.set()
             return await super().waiting()
@@ -210,7 +210,7 @@ async def test_a_woken_dispatcher_polls_at_once() -> None:
             if refs:
                 announced.set()
 
-    store, queue = Store(take_due=[[], [REF]]), Watched(0, 0)
+    store, queue = Store(take_due=[[], [REF]]), WatchedQueue(0, 0)
     feeding = dispatcher(store, queue)
     running = asyncio.create_task(feeding.run(3600.0))
     await looked.wait()

@@ -121,7 +121,7 @@ class PoolHarness:
             engine.outcome = lambda *_: CallFailure("overloaded", "not now")
         order: list[str] = []
         for engine, name in zip(self.all, self.made, strict=True):
-            engine.asked = _Noting(order, name)
+            engine.asked = _RecordingList(order, name)
         await failures(self.pool, batch)
         for engine, outcome in zip(self.all, kept, strict=True):
             engine.asked, engine.outcome = [], outcome
@@ -154,7 +154,7 @@ class PoolHarness:
         return make
 
 
-class _Noting(list[tuple[str, ...]]):
+class _RecordingList(list[tuple[str, ...]]):
     """A list that notes a name whenever an item is appended."""
 
     def __init__(self, order: list[str], name: str) -> None:

@@ -18,7 +18,7 @@ from trainer_client.wire import Criterion
 
 RUBRIC = [Criterion.model_validate(criterion) for criterion in CRITERIA]
 RESPONSE = "### Step 1: divide\nBy 2 and 3.\n### Step 2: conclude\n7 is prime."
-WAYS = [
+JUDGING_CONFIGS = [
     JudgingConfig("binary"),
     JudgingConfig("binary", rationale=True),
     JudgingConfig("binary", per_call=3),
@@ -47,7 +47,7 @@ def as_data(question: Question) -> object:
     return (question.call, len(question.criteria), question.reading, question.scaling, alone)
 
 
-@pytest.mark.parametrize("config", WAYS, ids=str)
+@pytest.mark.parametrize("config", JUDGING_CONFIGS, ids=str)
 async def test_a_plan_is_read_as_it_was_sent(config: JudgingConfig) -> None:
     made = await judge(calibrations=fitted())
     plans = [plan(made.prepared(config), group(r), r, RUBRIC, votes=2) for r in (RESPONSE, "No.")]

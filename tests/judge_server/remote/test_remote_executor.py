@@ -51,7 +51,7 @@ class CountingEngine(ScriptedEngine):
         super().__init__(self.asked)
 
 
-class Dying(ScriptedEngine):
+class HalfAnsweringEngine(ScriptedEngine):
     """Answers the first half of each batch and never the rest."""
 
     def __init__(self) -> None:
@@ -76,11 +76,11 @@ class Dying(ScriptedEngine):
 def other_model() -> ScriptedEngine:
     """An engine of another model."""
 
-    class Other(ScriptedEngine):
+    class OtherModelEngine(ScriptedEngine):
         async def start(self) -> EngineIdentity:
             return replace(await super().start(), model="another")
 
-    return Other()
+    return OtherModelEngine()
 
 
 def failures(outcomes: JudgementResults) -> Counter[str]:
@@ -202,7 +202,7 @@ async def test_a_full_queue_refuses_the_request_with_a_retry_after() -> None:
 
 
 async def test_a_judge_that_dies_midway_loses_only_the_calls_in_flight() -> None:
-    dying, other = Dying(), CountingEngine()
+    dying, other = HalfAnsweringEngine(), CountingEngine()
     async with judges(dying, other) as served, api_of(*served) as api:
         asked = plans(api, *RESPONSES, of=TWELVE)
         result = JudgementResults()
@@ -222,7 +222,7 @@ async def test_a_judge_that_dies_midway_loses_only_the_calls_in_flight() -> None
 
 
 async def test_a_judge_that_stops_working_is_detected_and_its_calls_go_to_the_other() -> None:
-    hanging, other = Dying(), CountingEngine()
+    hanging, other = HalfAnsweringEngine(), CountingEngine()
     async with judges(hanging, other) as served, api_of(*served) as api:
         waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after()))
         await hanging.busy.wait()
@@ -330,7 +330,7 @@ async def test_calls_of_a_judge_that_never_returns_fail_and_the_results_it_sent_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.remote.executor.MAX_HOLD_S", 0.3)
-    dying = Dying()
+    dying = HalfAnsweringEngine()
     async with judges(dying) as served, api_of(*served) as api:
         waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=TWELVE), await deadline_after()))
         await dying.busy.wait()

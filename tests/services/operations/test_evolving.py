@@ -19,7 +19,7 @@ OLD = [{"id": "sum", "description": "Adds the numbers."}]
 RESPONSES = ("3 + 4 is 7.", "It is 8.", "Seven, I think.", "3 and 4 make 7, since 3 + 4 = 7.")
 
 
-class Writing:
+class WritingModel:
     """A model that writes these criteria, and grades responses differently."""
 
     def __init__(self, *criteria: tuple[str, str]) -> None:
@@ -35,8 +35,8 @@ class Writing:
 
 
 @pytest.fixture
-def writing(monkeypatch: pytest.MonkeyPatch) -> Writing:
-    model = Writing(("positive", "Names the result in words."), ("positive", "Shows the sum."))
+def writing(monkeypatch: pytest.MonkeyPatch) -> WritingModel:
+    model = WritingModel(("positive", "Names the result in words."), ("positive", "Shows the sum."))
     monkeypatch.setattr(wiring, "build_engine", lambda *_: ScriptedEngine(model))
     return model
 
@@ -60,7 +60,7 @@ async def served(start: Start, engine: str = "scripted://hash", *names: str) -> 
     return client
 
 
-async def test_a_rubric_evolves_to_a_child_of_the_version_that_judged(start: Start, writing: Writing) -> None:
+async def test_a_rubric_evolves_to_a_child_of_the_version_that_judged(start: Start, writing: WritingModel) -> None:
     client = await served(start)
     await client.publish_rubric("team/a", [*OLD, {"id": "other", "description": "Is by another run."}])
     evolution = await evolved(client, seen("team/a"))
@@ -81,14 +81,14 @@ async def test_a_rubric_evolves_to_a_child_of_the_version_that_judged(start: Sta
     assert "Adds the numbers." in writing.asked[0]
 
 
-async def test_criteria_with_equal_scores_for_all_responses_are_not_added(start: Start, writing: Writing) -> None:
+async def test_criteria_with_equal_scores_for_all_responses_are_not_added(start: Start, writing: WritingModel) -> None:
     client = await served(start, "scripted://yes")
     evolution = await evolved(client, seen("team/a"), mode="points")
     assert (evolution.pins, evolution.unchanged["team/a"].reason) == ({}, "same")
     assert [one.version async for one in client.rubric_history("team/a")] == [1]
 
 
-async def test_criteria_that_favour_wrong_responses_are_not_added(start: Start, writing: Writing) -> None:
+async def test_criteria_that_favour_wrong_responses_are_not_added(start: Start, writing: WritingModel) -> None:
     client = await served(start)
     writing.criteria = [("positive", "Names the result in words.")]
     first = await evolved(client, seen("team/a"))
@@ -100,7 +100,9 @@ async def test_criteria_that_favour_wrong_responses_are_not_added(start: Start, 
     assert [unchanged.reason for one in made for unchanged in one.unchanged.values()] == ["backwards"]
 
 
-async def test_criteria_with_a_lint_error_are_left_out_and_the_others_are_added(start: Start, writing: Writing) -> None:
+async def test_criteria_with_a_lint_error_are_left_out_and_the_others_are_added(
+    start: Start, writing: WritingModel
+) -> None:
     client = await served(start)
     writing.criteria = [("negative", "Correctly names the result."), ("positive", "Shows the sum.")]
     version = await client.rubric((await evolved(client, seen("team/a"))).pins["team/a"])
@@ -111,7 +113,7 @@ async def test_criteria_with_a_lint_error_are_left_out_and_the_others_are_added(
     assert "good-penalised" in unchanged.detail
 
 
-async def test_criteria_that_the_mode_does_not_support_are_not_added(start: Start, writing: Writing) -> None:
+async def test_criteria_that_the_mode_does_not_support_are_not_added(start: Start, writing: WritingModel) -> None:
     client = await served(start)
     writing.criteria = [("negative", "Guesses the result.")]
     unchanged = (await evolved(client, seen("team/a"), mode="weighted_mean")).unchanged["team/a"]
@@ -119,7 +121,9 @@ async def test_criteria_that_the_mode_does_not_support_are_not_added(start: Star
     assert "negative weights" in unchanged.detail
 
 
-async def test_each_unchanged_rubric_has_its_own_reason_and_the_others_evolve(start: Start, writing: Writing) -> None:
+async def test_each_unchanged_rubric_has_its_own_reason_and_the_others_evolve(
+    start: Start, writing: WritingModel
+) -> None:
     client = await served(start, "scripted://hash", "team/a", "team/b", "team/c")
     evolution = await evolved(
         client, seen("team/a"), seen("team/b", "7.", " 7. "), seen("team/c", prompt="x" * 12_001), seen("team/none")
@@ -133,13 +137,13 @@ async def test_each_unchanged_rubric_has_its_own_reason_and_the_others_evolve(st
     assert evolution.failures == {}
 
 
-async def test_evolving_twice_with_the_same_result_publishes_one_version(start: Start, writing: Writing) -> None:
+async def test_evolving_twice_with_the_same_result_publishes_one_version(start: Start, writing: WritingModel) -> None:
     client = await served(start)
     first, again = [await evolved(client, seen("team/a")) for _ in range(2)]
     assert first.pins == again.pins == {"team/a": "team/a@2"}
 
 
-async def test_older_evolved_criteria_are_dropped_only_for_added_ones(start: Start, writing: Writing) -> None:
+async def test_older_evolved_criteria_are_dropped_only_for_added_ones(start: Start, writing: WritingModel) -> None:
     client = await start("scripted://hash", writer_url="openai+http://writer")
     old = [{"id": f"evolved-{n}", "description": f"Shows part {n}.", "tags": ["evolved"]} for n in range(2)]
     await client.publish_rubric("team/a", [*OLD, *old])
@@ -168,23 +172,23 @@ async def test_without_a_writer_rubrics_stay_unchanged_and_the_missing_setting_i
     ],
 )
 async def test_a_failure_of_the_service_leaves_the_rubric_unchanged(
-    start: Start, writing: Writing, path: str, answer: Callable[[], httpx2.Response], reason: str
+    start: Start, writing: WritingModel, path: str, answer: Callable[[], httpx2.Response], reason: str
 ) -> None:
     client = await served(start)
     inner: Any = client.settings.transport
 
-    class Failing(httpx2.AsyncBaseTransport):
+    class FailingTransport(httpx2.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             return answer() if request.url.path == path else await inner.handle_async_request(request)
 
-    async with AsyncClient("http://localhost", transport=Failing(), retries=0) as failing:
+    async with AsyncClient("http://localhost", transport=FailingTransport(), retries=0) as failing:
         evolution = await evolved(failing, seen("team/a"))
     assert (evolution.pins, evolution.failures["team/a"].reason) == ({}, reason)
     assert [one.version async for one in client.rubric_history("team/a")] == [1]
 
 
 async def test_an_unresponsive_model_times_out_at_the_deadline(
-    start: Start, monkeypatch: pytest.MonkeyPatch, writing: Writing
+    start: Start, monkeypatch: pytest.MonkeyPatch, writing: WritingModel
 ) -> None:
     monkeypatch.setattr(wiring, "build_engine", lambda *_: ScriptedEngine(writing, delay_s=3600.0))
     client = await served(start)

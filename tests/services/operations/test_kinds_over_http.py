@@ -205,7 +205,7 @@ async def test_a_chunk_that_runs_twice_publishes_once(start: Start, monkeypatch:
     await store.close()
 
 
-class Revising(ToyGenerator):
+class RevisingGenerator(ToyGenerator):
     """Adds criteria to the rubric `shared`, as a new version."""
 
     revises = True
@@ -222,7 +222,7 @@ class Revising(ToyGenerator):
         return replace(made, content=RubricContent(criteria=(*known, *new)))
 
 
-class Killed(BaseException):
+class UncaughtError(BaseException):
     """An exception that our code does not catch."""
 
 
@@ -231,13 +231,13 @@ class KilledAfterPublishing(RubricStore):
 
     async def publish(self, *given: Any, **named: Any) -> Any:
         await super().publish(*given, **named)
-        raise Killed
+        raise UncaughtError
 
 
 async def test_a_worker_killed_between_publishing_and_its_result_publishes_one_version(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(GENERATORS, "toy", Revising)
+    monkeypatch.setitem(GENERATORS, "toy", RevisingGenerator)
     await start()  # creates the database
     store, killing = RubricStore(Settings().store_url), KilledAfterPublishing(Settings().store_url)
     works = [
@@ -246,7 +246,7 @@ async def test_a_worker_killed_between_publishing_and_its_result_publishes_one_v
     ]
     with writing_model() as model:
         writers = WriterProvider(lambda: engine_from_url(model.url))
-        with pytest.raises(Killed):
+        with pytest.raises(UncaughtError):
             await GenerateHandler(writers.writer, killing).run(works[0])
         other = await GenerateHandler(writers.writer, store).run(works[1])
         asked = list(model.questions)

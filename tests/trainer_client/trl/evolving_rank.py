@@ -12,7 +12,7 @@ from tests.trainer_client.trl.training import dataset, trainer
 from trainer_client.trl import EvolvingRubrics, GenerationCallback, RubricReward
 
 
-class Watched(GenerationCallback):
+class RubricVersionCallback(GenerationCallback):
     """Record the rubric version that each batch was judged by."""
 
     def __init__(self, rubric: str) -> None:
@@ -25,7 +25,10 @@ class Watched(GenerationCallback):
 
 
 def main(folder: Path, url: str, rubric: str) -> None:
-    callback, watched = EvolvingRubrics(url, every_n_steps=2, parameters={"validity": False}), Watched(rubric)
+    callback, watched = (
+        EvolvingRubrics(url, every_n_steps=2, parameters={"validity": False}),
+        RubricVersionCallback(rubric),
+    )
     data = dataset(prompts=1, rubric=[rubric])
     texts = ["One.", "Two, or three.", "Four?", "Five and six."]
     reward = RubricReward(url, mode="graded_mean")

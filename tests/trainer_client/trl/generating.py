@@ -50,7 +50,7 @@ class ScriptedRollout:
         }
 
 
-class HalfFlat(ScriptedRollout):
+class HalfConstantRollout(ScriptedRollout):
     """Returns its first text for even prompts, whatever the index, and its other texts for odd ones."""
 
     def text(self, prompt, place):

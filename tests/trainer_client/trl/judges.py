@@ -55,7 +55,7 @@ def pinned(name: str, version: int, digest: str = DIGEST) -> dict[str, Any]:
     return {"name": name, "version": version, "digest": digest}
 
 
-class Lines(httpx2.AsyncByteStream):
+class LineStream(httpx2.AsyncByteStream):
     """An answer in lines; an exception among them breaks it off, an awaitable is awaited."""
 
     def __init__(self, *lines: Any) -> None:
@@ -73,7 +73,7 @@ class Lines(httpx2.AsyncByteStream):
 
 def stream(*lines: Any) -> httpx2.Response:
     """A streamed answer."""
-    return httpx2.Response(200, headers={"Content-Type": "application/x-ndjson"}, stream=Lines(*lines))
+    return httpx2.Response(200, headers={"Content-Type": "application/x-ndjson"}, stream=LineStream(*lines))
 
 
 def problem(kind: str, status: int, *, retryable: bool = False) -> httpx2.Response:
@@ -157,7 +157,7 @@ class Trainer:
         return {"log_metric": self.log_metric, "log_extra": self.log_extra}
 
 
-class _Skipping(selectors.DefaultSelector):
+class _NonWaitingSelector(selectors.DefaultSelector):
     """A selector that never waits: with nothing ready, it skips to the next timer."""
 
     skipped = 0.0
@@ -173,7 +173,7 @@ class SkippingLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock advances only by waiting."""
 
     def __init__(self) -> None:
-        self._clock = _Skipping()
+        self._clock = _NonWaitingSelector()
         super().__init__(self._clock)
 
     def time(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.trainer_client.trl.generating import HalfFlat, ScriptedRollout, with_server
+from tests.trainer_client.trl.generating import HalfConstantRollout, ScriptedRollout, with_server
 from tests.trainer_client.trl.training import CRITERIA, PLAIN, RIGHT, SLIP, WRONG, dataset, policy, trainer, weights
 from trainer_client.trl import GenerationCallback, TrainingMeasures
 
@@ -27,7 +27,7 @@ REASONED = [f"It is 3+4={n}, doubled.\n{REFERENCE}" for n in range(5)] + [
 ANSWER = [{"id": "final", "description": "Final.", "verification": {"method": "contains", "all_of": ["Final"]}}]
 
 
-class First(GenerationCallback):
+class FirstIndexCallback(GenerationCallback):
     """Log the index of the rank's first response."""
 
     def on_scored(self, generation: Any) -> dict[str, float]:
@@ -58,7 +58,7 @@ def scene(method: str, refilled: bool) -> dict[str, Any]:
 
 def train(folder: Path, url: str, given: dict[str, Any]) -> None:
     server, own = given.pop("server", False), scene(given["method"], "max_refill_rounds" in given)
-    reciting = (HalfFlat if "max_refill_rounds" in given else ScriptedRollout)(*own.pop("reciting", ()))
+    reciting = (HalfConstantRollout if "max_refill_rounds" in given else ScriptedRollout)(*own.pop("reciting", ()))
     model = policy(folder / "policy", torch.float64)
     trained = trainer(folder, url, model=model, num_generations=8, **own, **given)
     model.config.max_position_embeddings = 2048  # room for the refinements and scaffolds of other methods
@@ -67,7 +67,7 @@ def train(folder: Path, url: str, given: dict[str, Any]) -> None:
     if server:
         with_server(trained).reciting = reciting
     trained.add_callback(TrainingMeasures())
-    trained.add_callback(First())
+    trained.add_callback(FirstIndexCallback())
     trained.train()
     said = {
         "weights": weights(trained.model),

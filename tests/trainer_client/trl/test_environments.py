@@ -29,7 +29,7 @@ class Counter:
         return self.begun
 
 
-class Conversing:
+class RecordingRollout:
     """A rollout function for messages that records the number of prompts and environments of each call."""
 
     def __init__(self, *texts, later=None):
@@ -63,7 +63,7 @@ def living(tmp_path, url, rollout, factory=Counter, **given):
 
 @pytest.mark.parametrize("factory", [Counter, {"one": Counter, "other": Counter}])
 def test_refined_responses_reset_the_environments_of_their_rows(tmp_path, url, factory):
-    rollout = Conversing(WRONG, SLIP, WRONG, WRONG, later=(RIGHT,))
+    rollout = RecordingRollout(WRONG, SLIP, WRONG, WRONG, later=(RIGHT,))
     made = living(tmp_path, url, rollout, factory, method="rgr", entropy_coef=0.0)
     made.train()
     assert rollout.asked == [(8, [1] * 8), (2, [2, 2])]
@@ -73,7 +73,7 @@ def test_refined_responses_reset_the_environments_of_their_rows(tmp_path, url, f
 
 @pytest.mark.parametrize("factory", [Counter, {"one": Counter, "other": Counter}])
 def test_scaffolded_prompts_keep_the_environments_of_their_rows(tmp_path, url, factory):
-    rollout = Conversing(RIGHT, WRONG)
+    rollout = RecordingRollout(RIGHT, WRONG)
     options = {"pattern": "full", "decay": "constant"}
     made = living(tmp_path, url, rollout, factory, method="ruscarl", method_options=options)
     made.train()

@@ -46,7 +46,7 @@ def evolving_url(writer, tmp_path_factory):
             yield service.url
 
 
-class Watched(GenerationCallback):
+class RubricVersionCallback(GenerationCallback):
     """Record the rubric version of the first response in each batch."""
 
     def __init__(self):
@@ -70,7 +70,7 @@ def evolving(folder, url, data, *, every_n_steps=2, service=None, mode="graded_m
     callback = EvolvingRubrics(service or url, every_n_steps=every_n_steps, parameters=PARAMETERS, **(more or {}))
     reward = RubricReward(url, rubric, mode=mode)
     made = trainer(folder, url, data=data, reward=reward, **{**SETTINGS, **given})
-    watched = Watched()
+    watched = RubricVersionCallback()
     made.add_callback(watched)
     made.add_callback(callback)
     return made, watched
@@ -131,7 +131,7 @@ def test_a_rubric_shared_by_several_prompts_stays_unchanged(tmp_path, evolving_u
 
 def test_inline_rubrics_of_the_dataset_are_reported_as_not_evolving(tmp_path, evolving_url, caplog):
     made, _ = evolving(tmp_path, evolving_url, dataset([*CRITERIA]), max_steps=1, every_n_steps=1)
-    made.callback_handler.remove_callback(Watched)
+    made.callback_handler.remove_callback(RubricVersionCallback)
     made.train()
     assert caplog.text.count("no rubric of this batch can evolve") == 1
     assert made.state.log_history[0]["evolving/groups"] == 0

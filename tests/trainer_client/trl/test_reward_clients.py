@@ -42,12 +42,12 @@ async def test_a_given_client_provides_settings_and_stays_with_its_owner(make):
 async def test_requests_use_the_given_settings():
     seen = []
 
-    class Seeing(FakeJudgeTransport):
+    class RecordingTransport(FakeJudgeTransport):
         async def handle_async_request(self, request):
             seen.append(request)
             return await super().handle_async_request(request)
 
-    judge = Seeing()
+    judge = RecordingTransport()
     await RubricReward(client(judge, headers={"Authorization": "Bearer k"}, timeout_s=100), "r", deadline_s=1)(
         ["a"], ["1"]
     )

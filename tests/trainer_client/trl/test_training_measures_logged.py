@@ -30,7 +30,7 @@ def length(completions, **_):
     return [float(len(completion)) for completion in completions]
 
 
-class Noting(GenerationCallback):
+class RecordingCallback(GenerationCallback):
     """Record the inputs, and log the number of calls."""
 
     def __init__(self):
@@ -47,11 +47,11 @@ class Noting(GenerationCallback):
 
 def noted(made):
     """The generation batch that the trainer's callbacks get, and the measures computed from it."""
-    noting = Noting()
-    made.add_callback(noting)
+    recorder = RecordingCallback()
+    made.add_callback(recorder)
     made.add_callback(TrainingMeasures())
     batch(made)
-    (told,) = noting.told
+    (told,) = recorder.told
     logged = {name: value for name, (value, *_) in made._metrics["train"].items()}
     return told, {name: value for name, value in logged.items() if name.startswith("measures/")}
 
@@ -112,13 +112,13 @@ def test_novelty_is_relative_to_the_initial_policy(tmp_path, url):
 
 def test_novelty_uses_the_unmodified_reference_and_not_the_methods_bound(tmp_path, url):
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), method="grounded", reward=None, beta=0.1)
-    noting = Noting()
-    made.add_callback(noting)
+    recorder = RecordingCallback()
+    made.add_callback(recorder)
     made.current_gradient_accumulation_steps = 1
     inputs = batch(made)
     inputs["ref_per_token_logps"] = inputs["ref_per_token_logps"] - 50.0
     made._compute_loss(made.model, inputs)
-    ((logps, seen, training),) = noting.losses
+    ((logps, seen, training),) = recorder.losses
     assert (logps - seen["ref_per_token_logps"]).min() > 40
     assert training
     assert logps.grad_fn is None
@@ -179,7 +179,7 @@ def test_a_callback_gets_each_functions_rewards_and_the_missing_ones(tmp_path, u
 
 def test_a_callbacks_measures_are_logged(tmp_path, url):
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), max_steps=2)
-    made.add_callback(Noting())
+    made.add_callback(RecordingCallback())
     made.train()
     assert [one["noted/scored"] for one in made.state.log_history[:2]] == [1.0, 2.0]
     assert [one["noted/losses"] for one in made.state.log_history[:2]] == [1.0, 2.0]

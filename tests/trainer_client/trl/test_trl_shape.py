@@ -75,7 +75,7 @@ def test_the_loss_accepts_an_advantage_per_token(tmp_path, url):
     assert loss.item() == pytest.approx(-5.0 / inputs["completion_mask"].sum().item()), HELP
 
 
-class TwiceAsLikely(RubricGrpo):
+class DoubledLikelihoodGrpo(RubricGrpo):
     """A method that makes every token exp(log 2) as likely as before."""
 
     def override_loss_inputs(self, logps, inputs):
@@ -84,7 +84,7 @@ class TwiceAsLikely(RubricGrpo):
 
 def test_the_loss_reads_the_old_log_probabilities_after_computing_the_new_ones(tmp_path, url):
     trained = trainer(tmp_path, url, texts=[RIGHT], data=dataset(PLAIN), epsilon=9.0)
-    trained.method = TwiceAsLikely()
+    trained.method = DoubledLikelihoodGrpo()
     inputs = row_inputs(trained)
     inputs["advantages"] = torch.ones(8)
     loss = trained._compute_loss(trained.model, inputs)
