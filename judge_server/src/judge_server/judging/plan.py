@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest
@@ -108,6 +108,10 @@ class ResponsePlan:
     if one is asked. `system_alone` is the system message for asking a single criterion again. `group` is the index of
     the response's group in its request. Under contextual calibration, `content_free` is the plan of the calls about an
     empty response, which the responses of a group share, and `relative` says which verdicts are made of both.
+
+    Attributes:
+        digests: the digests of all verdicts that the judge is asked for.
+        uses: how many verdicts an answer about the response uses, every vote counted.
     """
 
     slots: tuple[VerdictSlot, ...]
@@ -122,6 +126,14 @@ class ResponsePlan:
     decoy: VerdictSlot | None = None
     content_free: "ResponsePlan | None" = None
     relative: tuple[RelativeVerdict, ...] = ()
+    digests: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+    uses: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Counted here, since planning is done in slices; later, thousands of plans are looked through at once.
+        digests = tuple([digest for call in self.planned_calls for digest in call.digests])
+        object.__setattr__(self, "digests", digests)
+        object.__setattr__(self, "uses", sum([len(slot.digests) for slot in self.slots]))
 
     def with_calls_for(self, digests: Collection[bytes]) -> "ResponsePlan":
         """Return the plan with only the calls for these verdicts, still in one batch."""
@@ -139,11 +151,6 @@ class ResponsePlan:
         """The digests of everything that an answer about the response needs."""
         decoy = () if self.decoy is None else self.decoy.digests
         return {digest for slot in self.slots for digest in slot.awaited}.union(decoy)
-
-    @property
-    def digests(self) -> tuple[bytes, ...]:
-        """The digests of all verdicts that the judge is asked for."""
-        return tuple([digest for call in self.planned_calls for digest in call.digests])
 
 
 _UNMET, _UNMET_GRADE = [

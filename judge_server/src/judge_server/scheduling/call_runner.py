@@ -87,7 +87,11 @@ class CallTask:
         in_flight.on_unsubscribed = self._on_unsubscribed
         if caller.priority == "bulk":
             in_flight.promote = self._promote
-        in_flight.task = asyncio.create_task(self._run())
+        in_flight.task = self._task = asyncio.create_task(self._run())
+
+    def add_done_callback(self, done: Callable[["CallTask"], None]) -> None:
+        """Call `done` with this task when it has ended."""
+        self._task.add_done_callback(lambda _: done(self))
 
     def charge_to(self, billed_to: JudgementResults) -> None:
         """Add the seconds that the current batch has taken, if `billed_to` is the one billed for it."""

@@ -99,7 +99,7 @@ RESPONSES_PER_TURN = 16
 
 
 class LocalPendingJudgement:
-    """The calls that one request waits for, and the tasks that it started and is billed for while it waits.
+    """The calls that one request waits for, and the running tasks that it started and is billed for while it waits.
 
     The calls of the first responses start at once. Those of the others start in slices while the request waits, so that
     other requests get their turn in between. The queue limits count all of them from the start.
@@ -107,7 +107,7 @@ class LocalPendingJudgement:
 
     def __init__(self, executor: "LocalExecutor", caller: Caller, subscriber: Subscriber) -> None:
         self.subscriber = subscriber
-        self.call_tasks: list[CallTask] = []
+        self._call_tasks: set[CallTask] = set()
         self._executor = executor
         self._caller = caller
         self._left: deque[tuple[ResponsePlan, list[PlannedCall]]] = deque()
@@ -140,7 +140,7 @@ class LocalPendingJudgement:
         """Stop waiting. A call whose last subscriber leaves is dropped."""
         self._stop_starting()
         self.subscriber.unsubscribe()
-        for call_task in self.call_tasks:
+        for call_task in self._call_tasks:
             call_task.charge_to(self.subscriber.result)
 
     def _start_some(self) -> None:
@@ -154,7 +154,9 @@ class LocalPendingJudgement:
                 mine = self._without_known(planned_calls)
                 executor.admission.limits.release(self._caller.run, len(planned_calls) - len(mine))
             if mine:
-                self.call_tasks.append(executor.start_calls(plan, mine, self._caller, subscriber))
+                call_task = executor.start_calls(plan, mine, self._caller, subscriber)
+                self._call_tasks.add(call_task)
+                call_task.add_done_callback(self._call_tasks.discard)
 
     def _without_known(self, planned_calls: Sequence[PlannedCall]) -> list[PlannedCall]:
         """Take over what is known or in flight of these calls; return the others."""

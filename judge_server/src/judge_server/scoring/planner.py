@@ -441,8 +441,7 @@ class JudgedRequest:
     """How many verdicts the request used, every vote counted."""
 
     def __post_init__(self) -> None:
-        plans = [response.plan for group in self.groups for response in group.responses]
-        self.uses = sum([len(slot.digests) for plan in plans for slot in plan.slots])
+        self.uses = sum([response.plan.uses for group in self.groups for response in group.responses])
 
     @classmethod
     def of(

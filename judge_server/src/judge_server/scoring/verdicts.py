@@ -60,6 +60,7 @@ async def judge_responses(
     groups = await plan_groups(judge, asked, request.groups, resolved, request.judging, deadline)
     plans = [response.plan for group in groups for response in group.responses]
     outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
+    slicer = TimeSlicer()
     apply_decoys(plans, outcomes, request.judging.on_decoy)
     usage = usage_of(outcomes, groups, rules, checklist=request.protocol == "checklist")
     judge.metrics.count_uncertain(usage.uncertain)
@@ -77,7 +78,6 @@ async def judge_responses(
                 record_id=record_id,
             )
         )
-    slicer = TimeSlicer()
     answered = tuple([await _group(group, outcomes, rules, slicer) for group in groups])
     return wire.VerdictAnswer(
         request_id=request_id,
@@ -292,7 +292,7 @@ def usage_of(
 def _failed(outcomes: JudgementResults, groups: Sequence[PlannedGroup]) -> int:
     """Return the number of failed verdicts; of those that are made of others, these count."""
     made = outcomes.combined
-    return sum(isinstance(o, CallFailure) for digest, o in outcomes.by_digest.items() if digest not in made)
+    return len([1 for digest, o in outcomes.by_digest.items() if type(o) is CallFailure and digest not in made])
 
 
 def member_usage(cost: MemberCost) -> wire.MemberUsage:
