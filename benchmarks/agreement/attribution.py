@@ -18,6 +18,7 @@ from benchmarks.agreement.items import CALCULATION, Half, Item
 from benchmarks.agreement.store import StoredEngine, slug, stored_engine
 from benchmarks.data import GSM8K, GSM8K_MODELS, PROCESSBENCH, in_steps, rows
 from benchmarks.report import publish
+from judge_server.judging.calibration import builtin_calibrations
 from judge_server.ports import CallFailure
 
 
@@ -81,8 +82,12 @@ def load_step_items(folder: Path, half: Half, size: int, longest: int) -> dict[s
 
 
 async def ask_steps(engine: StoredEngine, items: Sequence[StepItem]) -> dict[str, int | None]:
-    """Return the step that `stepwise` names for each item, by the item's key; failed judgements are left out."""
-    contender = AdjudgeContender(engine, protocol="stepwise")
+    """Return the step that `stepwise` names for each item, by the item's key; failed judgements are left out.
+
+    The judge is asked for a step even where the service does not, because of what was measured before.
+    """
+    calibrations = builtin_calibrations().model_copy(update={"step_blind": ()})
+    contender = AdjudgeContender(engine, protocol="stepwise", calibrations=calibrations)
     await contender.start()
     named: dict[str, int | None] = {}
     for one in items:

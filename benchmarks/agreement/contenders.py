@@ -13,7 +13,7 @@ from typing import Protocol
 from benchmarks.agreement.items import Item
 from benchmarks.agreement.store import StoredEngine, StoredReply
 from judge_server.cache import MemoryCache
-from judge_server.judging.calibration import builtin_calibrations
+from judge_server.judging.calibration import CalibrationSet, builtin_calibrations
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import YES_NO, JudgingConfig
 from judge_server.ports import Batch, Call, CallFailure, TokenChoice
@@ -125,6 +125,7 @@ class AdjudgeContender:
         templates: a folder of templates that replace the default ones; None for the default templates.
         protocol: the judging protocol.
         contextual: whether to judge relative to an empty response; None for what the service does by default.
+        calibrations: what is known of judges; None for what ships.
     """
 
     def __init__(
@@ -133,12 +134,12 @@ class AdjudgeContender:
         templates: Path | None = None,
         protocol: JudgingProtocol = "binary",
         contextual: bool | None = None,
+        calibrations: CalibrationSet | None = None,
     ) -> None:
         self._engine = engine
+        calibrations = builtin_calibrations() if calibrations is None else calibrations
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
-        self._judge = Judge(
-            LocalExecutor(engine), MemoryCache(), FENCE, templates=library, calibrations=builtin_calibrations()
-        )
+        self._judge = Judge(LocalExecutor(engine), MemoryCache(), FENCE, templates=library, calibrations=calibrations)
         self._config = JudgingConfig(
             protocol,
             per_call="all" if protocol == "checklist" else 1,

@@ -37,6 +37,7 @@ from tests.judge_server.support import CRITERIA, FENCE, STEPPED, deadline_after,
 from tests.judge_server.test_protocols import BINARY, STEPWISE, masses
 from trainer_client.text.thinking import JudgedContent
 from trainer_client.wire import Criterion, RewardAnswer
+from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.ledger_rows import UseFilter
 
 probabilities = st.floats(0.0, 1.0)
@@ -345,22 +346,29 @@ def test_no_shipped_judge_is_referred_to_a_protocol_that_it_is_also_unfit_for() 
         assert all(shipped.why_unfit(weights, one.instead) is None for weights in one.weights)
 
 
-async def test_a_step_blind_judge_is_not_asked_for_steps_and_judges_the_whole_response() -> None:
-    blind = CalibrationSet.model_validate({"step_blind": [{"weights": [SCRIPTED], "reason": "names the last one"}]})
-    asked: list[Call] = []
+@pytest.mark.parametrize(("kinds", "asked_about"), [([], set()), (["pitfall"], {"point"})])
+async def test_a_step_blind_judge_is_not_asked_for_steps_and_judges_the_whole_response(
+    kinds: list[CriterionKind], asked_about: set[CriterionKind]
+) -> None:
+    entry = {"weights": [SCRIPTED], "kinds": kinds, "reason": "names the last one"}
 
     def script(_batch: Batch, call: Call) -> Reply:
-        asked.append(call)
-        return Reply((0.6, 0.2))
+        assert isinstance(call.answer, TokenChoice)
+        return Reply((0.6, 0.2), chosen="2" if call.answer.then is not None else None)
 
-    service = Judge(LocalExecutor(ScriptedEngine(script)), MemoryCache(), FENCE, calibrations=blind)
+    service = Judge(
+        LocalExecutor(ScriptedEngine(script)),
+        MemoryCache(),
+        FENCE,
+        calibrations=CalibrationSet.model_validate({"step_blind": [entry]}),
+    )
     await service.start()
-    criteria = tuple(Criterion(id=name, description="Counts.") for name in "ab")
+    both: tuple[CriterionKind, ...] = ("point", "pitfall")
+    criteria = tuple(Criterion(id=kind, kind=kind, description="Counts.") for kind in both)
     planner = GroupPlanner(service.prepared(JudgingConfig("stepwise")), GroupContext("Count."), criteria)
     made = planner.plan(JudgedContent("### Step 1: one\n### Step 2: two", 0, None))
     outcomes = await service.outcomes([made], await deadline_after())
-    verdicts = [verdict_of(slot, outcomes) for slot in made.slots]
+    steps = {slot.criterion: verdict_of(slot, outcomes).step for slot in made.slots}
     await service.close()
-    assert [verdict.step for verdict in verdicts] == [0] * len(criteria)
-    assert all(isinstance(call.answer, TokenChoice) and call.answer.then is None for call in asked)
+    assert steps == {kind: 2 if kind in asked_about else 0 for kind in both}
     assert [step.number for step in made.steps] == [1, 2]

@@ -3,8 +3,8 @@
 Its layout follows the Dockerfile of the pinned version, which the source release of vLLM 0.32.0 has: Python 3.12 in
 /usr, which programs find as python3; the packages of the distribution in /usr/lib/python3/dist-packages, among them
 PyGObject without the pycairo that it requires; pip, and what vLLM needs, in /usr/local/lib/python3.12/dist-packages;
-root as the user, another user with the number 2000, and `vllm serve` as the entry point. The versions are those that uv
-resolves for that vLLM; only packages that Adjudge imports too are installed.
+root as the user, another user with the number 2000, and `vllm serve` as the entry point. Only packages that Adjudge
+imports too are installed.
 """
 
 import os
@@ -47,15 +47,19 @@ def python_3_12() -> Path | None:
 
 
 def given() -> str:
-    """Return the requirements, with hashes, that vLLM's image already provides for Adjudge."""
+    """Return the requirements, with hashes, that vLLM's image provides for Adjudge.
+
+    The versions are those in which vLLM and Adjudge fit together, as in the lock of the image `judge`.
+    """
     lock = runpy.run_path(str(ROOT / "docker/lock.py"))
     target = (lock["VLLM_PYTHON"], f"{lock['PROCESSORS'][processor()]}-manylinux_{lock['VLLM_GLIBC']}")
     of_vllm = lock["resolve"]([lock["VLLM"]], *target)
+    together = lock["resolve"]([lock["VLLM"], *lock["SERVICE"]], *target)
     with NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as constraints:
-        constraints.writelines(entry.partition(" ")[0] + "\n" for entry in of_vllm.values())
+        constraints.writelines(entry.partition(" ")[0] + "\n" for entry in together.values())
         constraints.flush()
         needed = lock["resolve"](lock["SERVICE"], *target, "--constraint", constraints.name)
-    return "".join(entry for name, entry in of_vllm.items() if name in needed)
+    return "".join(entry for name, entry in together.items() if name in of_vllm and name in needed)
 
 
 def processor() -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -234,12 +234,14 @@ class StepBlind(BaseModel):
 
     Attributes:
         weights: digests of the judge's weights.
+        kinds: the kinds of criteria for which it is no better; all if empty.
         reason: what was measured.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     weights: WeightsDigests
+    kinds: tuple[CriterionKind, ...] = ()
     reason: Annotated[str, Field(min_length=1)]
 
 
@@ -249,7 +251,7 @@ class CalibrationSet(BaseModel):
     Attributes:
         maps: the calibrations, by judge.
         unfit: the protocols that judges refuse.
-        step_blind: the judges that are not asked which step decides a criterion.
+        step_blind: the judges that are not asked which step decides a criterion, or a criterion of some kinds.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -286,9 +288,10 @@ class CalibrationSet(BaseModel):
         """Return why a judge with these weights is unfit for a protocol; None if it is not known to be."""
         return next((one for one in self.unfit if weights_digest in one.weights and one.protocol == protocol), None)
 
-    def names_steps(self, weights_digest: str) -> bool:
-        """Whether a judge with these weights is asked which step decides a criterion."""
-        return not any(weights_digest in one.weights for one in self.step_blind)
+    def kinds_without_steps(self, weights_digest: str) -> frozenset[CriterionKind]:
+        """Return the kinds of criteria for which a judge with these weights is not asked which step decides them."""
+        found = [one for one in self.step_blind if weights_digest in one.weights]
+        return frozenset([kind for one in found for kind in one.kinds or get_args(CriterionKind)])
 
 
 @cache

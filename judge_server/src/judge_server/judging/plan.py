@@ -430,7 +430,6 @@ class GroupPlanner:
         if self._prepared.config.protocol == "likert":
             return (VerdictSlot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
         step = WHOLE_RESPONSE if self._stepwise else None
-        judge_step = None if self._prepared.names_steps else step
         slots = []
         for c, program in zip(self._criteria, self._programs, strict=True):
             digests, method = tuple(votes_of.get(c.id, ())), "judge" if program is None else program.method
@@ -443,7 +442,8 @@ class GroupPlanner:
                 last = turns[-1].number if self._stepwise else None
                 slots.append(VerdictSlot(c.id, method, digests, last, parts=parts))
             else:
-                slots.append(VerdictSlot(c.id, method, digests, judge_step if program is None else step, parts=parts))
+                is_named = program is None and c.kind not in self._prepared.kinds_without_steps
+                slots.append(VerdictSlot(c.id, method, digests, None if is_named else step, parts=parts))
         return tuple(slots)
 
     def _shared(

@@ -34,6 +34,7 @@ from judge_server.prompts.library import DEFAULT_DECLARATION, Declaration
 from trainer_client.byte_cache import ByteCache
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire import RATIONALE_TOKENS, Criterion, JudgingOptions, UsedProtocol
+from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.judging import StepRule
 
 Reading: TypeAlias = Literal["yes_no", "grade", "rating"] | tuple[ItemForm, ...]
@@ -125,8 +126,8 @@ class JudgingConfig:
 class PreparedConfig:
     """A judging configuration made ready: templates for one criterion and for several, fingerprint and calibration.
 
-    `names_steps` tells whether the judge is asked, under `stepwise`, which step decides a criterion; if not, its
-    verdicts are about the whole response. `declaration` is the template set's, such as what it withholds from the
+    Under `stepwise`, the judge is not asked which step decides a criterion of `kinds_without_steps`; its verdicts on
+    these are about the whole response. `declaration` is the template set's, such as what it withholds from the
     judge. `min_choice_mass` is the least mass on its choices that a verdict is read from. `uncalibrated` is the
     fingerprint that the judge would have without a calibration. `content_free_weight` is the weight of the answer about
     an empty response under contextual calibration.
@@ -137,7 +138,7 @@ class PreparedConfig:
     multi_templates: PromptTemplates
     fingerprint: str
     calibration: Calibration = NEUTRAL
-    names_steps: bool = True
+    kinds_without_steps: frozenset[CriterionKind] = frozenset()
     declaration: Declaration = DEFAULT_DECLARATION
     min_choice_mass: float = MIN_CHOICE_MASS
     uncalibrated: str = ""
@@ -214,7 +215,7 @@ def ask_alone(
     if protocol == "graded":
         grades = _typed_grades(criterion.scale) if prepared.typed else _grades(criterion.scale)
         return ask(prepared, criterion.id, question, grades, sample, "grade")
-    steps = _steps_on_offer(prepared, step_numbers)
+    steps = _steps_on_offer(prepared, criterion, step_numbers)
     token_choice = _yes_no(steps, prepared.declaration.verdicts, prepared.typed, prepared.config.steps)
     scaling = UNSCALED if prepared.config.contextual else prepared.calibration.scaling_for(criterion)
     return ask(prepared, criterion.id, question, token_choice, sample, "yes_no", scaling)
@@ -242,8 +243,7 @@ def _ask_together(
     step_numbers: tuple[int, ...],
     sample: SamplingOptions | None,
 ) -> Question:
-    steps = _steps_on_offer(prepared, step_numbers)
-    forms = tuple([_form(prepared, criterion, steps) for criterion in criteria])
+    forms = tuple([_form(prepared, one, _steps_on_offer(prepared, one, step_numbers)) for one in criteria])
     schema, tokens = _json_output_spec(forms)
     call = Call(
         prepared.multi_templates.questions(criteria),
@@ -260,8 +260,11 @@ def _ask_together(
     )
 
 
-def _steps_on_offer(prepared: PreparedConfig, step_numbers: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    return step_numbers if prepared.config.protocol == "stepwise" and prepared.names_steps else None
+def _steps_on_offer(
+    prepared: PreparedConfig, criterion: Criterion, step_numbers: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    asked = prepared.config.protocol == "stepwise" and criterion.kind not in prepared.kinds_without_steps
+    return step_numbers if asked else None
 
 
 def _ask_holistically(

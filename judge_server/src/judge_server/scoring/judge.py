@@ -140,14 +140,13 @@ class Judge:
             uncalibrated = judge_fingerprint(self.identity, digests, config, NEUTRAL, self._min_choice_mass)
             calibration = self._stored_for(asked, uncalibrated) or calibration
             fingerprint = judge_fingerprint(self.identity, digests, config, calibration, self._min_choice_mass)
-            names_steps = self._calibrations.names_steps(self.identity.weights_digest)
             prepared = PreparedConfig(
                 config,
                 single_templates,
                 multi_templates,
                 fingerprint,
                 calibration,
-                names_steps,
+                self._calibrations.kinds_without_steps(self.identity.weights_digest),
                 template_set.declaration,
                 self._min_choice_mass,
                 uncalibrated,
