@@ -26,6 +26,7 @@ COVERS = {
     "tests/judge_server/faults/test_redis.py": ("judge_server/src/judge_server/cache",),
     "tests/judge_server/ledger/": LEDGER,
     "tests/judge_server/pools/": (*REMOTE, "judge_server/src/judge_server/engines/openai/"),
+    "tests/judge_server/test_openai_engine_sglang.py": ("judge_server/src/judge_server/engines/openai/",),
     "tests/judge_server/verifiers/": ("judge_server/src/judge_server/verifiers/",),
     "tests/services/operations/": OPERATIONS,
     "tests/services/test_api_": REMOTE,

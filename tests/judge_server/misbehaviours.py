@@ -16,6 +16,7 @@ MASSES = {"Yes": 0.5, "\u2581yes": 0.125, "NO": 0.25, " maybe": 0.0625, "Well": 
 
 SAID = ("Yes", ",", " step", " 2", ",", " since", " it", " is", " so", ".")
 TOO_LONG = "This model's maximum context length is 8 tokens. However, your prompt contains 900 input tokens."
+SGLANG_TOO_LONG = "Input length (900 tokens) exceeds the maximum allowed length (8 tokens)."
 
 
 @dataclass
@@ -205,6 +206,7 @@ GOES_WRONG: dict[str, Callable[[FakeServerRequest], Awaitable[None]]] = {
     "locked-later": answering(401, {"error": "Unauthorized"}),
     "moved": answering(307, "", Location="/elsewhere"),
     "long": answering(400, {"error": {"message": TOO_LONG, "type": "BadRequestError"}}),
+    "long-sglang": answering(400, {"object": "error", "message": SGLANG_TOO_LONG, "type": "BadRequestError"}),
     "large": answering(413, "payload too large"),
     "odd": answering(400, {"detail": "top_k is missing"}),
     "empty": changed(choices=[]),

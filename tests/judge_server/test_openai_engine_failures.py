@@ -104,7 +104,7 @@ async def test_a_busy_server_is_overloaded_for_its_retry_time(
     assert (failure.kind, failure.retry_after_s) == ("overloaded", wait_s)
 
 
-@pytest.mark.parametrize("name", ["long", "large"])
+@pytest.mark.parametrize("name", ["long", "long-sglang", "large"])
 async def test_a_prompt_that_the_server_refuses_as_too_long_is_truncated_input(endpoint: Endpoint, name: str) -> None:
     assert (await endpoint.failure(name)).kind == "truncated_input"
 

@@ -41,7 +41,8 @@ _KEY_OPTIONS = frozenset({"key", "api_key", "apikey", "token"})
 _KEY_IN_URL = "an engine URL must not hold a key, because URLs are shown and logged; set ADJUDGE_ENGINE_API_KEY instead"
 
 _TOO_LONG = re.compile(
-    r"context.?(length|size|window)|model.?len|(prompt|input|request)[\w ]* too (long|large)|too many [\w ]*tokens",
+    r"context.?(length|size|window)|model.?len|maximum allowed length"
+    r"|(prompt|input|request)[\w ]* too (long|large)|too many [\w ]*tokens",
     re.IGNORECASE,
 )
 
