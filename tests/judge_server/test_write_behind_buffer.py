@@ -19,6 +19,14 @@ def test_a_result_is_kept_until_it_is_stored() -> None:
     assert len(fresh) == 0
 
 
+def test_a_request_takes_its_own_results_and_leaves_those_of_others() -> None:
+    fresh = WriteBehindBuffer()
+    for digest in (b"a", b"b", b"c"):
+        fresh.add(digest, YES)
+    assert dict(fresh.take_pending([b"b", b"d"])) == {b"b": YES}
+    assert dict(fresh.take_pending()) == {b"a": YES, b"c": YES}
+
+
 def test_a_reader_that_started_before_the_result_was_stored_still_finds_it() -> None:
     fresh = WriteBehindBuffer()
     with fresh.read_through():

@@ -9,7 +9,7 @@ rules.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -217,10 +217,15 @@ class WriteBehindBuffer:
             self._readers.discard(reader)
             self._drop()
 
-    def take_pending(self) -> Mapping[bytes, JudgeResult]:
-        """Return the verdicts to store; the caller stores them and then calls `mark_stored`."""
-        new, self._new = self._new, {}
-        return new
+    def take_pending(self, wanted: Collection[bytes] | None = None) -> Mapping[bytes, JudgeResult]:
+        """Return the verdicts to store; the caller stores them and then calls `mark_stored`.
+
+        With `wanted`, others may stay, so that the caller does not wait until those are stored too.
+        """
+        if wanted is None or len(wanted) >= len(self._new):
+            new, self._new = self._new, {}
+            return new
+        return {digest: self._new.pop(digest) for digest in wanted if digest in self._new}
 
     def mark_stored(self, results: Mapping[bytes, JudgeResult]) -> None:
         """Mark verdicts as stored, or as failed to store."""

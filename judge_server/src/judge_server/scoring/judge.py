@@ -6,7 +6,7 @@ or requests share it, and not at all if its verdict is known. Failures are outco
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -308,7 +308,7 @@ class Judge:
                 pending.cancel()
                 self.metrics.request(caller, result, len(digests))
                 _note(at, result)
-                await self._store()
+                await self._store(result.by_digest)
         return result
 
     async def close(self) -> None:
@@ -381,14 +381,14 @@ class Judge:
         """Schedule a write to the cache, so that a killed process loses no more than `STORE_INTERVAL_S` of verdicts."""
         asyncio.get_running_loop().call_later(STORE_INTERVAL_S, self._begin_to_store)
 
-    async def _store(self) -> None:
-        """Write new verdicts to the cache, and wait for that at most `STORE_TIMEOUT_S`."""
-        storing = self._begin_to_store()
+    async def _store(self, wanted: Collection[bytes]) -> None:
+        """Write a request's new verdicts to the cache, and wait for that at most `STORE_TIMEOUT_S`."""
+        storing = self._begin_to_store(wanted)
         if storing is not None:
             await asyncio.wait({storing}, timeout=STORE_TIMEOUT_S)
 
-    def _begin_to_store(self) -> asyncio.Task[None] | None:
-        new = self.executor.write_buffer.take_pending()
+    def _begin_to_store(self, wanted: Collection[bytes] | None = None) -> asyncio.Task[None] | None:
+        new = self.executor.write_buffer.take_pending(wanted)
         if not new:
             return None
         storing = asyncio.create_task(self._put(new))

@@ -199,7 +199,7 @@ async def plan_groups(
             grounding, omitted = await run_inline_or_in_thread(large, fit_grounding, group.grounding, budget)
         context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
         planners: list[GroupPlanner] = []
-        truth, true_answer = group.ground_truth or "", ""
+        truth, true_answer, criteria = group.ground_truth or "", "", 0
         sample: CriteriaSample | None = None
         if prepared is None:  # `outcome`, which RewardRequest refuses without a ground truth
             true_answer = await run_inline_or_in_thread(len(truth) > LARGE_CHARACTERS, stated_answer, truth)
@@ -207,7 +207,8 @@ async def plan_groups(
             texts = [given if isinstance(given, str) else as_response(given).text for given in group.responses]
             refuse_images(judge, f"groups.{index}", [group.prompt, *texts])
             check_required(f"groups.{index}", prepared, context)
-            large = prompt_characters(group.prompt) + len(group.ground_truth or "") > LARGE_CHARACTERS
+            criteria = sum([len(criterion.description) for criterion in rubric.criteria])
+            large = criteria + prompt_characters(group.prompt) + len(group.ground_truth or "") > LARGE_CHARACTERS
             if dropped is not None:
                 sample = _draw(dropped, prepared, context, group, rubric)
             left_out = left_out_ids(rubric.criteria, sample)
@@ -231,13 +232,14 @@ async def plan_groups(
                 check_scopes(f"groups.{index}", own, rubric.criteria, options.votes)
             if isinstance(prepared, CombinedConfig):
                 _refuse_each_turn(f"groups.{index}", rubric.criteria)
-        responses = []
+        responses: list[PlannedResponse] = []
         shared = sum(map(len, filter(None, (grounding, group.reference_answer, group.ground_truth))))
         shared += prompt_characters(group.prompt)
         for given in group.responses:
             await slicer.yield_if_due()
             response = as_response(given)
-            large = shared + prompt_characters(response.text) > LARGE_CHARACTERS
+            questions = 0 if responses else criteria  # the first plan makes the questions, which the others share
+            large = shared + questions + prompt_characters(response.text) > LARGE_CHARACTERS
             material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning)
             if prepared is None:
                 plan = await run_inline_or_in_thread(large, plan_outcome, material, truth, true_answer, index)
