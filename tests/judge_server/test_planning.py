@@ -15,7 +15,8 @@ from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.questions import JudgingConfig
 from judge_server.ports import Capabilities, EngineIdentity, JsonOutput, LabelChoice, TokenChoice
 from judge_server.rubrics import ResolvedRubric
-from judge_server.scoring.planner import LARGE_CHARACTERS, check_request_size, plan_groups
+from judge_server.scoring.planner import check_request_size, plan_groups
+from judge_server.time_sharing import LARGE_CHARACTERS
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import (
     STEPPED,

@@ -25,6 +25,7 @@ from judge_server.errors import (
 )
 from judge_server.observability.tracing import traced
 from judge_server.ports import RubricSource
+from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from trainer_client.rewards import UnsuitableRubric
 from trainer_client.wire import (
     Criterion,
@@ -38,6 +39,7 @@ from trainer_client.wire import (
     RubricVersion,
     parse_reference,
 )
+from trainer_client.wire.criteria import content_digest
 from trainer_client.wire.rubrics import (
     CriterionMove,
     DiffSide,
@@ -141,17 +143,22 @@ async def resolve_rubrics(
         NotReady: the store cannot be read now, or not before the deadline.
     """
     resolved: dict[str, ResolvedRubric] = {}
-    rubrics = []
+    digests: dict[int, str] = {}
+    rubrics, slicer = [], TimeSlicer(deadline)
     for index, override in enumerate(own):
+        await slicer.yield_if_due()
         rubric = override or shared
         if rubric is None:
             rubrics.append(NO_RUBRIC)
             continue
-        key = rubric if isinstance(rubric, str) else rubric.digest
+        key = rubric if isinstance(rubric, str) else await _digest_of(rubric, digests)
         if key not in resolved:
             field = f"{where}.{index}.rubric" if override else "rubric"
-            async with _lookup_timeout(deadline):
-                resolved[key] = await _resolve(source, project_id, rubric, field, allow_retired)
+            if isinstance(rubric, str):
+                async with _lookup_timeout(deadline):
+                    resolved[key] = await _find(source, project_id, rubric, field, allow_retired)
+            else:
+                resolved[key] = ResolvedRubric(rubric.criteria, PinnedRubric(digest=key))
             try:
                 if rubric_check is not None:
                     rubric_check(resolved[key].criteria)
@@ -161,11 +168,15 @@ async def resolve_rubrics(
     return rubrics
 
 
-async def _resolve(
-    source: RubricSource, project_id: str, rubric: str | RubricContent, field: str, allow_retired: bool
-) -> ResolvedRubric:
-    if isinstance(rubric, RubricContent):
-        return ResolvedRubric(rubric.criteria, PinnedRubric(digest=rubric.digest))
+async def _digest_of(rubric: RubricContent, known: dict[int, str]) -> str:
+    """Return the digest of a rubric in the request, computed once; groups may share it."""
+    if id(rubric) not in known:
+        large = sum([len(criterion.description) for criterion in rubric.criteria]) > LARGE_CHARACTERS
+        known[id(rubric)] = await run_inline_or_in_thread(large, content_digest, rubric.criteria)
+    return known[id(rubric)]
+
+
+async def _find(source: RubricSource, project_id: str, rubric: str, field: str, allow_retired: bool) -> ResolvedRubric:
     version = await find_rubric(source, project_id, rubric, max_age_s=RUBRIC_MAX_AGE_S)
     if version.retirement is not None and not allow_retired:
         current = await source.find(project_id, version.name)

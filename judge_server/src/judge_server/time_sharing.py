@@ -39,6 +39,10 @@ FIRST_SLICES = 8
 """So many slices of each piece of work wait only for each other, and not for iterations without other work."""
 
 
+LARGE_CHARACTERS = 2**16
+"""Texts with more characters than this are worked on in the thread for long work."""
+
+
 class TimeSlicer:
     """Yields to other tasks during long work on the event loop. `deadline` is in loop time.
 

@@ -31,7 +31,7 @@ from judge_server.ports import Batch, Call, JsonOutput, TextOutput
 from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
-from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
+from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from judge_server.verifiers import missing_field, stated_answer
 from trainer_client.dropout import CriteriaSample, draw_sample
 from trainer_client.steps import has_format
@@ -55,9 +55,6 @@ MAX_VERDICTS = 200_000
 
 MAX_PROMPT_CHARACTERS = 2**28
 """The most characters of all prompts of a request; what responses share counts once for each of them."""
-
-LARGE_CHARACTERS = 2**16
-"""A response that is longer, with its context, is planned in a thread."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from judge_server.ports import Batch, CallFailure, JudgeResult, RubricSource
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import (
-    LARGE_CHARACTERS,
     MAX_PROMPT_CHARACTERS,
     MAX_VERDICTS,
     PlannedGroup,
@@ -32,7 +31,7 @@ from judge_server.scoring.planner import (
     refuse_images,
 )
 from judge_server.scoring.verdicts import failure_of, judge_of, pinned, usage_of
-from judge_server.time_sharing import TimeSlicer, run_inline_or_in_thread
+from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from trainer_client import wire
 from trainer_client.ranking import PairVerdict, compared_with, comparison_id
 from trainer_client.text.thinking import judged_content
