@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from judge_server.ports import RubricSource
 from rubric_store import RubricStore
-from rubric_store.rubrics.queries import MAX_WORD_LENGTH, MAX_WORDS_BYTES, words_of
+from rubric_store.rubrics.queries import MAX_SEARCHED_CHARACTERS, MAX_WORD_LENGTH, MAX_WORDS_BYTES, words_of
 from tests.hypothesis_examples import examples
 from tests.rubric_store.examples import rubric
 
@@ -129,3 +129,9 @@ def test_words_are_distinct_bounded_and_find_themselves(texts: list[str]) -> Non
     assert all(word and len(word) <= MAX_WORD_LENGTH and not set(word) & set(" '\\\x00") for word in words)
     assert sum(len(word.encode()) for word in words) <= MAX_WORDS_BYTES
     assert words_of([" ".join(words)]) == words
+
+
+def test_words_far_into_long_criteria_are_not_looked_for() -> None:
+    text = "word " * (MAX_SEARCHED_CHARACTERS // 5 + 1)
+    assert words_of(["early", text, "late"]) == ["early", "word"]
+    assert words_of([f"{text} late"]) == ["word"]

@@ -5,10 +5,9 @@ If anything fails here, the caller's rollback leaves nothing behind.
 `ValidationMixin` stores the verdicts of validity judges on published versions. Rows are added and never changed.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Select, func, insert, select
@@ -21,10 +20,6 @@ from rubric_store.rubrics.tables import rubric_validations as passes
 from trainer_client.wire import Lineage, NewRubricName, Reference, RubricContent, RubricPublication, RubricVersion
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rubrics import MAX_TAGS, CriterionValidity, RubricValidation
-
-ResultT = TypeVar("ResultT")
-
-_LONG_CHARACTERS = 2**16
 
 _COLUMNS = [passes.c[name] for name in RubricValidation.model_fields]
 
@@ -114,50 +109,27 @@ def check_name(name: str) -> None:
         raise ValueError(f"{shown!r} cannot name a rubric; {why}") from None
 
 
-class PreparedPublication(NamedTuple):
-    """A publication, and what is computed from its criteria: their digest, and the words to find the name by."""
-
-    published: RubricPublication
-    digest: str
-    words: list[str]
-
-
-async def prepare_publication(
+def build_publication(
     content: RubricContent,
     metadata: Mapping[str, Any] | None,
     tags: Sequence[str],
     lineage: Lineage | None,
     parent: int | None,
-) -> PreparedPublication:
-    """Prepare a publication; raises `ValueError` with every field that breaks the rules of `RubricPublication`."""
+) -> RubricPublication:
+    """Build the publication; raises `ValueError` with every field that breaks the rules of `RubricPublication`."""
     extra = {"metadata": metadata, "tags": tuple(tags), "lineage": lineage, "parent": parent}
-
-    def prepare() -> PreparedPublication:
-        try:
-            published = RubricPublication.model_validate({"criteria": content.criteria, **extra})
-        except ValidationError as error:
-            wrong = field_errors(error.errors(include_url=False, include_input=False))
-            raise ValueError("; ".join(f"{e.field}: {e.message}" for e in wrong)) from None
-        return PreparedPublication(published, published.digest, _words_of(published))
-
-    return await _in_thread_if_long(content, prepare)
-
-
-async def _in_thread_if_long(content: RubricContent | RubricVersion, make: Callable[[], ResultT]) -> ResultT:
-    """Call a function in a thread if the criteria are long, since it would hold the event loop for long."""
-    long = sum([len(criterion.description) for criterion in content.criteria]) > _LONG_CHARACTERS
-    return await asyncio.to_thread(make) if long else make()
-
-
-def _words_of(content: RubricContent | RubricVersion) -> list[str]:
-    return words_of(criterion.description for criterion in content.criteria)
+    try:
+        return RubricPublication.model_validate({"criteria": content.criteria, **extra})
+    except ValidationError as error:
+        wrong = field_errors(error.errors(include_url=False, include_input=False))
+        raise ValueError("; ".join(f"{e.field}: {e.message}" for e in wrong)) from None
 
 
 async def publish(
-    connection: AsyncConnection, project_id: str, name: str, prepared: PreparedPublication, write_audit: AuditWriter
+    connection: AsyncConnection, project_id: str, name: str, published: RubricPublication, write_audit: AuditWriter
 ) -> tuple[RubricVersion, bool]:
     """Add a name's next version, or return the existing one with the same criteria; True if it was added."""
-    published, digest, words = prepared
+    digest = published.digest
     latest = await _lock(connection, project_id, name)
     if published.tags:
         before = await tags_of(connection, project_id, name)
@@ -180,7 +152,7 @@ async def publish(
     )
     await connection.execute(queries.add_version(project_id, added))
     await connection.execute(queries.set_latest(project_id, name, added.version))
-    await _store_words(connection, project_id, name, words)
+    await store_words(connection, project_id, added)
     await write_audit("version.published", added.reference, None, added.digest)
     return added, True
 
@@ -197,16 +169,12 @@ async def _lock(connection: AsyncConnection, project_id: str, name: str) -> int:
     return int((await connection.execute(lock)).scalar_one())  # another publisher created it in between
 
 
-async def index_words(connection: AsyncConnection, project_id: str, version: RubricVersion) -> None:
+async def store_words(connection: AsyncConnection, project_id: str, version: RubricVersion) -> None:
     """Index a name by the words of this version's criteria, replacing those of any other version."""
-    words = await _in_thread_if_long(version, lambda: _words_of(version))
-    await _store_words(connection, project_id, version.name, words)
-
-
-async def _store_words(connection: AsyncConnection, project_id: str, name: str, words: list[str]) -> None:
+    words = words_of(criterion.description for criterion in version.criteria)
     dialect = connection.dialect.name
     values = {"words": kept_words(dialect, words)}
-    await connection.execute(queries.set_words(dialect, project_id, name), values)
+    await connection.execute(queries.set_words(dialect, project_id, version.name), values)
 
 
 def _check_parent(name: str, parent: int | None, latest: int) -> None:

@@ -27,11 +27,11 @@ from rubric_store.repository import READ_TIMEOUT_S, BaseRepository, unknown_acto
 from rubric_store.rubrics import queries
 from rubric_store.rubrics.publishing import (
     ValidationMixin,
+    build_publication,
     check_name,
-    index_words,
-    prepare_publication,
     publish,
     replace_tags,
+    store_words,
     tags_of,
 )
 from rubric_store.rubrics.queries import (
@@ -204,7 +204,7 @@ async def _set_retirement(
     await connection.execute(queries.set_current(project_id, name))
     current = await _version(connection, project_id, name, None)
     if current.version != before.version:
-        await index_words(connection, project_id, current)
+        await store_words(connection, project_id, current)
     return await _version(connection, project_id, name, version.version)
 
 
@@ -467,10 +467,10 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
                 `RubricPublication`.
         """
         check_name(name)
-        prepared = await prepare_publication(content, metadata, tags, lineage, parent)
+        published = build_publication(content, metadata, tags, lineage, parent)
         async with self._begin() as connection:
             return await publish(
-                connection, project_id, name, prepared, partial(self._add_audit_entry, connection, project_id)
+                connection, project_id, name, published, partial(self._add_audit_entry, connection, project_id)
             )
 
     async def ready(self) -> bool:
