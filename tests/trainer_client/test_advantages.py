@@ -20,7 +20,7 @@ REWARD = st.floats(-1, 2, allow_subnormal=False)
 GROUP = st.lists(st.none() | REWARD, max_size=10)
 
 
-@pytest.mark.parametrize("way", NORMALISATIONS)
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
 @pytest.mark.parametrize("case", CASES)
 def test_the_worked_cases_hold(case, normalisation):
     assert group_advantages(case["rewards"], **NORMALISATIONS[normalisation]) == pytest.approx(
