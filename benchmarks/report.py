@@ -85,12 +85,9 @@ def publish(
 
 
 def _parts(rows: Sequence[Mapping[str, Any]], width: int) -> list[list[str]]:
-    """Distribute the columns over as few tables as fit the width; headings of several words may be broken."""
+    """Distribute the columns over as few tables as fit the width."""
     first, *others = rows[0]
-    taken = {
-        column: _FRAME + max(*(len(_cell(row[column])) for row in rows), *(len(word) for word in column.split()))
-        for column in rows[0]
-    }
+    taken = {column: _FRAME + max(len(column), *(len(_cell(row[column])) for row in rows)) for column in rows[0]}
     parts, used = [[first]], 1 + taken[first]
     for column in others:
         if used + taken[column] > width and len(parts[-1]) > 1:
