@@ -5,18 +5,17 @@ errors are not nested, cached tokens are reported only with `--enable-cache-repo
 messages, and nothing else tells about the tokenizer. The texts and probabilities are those of the real model behind it.
 """
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-MODEL = "qwen2.5-coder-0.5b"
+from tests.judge_server.openai_fixtures import MODEL
+
 KNOWN_FIELDS = frozenset({
     "messages", "max_tokens", "max_completion_tokens", "temperature", "seed", "logprobs", "top_logprobs",
     "response_format",
@@ -60,8 +59,14 @@ def position_of(found: dict[str, Any]) -> dict[str, Any]:
 
 def sglang_app(llamacpp_url: str, api_key: str, context_tokens: int, *, cache_report: bool) -> FastAPI:
     """The server, in front of llama.cpp's server at this base URL."""
-    app = FastAPI(openapi_url=None)
     http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}, timeout=120.0)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with http:
+            yield
+
+    app = FastAPI(openapi_url=None, lifespan=lifespan)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -109,19 +114,3 @@ def sglang_app(llamacpp_url: str, api_key: str, context_tokens: int, *, cache_re
         return {"tokens": tokens, "count": len(tokens), "max_model_len": context_tokens}
 
     return app
-
-
-@contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
-    """Serve the application on a free port of loopback; yield the base URL of its API."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_level="error"))
-    thread = threading.Thread(target=server.run, name="sglang")
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
-    finally:
-        server.should_exit = True
-        thread.join()

@@ -77,6 +77,18 @@ async def test_cached_verdicts_are_not_asked_again_and_are_reported_as_cached() 
     assert {d: second.by_digest[d] for d in again[0].digests} == first.by_digest
 
 
+async def test_verdicts_that_no_request_has_stored_are_stored_before_the_judge_closes() -> None:
+    class OpenCache(MemoryCache):
+        async def close(self) -> None:
+            """Keep the entries, for the test to read."""
+
+    cache = OpenCache()
+    made = await judge(ScriptedEngine(RecordingScript()), cache=cache)
+    made.executor.write_buffer.add(b"left behind", JudgeResult(1.0))
+    await made.close()
+    assert set(await cache.get_many([b"left behind"])) == {b"left behind"}
+
+
 async def test_only_the_uncached_calls_of_a_response_are_asked() -> None:
     script = RecordingScript()
     made = await judge(ScriptedEngine(script))

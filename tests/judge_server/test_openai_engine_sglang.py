@@ -1,16 +1,18 @@
 """The contract of every engine, applied to the OpenAI chat API engine over SGLang's protocol, with a real model."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
 
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.ports import Reply
+from tests.fixtures.served_app import served
 from tests.judge_server import test_engine_contract as contract
 from tests.judge_server.engines import CONTEXT_TOKENS, asked, identity, replies, started
 from tests.judge_server.openai_fixtures import LlamaCppServer, llamacpp_server
-from tests.judge_server.sglang_server import serving, sglang_app
+from tests.judge_server.sglang_server import sglang_app
 
 __all__ = ["identity", "llamacpp_server"]
 
@@ -21,24 +23,28 @@ globals().update(
 )
 
 
+@asynccontextmanager
+async def over_sglang(server: LlamaCppServer, *, cache_report: bool) -> AsyncIterator[OpenAIEngine]:
+    """A started engine over SGLang's protocol."""
+    app = sglang_app(server.base_url, server.api_key, CONTEXT_TOKENS, cache_report=cache_report)
+    with served(app) as port:
+        made = await started(OpenAIEngine(f"http://127.0.0.1:{port}/v1"))
+        yield made
+        await made.close()
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engine(llamacpp_server: LlamaCppServer) -> AsyncIterator[OpenAIEngine]:
     """The shared engine, which tests leave running."""
-    app = sglang_app(llamacpp_server.base_url, llamacpp_server.api_key, CONTEXT_TOKENS, cache_report=True)
-    with serving(app) as url:
-        made = await started(OpenAIEngine(url))
+    async with over_sglang(llamacpp_server, cache_report=True) as made:
         yield made
-        await made.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def spare(llamacpp_server: LlamaCppServer) -> AsyncIterator[OpenAIEngine]:
     """An engine that the test may break; the server does not report cached tokens."""
-    app = sglang_app(llamacpp_server.base_url, llamacpp_server.api_key, CONTEXT_TOKENS, cache_report=False)
-    with serving(app) as url:
-        made = await started(OpenAIEngine(url))
+    async with over_sglang(llamacpp_server, cache_report=False) as made:
         yield made
-        await made.close()
 
 
 async def test_the_engine_finds_out_what_sglang_offers(spare: OpenAIEngine) -> None:

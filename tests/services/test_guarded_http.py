@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 
 from adjudge_services.http_server import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, uvicorn_options
+from tests.fixtures.served_app import served
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
 
@@ -236,25 +236,8 @@ def answering(body: bytes) -> Iterator[int]:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
         await send({"type": "http.response.body", "body": body})
 
-    with served(app) as port:
+    with served(app, lifespan="off", **uvicorn_options(CLIENT_TIMEOUT_S, 1.0, 1024)) as port:
         yield port
-
-
-@contextlib.contextmanager
-def served(app: Any) -> Iterator[int]:
-    """Run a server for this app, with the same short timeouts; yield its port."""
-    config = uvicorn.Config(
-        app, port=0, lifespan="off", log_level="error", **uvicorn_options(CLIENT_TIMEOUT_S, 1.0, 1024)
-    )
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 def test_a_client_that_reads_a_long_answer_steadily_gets_all_of_it() -> None:
@@ -359,7 +342,7 @@ def test_pipelined_requests_of_a_disconnected_client_are_not_processed() -> None
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    with served(app) as port:
+    with served(app, lifespan="off", **uvicorn_options(CLIENT_TIMEOUT_S, 1.0, 1024)) as port:
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(b"".join(b"GET /%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % n for n in range(3)))
             assert begun.wait(30)

@@ -168,10 +168,15 @@ async def resolve_rubrics(
     return rubrics
 
 
+def criteria_characters(criteria: Sequence[Criterion]) -> int:
+    """Return the number of characters of the criteria's descriptions."""
+    return sum([len(criterion.description) for criterion in criteria])
+
+
 async def _digest_of(rubric: RubricContent, known: dict[int, str]) -> str:
     """Return the digest of a rubric in the request, computed once; groups may share it."""
     if id(rubric) not in known:
-        large = sum([len(criterion.description) for criterion in rubric.criteria]) > LARGE_CHARACTERS
+        large = criteria_characters(rubric.criteria) > LARGE_CHARACTERS
         known[id(rubric)] = await run_inline_or_in_thread(large, content_digest, rubric.criteria)
     return known[id(rubric)]
 

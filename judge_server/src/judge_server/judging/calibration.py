@@ -234,7 +234,7 @@ class StepBlind(BaseModel):
 
     Attributes:
         weights: digests of the judge's weights.
-        kinds: the kinds of criteria for which it is no better; all if empty.
+        kinds: the kinds of criteria that this was measured for; all if empty.
         reason: what was measured.
     """
 

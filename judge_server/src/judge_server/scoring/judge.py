@@ -312,9 +312,10 @@ class Judge:
         return result
 
     async def close(self) -> None:
-        """Close the checker, the engine and the cache, after pending writes to the cache."""
+        """Close the checker, the engine and the cache, after every verdict has been written to the cache."""
         await self.checker.close()
         await self.executor.close()
+        self._begin_to_store()
         if self._storing:
             await asyncio.wait(self._storing)
         await self.cache.close()

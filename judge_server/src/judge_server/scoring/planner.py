@@ -28,7 +28,7 @@ from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, JudgementResults, VerdictRules
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, Call, JsonOutput, TextOutput
-from judge_server.rubrics import ResolvedRubric
+from judge_server.rubrics import ResolvedRubric, criteria_characters
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
@@ -196,7 +196,8 @@ async def plan_groups(
             grounding, omitted = await run_inline_or_in_thread(large, fit_grounding, group.grounding, budget)
         context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
         planners: list[GroupPlanner] = []
-        truth, true_answer, criteria = group.ground_truth or "", "", 0
+        truth, true_answer = group.ground_truth or "", ""
+        criteria = criteria_characters(rubric.criteria)
         sample: CriteriaSample | None = None
         if prepared is None:  # `outcome`, which RewardRequest refuses without a ground truth
             true_answer = await run_inline_or_in_thread(len(truth) > LARGE_CHARACTERS, stated_answer, truth)
@@ -204,7 +205,6 @@ async def plan_groups(
             texts = [given if isinstance(given, str) else as_response(given).text for given in group.responses]
             refuse_images(judge, f"groups.{index}", [group.prompt, *texts])
             check_required(f"groups.{index}", prepared, context)
-            criteria = sum([len(criterion.description) for criterion in rubric.criteria])
             large = criteria + prompt_characters(group.prompt) + len(group.ground_truth or "") > LARGE_CHARACTERS
             if dropped is not None:
                 sample = _draw(dropped, prepared, context, group, rubric)

@@ -21,7 +21,7 @@ from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import Caller, JudgementResults
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, CallFailure, JudgeResult, RubricSource
-from judge_server.rubrics import ResolvedRubric, resolve_rubrics
+from judge_server.rubrics import ResolvedRubric, criteria_characters, resolve_rubrics
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import (
     MAX_PROMPT_CHARACTERS,
@@ -167,6 +167,7 @@ async def plan_tournaments(
         shared = prompt_characters(group.prompt) + sum(
             len(text) for text in (grounding, group.reference_answer) if text
         )
+        shared += criteria_characters(criteria)
         large = shared + 2 * max(prompt_characters(response.text) for response in given) > LARGE_CHARACTERS
         make_planner = partial(PairPlanner, prepared, context, criteria, defences=options.defences, group=index)
         planner = await run_inline_or_in_thread(large, make_planner)
