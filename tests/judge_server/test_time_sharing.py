@@ -5,12 +5,22 @@ import itertools
 import threading
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from judge_server.auth.keys import ANONYMOUS, identity_context
 from judge_server.errors import NotReady
-from judge_server.time_sharing import FIRST_SLICES, MAX_BUSY_ITERATIONS, TimeSlicer, next_slice, run_in_thread
+from judge_server.time_sharing import (
+    BACKGROUND_SHARE,
+    FIRST_SLICES,
+    MAX_BUSY_ITERATIONS,
+    TimeSlicer,
+    in_chunks,
+    next_slice,
+    run_in_thread,
+    throttle_thread,
+)
 
 
 def acts_for(project: str) -> AbstractContextManager[None]:
@@ -148,3 +158,42 @@ async def test_long_work_stops_at_its_deadline(monkeypatch: pytest.MonkeyPatch) 
     slicer = TimeSlicer(deadline=asyncio.get_running_loop().time() - 1)
     with pytest.raises(NotReady, match="deadline passed before it was planned"):
         await slicer.yield_if_due()
+
+
+def computed_and_slept(
+    monkeypatch: pytest.MonkeyPatch, *, throttled: bool, behind: bool = False
+) -> tuple[float, float]:
+    """The seconds that a thread computes and sleeps on 100 chunks of 3 ms each."""
+    computed = slept = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += seconds
+
+    clock = SimpleNamespace(thread_time=lambda: computed, sleep=sleep)
+    monkeypatch.setattr("judge_server.time_sharing.time", clock)
+
+    def work() -> None:
+        nonlocal computed
+        if throttled:
+            throttle_thread(lambda: behind)
+        for chunk in in_chunks(range(400), 4):
+            assert len(chunk) == 4
+            computed += 0.003
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return computed, slept
+
+
+def test_a_throttled_thread_computes_for_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed, slept = computed_and_slept(monkeypatch, throttled=True)
+    assert computed / (computed + slept) == pytest.approx(BACKGROUND_SHARE, rel=0.02)
+
+
+@pytest.mark.parametrize("how", [{"throttled": False}, {"throttled": True, "behind": True}])
+def test_other_threads_and_those_with_a_backlog_do_not_sleep(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, bool]
+) -> None:
+    assert computed_and_slept(monkeypatch, **how)[1] == 0

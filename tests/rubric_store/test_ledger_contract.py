@@ -50,6 +50,20 @@ def test_both_adapters_are_ledgers_and_readers(ledger: SQLLedger) -> None:
     assert written is read
 
 
+async def test_other_work_can_run_while_many_rows_are_written(migrated_url: str) -> None:
+    rests = 0
+
+    def rest() -> None:
+        nonlocal rests
+        rests += 1
+
+    ledger = SQLLedger(migrated_url, rest=rest)
+    ledger.write(request(1, [["a", "b"]] * 200))
+    assert rests >= 200
+    assert len(await ledger.uses(UseFilter(PROJECT, "run", limit=500))) == 400
+    await ledger.close()
+
+
 async def test_every_field_is_read_as_it_was_written(ledger: SQLLedger) -> None:
     found = {"score": 0.1 + 0.2, "probability": 1e-300, "menu_mass": 5e-324, "step": -1, "grade": 3.0}
     found["raw_probability"] = 0.7

@@ -168,9 +168,13 @@ async def resolve_rubrics(
     return rubrics
 
 
+_CRITERION_CHARACTERS = 512
+"""To hash a criterion, however short, takes as long as this many characters."""
+
+
 def criteria_characters(criteria: Sequence[Criterion]) -> int:
-    """Return the number of characters of the criteria's descriptions."""
-    return sum([len(criterion.description) for criterion in criteria])
+    """Return the number of characters whose work that of the criteria equals."""
+    return sum([len(criterion.description) + _CRITERION_CHARACTERS for criterion in criteria])
 
 
 async def _digest_of(rubric: RubricContent, known: dict[int, str]) -> str:

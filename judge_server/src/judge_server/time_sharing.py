@@ -1,4 +1,4 @@
-"""Long work of one request that leaves other requests room: slices on the event loop, and one thread.
+"""Long work that leaves requests room: slices on the event loop, one thread, and throttled background threads.
 
 Slices of several requests would add up if all of them ran in one iteration of the event loop, and a short request needs
 dozens of iterations. So one slice runs at a time, after an iteration without other work or, if the loop is never idle,
@@ -6,14 +6,18 @@ after a few. Threads that compute share the interpreter lock with the event loop
 turn. So one computes at a time. Projects take turns at both, so that the long requests of one project do not delay
 those of another. The first slices of any work come before those of work that is longer, so that a request of ordinary
 size does not wait behind one of thousands of responses.
+
+The threads of the ledger work for all requests. Beside two threads that compute, the event loop gets a third of the
+interpreter, so everything on it takes three times as long. A throttled thread sleeps after each millisecond of work.
 """
 
 import asyncio
 import contextvars
 import math
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -41,6 +45,12 @@ FIRST_SLICES = 8
 
 LARGE_CHARACTERS = 2**16
 """Texts with more characters than this are worked on in the thread for long work."""
+
+BACKGROUND_SHARE = 0.2
+"""The share of the time that a throttled thread computes; it sleeps for the rest."""
+
+BACKGROUND_SLICE_S = 0.001
+"""Processor seconds that a throttled thread works before it sleeps."""
 
 
 class TimeSlicer:
@@ -203,3 +213,39 @@ def _of_loop() -> _OfLoop:
     if (found := _OF_LOOPS.get(loop)) is None:
         found = _OF_LOOPS[loop] = _OfLoop()
     return found
+
+
+class _Throttle(threading.local):
+    """The throttle of the current thread; `suspended` is None in a thread without one."""
+
+    suspended: Callable[[], bool] | None = None
+    rested_at_s: float = 0.0
+
+
+_THROTTLE = _Throttle()
+
+
+def throttle_thread(suspended: Callable[[], bool]) -> None:
+    """Throttle the current thread until it ends, except while `suspended` returns true, such as with a long backlog."""
+    _THROTTLE.suspended = suspended
+    _THROTTLE.rested_at_s = time.thread_time()
+
+
+def rest_if_due() -> None:
+    """Sleep if this thread is throttled and has computed for a slice since it last slept; otherwise do nothing."""
+    suspended = _THROTTLE.suspended
+    if suspended is None:
+        return
+    worked_s = time.thread_time() - _THROTTLE.rested_at_s
+    if worked_s < BACKGROUND_SLICE_S:
+        return
+    if not suspended():
+        time.sleep(worked_s * (1 / BACKGROUND_SHARE - 1))
+    _THROTTLE.rested_at_s = time.thread_time()
+
+
+def in_chunks(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield the rows in sequences of at most `size`; a throttled thread rests between them."""
+    for start in range(0, len(rows), size):
+        rest_if_due()
+        yield rows[start : start + size]

@@ -63,6 +63,7 @@ from judge_server.prompts.fencing import Fence
 from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
+from judge_server.time_sharing import rest_if_due
 from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger, SQLOperations, TenantStore, migrations
 from rubric_store.database import SQLITE
 from rubric_store.lint import lint
@@ -282,7 +283,7 @@ def build_app(
     tenants = TenantStore(settings.store_url, actor=lambda: current_identity().actor)
     rates = build_rate_limiter(settings)
     authenticator = build_authenticator(settings, tenants, rates)
-    ledger = SQLLedger(settings.store_url)
+    ledger = SQLLedger(settings.store_url, rest=rest_if_due)
     idempotency_keys = SQLIdempotencyKeys(settings.store_url)
     service = Service(
         rubrics=store,

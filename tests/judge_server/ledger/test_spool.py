@@ -42,6 +42,13 @@ async def test_rows_come_back_unchanged(tmp_path: Path) -> None:
         assert spooled.uses == len(given.uses)
 
 
+async def test_rows_that_are_encoded_in_several_parts_come_back_unchanged(tmp_path: Path) -> None:
+    given = await made("Yes.", "No.")
+    uses = [use._replace(place=place) for place in range(3000) for use in given.uses]
+    many = given._replace(uses=uses)
+    assert read_rows(Spool(tmp_path, BIG).add(many)) == many
+
+
 async def test_files_leave_in_the_order_they_came(tmp_path: Path) -> None:
     spool = Spool(tmp_path, BIG)
     given = [await made(str(n)) for n in range(3)]

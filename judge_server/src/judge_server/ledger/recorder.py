@@ -32,6 +32,7 @@ from judge_server.observability.logs import describe_error
 from judge_server.observability.tracing import span
 from judge_server.ports import CallFailure, Ledger
 from judge_server.scoring.planner import JudgedRequest, RecordSink
+from judge_server.time_sharing import throttle_thread
 from trainer_client.wire.ledger import LedgerState
 from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
 
@@ -43,6 +44,8 @@ _BUSY_WINDOW_S, _BUSY_USES = 2.0, 2_000
 """The window of a batch that has this many uses already. Digests come in random order, so a transaction rewrites a page
 of the database for almost every verdict; fewer and larger ones rewrite fewer pages."""
 _MAX_BATCH_USES = 20_000
+_BACKLOG_SHARE = 0.5
+"""The threads are throttled while fewer uses wait to be written than this share of those that may wait in memory."""
 _RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)
 _CLOSE_TIMEOUT_S = 10.0
 _LOG_INTERVAL_S = 10.0
@@ -117,7 +120,7 @@ class Recorder:
                 keeps="all" if self._keep_texts else "verdicts",
                 recorded=self._recorded,
                 written=self._written,
-                waiting=self._recorded - self._written - self._lost - self._refused,
+                waiting=self._waiting,
                 lost=self._lost,
                 refused=self._refused,
                 refused_files=self._quarantine.files,
@@ -173,7 +176,17 @@ class Recorder:
         since += [file.since] if file is not None else []
         return max(0.0, time.time() - min(since)) if since else 0.0
 
+    def _is_behind(self) -> bool:
+        """Whether writing is more urgent than the requests of this process: there is a backlog, or the process ends."""
+        return self._closing.is_set() or self._waiting > _BACKLOG_SHARE * self._max_waiting
+
+    @property
+    def _waiting(self) -> int:
+        """The number of uses that are not in the database yet."""
+        return self._recorded - self._written - self._lost - self._refused
+
     def _spool_loop(self) -> None:
+        throttle_thread(self._is_behind)
         closing = False
         while not closing:
             closing = self._closing.wait(_SPOOL_INTERVAL_S)
@@ -222,6 +235,7 @@ class Recorder:
                 self._state.notify_all()
 
     def _write_loop(self) -> None:
+        throttle_thread(self._is_behind)
         failures = one_by_one = 0
         while files := self._next_files(one_by_one=one_by_one > 0):
             one_by_one = max(0, one_by_one - 1)

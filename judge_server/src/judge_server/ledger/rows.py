@@ -25,6 +25,7 @@ from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse, keeps_format
 from judge_server.scoring.verdicts import member_usage, members_of, verdict_of
+from judge_server.time_sharing import rest_if_due
 from trainer_client.wire import Criterion, MemberVerdict, Message, Prompt, Verdict
 from trainer_client.wire.groups import IMAGE
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
@@ -157,6 +158,7 @@ class _RowBuilder:
             prompt = self._text(group.group.prompt)
             grounding = self._text(group.group.grounding) if group.group.grounding else None
             for position, planned in enumerate(group.responses):
+                rest_if_due()
                 place = next(places)
                 self._response(group, planned, place, position, (rubric, prompt, grounding))
                 self._uses(planned, place)

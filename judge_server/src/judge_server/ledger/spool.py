@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 from pydantic_core import from_json, to_json
 
 from judge_server.observability.logs import describe_error
+from judge_server.time_sharing import in_chunks
 from trainer_client.wire.ledger_rows import (
     LedgerRows,
     RefusedRows,
@@ -48,6 +49,9 @@ MAX_MEMORY_BYTES = 2**27
 
 MAX_QUARANTINE_BYTES = 2**26
 """The maximum size of the quarantine; further rows are lost."""
+
+_VALUES_AT_ONCE = 2048
+"""How many rows are turned into columns, or values encoded, before other threads run: a millisecond of work."""
 
 _SUFFIX = ".rows"
 _REFUSED_SUFFIX = ".json"
@@ -274,12 +278,17 @@ class Spool:
 
 
 def encode(rows: LedgerRows) -> bytes:
-    """Encode rows as the content of a spool file, column by column, so that other threads run in between."""
+    """Encode rows as the content of a spool file, part by part, so that other threads run in between."""
     tables = []
     for count, columns in as_columns(rows):
-        encoded = [to_json(column, bytes_mode="base64") for column in columns]
+        encoded = [b"[%b]" % b",".join(_encode_parts(column)) for column in columns]
         tables.append(b"[%d,[%b]]" % (count, b",".join(encoded)))
     return b"[%b]" % b",".join(tables)
+
+
+def _encode_parts(column: Sequence[Any]) -> Iterator[bytes]:
+    for part in in_chunks(column, _VALUES_AT_ONCE):
+        yield to_json(part, bytes_mode="base64")[1:-1]
 
 
 def as_columns(rows: LedgerRows) -> list[Any]:
@@ -312,13 +321,16 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 }
 
 
-def _columns_of(rows: Sequence[tuple[Any, ...]]) -> tuple[int, list[tuple[Any, ...]]]:
+def _columns_of(rows: Sequence[tuple[Any, ...]]) -> tuple[int, list[list[Any]]]:
     """The number of rows, and their columns; a column with equal values is reduced to one value."""
-    columns = zip(*rows, strict=True)
+    columns: list[list[Any]] = [[] for _ in rows[0]] if rows else []
+    for part in in_chunks(rows, _VALUES_AT_ONCE):
+        for column, values in zip(columns, zip(*part, strict=True), strict=True):
+            column.extend(values)
     return len(rows), [column[:1] if _is_constant(column) else column for column in columns]
 
 
-def _is_constant(column: tuple[Any, ...]) -> bool:
+def _is_constant(column: list[Any]) -> bool:
     return bool(column[0] == column[-1]) and column.count(column[0]) == len(column)
 
 

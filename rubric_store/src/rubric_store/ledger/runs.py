@@ -9,7 +9,7 @@ in key order and tables in one order, so concurrent writers cannot deadlock.
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import groupby
@@ -54,7 +54,11 @@ _STATUSES = {"scored": _SCORED, "partial": _SCORED + 1, "unscored": _SCORED + 2}
 _response_of, _slot_of = itemgetter(slice(0, 4)), itemgetter(4)
 
 
-def count_figures(rows: LedgerRows, requests: Collection[RowKey]) -> FigureDeltas:
+def do_not_rest() -> None:
+    """Continue at once; see `SQLLedger`."""
+
+
+def count_figures(rows: LedgerRows, requests: Collection[RowKey], rest: Callable[[], None]) -> FigureDeltas:
     """The figures that these requests (project, run, request) add: by table and key, the values in column order."""
     chosen = set(requests)
     chosen_requests = {row[:3]: row for row in rows.requests if row[:3] in chosen}
@@ -71,6 +75,7 @@ def count_figures(rows: LedgerRows, requests: Collection[RowKey]) -> FigureDelta
     for verdict in rows.verdicts:
         verdicts.setdefault(verdict.project_id, {}).setdefault(verdict.digest, verdict)
     for response, uses in groupby(rows.uses, _response_of):
+        rest()
         if (request := chosen_requests.get(response[:3])) is not None:
             _add_verdicts(added, request, rubric_by_response[response], uses, verdicts.get(response[0], {}))
     return added
@@ -425,9 +430,11 @@ _MIN_MAX_COLUMNS = {"first_at": "<", "last_at": ">"}
 """Columns that keep the minimum (<) or maximum (>) instead of the sum."""
 
 
-def add_figures(connection: Connection, rows: LedgerRows, requests: Collection[RowKey]) -> None:
+def add_figures(
+    connection: Connection, rows: LedgerRows, requests: Collection[RowKey], rest: Callable[[], None] = do_not_rest
+) -> None:
     """Add these requests (project, run, request) to the figures of their runs."""
-    added = count_figures(rows, requests)
+    added = count_figures(rows, requests, rest)
     for table in tables.TABLES:
         given = [[*key, *values] for key, values in sorted(added[table].items())]
         for start in range(0, len(given), _ROWS_A_STATEMENT):

@@ -26,6 +26,7 @@ from rubric_store.database import (
 )
 from rubric_store.ledger import charts, labels, monitoring, purging, reading, writing
 from rubric_store.ledger import runs as runs_reading
+from rubric_store.ledger.runs import do_not_rest
 from rubric_store.ledger.tables import requests
 from trainer_client.wire.ledger import RunPage, RunReport
 from trainer_client.wire.ledger_rows import (
@@ -66,11 +67,17 @@ T = TypeVar("T")
 class SQLLedger:
     """The ledger in the database at a URL, separate for each project.
 
+    Args:
+        url: the database.
+        rest: called every few rows while many are written, so that a thread that shares a process with other work can
+            let that work run.
+
     Raises:
         DatabaseURLError: the store cannot use the URL.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, rest: Callable[[], None] = do_not_rest) -> None:
+        self._rest = rest
         parsed = read_url(url)
         server = parsed.drivername == POSTGRESQL
         self._engine = create_engine(
@@ -94,7 +101,7 @@ class SQLLedger:
             ValueError: the database refuses these rows.
         """
         with self._transaction() as connection:
-            writing.write(connection, rows)
+            writing.write(connection, rows, self._rest)
 
     def salvage(self, rows: LedgerRows) -> list[RefusedRows]:
         """Write refused rows request by request, and return those that the database still refuses.

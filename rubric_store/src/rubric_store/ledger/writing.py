@@ -8,7 +8,7 @@ caller decides which errors are about a row.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from rubric_store.ledger import tables
-from rubric_store.ledger.runs import RowKey, add_figures
+from rubric_store.ledger.runs import RowKey, add_figures, do_not_rest
 from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows, RequestRow
 
 _RowT = TypeVar("_RowT", bound=tuple[Any, ...])
@@ -28,14 +28,15 @@ _COMPARED_COLUMNS = ("score", "probability", "menu_mass", "step", "grade", "rati
 """Columns in which a re-judgement differs. The raw probability is left out: under one digest the probability follows
 from it, and rows from before calibration have none."""
 _ROWS_A_STATEMENT = 400
+_ROWS_COPIED_AT_ONCE = 64
 _KEYED_BY_DIGEST = frozenset({tables.texts.name, tables.verdicts.name})
 _project_and_digest = itemgetter(0, 1)
 _LOCK = 7_233_188_020_411_973_002
 """PostgreSQL advisory lock: writers share it; deleting unreferenced rows holds it exclusively."""
 
 
-def write(connection: Connection, rows: LedgerRows) -> None:
-    """Write rows; the caller commits."""
+def write(connection: Connection, rows: LedgerRows, rest: Callable[[], None]) -> None:
+    """Write rows; the caller commits. `rest` is called between parts of long work, see `SQLLedger`."""
     rows = _drop_duplicate_requests(rows)
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
@@ -46,9 +47,9 @@ def write(connection: Connection, rows: LedgerRows) -> None:
         (tables.uses, rows.uses),
     ):
         if given:
-            add(connection, table, cast("Sequence[tuple[Any, ...]]", given))
+            add(connection, table, cast("Sequence[tuple[Any, ...]]", given), rest)
     if rows.requests:
-        add_figures(connection, rows, _add_requests(connection, rows.requests))
+        add_figures(connection, rows, _add_requests(connection, rows.requests), rest)
 
 
 def lock_out_writers(connection: Connection) -> None:
@@ -89,13 +90,15 @@ def _key_of(row: RequestRow) -> RowKey:
     return row[:3]
 
 
-def add(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+def add(
+    connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]], rest: Callable[[], None] = do_not_rest
+) -> None:
     """Insert rows of one table other than requests; the caller commits."""
     staging = _STAGING_TABLES[table.name]
     server = connection.dialect.name == "postgresql"
     if server:
         connection.execute(CreateTable(staging, if_not_exists=True))
-        _copy(connection, staging, rows)
+        _copy(connection, staging, rows, rest)
         added = connection.execute(_insert_missing(connection, table, select(staging))).rowcount
     else:
         added = _insert(connection, table, rows)
@@ -110,11 +113,13 @@ def add(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -
         connection.execute(_insert_missing(connection, tables.rejudgements, later))
 
 
-def _copy(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
+def _copy(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]], rest: Callable[[], None]) -> None:
     cursor: Any = connection.connection.cursor()
     with cursor, cursor.copy(f"COPY {table.name} FROM STDIN") as copy:
-        for row in rows:
-            copy.write_row(row)
+        for start in range(0, len(rows), _ROWS_COPIED_AT_ONCE):
+            rest()
+            for row in rows[start : start + _ROWS_COPIED_AT_ONCE]:
+                copy.write_row(row)
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> int:
@@ -260,7 +265,7 @@ def write_row_by_row(
     responses, no_responses = write_accepted(tables.responses, rows.responses)
     refused_responses = {response[:4] for response in no_responses}
     uses, no_uses = write_accepted(tables.uses, [use for use in rows.uses if use[:4] not in refused_responses])
-    write(connection, LedgerRows(texts, verdicts, rows.requests, responses, uses, rows.signals))
+    write(connection, LedgerRows(texts, verdicts, rows.requests, responses, uses, rows.signals), do_not_rest)
     no_uses += [use for use in rows.uses if use[:4] in refused_responses]
     refused = LedgerRows(no_texts, no_verdicts, [], no_responses, no_uses)
     return RefusedRows(refused, "; ".join(sorted(reasons)[:3])) if reasons else None
