@@ -69,8 +69,8 @@ class SQLLedger:
 
     Args:
         url: the database.
-        rest: called every few rows while many are written, so that a thread that shares a process with other work can
-            let that work run.
+        rest: called every few rows while many are written to PostgreSQL, so that a thread that shares a process with
+            other work can let that work run.
 
     Raises:
         DatabaseURLError: the store cannot use the URL.

@@ -40,6 +40,8 @@ def write(connection: Connection, rows: LedgerRows, rest: Callable[[], None]) ->
     rows = _drop_duplicate_requests(rows)
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
+    else:
+        rest = do_not_rest  # SQLite has a single writer, which would keep others waiting
     for table, given in (
         (tables.texts, rows.texts),
         (tables.verdicts, rows.verdicts),
