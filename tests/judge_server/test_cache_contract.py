@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -13,6 +14,7 @@ from redis.asyncio.connection import AbstractConnection
 from judge_server.cache import MemoryCache, RedisCache, cache_from_url
 from judge_server.ports import JudgeResult, VerdictCache
 from judge_server.resilient_redis import MAX_CONNECTIONS
+from tests.judge_server.faults.stores import running_redis
 
 FINDINGS = [
     JudgeResult(1.0, 0.1 + 0.2, 0.999, 3),
@@ -219,6 +221,57 @@ async def test_an_unreachable_redis_returns_no_verdicts_and_raises_no_error() ->
         assert await cache.get_many([digest]) == {}
         assert not await cache.ready()
         await cache.close()
+
+
+@pytest.fixture
+async def small_redis(tmp_path: Path) -> AsyncIterator[Redis]:
+    """A Redis of its own that may use 2 MB more than it needs when empty."""
+    with running_redis(tmp_path) as server:
+        connection = Redis.from_url(server.url)
+        used = (await connection.info("memory"))["used_memory"]
+        await connection.config_set("maxmemory", used + 2**21)
+        yield connection
+        await connection.aclose()
+
+
+def cache_at(connection: Redis) -> RedisCache:
+    """A cache in the Redis of a connection."""
+    return RedisCache(f"redis://127.0.0.1:{connection.connection_pool.connection_kwargs['port']}/0")
+
+
+async def fill(cache: VerdictCache) -> list[bytes]:
+    """Store more verdicts than 2 MB hold, and return their digests in order."""
+    stored = digests(20_000)
+    for start in range(0, len(stored), 1000):
+        await cache.put_many(dict.fromkeys(stored[start : start + 1000], FINDINGS[0]))
+    return stored
+
+
+@pytest.mark.redis
+async def test_a_full_redis_that_evicts_nothing_is_still_read(
+    small_redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await small_redis.config_set("maxmemory-policy", "noeviction")
+    cache = cache_at(small_redis)
+    stored = await fill(cache)
+    assert dict(await cache.get_many([stored[0], stored[-1]])) == {stored[0]: FINDINGS[0]}
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 1
+    assert "maxmemory-policy volatile-lru" in warnings[0]
+    await cache.close()
+
+
+@pytest.mark.redis
+async def test_a_full_redis_evicts_verdicts_and_keeps_queued_messages(small_redis: Redis) -> None:
+    await small_redis.config_set("maxmemory-policy", "volatile-lru")
+    await small_redis.rpush("adjudge", *[f"message {n}" for n in range(100)])
+    cache = cache_at(small_redis)
+    stored = await fill(cache)
+    found = await cache.get_many([*stored[:1000], stored[-1]])
+    assert stored[-1] in found
+    assert len(found) < 1000
+    assert await small_redis.llen("adjudge") == 100
+    await cache.close()
 
 
 @pytest.mark.redis

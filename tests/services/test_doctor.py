@@ -56,7 +56,10 @@ def test_without_a_broker_the_service_runs_operations_itself() -> None:
 
 
 @pytest.mark.redis
-def test_an_unreachable_broker_is_wrong_and_one_that_evicts_keys_gets_a_warning(broker: Broker) -> None:
+def test_an_unreachable_broker_is_wrong_and_one_that_loses_or_refuses_messages_when_full_gets_a_warning(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_CACHE_URL", broker.url)
     outcome, seen = row("queue", 1)
     assert (outcome, "Check ADJUDGE_QUEUE_URL" in seen) == ("wrong", True)
     broker.start()
@@ -64,9 +67,13 @@ def test_an_unreachable_broker_is_wrong_and_one_that_evicts_keys_gets_a_warning(
         server.ping()
         outcome, seen = row("queue")
         assert (outcome, ", 0 queued" in seen) == ("ok", True)
-        server.config_set("maxmemory-policy", "allkeys-lru")
-        outcome, seen = row("queue")
-    assert (outcome, "maxmemory-policy noeviction" in seen) == ("warning", True)
+        server.config_set("maxmemory", "100mb")
+        for policy, found in (("allkeys-lru", "may evict any key"), ("noeviction", "holds the verdict cache too")):
+            server.config_set("maxmemory-policy", policy)
+            outcome, seen = row("queue")
+            assert (outcome, found in seen) == ("warning", True)
+        server.config_set("maxmemory-policy", "volatile-lru")
+        assert row("queue")[0] == "ok"
 
 
 async def _submitted(at: datetime) -> None:

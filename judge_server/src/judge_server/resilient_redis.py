@@ -1,7 +1,8 @@
 """A Redis client for what a request can do without: it gives up soon, and does not fail.
 
 If Redis does not answer in time, a command returns None and logs a warning. Redis is not tried again for another
-second, so that requests do not all wait for the timeout.
+second, so that requests do not all wait for the timeout. A Redis that is full refuses commands that write and answers
+the others, so it stays in use.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from judge_server.observability.logs import describe_error
@@ -28,6 +29,7 @@ MAX_CONNECTIONS = 16
 as there are requests, which stay open, and above a hundred the library's own pool fails."""
 
 _COOLDOWN_S = 1.0
+_FULL_LOG_INTERVAL_S = 60.0
 _REDIS_ERRORS = (RedisError, OSError, RuntimeError)
 """The errors of a command; uvloop raises RuntimeError for a connection that Redis has just closed."""
 
@@ -45,7 +47,7 @@ class ResilientRedis:
         )
         self._semaphore = asyncio.Semaphore(MAX_CONNECTIONS)
         self._clock = clock
-        self._cooldown_until = float("-inf")
+        self._cooldown_until = self._full_until = float("-inf")
 
     async def execute(self, command: Callable[[], Awaitable[T]], failure_message: str) -> T | None:
         """Run a command; on failure log `failure_message` and return None.
@@ -57,6 +59,15 @@ class ResilientRedis:
                 return None
             try:
                 return await command()
+            except OutOfMemoryError:
+                if self._clock() >= self._full_until:
+                    self._full_until = self._clock() + _FULL_LOG_INTERVAL_S
+                    log.warning(
+                        "%s: Redis is full and evicts nothing; raise its maxmemory, or run CONFIG SET "
+                        "maxmemory-policy volatile-lru there",
+                        failure_message,
+                    )
+                return None
             except _REDIS_ERRORS as error:
                 self._cooldown_until = self._clock() + _COOLDOWN_S
                 log.warning("%s: %s", failure_message, _safe_reason(error))

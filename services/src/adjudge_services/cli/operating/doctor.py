@@ -44,7 +44,7 @@ class CheckWarning(str):
 
 
 async def queue(settings: Settings) -> str:
-    """Check that the broker answers and does not evict keys when its memory is full."""
+    """Check that the broker answers, and that it neither evicts messages nor refuses them when its memory is full."""
     check_queue(settings)
     if settings.queue_url == "memory://":
         return "memory://: the service runs operations itself"
@@ -61,10 +61,18 @@ async def queue(settings: Settings) -> str:
     finally:
         await connection.aclose()
     policy = memory.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
+    remedy = "Run CONFIG SET maxmemory-policy volatile-lru there, or use a separate server for the queue"
+    if policy.startswith("allkeys"):
         return CheckWarning(
-            f"{where} evicts keys when its memory is full ({policy}); if it evicts queued chunks, operations are "
-            "delayed. Run CONFIG SET maxmemory-policy noeviction there, or use a separate server for the queue"
+            f"{where} may evict any key when its memory is full ({policy}); if it evicts queued chunks, operations are "
+            f"delayed. {remedy}"
+        )
+    cache = urlsplit(settings.cache_url)
+    is_shared = (cache.hostname, cache.port or 6379) == (address.hostname, address.port or 6379)
+    if policy == "noeviction" and memory.get("maxmemory") and is_shared:
+        return CheckWarning(
+            f"{where} holds the verdict cache too and evicts nothing (noeviction); once verdicts fill its memory, no "
+            f"chunk can be queued. {remedy}"
         )
     return f"{where}, {waiting} queued"
 
