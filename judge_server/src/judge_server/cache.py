@@ -14,8 +14,9 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, fields, replace
+from dataclasses import fields, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -36,6 +37,7 @@ _COMPRESSED_FROM = 512
 _COMPRESSED = b"z"
 """The first byte of a compressed value; JSON begins with a bracket."""
 _FIELDS = len(fields(JudgeResult))
+_values_of = attrgetter(*[field.name for field in fields(JudgeResult)])  # a fifth of the time of astuple
 
 
 def cache_from_url(url: str) -> VerdictCache:
@@ -161,8 +163,8 @@ class RedisCache:
 
         async def put() -> list[Any]:
             async with self._redis.client.pipeline(transaction=False) as pipeline:
-                for digest, result in results.items():
-                    pipeline.set(_PREFIX + digest, _encoded(result), nx=True, ex=self._ttl_s)
+                for digest, result in results.items():  # `set` takes as long to build a command as to send it
+                    pipeline.execute_command("SET", _PREFIX + digest, _encoded(result), "NX", "EX", self._ttl_s)
                 return await pipeline.execute()
 
         await self._redis.execute(put, f"{len(results)} verdicts were not cached")
@@ -177,7 +179,7 @@ class RedisCache:
 
 
 def _encoded(result: JudgeResult) -> bytes:
-    values = astuple(result)
+    values = _values_of(result)
     if result.raw_probability == result.probability:
         values = values[:-1]
     value = json.dumps(values, ensure_ascii=False).encode("utf-8", "surrogatepass")

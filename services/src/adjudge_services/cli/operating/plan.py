@@ -1,6 +1,7 @@
 """`adjudge plan`: how many GPUs a judge needs, from a sample of responses and the rates of an engine."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -201,16 +202,12 @@ def _tokenizer(engine: Engine, url: str) -> PromptTokenizer:
 
 
 def _some(plans: Sequence[ResponsePlan]) -> list[ResponsePlan]:
-    """Return the first plans with `MEASURED_CALLS` calls together."""
-    taken: list[ResponsePlan] = []
-    for one in plans:
-        if sum(len(plan.batch.calls) for plan in taken) >= MEASURED_CALLS:
-            break
-        if one.batch.calls:
-            taken.append(one)
-    if not taken:
+    """Return plans from all over the sample, which may be ordered by length, with about `MEASURED_CALLS` calls."""
+    asked = [plan for plan in plans if plan.batch.calls]
+    if not asked:
         raise ValueError("no criterion of the sample needs the judge: programs decide all of them")
-    return taken
+    wanted = min(len(asked), math.ceil(MEASURED_CALLS * len(asked) / sum(len(plan.batch.calls) for plan in asked)))
+    return [asked[number * len(asked) // wanted] for number in range(wanted)]
 
 
 async def _check(
