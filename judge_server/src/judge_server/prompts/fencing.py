@@ -64,13 +64,15 @@ class Fence:
     def __init__(self, secret: bytes) -> None:
         if len(secret) < 16:
             raise ValueError("the fencing secret needs at least 16 bytes; set ADJUDGE_FENCE_SECRET to a longer one")
-        self._secret = secret
+        self._keyed = hmac.new(secret, digestmod="sha256")
 
     def __call__(self, text: str) -> str:
         """Return the neutralised text between its two marker lines."""
         clean = neutralise(text)
         digest = hashlib.sha256(clean.encode()).digest()
-        tag = hmac.digest(self._secret, digest, "sha256")[:_MARKER_BYTES]
+        keyed = self._keyed.copy()  # unlike hmac.digest, it does not let another thread run, which takes 0.2 ms
+        keyed.update(digest)
+        tag = keyed.digest()[:_MARKER_BYTES]
         marker = "".join(_MARKER_LETTERS[b >> 4] + _MARKER_LETTERS[b & 15] for b in tag)
         return f"<{marker}>\n{clean}\n</{marker}>"
 
