@@ -85,8 +85,9 @@ async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) ->
         raise ClientDisconnected
     finally:
         disconnect_task.cancel()
-        work_task.cancel()
-        await asyncio.gather(work_task, disconnect_task, return_exceptions=True)
+        if not work_task.done():
+            work_task.cancel()
+            await asyncio.gather(work_task, disconnect_task, return_exceptions=True)
 
 
 async def respond_while_connected(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Response:
