@@ -49,7 +49,7 @@ class Stack:
         shared = {
             "ADJUDGE_DATABASE_URL": self.postgres.url(self.postgres.port),
             "ADJUDGE_CACHE_URL": self.redis.url(self.redis.port, 0),
-            "ADJUDGE_QUEUE_URL": self.redis.url(self.redis.port, 0),
+            "ADJUDGE_QUEUE_URL": self.redis.url(self.redis.port, 1),
             "ADJUDGE_FENCE_SECRET": FENCES,
         }
         self.service = AdjudgeProcess("service", folder, ("serve", "--engine", "scripted://hash"), shared)

@@ -31,16 +31,18 @@ as there are requests, which stay open, and above a hundred the library's own po
 _COOLDOWN_S = 1.0
 _FULL_LOG_INTERVAL_S = 60.0
 _REDIS_ERRORS = (RedisError, OSError, RuntimeError)
-"""The errors of a command; uvloop raises RuntimeError for a connection that Redis has just closed."""
+"""The errors of a command; TimeoutError is an OSError, and uvloop raises RuntimeError for a connection that Redis has
+just closed."""
 
 
 class ResilientRedis:
-    """A Redis client that gives up on a command after at most twice `timeout_s`. `clock` returns seconds."""
+    """A Redis client that gives up on a command after `timeout_s`. `clock` returns seconds."""
 
     def __init__(self, url: str, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout_s = timeout_s
         self.client = Redis.from_url(
             url,
-            socket_timeout=timeout_s,
+            socket_timeout=None,  # with a timeout of its own, the client makes a task for each command that it sends
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 1),  # for a connection that a restarted server has closed
             retry_on_error=[RuntimeError],
@@ -58,7 +60,8 @@ class ResilientRedis:
             if self._clock() < self._cooldown_until:
                 return None
             try:
-                return await command()
+                async with asyncio.timeout(self._timeout_s):
+                    return await command()
             except OutOfMemoryError:
                 if self._clock() >= self._full_until:
                     self._full_until = self._clock() + _FULL_LOG_INTERVAL_S
@@ -76,7 +79,8 @@ class ResilientRedis:
     async def ready(self) -> bool:
         """Whether Redis answers a ping."""
         try:
-            return bool(await self.client.ping())
+            async with asyncio.timeout(self._timeout_s):
+                return bool(await self.client.ping())
         except _REDIS_ERRORS:
             return False
 
