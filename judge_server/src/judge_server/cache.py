@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from judge_server.engines.common import UrlOptions
@@ -36,6 +35,13 @@ _PREFIX = b"adjudge:verdict:1:"
 _COMPRESSED_FROM = 512
 _COMPRESSED = b"z"
 """The first byte of a compressed value; JSON begins with a bracket."""
+_PUT = """
+for place, key in ipairs(KEYS) do
+    redis.call("SET", key, ARGV[place + 1], "NX", "EX", ARGV[1])
+end
+"""
+"""Sets each key to its value unless it exists; the first argument is the time to live. As a pipeline, this takes the
+client twice as long, and three more iterations of the event loop."""
 _FIELDS = len(fields(JudgeResult))
 _values_of = attrgetter(*[field.name for field in fields(JudgeResult)])  # a fifth of the time of astuple
 
@@ -159,14 +165,12 @@ class RedisCache:
         return {d: _decoded(v) for d, v in zip(digests, values, strict=True) if isinstance(v, bytes)}
 
     async def put_many(self, results: Mapping[bytes, JudgeResult]) -> None:
-        """Store results in one pipeline; SET NX leaves existing entries as they are."""
-
-        async def put() -> list[Any]:
-            async with self._redis.client.pipeline(transaction=False) as pipeline:
-                for digest, result in results.items():  # `set` takes as long to build a command as to send it
-                    pipeline.execute_command("SET", _PREFIX + digest, _encoded(result), "NX", "EX", self._ttl_s)
-                return await pipeline.execute()
-
+        """Store results in one command; existing entries stay as they are."""
+        if not results:
+            return
+        keys = [_PREFIX + digest for digest in results]
+        values = [_encoded(result) for result in results.values()]
+        put = partial(self._redis.client.eval, _PUT, len(keys), *keys, self._ttl_s, *values)
         await self._redis.execute(put, f"{len(results)} verdicts were not cached")
 
     async def ready(self) -> bool:
