@@ -145,7 +145,7 @@ def follow(stack: Stack, client: Client, total: int, say: Callable[[str], None])
         (operation,) = client.operations()
         listed.append(time.perf_counter() - at)
         done = operation.progress.done
-        if done >= total * (len(rows) + 1) / PARTS or operation.ended:
+        if done > before and (done >= total * (len(rows) + 1) / PARTS or operation.ended):
             now, grown = time.monotonic(), stack.table_mb()
             memory = stack.memory_mb()
             rows.append(
@@ -170,11 +170,12 @@ def follow(stack: Stack, client: Client, total: int, say: Callable[[str], None])
 def check(stack: Stack, client: Client, operation_id: str, total: int) -> list[str]:
     """Read all results, and say what was asked, judged, recorded and stored; exits if they differ."""
     began = time.monotonic()
-    indexes = [result["index"] for result in client.operation_results(operation_id)]
-    read_s = time.monotonic() - began
     with httpx2.Client(base_url=stack.service.url, timeout=60) as http:
         while (state := http.get("/v1/ledger").raise_for_status().json())["waiting"]:
             time.sleep(_PAUSE_S)
+    written_s = time.monotonic() - began
+    indexes = [result["index"] for result in client.operation_results(operation_id)]
+    read_s = time.monotonic() - began - written_s
     usage = client.operation(operation_id).usage
     run = client.run_report(RUN).run
     asked = total * JUDGEMENTS_PER_GROUP
@@ -196,6 +197,7 @@ def check(stack: Stack, client: Client, operation_id: str, total: int) -> list[s
     return [
         f"{asked:,} verdicts, each billed and recorded once; {usage.judge_calls:,} calls of the judge",
         f"{total:,} results, each there once, read in {read_s:.1f} s",
+        f"the ledger was complete {written_s:.1f} s after the operation",
     ]
 
 
