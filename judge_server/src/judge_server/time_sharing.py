@@ -46,7 +46,7 @@ FIRST_SLICES = 8
 LARGE_CHARACTERS = 2**16
 """Texts with more characters than this are worked on in the thread for long work."""
 
-BACKGROUND_SHARE = 0.2
+BACKGROUND_SHARE = 0.25
 """The share of the time that a throttled thread computes; it sleeps for the rest."""
 
 BACKGROUND_SLICE_S = 0.001

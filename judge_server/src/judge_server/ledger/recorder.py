@@ -44,7 +44,7 @@ _BUSY_WINDOW_S, _BUSY_USES = 2.0, 2_000
 """The window of a batch that has this many uses already. Digests come in random order, so a transaction rewrites a page
 of the database for almost every verdict; fewer and larger ones rewrite fewer pages."""
 _MAX_BATCH_USES = 20_000
-_BACKLOG_SHARE = 0.5
+_BACKLOG_SHARE = 0.4
 """The threads are throttled while fewer uses wait to be written than this share of those that may wait in memory."""
 _RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)
 _CLOSE_TIMEOUT_S = 10.0
