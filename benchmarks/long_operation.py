@@ -5,7 +5,7 @@ operation, of groups of eight responses under a published rubric of 25 criteria,
 twice a second. For each tenth of the groups, prints the judgements per second, the median milliseconds of that
 request, the resident memory of the service and of the larger worker, what Redis holds, and by how much the tables
 grew. Then reads all results, and compares what was judged, recorded and stored with what was asked; the exit status is
-1 if they differ. `--redis-mb` limits Redis, so that its verdict cache is full early. A run needs about 700 bytes of
+1 if they differ. `--redis-mb` limits Redis, so that its verdict cache is full early. A run needs about 600 bytes of
 disk for each judgement.
 """
 
