@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ RUN_USES, REQUEST_USES, REQUEST_RESPONSES, CRITERIA = 200_000, 200, 20, 10
 REQUESTS = RUN_USES // REQUEST_USES
 PROJECTS = 4
 FIRST, BATCH = 1_000_000, 50
+CONNECTIONS = 2
 _PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 _KEYS = "'p' || %(run)s %% {projects}, 'run-' || %(run)s, substring(sha256(int8send(%(run)s)) for 8)"
@@ -69,12 +71,16 @@ FILL = (
 """The statements that add a run; each use has a verdict of its own, each response a text of 64 bytes."""
 
 
+def conninfo(url: str) -> str:
+    """A database's URL as psycopg takes it."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
 class Meter:
     """Times work, and the processor time that the server's connections spend on it."""
 
     def __init__(self, url: str) -> None:
-        conninfo = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        self.connection = psycopg.connect(conninfo, autocommit=True)
+        self.connection = psycopg.connect(conninfo(url), autocommit=True)
         self.figures: dict[str, list[tuple[float, float]]] = {}
 
     def server_seconds(self) -> float:
@@ -101,18 +107,27 @@ class Meter:
         return taken
 
 
-def fill(meter: Meter, first: int, last: int) -> None:
-    """Add the runs from `first` to before `last`."""
-    names = {
-        "projects": PROJECTS, "uses": RUN_USES, "per_request": REQUEST_USES, "criteria": CRITERIA,
-        "responses": REQUEST_RESPONSES, "requests": REQUESTS,
-    }  # fmt: skip
+def fill(url: str, first: int, last: int) -> None:
+    """Add the runs from `first` to before `last`, over two connections."""
+
+    def add(runs: range) -> None:
+        with psycopg.connect(conninfo(url), autocommit=True) as connection:
+            for run in runs:
+                values = {"run": run, "rubric": rubric, "at": START + timedelta(days=2, hours=run)}
+                with connection.transaction():
+                    for statement in statements:
+                        connection.execute(statement, values)
+
     rubric = bytes.fromhex(RUBRIC.digest.removeprefix("sha256:"))
-    for run in range(first, last):
-        values = {"run": run, "rubric": rubric, "at": START + timedelta(days=2, hours=run)}
-        with meter.connection.transaction():
-            for statement in FILL:
-                meter.connection.execute(statement.format(**names), values)
+    statements = [
+        statement.format(
+            projects=PROJECTS, uses=RUN_USES, per_request=REQUEST_USES, criteria=CRITERIA, responses=REQUEST_RESPONSES,
+            requests=REQUESTS,
+        )
+        for statement in FILL
+    ]  # fmt: skip
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        list(pool.map(add, [range(first + n, last, CONNECTIONS) for n in range(CONNECTIONS)]))
 
 
 def write_run(meter: Meter, ledger: SQLLedger, run: str) -> None:
@@ -181,7 +196,7 @@ def main() -> None:
         done = 0
         for rows in sorted({FIRST, given.rows}):
             began = time.perf_counter()
-            fill(meter, done, rows // RUN_USES)
+            fill(url, done, rows // RUN_USES)
             done = rows // RUN_USES
             print(f"{rows:,} uses after {time.perf_counter() - began:.0f} s more: {sizes(meter)}", flush=True)
             taken.append(measure(meter, url))

@@ -86,9 +86,10 @@ def measure(count: int, actors: int, kills: int, batch: int) -> dict[str, Any]:
                     concurrency=actors,
                 )
             )
-            return consume(dataset, count, kills, service.process.pid, service.url)
+            found = consume(dataset, count, kills, service.process.pid, service.url)
         finally:
             ray.shutdown()
+        return found | {"keys_not_looked_up": sum("Idempotency-Key ignored" in line for line in service.said)}
 
 
 def consume(dataset: Any, count: int, kills: int, pid: int, url: str) -> dict[str, Any]:

@@ -30,7 +30,8 @@ IDEMPOTENCY_HEADER = "Idempotency-Key"
 HOLD_S = 10.0
 """The seconds after which a request that has neither succeeded nor failed loses its claim on the key."""
 
-_LOOKUP_TIMEOUT_S = 1.0
+_LOOKUP_TIMEOUT_S = 5.0
+"""How long judging waits for a key: a loaded SQLite takes seconds, and without the key a repetition counts twice."""
 
 IdempotencyKey = Annotated[
     str | None,
