@@ -92,7 +92,8 @@ def split_steps(text: str) -> list[Step]:
     steps: dict[int, Step] = {}
     for header, end in zip(headers, edges[1:], strict=True):
         number = int(header[1])
-        steps.setdefault(number, Step(number, header.start(), end))
+        if number not in steps:
+            steps[number] = Step(number, header.start(), end)
     return list(steps.values())
 
 

@@ -123,6 +123,8 @@ def _spelled(match: re.Match[str]) -> str:
 _BLANK = "\u115f\u1160\u200b\u200c\u200d\u2800\u3164\uffa0"
 _PAUSES = frozenset(".,:;!?…‥·¿¡。、，：；！？．｡､・—–―")
 _RULES = frozenset("-_*#~`•")
+_ONLY_PAUSES = re.compile(f"[{re.escape(''.join(_PAUSES))}]*+")
+_ONLY_PUNCTUATION = re.compile(rf"[\s{re.escape(''.join(_PAUSES | _RULES))}]*+")
 
 _OPENINGS = tomllib.loads((files("judge_server.judging") / "openings.toml").read_text(encoding="utf-8"))
 _PHRASES, _HEADINGS = frozenset(_OPENINGS["phrases"]), frozenset(_OPENINGS["headings"])
@@ -141,13 +143,13 @@ def has_content(text: str) -> bool:
     """
     if len(text) > _LONGEST_OPENING and not text.isspace():
         text = text.strip()
-        if len(text) > _LONGEST_OPENING and not all(c in _PAUSES or c in _RULES or c.isspace() for c in text):
+        if len(text) > _LONGEST_OPENING and not _ONLY_PUNCTUATION.fullmatch(text):
             return True
     shown = _TAG.sub(" ", normalise(text.translate(dict.fromkeys(map(ord, _BLANK), " ")))).strip()
     bare = "".join(shown.split())
-    if all(c in _PAUSES for c in bare):
+    if _ONLY_PAUSES.fullmatch(bare):
         return False
-    if all(c in _PAUSES or c in _RULES for c in bare):
+    if _ONLY_PUNCTUATION.fullmatch(bare):
         return len(bare) < 3  # `#`, `*` and `--` are answers to some questions
     return not all(_is_opening(part) for part in _PART.split(shown) if part.strip())
 
