@@ -36,9 +36,15 @@ ANSWERS = st.builds(
 def test_an_answer_encoded_in_slices_equals_one_encoded_at_once(answer: VerdictAnswer, exclude_unset: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(responses, "_RESPONSES_AT_ONCE", -1)
-        for message in (answer, *answer.groups):
-            sliced = asyncio.run(encode_json(message, exclude_unset=exclude_unset))
-            assert sliced.decode() == message.model_dump_json(exclude_unset=exclude_unset)
+        patch.setattr(responses, "_BLOCK_BYTES", 200)
+        for message in (*answer.groups, answer):
+            at_once = message.model_dump_json(exclude_unset=exclude_unset)
+            for take_apart in (False, True):
+                own = message.model_copy(deep=True)
+                blocks = asyncio.run(encode_json(own, exclude_unset=exclude_unset, take_apart=take_apart))
+                assert b"".join(blocks).decode() == at_once
+                assert all(blocks)
+                assert take_apart or own == message
 
 
 async def test_a_large_answer_contains_every_response(http: httpx2.AsyncClient) -> None:

@@ -139,10 +139,12 @@ async def _reward_lines(
     request_id: str,
 ) -> AsyncIterator[bytes]:
     async with aclosing(stream):
-        yield await _reward_line(first)
+        for block in await _reward_line(first):
+            yield block
         try:
             async for part in stream:
-                yield await _reward_line(part)
+                for block in await _reward_line(part):
+                    yield block
         except ServiceError as error:
             yield _encoded_line(RewardEvent(problem=problem_of(error, request_id)))
         except Exception:
@@ -150,10 +152,11 @@ async def _reward_lines(
             yield _encoded_line(RewardEvent(problem=problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id)))
 
 
-async def _reward_line(part: GroupRewards | RewardSummary) -> bytes:
+async def _reward_line(part: GroupRewards | RewardSummary) -> list[bytes]:
     if isinstance(part, GroupRewards):
-        return b'{"group":' + await encode_json(part, exclude_unset=True) + b"}\n"
-    return _encoded_line(RewardEvent.model_construct(summary=part))
+        first, *others = await encode_json(part, exclude_unset=True)
+        return [b'{"group":' + first, *others, b"}\n"] if others else [b'{"group":' + first + b"}\n"]
+    return [_encoded_line(RewardEvent.model_construct(summary=part))]
 
 
 def _encoded_line(line: RewardEvent) -> bytes:

@@ -10,15 +10,17 @@ import asyncio
 import logging
 import re
 from base64 import b64encode
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
+from starlette.types import Receive, Scope, Send
 
-from judge_server.time_sharing import TimeSlicer, run_in_thread
+from judge_server.time_sharing import TimeSlicer
 
 log = logging.getLogger("adjudge")
 
@@ -35,6 +37,9 @@ CLIENT_CLOSED_REQUEST = 499
 
 _RESPONSES_AT_ONCE = 64
 """A message with at most so many responses is encoded at once."""
+
+_BLOCK_BYTES = 2**17
+"""The size of the blocks that a larger message is encoded in; copying one takes well below a millisecond."""
 
 _SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
 _DENY_ALL_POLICY = "default-src 'none'; frame-ancestors 'none'"
@@ -90,45 +95,97 @@ async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) ->
             await asyncio.gather(work_task, disconnect_task, return_exceptions=True)
 
 
+class BlocksResponse(Response):
+    """A JSON response that is sent block by block, as fast as the caller reads, so that no step copies all of it."""
+
+    media_type = "application/json"
+
+    def __init__(self, blocks: Sequence[bytes]) -> None:
+        super().__init__()
+        self.headers["content-length"] = str(sum(map(len, blocks)))
+        self._blocks = blocks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the start, the blocks and the end."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for block in self._blocks:
+            await send({"type": "http.response.body", "body": block, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 async def respond_while_connected(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Response:
     """Respond with the message that the work returns; raises `ClientDisconnected` as `run_while_connected` does."""
 
-    async def encoded() -> bytes:
-        return await encode_json(await work)
+    async def encoded() -> list[bytes]:
+        return await encode_json(await work, take_apart=True)
 
-    return Response(await run_while_connected(request, encoded()), media_type="application/json")
+    blocks = await run_while_connected(request, encoded())
+    return Response(blocks[0], media_type="application/json") if len(blocks) == 1 else BlocksResponse(blocks)
 
 
-async def encode_json(message: BaseModel, *, exclude_unset: bool = False) -> bytes:
-    """Encode a message as `model_dump_json` does; one with many responses in slices, so that other requests run."""
+async def encode_json(message: BaseModel, *, exclude_unset: bool = False, take_apart: bool = False) -> list[bytes]:
+    """Encode a message as `model_dump_json` does, in one block, or blocks of about `_BLOCK_BYTES` if it is large.
+
+    A message with many responses is encoded in slices, so that other requests run. With `take_apart`, each response is
+    removed from it once it is encoded: freed at once at the end, 50,000 verdicts would hold the event loop for 25 ms.
+    """
 
     def encode(part: BaseModel) -> bytes:
         return part.model_dump_json(exclude_unset=exclude_unset).encode()
 
     groups = (message,) if hasattr(message, "responses") else getattr(message, "groups", ())
     if sum([len(group.responses) for group in groups]) <= _RESPONSES_AT_ONCE:
-        return encode(message)
-    parts: list[bytes] = []
-    await _encode_lists(message, encode, TimeSlicer(), parts)
-    return await run_in_thread(b"".join, parts)
+        return [encode(message)]
+    del groups
+    blocks = _Blocks()
+    await _encode_lists(message, encode, TimeSlicer(), blocks, take_apart)
+    return blocks.finish()
+
+
+class _Blocks:
+    """Joins small parts to blocks."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size >= _BLOCK_BYTES:
+            self._join()
+
+    def finish(self) -> list[bytes]:
+        if self._parts:
+            self._join()
+        return self._blocks
+
+    def _join(self) -> None:
+        self._blocks.append(b"".join(self._parts))
+        self._parts.clear()
+        self._size = 0
 
 
 async def _encode_lists(
-    message: BaseModel, encode: Callable[[BaseModel], bytes], slicer: TimeSlicer, parts: list[bytes]
+    message: BaseModel, encode: Callable[[BaseModel], bytes], slicer: TimeSlicer, blocks: _Blocks, take_apart: bool
 ) -> None:
     name = next((name for name in ("groups", "responses") if name in type(message).model_fields), None)
     if name is None:
         await slicer.yield_if_due()
-        parts.append(encode(message))
+        blocks.add(encode(message))
         return
     empty = f'"{name}":['.encode()
     before, _, after = encode(message.model_copy(update={name: ()})).partition(empty)
-    parts.append(before + empty)
-    for place, item in enumerate(getattr(message, name)):
-        if place:
-            parts.append(b",")
-        await _encode_lists(item, encode, slicer, parts)
-    parts.append(after)
+    blocks.add(before + empty)
+    items = deque(getattr(message, name))
+    if take_apart:
+        message.__dict__[name] = ()
+    while items:
+        await _encode_lists(items.popleft(), encode, slicer, blocks, take_apart)
+        if items:
+            blocks.add(b",")
+    blocks.add(after)
 
 
 def client_closed_response() -> Response:
