@@ -10,12 +10,12 @@ from typing import NamedTuple
 _BOX = re.compile(r"\\boxed[ \t]*+\{")
 _BRACES = re.compile(r"\\[{}\\]|[{}]")
 _ANSWER_LINE = re.compile(
-    r"^[#*_ \t]*(?:(?i:(?:the[ \t]+)?final[ \t]+answer)\b|(?:(?i:answer)|A)(?=[*_ \t]*:)"
+    r"^[#*_ \t]*+(?:(?i:(?:the[ \t]+)?final[ \t]+answer)\b|(?:(?i:answer)|A)(?=[*_ \t]*:)"
     r"|(?i:answer)(?=[*_ \t]*(?:\$\$|\\\[|(?:\$[^$\n]++\$|\\\([^\\\n]*+\\\))[*_. \t]*$)))"
     r"[*_ \t]*(?:is\b)?[:*_ \t]*(?P<answer>.*)$",
     re.MULTILINE,
 )
-_FINAL_ANSWER_LINE = re.compile(r"^[#*_ \t]*(?i:(?:the[ \t]+)?final[ \t]+answer)[#*_ \t\r]*(?::|$|is\b)", re.MULTILINE)
+_FINAL_ANSWER_LINE = re.compile(r"^[#*_ \t]*+(?i:(?:the[ \t]+)?final[ \t]+answer)[#*_ \t\r]*(?::|$|is\b)", re.MULTILINE)
 _REPEATED_ANNOUNCEMENT = re.compile(r"(?:the[ \t]++)?(?:final[ \t]++)?answer[ \t]*+(?:is\b[ \t]*+:?|:)[ \t]*+", re.I)
 _NEXT_TEXT_LINE = re.compile(r"\s*+(?P<line>[^\n]*+)")
 _DISPLAYED_FORMULA = re.compile(
