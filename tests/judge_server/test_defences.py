@@ -71,6 +71,19 @@ def test_honest_text_is_never_changed(text: str) -> None:
     assert normalise(text) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("می\u200c\u200c\u200cخ", "می\u200cخ"),
+        ("❤\ufe0f\ufe0f\ufe0e", "❤\ufe0f"),
+        ("ש\u200f\u200f!", "ש\u200f\u200f!"),
+        ("b\u202e\u202e\u2066\u00ady", "by"),
+    ],
+)
+def test_of_repeated_invisible_characters_those_that_do_nothing_go(text: str, shown: str) -> None:
+    assert normalise(text) == shown
+
+
 @cache
 def words_of(script: str) -> st.SearchStrategy[list[str]]:
     """Words of a script's assigned characters; cached, since some scripts have thousands."""

@@ -30,15 +30,17 @@ _SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _TAGS = "\U000e0000-\U000e007f"
 _JOINERS = "\u200b-\u200d"
 _DIRECTIONS = "\u200e\u200f\u061c"
-_SUSPECT = re.compile(
-    "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f"  # the flag of a region
-    f"|[\u00ad\u180e{_JOINERS}{_DIRECTIONS}\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb{_TAGS}{_SELECTORS}]"
+_INVISIBLE = re.compile(
+    "(?P<flag>\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f)"  # of a region
+    f"|(?P<selectors>[{_SELECTORS}]++)|(?P<joiners>[{_JOINERS}]++)|(?P<directions>[{_DIRECTIONS}]++)"
+    f"|[\u00ad\u180e\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb{_TAGS}]++"
 )
 _JOINABLE = re.compile(  # scripts and emoji whose characters are joined or separated by invisible ones
     f"[^\\x00-\u058f\u061c\u180e\u1e00-\u214f\u2460-\u24ff\u3000\u3164\ufeff\uff01-\uff5e\uffa0\ufff9-\ufffb"
     f"\U0001d400-\U0001d7ff\U0001f130-\U0001f149\U000e0000-\U000e0fff\ud800-\udfff{_SELECTORS}]"
 )
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u061b\u061d-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_SELECTOR = re.compile(f"[{_SELECTORS}]")
 _NO_BASE = re.compile(f"[\\x00-\\x22\\x24-\\x29\\x2b-\\x2f\\x3a-\\x7f{_SELECTORS}]")
 """What no variation selector belongs to: ASCII but the digits, `#` and `*` of keycaps, and another selector."""
 
@@ -62,7 +64,12 @@ _STYLED = {
     )
     if len(plain := unicodedata.normalize("NFKC", shown := chr(code))) == 1 and plain.isascii() and plain.isalpha()
 }
-_WORD = re.compile("(?:[^\\W\\d_]|[\u24b6-\u24e9\U0001f130-\U0001f149]){2,}")
+_ONLY_LOOKALIKES = re.compile(f"[{''.join(_LOOKALIKES)}]*+")
+_PLAIN_LETTERS = str.maketrans(_LOOKALIKES | _STYLED)
+_WORD = re.compile(
+    "(?=[A-Za-z]*+[^\\x00-\\x7f])"  # skips most words of ASCII quickly
+    "(?:[^\\W\\d_]++|[\u24b6-\u24e9\U0001f130-\U0001f149]++)++"
+)
 _LAST_LATIN = "\u024f"
 
 
@@ -85,39 +92,46 @@ def _without_hidden(text: str) -> str:
     kept: list[str] = []
     last, end = "", 0
     right_to_left = _RIGHT_TO_LEFT.search(text) is not None
-    for match in _SUSPECT.finditer(text):
+    for match in _INVISIBLE.finditer(text):
         if match.start() > end:
             kept.append(text[end : match.start()])
             last = text[match.start() - 1]
         end = match.end()
-        if _is_needed(match.group(), last, text[end : end + 1], right_to_left):
-            kept.append(match.group())
-            last = match.group()[-1]
+        if needed := _needed_part(match, last, text[end : end + 1], right_to_left):
+            kept.append(needed)
+            last = needed[-1]
     return "".join([*kept, text[end:]])
 
 
-def _is_needed(found: str, last: str, following: str, right_to_left: bool) -> bool:
-    """Whether an invisible character means something between the last one that is kept and the next one."""
-    if len(found) > 1:
-        return True
-    if re.match(f"[{_SELECTORS}]", found):
-        return bool(last) and not (_NO_BASE.match(last) or last in _STYLED or last in _LOOKALIKES)
-    if re.match(f"[{_JOINERS}]", found):
-        joins = _JOINABLE.match(last) or (last and re.match(f"[{_SELECTORS}]", last))
-        return bool(joins and _JOINABLE.match(following))
-    if re.match(f"[{_DIRECTIONS}]", found):
-        return right_to_left and not ((last.isascii() and last.isalnum()) or last in _STYLED or last in _LOOKALIKES)
-    return False
+def _needed_part(run: re.Match[str], last: str, following: str, right_to_left: bool) -> str:
+    """Return what means something of a run of invisible characters, between the last kept character and the next one.
+
+    A selector selects nothing after another one, a joiner joins nothing to another one, and direction marks in a row
+    are all needed, or none is.
+    """
+    found, kind = run.group(), run.lastgroup
+    if kind == "flag":
+        return found
+    if kind == "selectors":
+        is_needed = last and not (_NO_BASE.match(last) or last in _STYLED or last in _LOOKALIKES)
+        return found[0] if is_needed else ""
+    if kind == "joiners":
+        joins = _JOINABLE.match(last) or _SELECTOR.match(last)
+        return found[-1] if joins and _JOINABLE.match(following) else ""
+    if kind == "directions" and right_to_left:
+        is_latin = (last.isascii() and last.isalnum()) or last in _STYLED or last in _LOOKALIKES
+        return "" if is_latin else found
+    return ""
 
 
 def _spelled(match: re.Match[str]) -> str:
     word = match.group()
-    if word.isascii():
+    if len(word) == 1 or max(word) <= _LAST_LATIN:
         return word
-    plain = [c if c <= _LAST_LATIN else _STYLED.get(c) or _LOOKALIKES.get(c) for c in word]
-    if None in plain or all(c in _LOOKALIKES for c in word):  # a word of that script
+    plain = word.translate(_PLAIN_LETTERS)
+    if max(plain) > _LAST_LATIN or _ONLY_LOOKALIKES.fullmatch(word):  # a word of that script
         return word
-    return "".join([c for c in plain if c is not None])
+    return plain
 
 
 _BLANK = "\u115f\u1160\u200b\u200c\u200d\u2800\u3164\uffa0"

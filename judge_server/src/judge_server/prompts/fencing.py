@@ -21,17 +21,17 @@ _MARKER_LETTERS = "bcdfghjklmnprstv"  # one per 4 bits; letters take fewer token
 _MARKER_BYTES = 6
 
 _CHAT_TOKEN = re.compile(
-    r"<(?=[|｜])"  # <|im_start|>, <｜User｜> and the like
-    r"|<(?=/?[\w:-]{3,40}[|｜]>)"  # <turn|>, <channel|>
+    r"<(?=[|｜]"  # <|im_start|>, <｜User｜> and the like
+    r"|</?SYS>"  # <<SYS>>
+    r"|/?(?=[\w:-])(?:[\w:-]{3,40}[|｜]>"  # <turn|>, <channel|>
+    r"|seed:"  # <seed:bos>, <seed:think> and the like
+    r"|(?:SYS|s|bos|eos|pad|unk|mask|cls|sep|sop|eop|bos_token|eos_token|pad_token|unk_token|start_of_turn|end_of_turn"
+    r"|end_of_utterance|fake_token_around_image|start_of_image|end_of_image|eoh|eoa|eos[yu]s|eoc|eot|think|role|tool_call"
+    r"|tool_calls|tool_response|tool_result|function_calls|(?:extra_id|reserved|special)_\d{1,4}|unused\d{1,4})>))"
     r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|MODEL_SETTINGS"
     r"|THINK|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX|gMASK|sMASK|CLS|SEP|MASK|PAD|UNK|BOS|EOS)\])"
     r"|\[(?=\|[a-z_]{1,40}\|\])"  # [|assistant|], [|endofturn|]
-    r"|\](?=~!b\[|~b\])|\[(?=e~\[)"  # ]~b], ]~!b[, [e~[
-    r"|<(?=<?/?SYS>)"
-    r"|<(?=/?seed:)"  # <seed:bos>, <seed:think> and the like
-    r"|<(?=/?(?:s|bos|eos|pad|unk|mask|cls|sep|sop|eop|bos_token|eos_token|pad_token|unk_token|start_of_turn|end_of_turn"
-    r"|end_of_utterance|fake_token_around_image|start_of_image|end_of_image|eoh|eoa|eos[yu]s|eoc|eot|think|role|tool_call"
-    r"|tool_calls|tool_response|tool_result|function_calls|(?:extra_id|reserved|special)_\d{1,4}|unused\d{1,4})>)",
+    r"|\](?=~!b\[|~b\])|\[(?=e~\[)",  # ]~b], ]~!b[, [e~[
     re.IGNORECASE,
 )
 _MARKED_UP = re.compile(r"<[^\s<>]{1,62}>|\[[^\s\[\]]{1,62}\]|\{[^\s{}]{1,62}\}")
