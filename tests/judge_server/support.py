@@ -90,7 +90,7 @@ def plans(judge: Judge, *responses: str, of: Sequence[Criterion]) -> list[Respon
     return [plan(judge.prepared(JudgingConfig("binary")), group(r), r, of) for r in responses]
 
 
-def request(*responses: str, **fields: Any) -> dict[str, Any]:
+def request(*responses: Any, **fields: Any) -> dict[str, Any]:
     """A body of `POST /v1/rewards` with every kind of criterion."""
     body: dict[str, Any] = {
         "rubric": {"criteria": CRITERIA},

@@ -402,6 +402,25 @@ async def test_a_long_response_is_planned_in_a_thread(monkeypatch: pytest.Monkey
     assert where[long] is not threading.current_thread()
 
 
+async def test_a_response_of_many_short_messages_is_planned_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    where: dict[int, threading.Thread] = {}
+    plan_one = GroupPlanner.plan
+
+    def plan(self: GroupPlanner, judged: JudgedContent, **options: Any) -> ResponsePlan:
+        assert judged.messages is not None
+        where[len(judged.messages)] = threading.current_thread()
+        return plan_one(self, judged, **options)
+
+    monkeypatch.setattr(GroupPlanner, "plan", plan)
+    made = await judge()
+    said = {"role": "assistant", "content": "a"}
+    both = Group.model_validate({"id": "g", "prompt": "p", "responses": [[said], [said] * 1000]})
+    rubrics = [ResolvedRubric(tuple(MANY[:1]))]
+    await plan_groups(made, made.prepared(PLAIN), [both], rubrics, JudgingOptions(), await deadline_after())
+    assert where[1] is threading.current_thread()
+    assert where[1000] is not threading.current_thread()
+
+
 def test_the_answer_in_a_ground_truth_is_extracted_once_per_group(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
 

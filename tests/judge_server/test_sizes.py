@@ -107,6 +107,11 @@ def of_size(path: str, size: int) -> Iterator[tuple[str, bytes]]:
             yield f"{name} in {field}", f'{{"{field}":[{many}]}}'.encode()
         yield name, f"[{many}]".encode()
     yield "responses", json.dumps(request(*["r"] * (size // 5))).encode()
+    said = {"role": "assistant", "content": "a"}
+    yield "messages", json.dumps(request([said] * (size // 40))).encode()
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+    calling = {"role": "assistant", "tool_calls": [call] * min(128, size // 64)}
+    yield "tool calls", json.dumps(request([calling] * (size // 8192 + 1))).encode()
     yield "wrong responses", json.dumps(request(groups=[{"responses": [7] * 4000}] * (size // 12_000 + 1))).encode()
     yield "names", json.dumps({f"n{n}": 0 for n in range(size // 10)}).encode()
     yield "nesting", b"[" * size

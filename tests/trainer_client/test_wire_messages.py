@@ -113,5 +113,14 @@ def test_an_error_in_a_response_is_named_by_its_index(response: Any, field: str)
     assert list(problems(responses=["hello", response])) == [f"responses.1{field}"]
 
 
+def test_a_conversation_has_at_most_4096_messages() -> None:
+    said = {"role": "assistant", "content": "a"}
+    for field in ("prompt", "responses"):
+        fields = {"id": "g", "prompt": "p", "responses": ["r"]}
+        fields |= {"prompt": [said] * 4097} if field == "prompt" else {"responses": [[said] * 4097]}
+        with pytest.raises(ValidationError, match="at most 4096 items"):
+            Group.model_validate(fields)
+
+
 def test_a_group_needs_a_response() -> None:
     assert problems(responses=[]) == {"responses": "needs at least 1, has 0"}

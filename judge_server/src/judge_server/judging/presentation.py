@@ -204,7 +204,24 @@ def material_characters(material: JudgedContent) -> int:
 
 def prompt_characters(text: Prompt) -> int:
     """Count the characters of a text, or of all messages together."""
-    return len(text) if isinstance(text, str) else sum(map(len, _texts(text)))
+    if isinstance(text, str):
+        return len(text)
+    calls = [call for message in text if message.tool_calls for call in message.tool_calls]
+    return sum([len(message.content or "") + len(message.reasoning_content or "") for message in text]) + sum(
+        [len(_arguments(call)) for call in calls]
+    )
+
+
+_MESSAGE_CHARACTERS = 512
+"""To plan a message or a tool call, however short, takes as long as this many characters."""
+
+
+def planned_characters(text: Prompt) -> int:
+    """Return the number of characters whose planning takes as long as that of a text or of messages."""
+    if isinstance(text, str):
+        return len(text)
+    parts = len(text) + sum([len(message.tool_calls) for message in text])
+    return prompt_characters(text) + _MESSAGE_CHARACTERS * parts
 
 
 def without_middle(text: str, keep: int | None) -> tuple[str, int]:

@@ -23,7 +23,13 @@ from judge_server.judging.plan import (
     plan_outcome,
     verification_of,
 )
-from judge_server.judging.presentation import fit_grounding, images_of, material_characters, prompt_characters
+from judge_server.judging.presentation import (
+    fit_grounding,
+    images_of,
+    material_characters,
+    planned_characters,
+    prompt_characters,
+)
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, JudgementResults, VerdictRules
 from judge_server.observability.tracing import traced
@@ -205,7 +211,7 @@ async def plan_groups(
             texts = [given if isinstance(given, str) else as_response(given).text for given in group.responses]
             refuse_images(judge, f"groups.{index}", [group.prompt, *texts])
             check_required(f"groups.{index}", prepared, context)
-            large = criteria + prompt_characters(group.prompt) + len(group.ground_truth or "") > LARGE_CHARACTERS
+            large = criteria + planned_characters(group.prompt) + len(group.ground_truth or "") > LARGE_CHARACTERS
             if dropped is not None:
                 sample = _draw(dropped, prepared, context, group, rubric)
             left_out = left_out_ids(rubric.criteria, sample)
@@ -231,12 +237,12 @@ async def plan_groups(
                 _refuse_each_turn(f"groups.{index}", rubric.criteria)
         responses: list[PlannedResponse] = []
         shared = sum(map(len, filter(None, (grounding, group.reference_answer, group.ground_truth))))
-        shared += prompt_characters(group.prompt)
+        shared += planned_characters(group.prompt)
         for given in group.responses:
             await slicer.yield_if_due()
             response = as_response(given)
             questions = 0 if responses else criteria  # the first plan makes the questions, which the others share
-            large = shared + questions + prompt_characters(response.text) > LARGE_CHARACTERS
+            large = shared + questions + planned_characters(response.text) > LARGE_CHARACTERS
             material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning)
             if prepared is None:
                 plan = await run_inline_or_in_thread(large, plan_outcome, material, truth, true_answer, index)

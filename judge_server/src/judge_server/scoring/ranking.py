@@ -16,7 +16,7 @@ from functools import partial
 from judge_server.errors import TooLarge
 from judge_server.judging.pairs import DEFAULT_QUESTION, PairPlanner, ShownResponse, Tournament, most_pairs
 from judge_server.judging.plan import GroupContext, ResponsePlan, VerdictSlot, check_required
-from judge_server.judging.presentation import fit_grounding, prompt_characters
+from judge_server.judging.presentation import fit_grounding, planned_characters, prompt_characters
 from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import Caller, JudgementResults
 from judge_server.observability.tracing import traced
@@ -164,11 +164,11 @@ async def plan_tournaments(
         check_required(f"groups.{index}", prepared, context)
         criteria = tuple([criterion for criterion in rubric.criteria if not criterion.shadow])
         given = [wire.as_response(response) for response in group.responses]
-        shared = prompt_characters(group.prompt) + sum(
+        shared = planned_characters(group.prompt) + sum(
             len(text) for text in (grounding, group.reference_answer) if text
         )
         shared += criteria_characters(criteria)
-        large = shared + 2 * max(prompt_characters(response.text) for response in given) > LARGE_CHARACTERS
+        large = shared + 2 * max(planned_characters(response.text) for response in given) > LARGE_CHARACTERS
         make_planner = partial(PairPlanner, prepared, context, criteria, defences=options.defences, group=index)
         planner = await run_inline_or_in_thread(large, make_planner)
         responses = []
@@ -302,7 +302,7 @@ def _characters(pair: wire.Pair) -> int:
     """Return the most characters of a pair that the judge may be shown."""
     of_sources = sum(len(text) for text in (pair.grounding, pair.reference_answer) if text)
     responses = [wire.as_response(given).text for given in (pair.a, pair.b)]
-    return of_sources + sum(map(prompt_characters, (pair.prompt, *responses)))
+    return of_sources + sum(map(planned_characters, (pair.prompt, *responses)))
 
 
 def _plans(

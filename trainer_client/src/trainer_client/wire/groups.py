@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestList, RequestModel
+from trainer_client.wire.base import LIMIT_ERRORS, STRICT_NUMBER, Flag, RequestList, RequestModel
 from trainer_client.wire.criteria import Criterion
 from trainer_client.wire.judging import StepRule
 from trainer_client.wire.rubrics import RubricContent
@@ -153,8 +153,13 @@ def _response_tag(value: Any) -> str:
     return "(messages)" if isinstance(value, list | tuple) else "(response)"
 
 
+MAX_MESSAGES = 4096
+"""The most messages of a prompt or a response."""
+
+_Messages = Annotated[tuple[Message, ...], Field(max_length=MAX_MESSAGES, fail_fast=True), LIMIT_ERRORS]
+
 Prompt = Annotated[
-    Annotated[str, Tag("(text)")] | Annotated[RequestList[Message], Tag("(messages)")],
+    Annotated[str, Tag("(text)")] | Annotated[_Messages, Tag("(messages)")],
     Discriminator(lambda value: "(text)" if isinstance(value, str) else "(messages)"),
 ]
 """A prompt: text, or the messages of a conversation."""
@@ -197,9 +202,7 @@ class Response(RequestModel):
 
 
 ResponseLike = Annotated[
-    Annotated[str, Tag("(text)")]
-    | Annotated[RequestList[Message], Tag("(messages)")]
-    | Annotated[Response, Tag("(response)")],
+    Annotated[str, Tag("(text)")] | Annotated[_Messages, Tag("(messages)")] | Annotated[Response, Tag("(response)")],
     Discriminator(_response_tag),
 ]
 """A response: text, the messages of the policy's turn (tool calls and results included), or an object with its length.
