@@ -271,10 +271,11 @@ async def compare(
     prepared = judge.prepared(
         JudgingConfig("comparison", 1, options.rationale, options.think_tokens, template=options.template)
     )
+    slicer, plans = TimeSlicer(deadline), []
     for index, pair in enumerate(request.pairs):
+        await slicer.yield_if_due()
         refuse_images(judge, f"pairs.{index}", [pair.prompt, *(wire.as_response(r).text for r in (pair.a, pair.b))])
         check_required(f"pairs.{index}", prepared, GroupContext(pair.prompt, pair.grounding, pair.reference_answer))
-    slicer, plans = TimeSlicer(deadline), []
     for pair, rubric in zip(request.pairs, resolved, strict=True):
         await slicer.yield_if_due()
         large = _characters(pair) > LARGE_CHARACTERS
@@ -282,7 +283,10 @@ async def compare(
     outcomes = await judge.outcomes(
         [order for orders in plans for order in orders], deadline, caller=Caller.of(request)
     )
-    pairs = tuple([_compared(pair, orders, outcomes) for pair, orders in zip(request.pairs, plans, strict=True)])
+    slicer, pairs = TimeSlicer(), []
+    for pair, orders in zip(request.pairs, plans, strict=True):
+        await slicer.yield_if_due()
+        pairs.append(_compared(pair, orders, outcomes))
     scores = [pair.score for pair in pairs if pair.score is not None]
     judge_info = judge_of(judge, prepared, outcomes)
     assert judge_info is not None
@@ -294,7 +298,7 @@ async def compare(
         rubrics=pinned(resolved),
         usage=usage_of(outcomes),
         win_rate=sum(scores) / len(scores) if scores else None,
-        pairs=pairs,
+        pairs=tuple(pairs),
     )
 
 

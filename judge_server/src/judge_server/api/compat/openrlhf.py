@@ -16,6 +16,7 @@ from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected
 from judge_server.errors import invalid_request
+from judge_server.time_sharing import TimeSlicer
 from trainer_client.wire import FieldError
 from trainer_client.wire.base import AnswerModel, RequestList, RequestModel
 
@@ -88,8 +89,9 @@ async def openrlhf(
 
     A query that does not begin with its prompt is refused. A response without a reward fails the request.
     """
-    groups = []
+    groups, slicer = [], TimeSlicer()
     for place, (query, prompt, label) in enumerate(zip(body.query, body.prompts, body.labels, strict=True)):
+        await slicer.yield_if_due()
         response = parameters.judged_text(_response_of(query, prompt, place))
         groups.append(group_of(prompt, response, read_label(label, f"labels.{place}"), f"prompts.{place}"))
     distinct = tuple(group.model_copy(update={"id": f"{group.id}-{n}"}) for n, group in enumerate(groups))
