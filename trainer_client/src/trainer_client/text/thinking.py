@@ -245,6 +245,8 @@ def _without_thinking(message: Message) -> Message:
     if message.role != "assistant":
         return message
     content = message.content and judged_part(message.content, "strip")[0]
+    if content == message.content and message.reasoning_content is None:
+        return message  # as in most messages
     return message.model_copy(update={"content": content, "reasoning_content": None})
 
 
