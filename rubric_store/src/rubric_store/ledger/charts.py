@@ -16,7 +16,18 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Connection, Row, Select, Subquery, and_, case, func, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from rubric_store.ledger.tables import criteria, failures, measures, requests, responses, rubrics, runs, steps
+from rubric_store.ledger.tables import (
+    REQUEST_OF_RESPONSE,
+    criteria,
+    failures,
+    look_up,
+    measures,
+    requests,
+    responses,
+    rubrics,
+    runs,
+    steps,
+)
 from trainer_client.wire.ledger_rows import (
     CriterionBucket,
     GroupSpread,
@@ -155,8 +166,11 @@ def _extent(connection: Connection, wanted: RunChartQuery) -> _Extent | None:
 
 
 def _own(table: Any, wanted: RunChartQuery) -> list[ColumnElement[bool]]:
-    chosen = [table.c.project_id == wanted.project_id, table.c.run == wanted.run]
-    chosen += [table.c.step >= max(wanted.first, 0)] if wanted.first is not None else []
+    return [table.c.project_id == wanted.project_id, table.c.run == wanted.run, *_steps(table, wanted)]
+
+
+def _steps(table: Any, wanted: RunChartQuery) -> list[ColumnElement[bool]]:
+    chosen = [table.c.step >= max(wanted.first, 0)] if wanted.first is not None else []
     chosen += [table.c.step <= wanted.last, table.c.step >= 0] if wanted.last is not None else []
     return chosen
 
@@ -221,8 +235,7 @@ def _of_selection(statement: Select[Any], wanted: RunChartQuery, *, steps_needed
     chosen = statement.select_from(responses).where(*own)
     if not steps_needed and (wanted.first, wanted.last) == (None, None):
         return chosen
-    same = [responses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
-    return chosen.join(requests, and_(*same)).where(*_own(requests, wanted))
+    return chosen.join(requests, REQUEST_OF_RESPONSE).where(*_steps(requests, wanted))
 
 
 def _spreads(
@@ -244,8 +257,8 @@ def _spreads(
         .group_by(*key, responses.c.group_id)
         .subquery()
     )
-    same = [summed.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
-    groups: Subquery = select(requests.c.step, summed).join(requests, and_(*same)).subquery()
+    same = look_up(requests, summed, "project_id", "run", "request")
+    groups: Subquery = select(requests.c.step, summed).join(requests, same).subquery()
     n, flat = groups.c.n, groups.c.low == groups.c.high
     variation = groups.c.squares - groups.c.total * groups.c.total / n
     several = n >= 2

@@ -5,11 +5,21 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, delete, func, select
+from sqlalchemy import Connection, Select, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from rubric_store.ledger.reading import REQUEST_JOIN, RESPONSE_JOIN, VERDICT_JOIN, to_record
-from rubric_store.ledger.tables import labels, requests, responses, uses, verdicts
+from rubric_store.ledger.reading import to_record
+from rubric_store.ledger.tables import (
+    REQUEST_OF_USE,
+    RESPONSE_OF_USE,
+    VERDICT_OF_USE,
+    labels,
+    look_up,
+    requests,
+    responses,
+    uses,
+    verdicts,
+)
 from trainer_client.wire.ledger_rows import (
     LabelCount,
     LabelFilter,
@@ -66,7 +76,7 @@ def labelled_uses(connection: Connection, wanted: LabelFilter) -> list[LabelledU
         verdict: list(rows) for verdict, rows in groupby(labels_of(connection, wanted), key=lambda row: row.verdict)
     }
     keys = _filter(select(*[labels.c[name] for name in _KEY]), wanted).distinct().subquery()
-    found = _records(connection, _judged().join(keys, and_(*[keys.c[name] == uses.c[name] for name in _KEY])))
+    found = _records(connection, _judged().join(keys, look_up(uses, keys, *_KEY)))
     return [LabelledUse(use, given[_key(use)]) for use in found]
 
 
@@ -100,9 +110,9 @@ def _judged() -> Select[Any]:
     return (
         select(requests, responses, uses, verdicts)
         .select_from(uses)
-        .join(requests, and_(*REQUEST_JOIN))
-        .join(responses, and_(*RESPONSE_JOIN))
-        .outerjoin(verdicts, VERDICT_JOIN)
+        .join(requests, REQUEST_OF_USE)
+        .join(responses, RESPONSE_OF_USE)
+        .outerjoin(verdicts, VERDICT_OF_USE)
         .order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
     )
 

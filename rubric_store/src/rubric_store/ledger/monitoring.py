@@ -4,11 +4,20 @@ Everything but the control set is read from sums, so a run of a million verdicts
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, func, select
 
-from rubric_store.ledger.tables import requests, responses, signals, steps, uses, verdicts
+from rubric_store.ledger.tables import (
+    REQUEST_OF_USE,
+    RESPONSE_OF_USE,
+    VERDICT_OF_USE,
+    requests,
+    responses,
+    signals,
+    steps,
+    uses,
+    verdicts,
+)
 from trainer_client.wire.ledger_rows import ControlVerdict, MonitoredRun, MonitorQuery, SignalSums, StepSums
 from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
 
@@ -79,8 +88,6 @@ def _control(connection: Connection, query: MonitorQuery) -> list[ControlVerdict
         chosen.append(request)
     if not chosen:
         return []
-    same: list[Any] = [uses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
-    of_response = [uses.c[name] == responses.c[name] for name in ("project_id", "run", "request", "place")]
     rows = (
         select(
             requests.c.request,
@@ -92,9 +99,9 @@ def _control(connection: Connection, query: MonitorQuery) -> list[ControlVerdict
             verdicts.c.score,
         )
         .select_from(uses)
-        .join(requests, and_(*same))
-        .join(responses, and_(*of_response))
-        .outerjoin(verdicts, and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest))
+        .join(requests, REQUEST_OF_USE)
+        .join(responses, RESPONSE_OF_USE)
+        .outerjoin(verdicts, VERDICT_OF_USE)
         .where(uses.c.project_id == query.project_id, uses.c.run == run, uses.c.vote == 0)
         .where(uses.c.request >= chosen[-1])
         .order_by(uses.c.request, uses.c.place, uses.c.slot)

@@ -8,7 +8,20 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, tuple_
 
 from rubric_store.ledger.runs import PASS_THRESHOLD
-from rubric_store.ledger.tables import NO_STEP, criteria, requests, responses, texts, uses, verdicts
+from rubric_store.ledger.tables import (
+    NO_STEP,
+    REQUEST_OF_RESPONSE,
+    REQUEST_OF_USE,
+    RESPONSE_OF_USE,
+    VERDICT_OF_USE,
+    criteria,
+    look_up,
+    requests,
+    responses,
+    texts,
+    uses,
+    verdicts,
+)
 from trainer_client.wire.ledger_rows import (
     LEFT_OUT,
     UNCERTAIN,
@@ -33,9 +46,7 @@ _REQUESTS_SEARCHED = 200
 """Requests in a statement that looks for verdicts."""
 _REQUEST, _RESPONSE, _USE = len(requests.columns), len(responses.columns), len(uses.columns)
 
-VERDICT_JOIN = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest)
-REQUEST_JOIN = [uses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
-RESPONSE_JOIN = [uses.c[name] == responses.c[name] for name in ("project_id", "run", "request", "place")]
+_USES_OF_RESPONSE = look_up(uses, responses, "project_id", "run", "request", "place")
 _STATUS = {
     "ok": and_(~uses.c.failed, func.coalesce(uses.c.failure, "").not_in((UNCERTAIN, LEFT_OUT))),
     "failed": uses.c.failed,
@@ -51,15 +62,19 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
     shown = (
         select(requests, responses, uses, verdicts)
         .select_from(uses)
-        .join(requests, and_(*REQUEST_JOIN))
-        .join(responses, and_(*RESPONSE_JOIN))
-        .outerjoin(verdicts, VERDICT_JOIN)
+        .join(requests, REQUEST_OF_USE)
+        .join(responses, RESPONSE_OF_USE)
+        .outerjoin(verdicts, VERDICT_OF_USE)
         .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote == 0)
         .order_by(uses.c.request, uses.c.place, uses.c.slot)
         .limit(wanted.limit)
     )
+    if wanted.step is not None:
+        of_step = select(requests.c.request).where(
+            requests.c.project_id == wanted.project_id, requests.c.run == wanted.run, requests.c.step == wanted.step
+        )
+        shown = shown.where(uses.c.request.in_(connection.execute(of_step).scalars().all()))
     for column, value in (
-        (requests.c.step, wanted.step),
         (responses.c.rubric, wanted.rubric),
         (uses.c.criterion, wanted.criterion),
         (uses.c.failure, wanted.failure),
@@ -77,7 +92,7 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
     if multi_vote:
         rest = (
             select(uses, verdicts)
-            .outerjoin(verdicts, VERDICT_JOIN)
+            .outerjoin(verdicts, VERDICT_OF_USE)
             .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote > 0)
             .where(_USE_KEY.in_(list(multi_vote)))
             .order_by(uses.c.vote)
@@ -101,7 +116,7 @@ def responses_of(connection: Connection, wanted: ResponseFilter) -> list[Respons
     if records:
         given = (
             select(uses, verdicts)
-            .outerjoin(verdicts, VERDICT_JOIN)
+            .outerjoin(verdicts, VERDICT_OF_USE)
             .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run)
             .where(uses.c.request.in_({request for request, _ in records}), uses.c.place.in_({p for _, p in records}))
             .order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
@@ -115,11 +130,10 @@ def responses_of(connection: Connection, wanted: ResponseFilter) -> list[Respons
 
 def _responses(wanted: ResponseFilter) -> Select[Any]:
     """Requests and responses that match a filter, whatever their verdicts, in order."""
-    same = [responses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
     chosen = (
         select(requests, responses)
         .select_from(responses)
-        .join(requests, and_(*same))
+        .join(requests, REQUEST_OF_RESPONSE)
         .where(responses.c.project_id == wanted.project_id, responses.c.run == wanted.run)
         .order_by(responses.c.request, responses.c.place)
     )
@@ -185,9 +199,9 @@ def _responses_by_verdict(connection: Connection, wanted: ResponseFilter, criter
 
 def _has_verdict(criterion: str, outcome: VerdictOutcome | None) -> ColumnElement[bool]:
     """Whether a response has a vote on a criterion that an outcome needs."""
-    own = select(uses.c.slot).where(*RESPONSE_JOIN, uses.c.criterion == criterion)
+    own = select(uses.c.slot).where(_USES_OF_RESPONSE, uses.c.criterion == criterion)
     if outcome in ("passed", "not passed"):
-        own = own.join(verdicts, VERDICT_JOIN).where(_STATUS["ok"])
+        own = own.join(verdicts, VERDICT_OF_USE).where(_STATUS["ok"])
         passed = verdicts.c.score >= PASS_THRESHOLD
         own = own.where(passed if outcome == "passed" else or_(~passed, requests.c.votes > 1))
     elif outcome is not None:
@@ -209,7 +223,7 @@ def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
         select(requests.c.protocol, requests.c.reward_rules, responses.c.rubric)
         .distinct()
         .select_from(requests)
-        .join(responses, and_(*(responses.c[name] == requests.c[name] for name in ("project_id", "run", "request"))))
+        .join(responses, look_up(responses, requests, "project_id", "run", "request"))
         .order_by(requests.c.protocol, requests.c.reward_rules, responses.c.rubric)
     )
     found = [JudgedBy(*row) for row in connection.execute(_filter_part(judged_by, part))]
@@ -291,7 +305,7 @@ def _read(
         table.c.project_id == part.project_id, table.c.run == part.run, table.c.request.between(first, last)
     )
     if table is uses:
-        rows = rows.select_from(uses).outerjoin(verdicts, VERDICT_JOIN)
+        rows = rows.select_from(uses).outerjoin(verdicts, VERDICT_OF_USE)
     in_range = connection.execute(rows.order_by(table.c.request, *order)).all()
     return (row for row in in_range if row[0] in known)
 

@@ -8,17 +8,22 @@ Run figures are sums, updated as the ledger is written, so that reading them nev
 empty rubric stand for none. On conflict all values are added, except keys and times.
 """
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Double,
+    FromClause,
     Index,
     Integer,
     LargeBinary,
     PrimaryKeyConstraint,
     Table,
     Text,
+    and_,
     text,
 )
 
@@ -293,3 +298,24 @@ measures = Table(
 
 TABLES = (runs, steps, failures, rubrics, criteria, signals)
 """The tables of sums, in the order in which they are written."""
+
+
+def look_up(inner: Table, outer: FromClause, *names: str) -> ColumnElement[bool]:
+    """Return the condition that looks rows of `inner` up, by equal columns, for each row of `outer`.
+
+    Projects and runs of `outer` are compared as expressions. As columns, PostgreSQL would know them as constants, and
+    if its statistics have no row of a new project or run yet, it would expect one row and read all rows that the
+    project has in `inner` for each row of `outer`.
+    """
+
+    def value(name: str) -> ColumnElement[Any]:
+        column = outer.c[name]
+        return column + "" if name in ("project_id", "run") else column
+
+    return and_(*[inner.c[name] == value(name) for name in names])
+
+
+VERDICT_OF_USE = look_up(verdicts, uses, "project_id", "digest")
+REQUEST_OF_USE = look_up(requests, uses, "project_id", "run", "request")
+RESPONSE_OF_USE = look_up(responses, uses, "project_id", "run", "request", "place")
+REQUEST_OF_RESPONSE = look_up(requests, responses, "project_id", "run", "request")
