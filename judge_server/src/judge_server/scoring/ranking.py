@@ -303,7 +303,7 @@ async def compare(
 
 
 def _characters(pair: wire.Pair) -> int:
-    """Return the most characters of a pair that the judge may be shown."""
+    """Return the number of characters whose planning takes as long as that of a pair."""
     of_sources = sum(len(text) for text in (pair.grounding, pair.reference_answer) if text)
     responses = [wire.as_response(given).text for given in (pair.a, pair.b)]
     return of_sources + sum(map(planned_characters, (pair.prompt, *responses)))
