@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import threading
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -129,6 +131,31 @@ async def test_one_function_at_a_time_runs_in_the_thread_and_projects_take_turns
     go_on.set()
     assert await asyncio.gather(*crowd, alone) == ["crowd"] * 5 + ["alone"]
     assert (most, order.index("alone")) == (1, 2)
+
+
+@pytest.mark.parametrize(("other", "rests"), [("b", True), ("a", False)])
+async def test_the_thread_rests_after_its_work_while_other_projects_have_requests(
+    monkeypatch: pytest.MonkeyPatch, other: str, rests: bool
+) -> None:
+    pauses = []
+    loop = asyncio.get_running_loop()
+
+    def call_later(delay: float, callback: Callable[[], None]) -> None:
+        pauses.append(delay)
+        loop.call_soon(callback)
+
+    def compute() -> None:
+        until = time.thread_time() + 0.01
+        while time.thread_time() < until:
+            pass
+
+    with acts_for(other):
+        TimeSlicer()
+    monkeypatch.setattr(loop, "call_later", call_later)
+    with acts_for("a"):
+        await run_in_thread(compute)
+        await run_in_thread(int)  # after the rest
+    assert [pause >= 0.01 for pause in pauses] == [True] * rests
 
 
 async def test_cancelling_a_wait_for_the_thread_lets_the_next_function_run() -> None:

@@ -3,7 +3,7 @@
 Slices of several requests would add up if all of them ran in one iteration of the event loop, and a short request needs
 dozens of iterations. So one slice runs at a time, after an iteration without other work or, if the loop is never idle,
 after a few. Threads that compute share the interpreter lock with the event loop, which would wait for each of them in
-turn. So one computes at a time. Projects take turns at both, so that the long requests of one project do not delay
+turn. So one computes at a time, and rests in between while other projects have requests. Projects take turns at both, so that the long requests of one project do not delay
 those of another. The first slices of any work come before those of work that is longer, so that a request of ordinary
 size does not wait behind one of thousands of responses.
 
@@ -43,6 +43,11 @@ FIRST_SLICES = 8
 """So many slices of each piece of work wait only for each other, and not for iterations without other work."""
 
 
+_RECENT_S = 1.0
+"""A project has requests if the last one came within so many seconds."""
+
+_PROJECTS_NOTED = 64
+
 LARGE_CHARACTERS = 2**16
 """Texts with more characters than this are worked on in the thread for long work."""
 
@@ -64,6 +69,7 @@ class TimeSlicer:
         self._deadline = deadline
         self._began = time.perf_counter()
         self._first_left = FIRST_SLICES
+        _of_loop().projects.note()
 
     async def yield_if_due(self) -> None:
         """Yield if the current slice has lasted long enough; raises `NotReady` if the deadline has passed."""
@@ -165,10 +171,35 @@ class _Slices:
             asyncio.get_running_loop().call_soon(self._release)
 
 
-class _Thread:
-    """One function at a time, in the thread for long work."""
+class _Projects:
+    """Which projects have had requests lately."""
 
     def __init__(self) -> None:
+        self._seen: dict[str, float] = {}
+
+    def note(self) -> None:
+        """Note a request of the current project."""
+        project = current_identity().project_id
+        self._seen.pop(project, None)
+        self._seen[project] = time.monotonic()
+        if len(self._seen) > _PROJECTS_NOTED:
+            del self._seen[next(iter(self._seen))]
+
+    def has_others(self, project: str) -> bool:
+        """Whether another project has had a request within the last `_RECENT_S` seconds."""
+        since = time.monotonic() - _RECENT_S
+        return any(seen >= since and other != project for other, seen in self._seen.items())
+
+
+class _Thread:
+    """One function at a time, in the thread for long work.
+
+    While other projects have requests, it rests after each function for as long as that has computed, so that the
+    event loop has the interpreter to itself for half of the time.
+    """
+
+    def __init__(self, projects: _Projects) -> None:
+        self._projects = projects
         self._waiting = _Waiting()
         self._busy = False
 
@@ -182,15 +213,29 @@ class _Thread:
                     self._release()
                 raise
         self._busy = True
-        loop = asyncio.get_running_loop()
+        loop, project, worked_s = asyncio.get_running_loop(), current_identity().project_id, 0.0
+
+        def timed() -> T:
+            nonlocal worked_s
+            began = time.thread_time()
+            try:
+                return make()
+            finally:
+                worked_s = time.thread_time() - began
 
         def done(_: Future[T]) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._release)
+                loop.call_soon_threadsafe(self._rest, loop, project, worked_s)
 
-        running = _THREAD.submit(contextvars.copy_context().run, make)
+        running = _THREAD.submit(contextvars.copy_context().run, timed)
         running.add_done_callback(done)  # a thread goes on if the task that waits for it is cancelled
         return await asyncio.wrap_future(running)
+
+    def _rest(self, loop: asyncio.AbstractEventLoop, project: str, worked_s: float) -> None:
+        if worked_s >= SLICE_S and self._projects.has_others(project):
+            loop.call_later(worked_s, self._release)
+        else:
+            self._release()
 
     def _release(self) -> None:
         self._busy = self._waiting.release_next()
@@ -200,8 +245,9 @@ class _OfLoop:
     """What the tasks of one event loop share."""
 
     def __init__(self) -> None:
+        self.projects = _Projects()
         self.slices = _Slices()
-        self.thread = _Thread()
+        self.thread = _Thread(self.projects)
 
 
 _THREAD = ThreadPoolExecutor(1, "adjudge-long-work")
