@@ -3,9 +3,9 @@
 Slices of several requests would add up if all of them ran in one iteration of the event loop, and a short request needs
 dozens of iterations. So one slice runs at a time, after an iteration without other work or, if the loop is never idle,
 after a few. Threads that compute share the interpreter lock with the event loop, which would wait for each of them in
-turn. So one computes at a time, and rests in between while other projects have requests. Projects take turns at both, so that the long requests of one project do not delay
-those of another. The first slices of any work come before those of work that is longer, so that a request of ordinary
-size does not wait behind one of thousands of responses.
+turn. So one computes at a time, and rests in between while other projects have requests. Projects take turns at both,
+so that the long requests of one project do not delay those of another. The first slices of any work come before those
+of work that is longer, so that a request of ordinary size does not wait behind one of thousands of responses.
 
 The threads of the ledger work for all requests. Beside two threads that compute, the event loop gets a third of the
 interpreter, so everything on it takes three times as long. A throttled thread sleeps after each millisecond of work.
