@@ -83,8 +83,7 @@ def draw(bins: Mapping[str, Mapping[str, Sequence[ReliabilityBin]]], file: Path)
         for axes, (model, by_name) in zip(panels, bins.items(), strict=True):
             _draw(axes, model, by_name)
         panels[0].set_ylabel("share labelled met")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, handlelength=3)
+        panels[0].legend(loc="upper left", frameon=False, handlelength=3)
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, dpi=160)
 
