@@ -10,9 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from rubric_store.ledger.reading import to_record
 from rubric_store.ledger.tables import (
-    REQUEST_OF_USE,
-    RESPONSE_OF_USE,
-    VERDICT_OF_USE,
+    JUDGED_USES,
     labels,
     look_up,
     requests,
@@ -109,10 +107,7 @@ def recent_uses(connection: Connection, wanted: RecentFilter) -> list[UseRecord]
 def _judged() -> Select[Any]:
     return (
         select(requests, responses, uses, verdicts)
-        .select_from(uses)
-        .join(requests, REQUEST_OF_USE)
-        .join(responses, RESPONSE_OF_USE)
-        .outerjoin(verdicts, VERDICT_OF_USE)
+        .select_from(JUDGED_USES)
         .order_by(uses.c.request, uses.c.place, uses.c.slot, uses.c.vote)
     )
 

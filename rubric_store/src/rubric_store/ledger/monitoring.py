@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, func, select
 
 from rubric_store.ledger.tables import (
-    REQUEST_OF_USE,
-    RESPONSE_OF_USE,
-    VERDICT_OF_USE,
+    JUDGED_USES,
     requests,
     responses,
     signals,
@@ -98,10 +96,7 @@ def _control(connection: Connection, query: MonitorQuery) -> list[ControlVerdict
             uses.c.criterion,
             verdicts.c.score,
         )
-        .select_from(uses)
-        .join(requests, REQUEST_OF_USE)
-        .join(responses, RESPONSE_OF_USE)
-        .outerjoin(verdicts, VERDICT_OF_USE)
+        .select_from(JUDGED_USES)
         .where(uses.c.project_id == query.project_id, uses.c.run == run, uses.c.vote == 0)
         .where(uses.c.request >= chosen[-1])
         .order_by(uses.c.request, uses.c.place, uses.c.slot)

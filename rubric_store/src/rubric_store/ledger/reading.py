@@ -9,10 +9,9 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, selec
 
 from rubric_store.ledger.runs import PASS_THRESHOLD
 from rubric_store.ledger.tables import (
+    JUDGED_USES,
     NO_STEP,
     REQUEST_OF_RESPONSE,
-    REQUEST_OF_USE,
-    RESPONSE_OF_USE,
     VERDICT_OF_USE,
     criteria,
     look_up,
@@ -61,19 +60,10 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
     """A page of a run's uses that match a filter, in order, with all their votes."""
     shown = (
         select(requests, responses, uses, verdicts)
-        .select_from(uses)
-        .join(requests, REQUEST_OF_USE)
-        .join(responses, RESPONSE_OF_USE)
-        .outerjoin(verdicts, VERDICT_OF_USE)
+        .select_from(JUDGED_USES)
         .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote == 0)
         .order_by(uses.c.request, uses.c.place, uses.c.slot)
-        .limit(wanted.limit)
     )
-    if wanted.step is not None:
-        of_step = select(requests.c.request).where(
-            requests.c.project_id == wanted.project_id, requests.c.run == wanted.run, requests.c.step == wanted.step
-        )
-        shown = shown.where(uses.c.request.in_(connection.execute(of_step).scalars().all()))
     for column, value in (
         (responses.c.rubric, wanted.rubric),
         (uses.c.criterion, wanted.criterion),
@@ -85,7 +75,12 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
         shown = shown.where(_STATUS[wanted.status])
     if wanted.after is not None:
         shown = shown.where(tuple_(*wanted.after) < _USE_KEY)
-    records = [to_record(tuple(row)) for row in connection.execute(shown)]
+    if wanted.step is None:
+        found = connection.execute(shown.limit(wanted.limit)).all()
+    else:
+        keys = _keys(wanted).where(requests.c.step == wanted.step)
+        found = _search(connection, shown, uses.c.request, keys, wanted)
+    records = [to_record(tuple(row)) for row in found]
     multi_vote = {
         (r.votes[0][0].request, r.votes[0][0].place, r.votes[0][0].slot): r for r in records if r.request.votes > 1
     }
@@ -170,7 +165,7 @@ _COUNTED: Mapping[VerdictOutcome | None, ColumnElement[int]] = {
 
 def _responses_by_verdict(connection: Connection, wanted: ResponseFilter, criterion: str) -> list[Any]:
     """Requests and responses with a verdict on a criterion, found in the steps that have such verdicts by the sums."""
-    keys = select(requests.c.request).where(requests.c.project_id == wanted.project_id, requests.c.run == wanted.run)
+    keys = _keys(wanted)
     if wanted.outcome == "left out":
         keys = keys.where(requests.c.reward_rules.contains('"dropout"', autoescape=True))
     else:
@@ -184,13 +179,28 @@ def _responses_by_verdict(connection: Connection, wanted: ResponseFilter, criter
         low, high = wanted.first, wanted.last
         numbers = {step for step in steps if (low is None or step >= low) and (high is None or step <= high)}
         keys = keys.where(func.coalesce(requests.c.step, NO_STEP).in_(sorted(numbers)))
+    chosen = _responses(wanted).where(_has_verdict(criterion, wanted.outcome))
+    return _search(connection, chosen, responses.c.request, keys, wanted)
+
+
+def _keys(wanted: UseFilter | ResponseFilter) -> Select[Any]:
+    return select(requests.c.request).where(requests.c.project_id == wanted.project_id, requests.c.run == wanted.run)
+
+
+def _search(
+    connection: Connection,
+    chosen: Select[Any],
+    request: ColumnElement[bytes],
+    keys: Select[Any],
+    wanted: UseFilter | ResponseFilter,
+) -> list[Any]:
+    """The first rows of a statement that is ordered by `request`, of the requests with these keys, some at a time."""
     if wanted.after is not None:
         keys = keys.where(requests.c.request >= wanted.after[0])
-    chosen = _responses(wanted).where(_has_verdict(criterion, wanted.outcome))
     known = list(connection.execute(keys.order_by(requests.c.request)).scalars())
     found: list[Any] = []
     for start in range(0, len(known), _REQUESTS_SEARCHED):
-        part = chosen.where(responses.c.request.in_(known[start : start + _REQUESTS_SEARCHED]))
+        part = chosen.where(request.in_(known[start : start + _REQUESTS_SEARCHED]))
         found += connection.execute(part.limit(wanted.limit - len(found)))
         if len(found) == wanted.limit:
             break

@@ -316,6 +316,10 @@ def look_up(inner: Table, outer: FromClause, *names: str) -> ColumnElement[bool]
 
 
 VERDICT_OF_USE = look_up(verdicts, uses, "project_id", "digest")
-REQUEST_OF_USE = look_up(requests, uses, "project_id", "run", "request")
-RESPONSE_OF_USE = look_up(responses, uses, "project_id", "run", "request", "place")
 REQUEST_OF_RESPONSE = look_up(requests, responses, "project_id", "run", "request")
+JUDGED_USES = (
+    uses.join(requests, look_up(requests, uses, "project_id", "run", "request"))
+    .join(responses, look_up(responses, uses, "project_id", "run", "request", "place"))
+    .outerjoin(verdicts, VERDICT_OF_USE)
+)
+"""Uses with their requests, responses and verdicts; a use whose judging failed has no verdict."""
