@@ -22,7 +22,15 @@ from benchmarks.agreement.items import Item, load_items, tasks_of
 from benchmarks.agreement.verdicts import load_verdicts
 from benchmarks.report import publish
 from judge_server.errors import EngineStartError
-from judge_server.evaluation.metrics import ReliabilityBin, RowBootstrap, VerdictArrays, estimate, reliability
+from judge_server.evaluation.html import format_estimate
+from judge_server.evaluation.metrics import (
+    Estimate,
+    ReliabilityBin,
+    RowBootstrap,
+    VerdictArrays,
+    estimate,
+    reliability,
+)
 
 BEFORE, AFTER = "before", "after"
 _STYLES = {BEFORE: ("#D55E00", "s", (0, (4, 2))), AFTER: ("#0072B2", "o", "solid")}
@@ -51,8 +59,7 @@ def error_rows(model: str, judged: Judged) -> list[dict[str, Any]]:
         plain, drawn = sample.figures(), sample.figures(weights)
         row: dict[str, Any] = {"model": model, "calibration": name, "n": len(judged)}
         for figure in ("ece", "brier"):
-            one = estimate(float(plain[figure][0]), drawn[figure])
-            row[figure] = f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]"
+            row[figure] = format_estimate(estimate(float(plain[figure][0]), drawn[figure]))
         found.append(row)
     return found
 
@@ -69,8 +76,8 @@ def bin_rows(model: str, bins: Mapping[str, Sequence[ReliabilityBin]]) -> list[d
     for before, after in zip(bins[BEFORE], bins[AFTER], strict=True):
         row: dict[str, Any] = {"model": model, "probability": f"{after.low:.1f} to {after.high:.1f}"}
         for name, one in ((BEFORE, before), (AFTER, after)):
-            shown = f"{one.share_met:.2f} [{one.share_low:.2f}, {one.share_high:.2f}]" if one.n else "-"
-            row |= {f"n, {name}": one.n, f"labelled met, {name}": shown}
+            share = Estimate(one.share_met, one.share_low, one.share_high)
+            row |= {f"n, {name}": one.n, f"labelled met, {name}": format_estimate(share)}
         found.append(row)
     return found
 

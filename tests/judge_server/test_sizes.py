@@ -112,10 +112,8 @@ def of_size(path: str, size: int) -> Iterator[tuple[str, bytes]]:
     call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
     calling = {"role": "assistant", "tool_calls": [call] * min(128, size // 64)}
     yield "tool calls", json.dumps(request([calling] * (size // 8192 + 1))).encode()
-    yield (
-        "pairs",
-        json.dumps({"pairs": [{"id": "p", "prompt": "p", "a": "", "b": ""}] * min(4096, size // 50)}).encode(),
-    )
+    pairs = [{"id": "p", "prompt": "p", "a": "", "b": ""}] * min(4096, size // 50)
+    yield "pairs", json.dumps({"pairs": pairs}).encode()
     rows = min(4096, size // 50)
     labels = [{"rubric": [{"id": "a", "description": "d"}]}] * rows
     yield "rows", json.dumps({"query": ["ab"] * rows, "prompts": ["a"] * rows, "labels": labels}).encode()

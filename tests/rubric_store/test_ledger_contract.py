@@ -102,6 +102,19 @@ async def test_uses_are_found_by_step_rubric_criterion_and_status(ledger: SQLLed
     assert await found(rubric=digest("another")) == []
 
 
+async def test_a_step_of_many_requests_is_read_page_by_page(ledger: SQLLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubric_store.ledger.reading._REQUESTS_SEARCHED", 2)
+    for number in range(1, 8):
+        ledger.write(request(number, [[f"{number}a", f"{number}b"]], step=number % 2))
+    read: list[bytes] = []
+    after = None
+    while page := await ledger.uses(UseFilter(PROJECT, "run", step=1, after=after, limit=3)):
+        uses = [record.votes[0][0] for record in page]
+        read += [use.digest for use in uses]
+        after = uses[-1].request, uses[-1].place, uses[-1].slot
+    assert read == [digest(f"{number}{letter}") for number in (1, 3, 5, 7) for letter in "ab"]
+
+
 async def test_a_page_contains_every_vote_of_its_criteria(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a", "b", "c", "d"], ["e", "f", "a", "b"]], votes=2, failed=["d"]))
     page = await ledger.uses(UseFilter(PROJECT, "run", limit=3))

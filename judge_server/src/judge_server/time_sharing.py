@@ -225,15 +225,15 @@ class _Thread:
 
         def done(_: Future[T]) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._rest, loop, project, worked_s)
+                loop.call_soon_threadsafe(self._rest, project, worked_s)
 
         running = _THREAD.submit(contextvars.copy_context().run, timed)
         running.add_done_callback(done)  # a thread goes on if the task that waits for it is cancelled
         return await asyncio.wrap_future(running)
 
-    def _rest(self, loop: asyncio.AbstractEventLoop, project: str, worked_s: float) -> None:
+    def _rest(self, project: str, worked_s: float) -> None:
         if worked_s >= SLICE_S and self._projects.has_others(project):
-            loop.call_later(worked_s, self._release)
+            asyncio.get_running_loop().call_later(worked_s, self._release)
         else:
             self._release()
 

@@ -154,8 +154,10 @@ async def _reward_lines(
 
 async def _reward_line(part: GroupRewards | RewardSummary) -> list[bytes]:
     if isinstance(part, GroupRewards):
-        first, *others = await encode_json(part, exclude_unset=True)
-        return [b'{"group":' + first, *others, b"}\n"] if others else [b'{"group":' + first + b"}\n"]
+        blocks = await encode_json(part, exclude_unset=True)
+        blocks[0] = b'{"group":' + blocks[0]
+        blocks[-1] += b"}\n"
+        return blocks
     return [_encoded_line(RewardEvent.model_construct(summary=part))]
 
 

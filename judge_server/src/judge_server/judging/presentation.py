@@ -199,7 +199,7 @@ def decoy_for(text: str) -> Criterion:
 
 def material_characters(material: JudgedContent) -> int:
     """Count the characters of a response when it is shown in full."""
-    return len(material.text) if material.messages is None else sum(map(len, _texts(material.messages)))
+    return prompt_characters(material.text if material.messages is None else material.messages)
 
 
 def prompt_characters(text: Prompt) -> int:

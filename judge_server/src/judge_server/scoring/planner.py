@@ -203,7 +203,7 @@ async def plan_groups(
         context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
         planners: list[GroupPlanner] = []
         truth, true_answer = group.ground_truth or "", ""
-        criteria = criteria_characters(rubric.criteria)
+        criteria, prompt = criteria_characters(rubric.criteria), planned_characters(group.prompt)
         sample: CriteriaSample | None = None
         if prepared is None:  # `outcome`, which RewardRequest refuses without a ground truth
             true_answer = await run_inline_or_in_thread(len(truth) > LARGE_CHARACTERS, stated_answer, truth)
@@ -211,7 +211,7 @@ async def plan_groups(
             texts = [given if isinstance(given, str) else as_response(given).text for given in group.responses]
             refuse_images(judge, f"groups.{index}", [group.prompt, *texts])
             check_required(f"groups.{index}", prepared, context)
-            large = criteria + planned_characters(group.prompt) + len(group.ground_truth or "") > LARGE_CHARACTERS
+            large = criteria + prompt + len(group.ground_truth or "") > LARGE_CHARACTERS
             if dropped is not None:
                 sample = _draw(dropped, prepared, context, group, rubric)
             left_out = left_out_ids(rubric.criteria, sample)
@@ -236,8 +236,7 @@ async def plan_groups(
             if isinstance(prepared, CombinedConfig):
                 _refuse_each_turn(f"groups.{index}", rubric.criteria)
         responses: list[PlannedResponse] = []
-        shared = sum(map(len, filter(None, (grounding, group.reference_answer, group.ground_truth))))
-        shared += planned_characters(group.prompt)
+        shared = prompt + sum(map(len, filter(None, (grounding, group.reference_answer, group.ground_truth))))
         for given in group.responses:
             await slicer.yield_if_due()
             response = as_response(given)

@@ -100,17 +100,17 @@ class BlocksResponse(Response):
 
     media_type = "application/json"
 
-    def __init__(self, blocks: Sequence[bytes]) -> None:
+    def __init__(self, blocks: Sequence[bytes]) -> None:  # at least one
         super().__init__()
         self.headers["content-length"] = str(sum(map(len, blocks)))
         self._blocks = blocks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the start, the blocks and the end."""
+        """Send the start and the blocks."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for block in self._blocks:
-            await send({"type": "http.response.body", "body": block, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        last = len(self._blocks) - 1
+        for place, block in enumerate(self._blocks):
+            await send({"type": "http.response.body", "body": block, "more_body": place < last})
 
 
 async def respond_while_connected(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Response:
@@ -119,8 +119,7 @@ async def respond_while_connected(request: Request, work: Coroutine[Any, Any, Ba
     async def encoded() -> list[bytes]:
         return await encode_json(await work, take_apart=True)
 
-    blocks = await run_while_connected(request, encoded())
-    return Response(blocks[0], media_type="application/json") if len(blocks) == 1 else BlocksResponse(blocks)
+    return BlocksResponse(await run_while_connected(request, encoded()))
 
 
 async def encode_json(message: BaseModel, *, exclude_unset: bool = False, take_apart: bool = False) -> list[bytes]:
