@@ -109,7 +109,7 @@ def _draw(axes: Axes, model: str, bins: Mapping[str, Sequence[ReliabilityBin]]) 
             x, y, yerr=spread, color=colour, marker=marker, markersize=4.5, linestyle=dashes, linewidth=1.8,
             elinewidth=0.8, label=f"{name} calibration",
         )  # fmt: skip
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability of yes", title=model)
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="probability of yes", title=model)
     axes.set_aspect("equal")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
