@@ -1,9 +1,12 @@
 """Measure what the protections against hostile requests cost an ordinary one, in processor time: `make bench-promises`.
 
-One service runs as it is, and each other one without one protection. Requests have 64 new responses of 2 KB under 12
-criteria, as in `benchmarks.http_overhead`. The services run at the same time and are measured in turns, in a random
-order, so that a slowdown of the machine affects them alike; a cost is the median over turns of what the complete
-service takes more than the other one. It needs Linux.
+Two services run as they are, and each other one without one protection. Requests have 64 new responses of 2 KB under
+12 criteria, as in `benchmarks.http_overhead`. The services run at the same time and are measured in turns, in a random
+order, so that a slowdown of the machine affects them alike. Two processes of the same program differ by a few percent
+for as long as they live, so all services are started anew several times. A start's cost of a protection is the median
+over its turns of what the complete services take more than the one without it; the table has the mean over starts with
+its 95% confidence interval (Student's t). One complete service against the other shows what no cost looks like. It
+needs Linux.
 """
 
 import argparse
@@ -19,8 +22,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import scipy.stats
+
 import adjudge_services.process
 import judge_server.bodies
+import judge_server.judging.replies
+import judge_server.prompts.fencing
 import judge_server.scoring.judge
 import judge_server.scoring.planner
 import judge_server.time_sharing
@@ -30,6 +37,7 @@ from benchmarks.report import publish
 from benchmarks.server import running, unused_port
 
 COMPLETE = "nothing"
+AGAIN = "nothing, again"
 IN_FLIGHT = 2
 
 
@@ -58,14 +66,30 @@ def _without_strict_json() -> None:
     judge_server.bodies.strict_json = json.loads  # type: ignore[attr-defined, assignment]
 
 
+def _without_mass_checks() -> None:
+    judge_server.judging.replies._choice_mass = lambda _token_choice, _reply, masses, _least: math.fsum(masses)
+
+
+def _without_neutralising() -> None:
+    judge_server.prompts.fencing.neutralise = lambda text: text
+
+
+def _without_noted_projects() -> None:
+    judge_server.time_sharing._Projects.note = lambda _: None  # type: ignore[method-assign]
+
+
 WITHOUT: dict[str, Callable[[], None]] = {
     COMPLETE: lambda: None,
+    AGAIN: lambda: None,
     "slices of long work": _without_slices,
     "short garbage collections": _without_short_collections,
     "threads that give way early": _without_switches,
     "look-ups of 64 verdicts": _without_small_lookups,
     "sizes checked before planning": _without_size_checks,
     "strict JSON": _without_strict_json,
+    "probabilities checked": _without_mass_checks,
+    "control tokens neutralised": _without_neutralising,
+    "a note of who asks": _without_noted_projects,
 }
 
 
@@ -75,13 +99,13 @@ def processor_seconds(pid: int) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-def measure(turns: int, requests: int) -> dict[str, list[float]]:
-    """Return the microseconds of the processor per judgement of each service, one for each turn."""
+def measure(turns: int, requests: int, seed: int) -> dict[str, list[float]]:
+    """Start every service, and return the processor's microseconds per judgement of each one, one for each turn."""
     taken: dict[str, list[float]] = {name: [] for name in WITHOUT}
-    draw = random.Random(1)
+    draw = random.Random(seed)
     with ExitStack() as stack:
         services = {}
-        for name in WITHOUT:
+        for name in draw.sample(list(WITHOUT), len(WITHOUT)):
             port = unused_port()
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             command = [sys.executable, "-m", "benchmarks.promise_costs", "--serve-without", name, "--port", str(port)]
@@ -99,10 +123,29 @@ def measure(turns: int, requests: int) -> dict[str, list[float]]:
     return taken
 
 
+def cost(taken: dict[str, list[float]], name: str) -> float:
+    """Return what the complete services took more than the one without `name`, in percent: the median over turns.
+
+    The second complete service is compared with the first one only.
+    """
+    complete = taken[COMPLETE]
+    if name != AGAIN:
+        complete = [statistics.mean(both) for both in zip(complete, taken[AGAIN], strict=True)]
+    return statistics.median(100 * (own / other - 1) for own, other in zip(complete, taken[name], strict=True))
+
+
+def interval(costs: list[float]) -> tuple[float, float]:
+    """Return the 95% confidence interval of the mean of the starts' costs."""
+    error = statistics.stdev(costs) / math.sqrt(len(costs))
+    half = error * float(scipy.stats.t.ppf(0.975, len(costs) - 1))
+    return statistics.mean(costs) - half, statistics.mean(costs) + half
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--starts", type=int, default=8, help="how often all services are started anew; at least 2")
+    parser.add_argument("--turns", type=int, default=11, help="turns of each start")
     parser.add_argument("--requests", type=int, default=20, help="requests per turn and service")
     parser.add_argument("--serve-without", choices=list(WITHOUT), help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
@@ -110,20 +153,21 @@ def main() -> None:
     if given.serve_without is not None:
         WITHOUT[given.serve_without]()
         app(["serve", "--engine", "scripted://hash", "--port", str(given.port)])
-    taken = measure(given.turns, given.requests)
+    starts = [measure(given.turns, given.requests, seed) for seed in range(given.starts)]
     rows = []
-    for name, own in taken.items():
-        costs = [100 * (complete / without - 1) for complete, without in zip(taken[COMPLETE], own, strict=True)]
-        low, middle, high = statistics.quantiles(costs, n=4)
+    for name in WITHOUT:
+        costs = [cost(taken, name) for taken in starts]
+        low, high = interval(costs)
         rows.append(
             {
                 "without": name,
-                "microseconds per judgement": statistics.median(own),
-                "its cost, %": middle,
-                "quartiles, %": f"{low:.1f} to {high:.1f}",
+                "microseconds per judgement": statistics.median(one for taken in starts for one in taken[name]),
+                "its cost, %": None if name == COMPLETE else round(statistics.mean(costs), 1),
+                "95% interval": "" if name == COMPLETE else f"{low:.1f} to {high:.1f}",
             }
         )
-    publish("promise_costs", f"{given.turns} turns of {given.requests * PER_REQUEST:,} judgements", rows)
+    judgements = given.requests * PER_REQUEST
+    publish("promise_costs", f"{given.starts} starts, {given.turns} turns each of {judgements:,} judgements", rows)
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ async def test_the_thread_rests_after_its_work_while_other_projects_have_request
     with acts_for("a"):
         await run_in_thread(compute)
         await run_in_thread(int)  # after the rest
-    assert [pause >= 0.01 for pause in pauses] == [True] * rests
+    assert [pause >= 0.02 for pause in pauses] == [True] * rests  # twice as long as it computed
 
 
 async def test_cancelling_a_wait_for_the_thread_lets_the_next_function_run() -> None:

@@ -48,6 +48,9 @@ _RECENT_S = 1.0
 
 _PROJECTS_NOTED = 64
 
+REST_TIMES = 2
+"""The thread for long work rests this many times as long as it computed, while other projects have requests."""
+
 LARGE_CHARACTERS = 2**16
 """Texts with more characters than this are worked on in the thread for long work."""
 
@@ -194,8 +197,8 @@ class _Projects:
 class _Thread:
     """One function at a time, in the thread for long work.
 
-    While other projects have requests, it rests after each function for as long as that has computed, so that the
-    event loop has the interpreter to itself for half of the time.
+    While other projects have requests, it rests after each function for twice as long as that has computed, so that
+    the event loop has the interpreter to itself for two thirds of the time.
     """
 
     def __init__(self, projects: _Projects) -> None:
@@ -233,7 +236,7 @@ class _Thread:
 
     def _rest(self, project: str, worked_s: float) -> None:
         if worked_s >= SLICE_S and self._projects.has_others(project):
-            asyncio.get_running_loop().call_later(worked_s, self._release)
+            asyncio.get_running_loop().call_later(REST_TIMES * worked_s, self._release)
         else:
             self._release()
 
