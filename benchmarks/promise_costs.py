@@ -2,8 +2,8 @@
 
 Two services run as they are, and each other one without one protection. Requests have 64 new responses of 2 KB under
 12 criteria, as in `benchmarks.http_overhead`. The services run at the same time and are measured in turns, in a random
-order, so that a slowdown of the machine affects them alike. Two processes of the same program differ by a few percent
-for as long as they live, so all services are started anew several times. A start's cost of a protection is the median
+order, so that a slowdown of the machine affects them alike. Two processes of the same program may differ for as long
+as they live, so all services are started anew several times. A start's cost of a protection is the median
 over its turns of what the complete services take more than the one without it; the table has the mean over starts with
 its 95% confidence interval (Student's t). One complete service against the other shows what no cost looks like. It
 needs Linux.
@@ -134,11 +134,10 @@ def cost(taken: dict[str, list[float]], name: str) -> float:
     return statistics.median(100 * (own / other - 1) for own, other in zip(complete, taken[name], strict=True))
 
 
-def interval(costs: list[float]) -> tuple[float, float]:
-    """Return the 95% confidence interval of the mean of the starts' costs."""
-    error = statistics.stdev(costs) / math.sqrt(len(costs))
-    half = error * float(scipy.stats.t.ppf(0.975, len(costs) - 1))
-    return statistics.mean(costs) - half, statistics.mean(costs) + half
+def with_interval(costs: list[float]) -> str:
+    """Show the mean of the starts' costs with its 95% confidence interval."""
+    low, high = scipy.stats.ttest_1samp(costs, 0.0).confidence_interval(0.95)
+    return f"{statistics.mean(costs):.1f} [{low:.1f}, {high:.1f}]"
 
 
 def main() -> None:
@@ -154,18 +153,14 @@ def main() -> None:
         WITHOUT[given.serve_without]()
         app(["serve", "--engine", "scripted://hash", "--port", str(given.port)])
     starts = [measure(given.turns, given.requests, seed) for seed in range(given.starts)]
-    rows = []
-    for name in WITHOUT:
-        costs = [cost(taken, name) for taken in starts]
-        low, high = interval(costs)
-        rows.append(
-            {
-                "without": name,
-                "microseconds per judgement": statistics.median(one for taken in starts for one in taken[name]),
-                "its cost, %": None if name == COMPLETE else round(statistics.mean(costs), 1),
-                "95% interval": "" if name == COMPLETE else f"{low:.1f} to {high:.1f}",
-            }
-        )
+    rows = [
+        {
+            "without": name,
+            "microseconds per judgement": statistics.median(one for taken in starts for one in taken[name]),
+            "its cost, %": "" if name == COMPLETE else with_interval([cost(taken, name) for taken in starts]),
+        }
+        for name in WITHOUT
+    ]
     judgements = given.requests * PER_REQUEST
     publish("promise_costs", f"{given.starts} starts, {given.turns} turns each of {judgements:,} judgements", rows)
 

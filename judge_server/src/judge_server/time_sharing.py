@@ -48,8 +48,8 @@ _RECENT_S = 1.0
 
 _PROJECTS_NOTED = 64
 
-REST_TIMES = 2
-"""The thread for long work rests this many times as long as it computed, while other projects have requests."""
+LONG_WORK_SHARE = 1 / 3
+"""The share of the time that the thread for long work computes while other projects have requests."""
 
 LARGE_CHARACTERS = 2**16
 """Texts with more characters than this are worked on in the thread for long work."""
@@ -59,6 +59,11 @@ BACKGROUND_SHARE = 0.25
 
 BACKGROUND_SLICE_S = 0.001
 """Processor seconds that a throttled thread works before it sleeps."""
+
+
+def _rest_s(worked_s: float, share: float) -> float:
+    """Return how long to rest after some work, so that it takes this share of the time."""
+    return worked_s * (1 / share - 1)
 
 
 class TimeSlicer:
@@ -236,7 +241,7 @@ class _Thread:
 
     def _rest(self, project: str, worked_s: float) -> None:
         if worked_s >= SLICE_S and self._projects.has_others(project):
-            asyncio.get_running_loop().call_later(REST_TIMES * worked_s, self._release)
+            asyncio.get_running_loop().call_later(_rest_s(worked_s, LONG_WORK_SHARE), self._release)
         else:
             self._release()
 
@@ -289,7 +294,7 @@ def rest_if_due() -> None:
     if worked_s < BACKGROUND_SLICE_S:
         return
     if not suspended():
-        time.sleep(worked_s * (1 / BACKGROUND_SHARE - 1))
+        time.sleep(_rest_s(worked_s, BACKGROUND_SHARE))
     _THROTTLE.rested_at_s = time.thread_time()
 
 
