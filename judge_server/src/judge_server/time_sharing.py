@@ -93,6 +93,10 @@ class TimeSlicer:
             )
         self._began = time.perf_counter()
 
+    def resume(self) -> None:
+        """Begin a new slice after waiting for something else, such as a cache, which was no work on the event loop."""
+        self._began = time.perf_counter()
+
 
 async def next_slice() -> None:
     """Wait until this task may run another slice, one iteration of the event loop later at the earliest."""

@@ -9,8 +9,9 @@ A database that cannot be reached raises `ConnectionError`, whatever the driver 
 """
 
 import asyncio
+import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -154,6 +155,22 @@ def read_url(url: str) -> URL:
     return parsed
 
 
+class SerializedList(list[Any]):
+    """A list with its JSON, which the engines of `open_engine` store as it is.
+
+    JSON is otherwise made while a statement is executed, in one step, during which no other thread runs.
+    """
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        super().__init__(items)
+        self.text = f"[{', '.join([json.dumps(item) for item in self])}]"
+
+
+def to_json(value: Any) -> str:
+    """Write a value of a JSON column."""
+    return value.text if isinstance(value, SerializedList) else json.dumps(value)
+
+
 def open_engine(url: str) -> AsyncEngine:
     """Create an engine for a URL. It connects on first use; the caller disposes of it.
 
@@ -163,7 +180,7 @@ def open_engine(url: str) -> AsyncEngine:
     parsed = read_url(url)
     server = parsed.drivername == POSTGRESQL
     connect_args = {**libpq_timeouts(parsed), "async_creator_fn": AsyncTimeoutConnection.connect} if server else {}
-    engine = create_async_engine(parsed, pool_pre_ping=server, connect_args=connect_args)
+    engine = create_async_engine(parsed, pool_pre_ping=server, connect_args=connect_args, json_serializer=to_json)
     configure_engine(engine.sync_engine)
     return engine
 

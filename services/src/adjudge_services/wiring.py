@@ -63,7 +63,7 @@ from judge_server.prompts.fencing import Fence
 from judge_server.rubrics import PROJECT_ID
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
-from judge_server.time_sharing import rest_if_due
+from judge_server.time_sharing import rest_if_due, run_in_thread
 from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger, SQLOperations, TenantStore, migrations
 from rubric_store.database import SQLITE
 from rubric_store.lint import lint
@@ -279,7 +279,7 @@ def build_app(
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     check_queue(settings)
-    store = RubricStore(settings.store_url, actor=lambda: current_identity().actor)
+    store = RubricStore(settings.store_url, actor=lambda: current_identity().actor, run_large=run_in_thread)
     tenants = TenantStore(settings.store_url, actor=lambda: current_identity().actor)
     rates = build_rate_limiter(settings)
     authenticator = build_authenticator(settings, tenants, rates)

@@ -18,6 +18,7 @@ from judge_server.api.idempotency import IdempotencyKey, run_idempotent
 from judge_server.api.service import service_of
 from judge_server.errors import PreconditionRequired, invalid_request
 from judge_server.rubrics import find_rubric
+from judge_server.time_sharing import LARGE_CHARACTERS, run_inline_or_in_thread
 from trainer_client.wire import (
     AliasMove,
     FieldError,
@@ -261,7 +262,9 @@ async def publish(
             field, _, message = str(error).partition(": ")
             raise invalid_request((FieldError(field=field, message=message),)) from None
         status, headers = 201 if added else 200, {"Location": f"/v1/rubrics/{version.reference}"}
-        return Response(version.model_dump_json(), status, headers, "application/json")
+        large = len(await request.body()) > LARGE_CHARACTERS
+        answer = await run_inline_or_in_thread(large, version.model_dump_json)
+        return Response(answer, status, headers, "application/json")
 
     return await run_idempotent(request, idempotency_key, work)
 

@@ -287,6 +287,7 @@ class Judge:
             tracker = CompletionTracker(result.by_digest, settled if any(settles) else done)
             with self.executor.write_buffer.read_through():
                 await self._look_up(list(digests), deadline, result, slicer)
+                slicer.resume()
                 claimed, work = set(result.by_digest), list[UnresolvedWork]()
                 for plan in shared.values():
                     if (part := unresolved_work(plan, claimed)) is not None:

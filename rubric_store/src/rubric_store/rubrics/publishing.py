@@ -6,6 +6,7 @@ If anything fails here, the caller's rollback leaves nothing behind.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,11 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Select, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rubric_store.database import SerializedList
 from rubric_store.repository import BaseRepository
 from rubric_store.rubrics import queries
 from rubric_store.rubrics.queries import kept_words, version_of, words_of
 from rubric_store.rubrics.tables import rubric_validations as passes
 from trainer_client.wire import Lineage, NewRubricName, Reference, RubricContent, RubricPublication, RubricVersion
+from trainer_client.wire.criteria import GUIDANCE_FIELDS
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rubrics import MAX_TAGS, CriterionValidity, RubricValidation
 
@@ -125,11 +128,42 @@ def build_publication(
         raise ValueError("; ".join(f"{e.field}: {e.message}" for e in wrong)) from None
 
 
+LARGE_CHARACTERS = 2**16
+"""A publication whose criteria have more characters than this is prepared by `run_large` of `RubricStore`."""
+
+
+def is_large(published: RubricPublication) -> bool:
+    """Whether preparing a publication takes milliseconds."""
+    texts = (getattr(one, field) for one in published.criteria for field in ("description", *GUIDANCE_FIELDS))
+    return sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts if text) > LARGE_CHARACTERS
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPublication:
+    """A publication with what is computed from its criteria: their digest, their JSON and the words of the index."""
+
+    published: RubricPublication
+    digest: str
+    criteria: SerializedList
+    words: list[str]
+
+    @classmethod
+    def of(cls, published: RubricPublication) -> "PreparedPublication":
+        """Prepare a publication, letting other threads run between its criteria."""
+        criteria = published.criteria
+        return cls(
+            published,
+            published.digest,
+            SerializedList(one.model_dump(mode="json") for one in criteria),
+            words_of(one.description for one in criteria),
+        )
+
+
 async def publish(
-    connection: AsyncConnection, project_id: str, name: str, published: RubricPublication, write_audit: AuditWriter
+    connection: AsyncConnection, project_id: str, name: str, prepared: PreparedPublication, write_audit: AuditWriter
 ) -> tuple[RubricVersion, bool]:
     """Add a name's next version, or return the existing one with the same criteria; True if it was added."""
-    digest = published.digest
+    published, digest = prepared.published, prepared.digest
     latest = await _lock(connection, project_id, name)
     if published.tags:
         before = await tags_of(connection, project_id, name)
@@ -150,9 +184,9 @@ async def publish(
         metadata=published.metadata or {},
         lineage=published.lineage,
     )
-    await connection.execute(queries.add_version(project_id, added))
+    await connection.execute(queries.add_version(project_id, added, prepared.criteria))
     await connection.execute(queries.set_latest(project_id, name, added.version))
-    await store_words(connection, project_id, added)
+    await store_words(connection, project_id, name, prepared.words)
     await write_audit("version.published", added.reference, None, added.digest)
     return added, True
 
@@ -169,12 +203,10 @@ async def _lock(connection: AsyncConnection, project_id: str, name: str) -> int:
     return int((await connection.execute(lock)).scalar_one())  # another publisher created it in between
 
 
-async def store_words(connection: AsyncConnection, project_id: str, version: RubricVersion) -> None:
-    """Index a name by the words of this version's criteria, replacing those of any other version."""
-    words = words_of(criterion.description for criterion in version.criteria)
+async def store_words(connection: AsyncConnection, project_id: str, name: str, words: list[str]) -> None:
+    """Index a name by these words, replacing those of any other version."""
     dialect = connection.dialect.name
-    values = {"words": kept_words(dialect, words)}
-    await connection.execute(queries.set_words(dialect, project_id, version.name), values)
+    await connection.execute(queries.set_words(dialect, project_id, name), {"words": kept_words(dialect, words)})
 
 
 def _check_parent(name: str, parent: int | None, latest: int) -> None:

@@ -210,15 +210,15 @@ def lock_name(project_id: str, name: str) -> Select[Any]:
     )
 
 
-def add_version(project_id: str, added: RubricVersion) -> Insert:
-    """Insert a version."""
+def add_version(project_id: str, added: RubricVersion, criteria: list[Any]) -> Insert:
+    """Insert a version; `criteria` are its criteria as JSON values."""
     return insert(versions).values(
         project_id=project_id,
         name=added.name,
         version=added.version,
         digest=added.digest,
-        criteria=[c.model_dump(mode="json") for c in added.criteria],
-        criteria_count=len(added.criteria),
+        criteria=criteria,
+        criteria_count=len(criteria),
         created_at=added.created_at,
         parent=added.parent,
         metadata=added.metadata,

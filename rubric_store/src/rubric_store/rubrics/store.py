@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -26,9 +26,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rubric_store.repository import READ_TIMEOUT_S, BaseRepository, unknown_actor
 from rubric_store.rubrics import queries
 from rubric_store.rubrics.publishing import (
+    PreparedPublication,
     ValidationMixin,
     build_publication,
     check_name,
+    is_large,
     publish,
     replace_tags,
     store_words,
@@ -204,7 +206,7 @@ async def _set_retirement(
     await connection.execute(queries.set_current(project_id, name))
     current = await _version(connection, project_id, name, None)
     if current.version != before.version:
-        await store_words(connection, project_id, current)
+        await store_words(connection, project_id, name, words_of(one.description for one in current.criteria))
     return await _version(connection, project_id, name, version.version)
 
 
@@ -342,6 +344,9 @@ def nearest_reference(name: str, selector: str, latest: int, aliases: Mapping[st
     return f"{name}@{matches[0]}" if matches else name
 
 
+RunLarge = Callable[[Callable[[], PreparedPublication]], Awaitable[PreparedPublication]]
+"""Calls a function in a thread, as `asyncio.to_thread` does."""
+
 _NEIGHBOURS = 500
 _CACHED_FIND_TIMEOUT_S = 1.0
 _RETRY_AFTER_S = 1.0
@@ -354,13 +359,21 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
         database: `sqlite+aiosqlite:///path`, `postgresql+psycopg://…`, or an engine for one of them. An engine that
             is passed in stays the caller's: `close` leaves it open.
         actor: returns who makes the current change, for the audit log.
+        run_large: calls a function that computes for milliseconds, away from the event loop.
 
     Raises:
         DatabaseURLError: the store cannot use the URL.
     """
 
-    def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = unknown_actor) -> None:
+    def __init__(
+        self,
+        database: str | AsyncEngine,
+        *,
+        actor: Callable[[], str] = unknown_actor,
+        run_large: RunLarge = asyncio.to_thread,
+    ) -> None:
         super().__init__(database, actor=actor)
+        self._run_large = run_large
         self._retry_at = 0.0
         self._refreshing: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -468,9 +481,11 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
         """
         check_name(name)
         published = build_publication(content, metadata, tags, lineage, parent)
+        prepare = partial(PreparedPublication.of, published)
+        prepared = await self._run_large(prepare) if is_large(published) else prepare()
         async with self._begin() as connection:
             return await publish(
-                connection, project_id, name, published, partial(self._add_audit_entry, connection, project_id)
+                connection, project_id, name, prepared, partial(self._add_audit_entry, connection, project_id)
             )
 
     async def ready(self) -> bool:
