@@ -82,17 +82,20 @@ def read_in_worker(body: bytes, kind: MessageType) -> ReadBody:
 
 def assemble(pieces: Sequence[bytes]) -> Any:
     """Create the message of which a worker returned these pieces."""
-    kind, state, lists = pickle.loads(pieces[0])  # our own worker wrote it # noqa: S301 # nosec B301
+    kind, state, fields = pickle.loads(pieces[0])  # our own worker wrote it # noqa: S301 # nosec B301
     at = 1
-    for name, (container, count) in lists.items():
-        items: list[Any] = []
-        for piece in pieces[at : at + count]:
-            items += pickle.loads(piece)  # our own worker wrote it # noqa: S301 # nosec B301
-        state["__dict__"][name] = container(items)
+    for name, (container, count) in fields.items():
+        own = pieces[at : at + count]
+        state["__dict__"][name] = assemble(own) if container is None else container(_items(own))
         at += count
     message = kind.__new__(kind)
     message.__setstate__(state)
     return message
+
+
+def _items(pieces: Sequence[bytes]) -> Iterator[Any]:
+    for piece in pieces:
+        yield from pickle.loads(piece)  # our own worker wrote it # noqa: S301 # nosec B301
 
 
 def init_worker(memory_mb: int) -> None:
@@ -112,20 +115,25 @@ def _adapter(kind: MessageType) -> TypeAdapter[Any]:
 
 
 def _pieces(message: BaseModel) -> Iterator[bytes]:
-    """Pickle a message in pieces: first everything but the items of its lists, then those."""
+    """Pickle a message in pieces: first everything but its lists and messages, then the items and pieces of these."""
     state = message.__getstate__()
     values = dict(state["__dict__"])
-    lists: dict[str, tuple[type, int]] = {}
-    items: list[bytes] = []
+    fields: dict[str, tuple[type | None, int]] = {}
+    rest: list[bytes] = []
     for name, value in values.items():
         if isinstance(value, tuple | list) and len(value) > 1:
             step = 1 if isinstance(value[0], BaseModel) else _ITEMS_PER_PIECE
             own = [pickle.dumps(value[start : start + step], 5) for start in range(0, len(value), step)]
-            lists[name] = type(value), len(own)
-            items += own
-            values[name] = None
-    yield pickle.dumps((type(message), {**state, "__dict__": values}, lists), 5)
-    yield from items
+            fields[name] = type(value), len(own)
+        elif isinstance(value, BaseModel):
+            own = [*_pieces(value)]
+            fields[name] = None, len(own)
+        else:
+            continue
+        rest += own
+        values[name] = None
+    yield pickle.dumps((type(message), {**state, "__dict__": values}, fields), 5)
+    yield from rest
 
 
 def _refuse_many_values(body: bytes) -> None:

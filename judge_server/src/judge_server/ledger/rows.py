@@ -89,6 +89,11 @@ def _stored(message: Message) -> dict[str, Any]:
     return fields
 
 
+def _json_list(items: Iterable[Any]) -> bytes:
+    """Encode a list item by item, because encoding does not let another thread run."""
+    return f"[{', '.join([json.dumps(item) for item in items])}]".encode()
+
+
 def _is_known(slot: VerdictSlot, digest: bytes, known: AbstractSet[bytes]) -> bool:
     """Whether a vote was known before; a verdict that is made of others, if all of these were."""
     return all(part in known for part in slot.parts) if slot.parts else digest in known
@@ -251,23 +256,17 @@ class _RowBuilder:
             return None
         digest = digest_bytes(rubric.digest)
         if digest not in self._texts:
-            self._keep(digest, [c.model_dump(mode="json", exclude_defaults=True) for c in rubric.criteria])
+            criteria = _json_list(c.model_dump(mode="json", exclude_defaults=True) for c in rubric.criteria)
+            self._texts[digest] = TextRow(self._project, digest, compressed(criteria))
         return digest
 
     def _text(self, text: Prompt) -> bytes:
         """The digest of a text or of messages as JSON; adds a row for it if texts are kept."""
-        if isinstance(text, str):
-            encoded = json.dumps(text).encode()
-        else:  # message by message, because encoding does not let another thread run
-            messages = [json.dumps(_stored(m)) for m in text]
-            encoded = f"[{', '.join(messages)}]".encode()
+        encoded = json.dumps(text).encode() if isinstance(text, str) else _json_list(map(_stored, text))
         digest = hashlib.sha256(encoded).digest()
         if self._keep_texts and digest not in self._texts:
             self._texts[digest] = TextRow(self._project, digest, compressed(encoded))
         return digest
-
-    def _keep(self, digest: bytes, value: Any) -> None:
-        self._texts[digest] = TextRow(self._project, digest, compressed(json.dumps(value).encode()))
 
 
 _CURSOR = struct.Struct(">16sII")
