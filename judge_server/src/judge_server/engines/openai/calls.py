@@ -26,6 +26,7 @@ from judge_server.ports import (
     TextOutput,
     TokenChoice,
 )
+from judge_server.prompts.fencing import break_tokens
 
 _OPENING, _CLOSING = "<think>", "</think>"
 _SPACE_MARKS = str.maketrans({"\u2581": " ", "\u0120": " "})
@@ -293,7 +294,7 @@ class Dialect:
         if self.control_tokens is None:
             return content
         if isinstance(content, str):
-            return self.control_tokens.sub(r"\g<0> ", content)
+            return break_tokens(self.control_tokens, content)
         return [{**part, "text": self._broken(part["text"])} if "text" in part else part for part in content]
 
     def logprobs(self) -> dict[str, Any]:

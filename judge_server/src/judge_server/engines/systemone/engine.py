@@ -40,6 +40,7 @@ from judge_server.engines.systemone.questions import (
 )
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, EngineIdentity, Option, Reply, TokenChoice
+from judge_server.prompts.fencing import break_tokens
 
 CONCURRENCY = 16
 READY_TIMEOUT_S = 2.0
@@ -203,7 +204,7 @@ class DecisionClient:
         if self._control_tokens is None:
             return value
         if isinstance(value, str):
-            return self._control_tokens.sub(r"\g<0> ", value)
+            return break_tokens(self._control_tokens, value)
         if isinstance(value, dict):
             return {name: self._broken(inner) for name, inner in value.items()}
         return [self._broken(inner) for inner in value] if isinstance(value, list) else value
