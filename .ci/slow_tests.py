@@ -1,7 +1,7 @@
 """Print the test files whose slow tests CI runs today: a third of them by rotation, and those whose sources changed.
 
-Each file runs every third day. What changed is what the last commit
-changed against its first parent. The list goes to standard output, the reasons to standard error.
+Each file runs every third day. What changed is what the last commit changed against its first parent. The list goes to
+standard output, the reasons to standard error. `--changed PATH` only says whether a path covers a change.
 """
 
 import subprocess
@@ -52,6 +52,13 @@ COVERS = {
     "tests/services/test_upgrade_under_load.py": DATABASE,
     "tests/trainer_client/test_installs_alone.py": PACKAGING,
     "tests/trainer_client/trl/": ("trainer_client/src/trainer_client/trl/",),
+    "tests/vllm/": (
+        "tests/vllm/",
+        "judge_server/src/judge_server/engines/vllm/",
+        "judge_server/src/judge_server/ports/engine.py",
+        "judge_server/src/judge_server/models/convert.py",
+        "requirements-vllm",
+    ),
 }
 """By the beginning of a test file's path, parts of the paths that it covers; a file always covers itself."""
 
@@ -81,7 +88,9 @@ def covers_a_change(file: str, changes: list[str]) -> bool:
 
 
 def main() -> None:
-    """Print the files of today."""
+    """Print the files of today; with `--changed PATH`, say by the exit status whether that path covers a change."""
+    if sys.argv[1:2] == ["--changed"]:
+        sys.exit(0 if covers_a_change(sys.argv[2], read_changes()) else 1)
     day, changes, files = datetime.now(UTC).date(), read_changes(), find_slow_files()
     chosen = dict.fromkeys(rotate(files, day), "rotation")
     chosen |= {file: "change" for file in files if covers_a_change(file, changes)}

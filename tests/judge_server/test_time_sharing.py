@@ -64,6 +64,25 @@ async def test_work_shorter_than_a_slice_does_not_wait_for_other_requests(
         task.cancel()
 
 
+async def test_waiting_for_something_else_is_no_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = 0.0
+    monkeypatch.setattr("judge_server.time_sharing.SLICE_S", 1.0)
+    monkeypatch.setattr(
+        "judge_server.time_sharing.time", SimpleNamespace(perf_counter=lambda: at, monotonic=lambda: at)
+    )
+    slicer = TimeSlicer()
+    at = 5.0
+    slicer.resume()
+    resumed = asyncio.create_task(slicer.yield_if_due())
+    await asyncio.sleep(0)
+    assert resumed.done()
+    at = 10.0
+    due = asyncio.create_task(slicer.yield_if_due())
+    await asyncio.sleep(0)
+    assert not due.done()
+    await due
+
+
 async def test_the_first_slices_of_a_request_overtake_long_work_without_starving_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -39,7 +39,7 @@ from trainer_client.wire import (
     RubricVersion,
     parse_reference,
 )
-from trainer_client.wire.criteria import content_digest
+from trainer_client.wire.criteria import content_digest, criteria_characters
 from trainer_client.wire.rubrics import (
     CriterionMove,
     DiffSide,
@@ -166,15 +166,6 @@ async def resolve_rubrics(
                 raise _refused(RubricRefused, field, str(error)) from None
         rubrics.append(resolved[key])
     return rubrics
-
-
-_CRITERION_CHARACTERS = 512
-"""To hash a criterion, however short, takes as long as this many characters."""
-
-
-def criteria_characters(criteria: Sequence[Criterion]) -> int:
-    """Return the number of characters whose work that of the criteria equals."""
-    return sum([len(criterion.description) + _CRITERION_CHARACTERS for criterion in criteria])
 
 
 async def _digest_of(rubric: RubricContent, known: dict[int, str]) -> str:

@@ -166,7 +166,7 @@ class SerializedList(list[Any]):
         self.text = f"[{', '.join([json.dumps(item) for item in self])}]"
 
 
-def to_json(value: Any) -> str:
+def column_json(value: Any) -> str:
     """Write a value of a JSON column."""
     return value.text if isinstance(value, SerializedList) else json.dumps(value)
 
@@ -180,7 +180,7 @@ def open_engine(url: str) -> AsyncEngine:
     parsed = read_url(url)
     server = parsed.drivername == POSTGRESQL
     connect_args = {**libpq_timeouts(parsed), "async_creator_fn": AsyncTimeoutConnection.connect} if server else {}
-    engine = create_async_engine(parsed, pool_pre_ping=server, connect_args=connect_args, json_serializer=to_json)
+    engine = create_async_engine(parsed, pool_pre_ping=server, connect_args=connect_args, json_serializer=column_json)
     configure_engine(engine.sync_engine)
     return engine
 

@@ -34,6 +34,7 @@ from trainer_client.wire import (
     RubricVersion,
     TagSet,
 )
+from trainer_client.wire.criteria import criteria_characters
 
 RUBRIC_SCOPES = RequiredScope("read", write_scope="rubrics:write")
 
@@ -262,7 +263,7 @@ async def publish(
             field, _, message = str(error).partition(": ")
             raise invalid_request((FieldError(field=field, message=message),)) from None
         status, headers = 201 if added else 200, {"Location": f"/v1/rubrics/{version.reference}"}
-        large = len(await request.body()) > LARGE_CHARACTERS
+        large = criteria_characters(body.criteria) > LARGE_CHARACTERS
         answer = await run_inline_or_in_thread(large, version.model_dump_json)
         return Response(answer, status, headers, "application/json")
 

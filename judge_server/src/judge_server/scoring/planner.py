@@ -34,7 +34,7 @@ from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import DEFAULT_RULES, JudgementResults, VerdictRules
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, Call, JsonOutput, TextOutput
-from judge_server.rubrics import ResolvedRubric, criteria_characters
+from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
@@ -53,6 +53,7 @@ from trainer_client.wire import (
     VerdictRequest,
     as_response,
 )
+from trainer_client.wire.criteria import criteria_characters
 from trainer_client.wire.groups import ResponseLike
 from trainer_client.wire.ledger import RewardRules
 

@@ -21,7 +21,7 @@ from judge_server.judging.questions import JudgingConfig, PreparedConfig
 from judge_server.judging.results import Caller, JudgementResults
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, CallFailure, JudgeResult, RubricSource
-from judge_server.rubrics import ResolvedRubric, criteria_characters, resolve_rubrics
+from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import (
     MAX_PROMPT_CHARACTERS,
@@ -35,6 +35,7 @@ from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_o
 from trainer_client import wire
 from trainer_client.ranking import PairVerdict, compared_with, comparison_id
 from trainer_client.text.thinking import judged_content
+from trainer_client.wire.criteria import criteria_characters
 
 _NO_BATCH = Batch("", "", ())
 

@@ -20,7 +20,6 @@ from rubric_store.rubrics import queries
 from rubric_store.rubrics.queries import kept_words, version_of, words_of
 from rubric_store.rubrics.tables import rubric_validations as passes
 from trainer_client.wire import Lineage, NewRubricName, Reference, RubricContent, RubricPublication, RubricVersion
-from trainer_client.wire.criteria import GUIDANCE_FIELDS
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rubrics import MAX_TAGS, CriterionValidity, RubricValidation
 
@@ -129,13 +128,7 @@ def build_publication(
 
 
 LARGE_CHARACTERS = 2**16
-"""A publication whose criteria have more characters than this is prepared by `run_large` of `RubricStore`."""
-
-
-def is_large(published: RubricPublication) -> bool:
-    """Whether preparing a publication takes milliseconds."""
-    texts = (getattr(one, field) for one in published.criteria for field in ("description", *GUIDANCE_FIELDS))
-    return sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts if text) > LARGE_CHARACTERS
+"""A publication whose criteria take more work than that many characters is prepared by `run_large` of `RubricStore`."""
 
 
 @dataclass(frozen=True, slots=True)

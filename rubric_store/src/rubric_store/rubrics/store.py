@@ -26,11 +26,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rubric_store.repository import READ_TIMEOUT_S, BaseRepository, unknown_actor
 from rubric_store.rubrics import queries
 from rubric_store.rubrics.publishing import (
+    LARGE_CHARACTERS,
     PreparedPublication,
     ValidationMixin,
     build_publication,
     check_name,
-    is_large,
     publish,
     replace_tags,
     store_words,
@@ -63,6 +63,7 @@ from trainer_client.wire import (
     TagSet,
     parse_reference,
 )
+from trainer_client.wire.criteria import criteria_characters
 from trainer_client.wire.problems import field_errors
 
 _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
@@ -482,7 +483,8 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
         check_name(name)
         published = build_publication(content, metadata, tags, lineage, parent)
         prepare = partial(PreparedPublication.of, published)
-        prepared = await self._run_large(prepare) if is_large(published) else prepare()
+        large = criteria_characters(published.criteria) > LARGE_CHARACTERS
+        prepared = await self._run_large(prepare) if large else prepare()
         async with self._begin() as connection:
             return await publish(
                 connection, project_id, name, prepared, partial(self._add_audit_entry, connection, project_id)

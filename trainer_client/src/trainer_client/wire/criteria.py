@@ -375,6 +375,17 @@ GUIDANCE_FIELDS = (
 )
 """The optional fields that a judge reads in addition to the description."""
 
+_CRITERION_CHARACTERS = 512
+"""To hash a criterion, however short, takes as long as this many characters."""
+
+
+def criteria_characters(criteria: Sequence[Criterion]) -> int:
+    """Return the number of characters whose work that of the criteria equals."""
+    texts = [getattr(one, field) for one in criteria for field in ("description", *GUIDANCE_FIELDS)]
+    lengths = [sum(map(len, text)) if isinstance(text, tuple) else len(text) for text in texts if text]
+    return sum(lengths) + _CRITERION_CHARACTERS * len(criteria)
+
+
 _FIELDS_ADDED_LATER = {
     field: Criterion.model_fields[field].default
     for field in ("scale", "verification", *GUIDANCE_FIELDS, "shadow", "applies_to")
