@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.service import HOSTILE
 
@@ -83,19 +83,25 @@ def opened_with_errors(browser: Browser, width: int, **options: Any) -> Iterator
     context.close()
 
 
+def follow(page: Page, link: Locator) -> None:
+    """Click on a link or a form's button, and wait until the page that it leads to is loaded."""
+    with page.expect_navigation():
+        link.click()
+
+
 def test_three_clicks_lead_to_the_gamed_criterion_and_its_examples(browser: Browser, address: str) -> None:
     with opened(browser) as page:
         page.goto(f"{address}/console/runs")
-        page.get_by_role("link", name="demo/gamed", exact=True).click()
-        page.get_by_role("group", name="alarms").get_by_role("link").first.click()
+        follow(page, page.get_by_role("link", name="demo/gamed", exact=True))
+        follow(page, page.get_by_role("group", name="alarms").get_by_role("link").first)
         rows = page.locator("table.changes tbody tr")
         expect(rows.first).to_contain_text("checked")
-        rows.first.get_by_role("link").click()
+        follow(page, rows.first.get_by_role("link"))
         examples = page.locator("ol.responses li")
         assert examples.count() >= 3
         claiming = examples.filter(has_text="I have carefully checked every single step")
         assert claiming.count() >= 3
-        claiming.first.get_by_role("link").click()
+        follow(page, claiming.first.get_by_role("link"))
         expect(page.get_by_role("heading", name="Why this reward").first).to_be_visible()
         expect(page.locator("tr", has_text="The response checks its result")).to_be_visible()
 
@@ -105,10 +111,10 @@ def test_a_run_is_plotted_over_another_one(browser: Browser, address: str) -> No
         page.goto(f"{address}/console/run?run=demo/gamed")
         assert page.locator("polyline.other").count() == 0
         page.get_by_label("over run").fill("demo/healthy")
-        page.get_by_role("button", name="Show").click()
+        follow(page, page.get_by_role("button", name="Show"))
         expect(page.locator("polyline.other")).to_have_count(1)
         expect(page.locator(".heat td.other").first).to_have_text(re.compile(r"\d+%"))
-        page.get_by_role("link", name="demo/healthy").click()
+        follow(page, page.get_by_role("link", name="demo/healthy"))
         expect(page.get_by_role("heading", level=1)).to_have_text("demo/healthy")
 
 
@@ -116,7 +122,8 @@ def test_a_bar_of_the_histogram_lists_its_responses(browser: Browser, address: s
     with opened(browser) as page:
         page.goto(f"{address}/console/run?run=demo/gamed")
         bar = page.locator("section", has=page.locator("#histogram")).locator("svg a").last
-        bar.click(position={"x": 5, "y": 190}) if bar.is_visible() else bar.dispatch_event("click")
+        with page.expect_navigation():
+            bar.dispatch_event("click")
         rewards = page.locator("ol.responses .reward").all_text_contents()
         assert rewards
         assert set(rewards) == {"1.000"}
@@ -125,17 +132,17 @@ def test_a_bar_of_the_histogram_lists_its_responses(browser: Browser, address: s
 def test_the_matrix_of_a_group_is_sorted_by_links_with_addresses(browser: Browser, address: str) -> None:
     with opened(browser, java_script_enabled=False) as page:
         page.goto(f"{address}/console/responses?run=demo/gamed&first=50&last=50")
-        page.locator("ol.responses a").first.click()
-        page.get_by_role("link", name="by reward").click()
+        follow(page, page.locator("ol.responses a").first)
+        follow(page, page.get_by_role("link", name="by reward"))
         rewards = [float(text) for text in page.locator("tr.rewards td").all_text_contents()]
         assert rewards == sorted(rewards, reverse=True)
-        page.get_by_role("link", name="differing first").click()
+        follow(page, page.get_by_role("link", name="differing first"))
         assert "order=reward" in page.url
         differs = page.locator(".matrix tbody tr:not(.rewards)").evaluate_all(
             "rows => rows.map(row => row.classList.contains('differs'))"
         )
         assert differs == sorted(differs, reverse=True)
-        page.get_by_role("link", name="unit", exact=True).click()
+        follow(page, page.get_by_role("link", name="unit", exact=True))
         marks = page.locator("tr", has_text="names its unit").locator(".mark").all_text_contents()
         assert marks == sorted(marks, key=lambda mark: "✗" in mark)
 
@@ -143,10 +150,10 @@ def test_the_matrix_of_a_group_is_sorted_by_links_with_addresses(browser: Browse
 def test_two_responses_are_read_side_by_side(browser: Browser, address: str) -> None:
     with opened(browser) as page:
         page.goto(f"{address}/console/responses?run=by-steps")
-        page.locator("ol.responses a").first.click()
+        follow(page, page.locator("ol.responses a").first)
         page.get_by_label("Read response").select_option("1")
         page.get_by_label("beside").select_option("3")
-        page.get_by_role("button", name="Side by side").click()
+        follow(page, page.get_by_role("button", name="Side by side"))
         expect(page.locator("section.answer")).to_have_count(2)
         boxes = [page.locator("section.answer").nth(i).bounding_box() for i in (0, 1)]
         assert boxes[0] is not None
@@ -154,14 +161,14 @@ def test_two_responses_are_read_side_by_side(browser: Browser, address: str) -> 
         assert boxes[0]["y"] == boxes[1]["y"]
         shown = [page.locator(".differing").nth(i).locator("bdi").all_text_contents() for i in (0, 1)]
         assert shown[0] == shown[1] != []
-        page.get_by_role("link", name="all responses").click()
+        follow(page, page.get_by_role("link", name="all responses"))
         expect(page.locator("section.answer")).to_have_count(3)
 
 
 def test_steps_are_coloured_by_their_advantage(browser: Browser, address: str) -> None:
     with opened(browser) as page:
         page.goto(f"{address}/console/responses?run=by-steps")
-        page.locator("ol.responses a").first.click()
+        follow(page, page.locator("ol.responses a").first)
         first = page.locator("section.answer").first
         pieces = first.locator("pre .step")
         assert [text.split(":")[0] for text in pieces.all_text_contents()] == ["### Step 1", "### Step 2", "### Step 3"]
@@ -174,7 +181,7 @@ def test_steps_are_coloured_by_their_advantage(browser: Browser, address: str) -
 def test_markup_and_scripts_are_shown_as_text(browser: Browser, address: str) -> None:
     with opened(browser) as page:
         page.goto(f"{address}/console/responses?run={quote(HOSTILE[:60])}")
-        page.locator("ol.responses a").first.click()
+        follow(page, page.locator("ol.responses a").first)
         expect(page).to_have_title(re.compile("^Group"))
         assert page.locator("main img").count() == page.locator("main script").count() == 0
         shown = page.locator("section.answer pre").first.evaluate("node => node.textContent")
@@ -220,11 +227,11 @@ def test_a_rubric_is_measured_on_good_and_bad_responses(
     httpx2.post(f"{address}/v1/rubrics/math/reasons/versions", json={"criteria": criteria}).raise_for_status()
     with opened(browser, width, color_scheme=scheme) as page:
         page.goto(f"{address}/console/rubric?reference=math/reasons")
-        page.get_by_role("link", name="Does it tell good from bad?").click()
+        follow(page, page.get_by_role("link", name="Does it tell good from bad?"))
         line = '{"prompt": "Is 7 prime?", "good": "Yes, because.", "bad": "Yes."}'
         page.get_by_label("Responses").fill("\n".join([line] * 3))
         assert Axe().run(page).violations_count == 0
-        page.get_by_role("button", name="Judge them").click()
+        follow(page, page.get_by_role("button", name="Judge them"))
         expect(page.get_by_text("Good ranks above bad")).to_be_visible(timeout=120_000)
         expect(page.get_by_text("tells them apart")).to_be_attached()
         assert Axe().run(page).violations_count == 0

@@ -267,9 +267,7 @@ async def test_a_full_redis_evicts_verdicts_and_keeps_queued_messages(small_redi
     await small_redis.rpush("adjudge", *[f"message {n}" for n in range(100)])
     cache = cache_at(small_redis)
     stored = await fill(cache)
-    found = await cache.get_many([*stored[:1000], stored[-1]])
-    assert stored[-1] in found
-    assert len(found) < 1000
+    assert 0 < len(await cache.get_many(stored)) < len(stored)
     assert await small_redis.llen("adjudge") == 100
     await cache.close()
 
