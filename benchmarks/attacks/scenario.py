@@ -45,6 +45,9 @@ ATTACKERS = ("attack-1", "attack-2", "attack-3")
 DESCRIPTORS = 512
 """Limit of the service's open files and connections; it allows fewer connections than one attack opens idly."""
 
+ENGINE_CALLS = 32
+"""Calls of one run that may be at the engine: half of its places, as operating.md advises where strangers have keys."""
+
 _SMALL_DISK = "256m"
 _CALM_DATABASE = "calm"
 _PROBE_INTERVAL_S = 0.1
@@ -187,6 +190,7 @@ class Service:
             "ADJUDGE_FENCE_SECRET": FENCES,
             "ADJUDGE_KEYS": "required",
             "ADJUDGE_CLIENT_TIMEOUT_S": "5",
+            "ADJUDGE_RUN_ENGINE_CALLS": str(ENGINE_CALLS),
         }
         arguments = ("serve", "--engine", plan.engine)
         self.host = AdjudgeProcess("service", folder, arguments, settings | plan.settings, descriptors=DESCRIPTORS)
