@@ -126,6 +126,7 @@ class AdjudgeContender:
         protocol: the judging protocol.
         contextual: whether to judge relative to an empty response; None for what the service does by default.
         calibrations: what is known of judges; None for what ships.
+        fence: marks texts, with a secret of a deployment.
     """
 
     def __init__(
@@ -135,11 +136,12 @@ class AdjudgeContender:
         protocol: JudgingProtocol = "binary",
         contextual: bool | None = None,
         calibrations: CalibrationSet | None = None,
+        fence: Fence = FENCE,
     ) -> None:
         self._engine = engine
         calibrations = builtin_calibrations() if calibrations is None else calibrations
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
-        self._judge = Judge(LocalExecutor(engine), MemoryCache(), FENCE, templates=library, calibrations=calibrations)
+        self._judge = Judge(LocalExecutor(engine), MemoryCache(), fence, templates=library, calibrations=calibrations)
         self._config = JudgingConfig(
             protocol,
             per_call="all" if protocol == "checklist" else 1,
