@@ -1,7 +1,8 @@
 """Fence judged text, conversations included, so that nothing in it can pass for an instruction or close the fence.
 
 Each text stands between marker lines that carry HMAC(deployment secret, digest of the text). Every replica with the
-secret makes the same marker, so caches and prefix reuse keep working, and the author of the text cannot know it.
+secret makes the same marker, so caches and prefix reuse keep working, and the author of the text cannot know it. An
+empty text holds nothing that could close its fence, so it has the same marker in every deployment.
 
 In a conversation, only roles and tool names stand outside a fence, because a policy writes both: a role must be a known
 one, and a tool name that is not plain is moved inside the fence.
@@ -19,6 +20,8 @@ from trainer_client.wire.groups import Message, ToolCall
 
 _MARKER_LETTERS = "bcdfghjklmnprstv"  # one per 4 bits; letters take fewer tokens than digits
 _MARKER_BYTES = 6
+_EMPTY_MARKER = "brlgbmhlrcrp"
+"""The marker around the empty response that verdicts are relative to; the shipped calibrations were fitted with it."""
 
 _CHAT_TOKEN = re.compile(
     r"<(?=[|｜]"  # <|im_start|>, <｜User｜> and the like
@@ -78,12 +81,15 @@ class Fence:
     def __call__(self, text: str) -> str:
         """Return the neutralised text between its two marker lines."""
         clean = neutralise(text)
-        digest = hashlib.sha256(clean.encode()).digest()
+        marker = self._marker(clean) if clean else _EMPTY_MARKER
+        return f"<{marker}>\n{clean}\n</{marker}>"
+
+    def _marker(self, text: str) -> str:
+        digest = hashlib.sha256(text.encode()).digest()
         keyed = self._keyed.copy()  # unlike hmac.digest, it does not let another thread run, which takes 0.2 ms
         keyed.update(digest)
         tag = keyed.digest()[:_MARKER_BYTES]
-        marker = "".join(_MARKER_LETTERS[b >> 4] + _MARKER_LETTERS[b & 15] for b in tag)
-        return f"<{marker}>\n{clean}\n</{marker}>"
+        return "".join(_MARKER_LETTERS[b >> 4] + _MARKER_LETTERS[b & 15] for b in tag)
 
 
 RESULT_ROLES = frozenset({"tool", "function"})
