@@ -86,12 +86,12 @@ class Switch:
     def remove(self, name: str) -> None:
         """Have all protections but this one, and return when the service has; '' for all."""
         self._wanted.write_text(name)
-        self._process.send_signal(signal.SIGUSR1)
         until = time.monotonic() + _TOGGLE_TIMEOUT_S
         while not self._applied.exists() or self._applied.read_text() != f"{name}\n":
             if time.monotonic() > until:
                 raise TimeoutError(f"the service did not take away {name!r} within {_TOGGLE_TIMEOUT_S:g} s")
-            time.sleep(0.01)
+            self._process.send_signal(signal.SIGUSR1)  # again and again: an event loop that waits may miss one
+            time.sleep(0.02)
 
     @staticmethod
     def obey(folder: Path) -> None:
