@@ -84,10 +84,10 @@ class Switch:
         self._process = process
 
     def remove(self, name: str) -> None:
-        """Have all protections but this one, and return when the service has; '' for all."""
+        """Have the service run with all protections but this one, and return when it does."""
         self._wanted.write_text(name)
         until = time.monotonic() + _TOGGLE_TIMEOUT_S
-        while not self._applied.exists() or self._applied.read_text() != f"{name}\n":
+        while not self._applied.exists() or self._applied.read_text() != name:
             if time.monotonic() > until:
                 raise TimeoutError(f"the service did not take away {name!r} within {_TOGGLE_TIMEOUT_S:g} s")
             self._process.send_signal(signal.SIGUSR1)  # again and again: an event loop that waits may miss one
@@ -101,10 +101,9 @@ class Switch:
         def on_signal(*_: object) -> None:
             nonlocal removed
             PROTECTIONS[removed].restore()
-            wanted = (folder / "wanted").read_text()
-            removed = wanted or CONTROL
+            removed = (folder / "wanted").read_text()
             PROTECTIONS[removed].remove()
-            (folder / "applied").write_text(f"{wanted}\n")
+            (folder / "applied").write_text(removed)
 
         signal.signal(signal.SIGUSR1, on_signal)
 
@@ -134,12 +133,11 @@ def measure(turns: int, requests: int, seed: int) -> dict[str, list[float]]:
             seconds()  # a warm-up
             for _ in range(turns):
                 for name in draw.sample(list(PROTECTIONS), len(PROTECTIONS)):
-                    took: dict[str, float] = {}
-                    for without in draw.sample(["", name], 2):
-                        switch.remove(without)
-                        took[without] = seconds()
-                    switch.remove("")
-                    costs[name].append(100 * (took[""] / took[name] - 1))
+                    took: dict[bool, float] = {}
+                    for complete in draw.sample([True, False], 2):
+                        switch.remove(CONTROL if complete else name)
+                        took[complete] = seconds()
+                    costs[name].append(100 * (took[True] / took[False] - 1))
     return costs
 
 
