@@ -14,10 +14,11 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.worker_pool import WorkerPool
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
+from tests.fixtures.short_intervals import short_intervals
 from tests.judge_server import support
 from tests.judge_server.engines import engine, fetched, loaded, scripted, spare, spare_llamacpp
 
-__all__ = ["engine", "fetched", "loaded", "scripted", "spare", "spare_llamacpp"]
+__all__ = ["engine", "fetched", "loaded", "scripted", "short_intervals", "spare", "spare_llamacpp"]
 
 Serve = Callable[..., Awaitable[httpx2.AsyncClient]]
 

@@ -51,12 +51,6 @@ BINARY = JudgingConfig("binary")
 Outcome = Callable[[Batch, Call], Reply | CallFailure]
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry without a pause."""
-    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
-
-
 def saying(probabilities: Mapping[str, float | CallFailure]) -> Outcome:
     """A script that answers a question by the word of `probabilities` that it contains."""
 

@@ -55,10 +55,7 @@ def failures(outcomes: JudgementResults) -> Counter[str]:
     return Counter(o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure))
 
 
-async def test_an_engine_that_dies_with_500_calls_in_flight_fails_only_those_calls(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
+async def test_an_engine_that_dies_with_500_calls_in_flight_fails_only_those_calls() -> None:
     engine = EngineDyingMidBatch()
     made = await judge(engine, queue_calls=10_000)
     asked = plans(made, *[f"response {n}" for n in range(84)], of=TWELVE)
@@ -79,8 +76,7 @@ async def test_an_engine_that_dies_with_500_calls_in_flight_fails_only_those_cal
     }
 
 
-async def test_failures_of_a_dead_engine_give_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
+async def test_failures_of_a_dead_engine_give_no_reward() -> None:
     engine = EngineDyingMidBatch()
     engine.dead.set()
     scorer = Scorer(await judge(engine), None)  # type: ignore[arg-type]

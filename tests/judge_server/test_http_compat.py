@@ -36,7 +36,6 @@ SLIME = "/v1/compat/slime"
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry without a pause."""
-    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
     monkeypatch.setattr("judge_server.api.compat.scoring.FIRST_RETRY_AFTER_S", 0.001)
 
 

@@ -16,12 +16,6 @@ from trainer_client.steps import has_format
 from trainer_client.wire import ResponseReward, RewardMode
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry without a pause."""
-    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
-
-
 def failing(*about: str, kind: str = "engine", detail: str = "the script says so") -> ScriptedEngine:
     """An engine that fails every question that contains one of these texts, and says yes to all others."""
 

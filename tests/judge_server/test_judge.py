@@ -31,12 +31,6 @@ AB = criteria("Alpha.", "Beta.")
 GONE = CallFailure("engine", "gone")
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry without a pause."""
-    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
-
-
 def kinds(outcomes: JudgementResults) -> set[str]:
     """The kinds of all outcomes."""
     return {o.kind if isinstance(o, CallFailure) else "ok" for o in outcomes.by_digest.values()}

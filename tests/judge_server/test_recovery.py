@@ -14,12 +14,6 @@ from tests.judge_server.support import criteria, deadline_after, judge, plans
 AB = criteria("Alpha.", "Beta.")
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry after a short pause."""
-    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.01)
-
-
 class RestartingEngine(ScriptedEngine):
     """Answers while `there` is true; the test sets it."""
 

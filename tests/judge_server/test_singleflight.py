@@ -33,12 +33,6 @@ AB = criteria("Alpha.", "Beta.")
 ABC = criteria("Alpha.", "Beta.", "Gamma.")
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry without a pause."""
-    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
-
-
 def ask(made: Judge, *responses: str, deadline: float, **options: object) -> "asyncio.Task[JudgementResults]":
     """A request for these responses by two criteria."""
     return asyncio.create_task(made.outcomes(plans(made, *responses, of=AB), deadline, **options))  # type: ignore[arg-type]

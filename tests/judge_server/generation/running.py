@@ -14,8 +14,6 @@ from rubric_store import RubricStore, SQLOperations
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.generation.toy import ToyGenerator, ToyParameters, ToyScript
 
-POLL_INTERVAL_S = 0.01
-
 
 class ToyRuns:
     """Runs into a folder, over a rubric store. `problem` is why the last run stopped early, if it did."""
@@ -56,16 +54,7 @@ class ToyRuns:
                 self._new_sqlite(folder.database)
             store = SQLOperations(f"sqlite+aiosqlite:///{folder.database}")
             try:
-                run = GenerationRun(
-                    wanted,
-                    made,
-                    writer,
-                    folder,
-                    store,
-                    self.rubrics,
-                    report=report,
-                    poll_interval_s=POLL_INTERVAL_S,
-                )
+                run = GenerationRun(wanted, made, writer, folder, store, self.rubrics, report=report)
                 progress, self.problem = await run.run()
             finally:
                 await store.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from judge_server.generation import results
 from judge_server.generation.results import FolderInUse, RunFolder, read_failures, read_records, split_of
 from judge_server.generation.writer import GeneratedRubric, Writer
 from judge_server.operations.runner import MAX_CONSECUTIVE_FAILURES
@@ -28,7 +29,9 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def toy(out: Path, new_sqlite: NewSQLite, store: RubricStore) -> ToyRuns:
+def toy(out: Path, new_sqlite: NewSQLite, store: RubricStore, monkeypatch: pytest.MonkeyPatch) -> ToyRuns:
+    """Runs that do not plot their statistics, which takes most of their time and has tests of its own."""
+    monkeypatch.setattr(results, "plot_statistics", lambda *_, **__: None)
     return ToyRuns(out, new_sqlite, store)
 
 
@@ -274,12 +277,12 @@ async def test_an_input_on_which_the_engine_failed_is_not_a_discard_and_is_retri
 
 async def test_a_run_ends_when_the_engine_keeps_failing_and_says_so(tmp_path: Path, out: Path, toy: ToyRuns) -> None:
     script = ToyScript(lambda question: CallFailure("engine", "connection refused"))
-    file = write(tmp_path / "in.jsonl", lines(*questions(200)))
+    file = write(tmp_path / "in.jsonl", lines(*questions(40)))
     progress = await toy.run(file, script, concurrency=2)
     assert "connection refused" in (toy.problem or "")
     assert len(set(script.questions)) == progress.failed == MAX_CONSECUTIVE_FAILURES + 2
     again = ToyScript()
-    assert (await toy.run(file, again)).made == 200
+    assert (await toy.run(file, again)).made == 40
     assert toy.problem is None
 
 

@@ -80,9 +80,9 @@ def ledger() -> Iterator[FakeLedger]:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the recorder's pauses."""
-    monkeypatch.setattr(recorder, "_SPOOL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(recorder, "SPOOL_INTERVAL_S", 0.005)
     monkeypatch.setattr(recorder, "_WATCH_INTERVAL_S", 0.005)
-    monkeypatch.setattr(recorder, "_BATCH_WINDOW_S", 0.005)
+    monkeypatch.setattr(recorder, "BATCH_WINDOW_S", 0.005)
     monkeypatch.setattr(recorder, "_RETRY_DELAYS_S", (0.005,))
     monkeypatch.setattr(recorder, "_CLOSE_TIMEOUT_S", 0.2)
 
@@ -248,7 +248,7 @@ async def test_a_request_that_cannot_be_turned_into_rows_loses_only_itself(
 async def test_requests_within_the_batch_window_are_written_together(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_BATCH_WINDOW_S", 60.0)
+    monkeypatch.setattr(recorder, "BATCH_WINDOW_S", 60.0)
     monkeypatch.setattr(recorder, "_MAX_BATCH_USES", 3 * USES)
     with recording(ledger, tmp_path) as running:
         for number in range(3):

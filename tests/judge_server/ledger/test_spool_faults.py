@@ -127,7 +127,6 @@ async def test_a_file_that_cannot_be_read_now_waits_and_blocks_no_other(
     with no_space(name="read_bytes", number=errno.EMFILE), recording(ledger, tmp_path) as running:
         await record(running, judged, "req_1")
         wait_until(lambda: running.state().written == USES)
-        monkeypatch.undo()
     with recording(ledger, tmp_path) as after:
         wait_until(lambda: after.state().written == USES)
         assert after.state().lost == 0
@@ -185,7 +184,7 @@ async def test_a_request_that_cannot_be_turned_into_rows_does_not_lose_others_of
 ) -> None:
     entries = [await judged(f"req_{n}") for n in range(5)]
     entries[2].outcomes.by_digest.clear()
-    monkeypatch.setattr(recorder, "_SPOOL_INTERVAL_S", 0.3)
+    monkeypatch.setattr(recorder, "SPOOL_INTERVAL_S", 0.3)
     with recording(ledger, tmp_path) as running:
         for entry in entries:
             running.record(entry)

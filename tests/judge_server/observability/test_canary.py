@@ -177,7 +177,6 @@ async def test_a_ledger_that_refuses_judged_rows(
         ledger.asked.set()
         raise ValueError(f"{CANARY} {entries}")
 
-    monkeypatch.setattr(recorder, "_SPOOL_INTERVAL_S", 0.005)
     ledger = Ledger()
     if at == "the rows":
         monkeypatch.setattr(recorder, "rows_of", unmade)

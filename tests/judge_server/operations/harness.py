@@ -120,7 +120,7 @@ class OperationsHarness:
         self.dispatcher = Dispatcher(store, queue, reenqueue_after_s=0.2, now=self._now)
         feeding = asyncio.create_task(self.dispatcher.run(0.05))
         stack.push_async_callback(ended, feeding)
-        self.operations = Operations(store, kinds, self.dispatcher, poll_interval_s=0.02, now=self._now)  # type: ignore[arg-type]
+        self.operations = Operations(store, kinds, self.dispatcher, now=self._now)  # type: ignore[arg-type]
 
     def _now(self) -> datetime:
         return datetime.now(UTC) + self.ahead

@@ -42,10 +42,12 @@ class ListeningJudge:
         """Break every connection and stop listening, as a killed process would."""
         if self._server is None or self._serving is None:
             return
-        self._server.force_exit = self._server.should_exit = True
+        for listener in self._server.servers:
+            listener.close()
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
-        await self._serving
+        self._serving.cancel()
+        await asyncio.gather(self._serving, return_exceptions=True)
         self._server = None
 
 

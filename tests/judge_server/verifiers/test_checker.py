@@ -15,6 +15,8 @@ from judge_server.ports import CallFailure, JudgeResult
 from judge_server.verifiers import Check, Checker
 from tests.judge_server.verifiers.checks import answered, check
 
+pytestmark = pytest.mark.processes
+
 YES, NO = JudgeResult(score=1.0), JudgeResult(score=0.0)
 RIGHT = answered("math", "0.5", expected="1/2")
 WRONG = answered("math", "0.6", expected="1/2")

@@ -13,6 +13,8 @@ from tests.judge_server.support import request
 from tests.judge_server.test_http_bad_input import checked_problem, fields
 from tests.judge_server.verifiers.checks import answered, check
 
+pytestmark = pytest.mark.processes
+
 SLOW = "(?i)" + "[ -\U0010fffe]" * 300
 """Compiling this iterates three hundred times over a million characters."""
 

@@ -38,8 +38,8 @@ from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
 
 log = logging.getLogger("adjudge")
 
-_SPOOL_INTERVAL_S = 0.2
-_BATCH_WINDOW_S = 0.5
+SPOOL_INTERVAL_S = 0.2
+BATCH_WINDOW_S = 0.5
 _BUSY_WINDOW_S, _BUSY_USES = 2.0, 2_000
 """The window of a batch that has this many uses already. Digests come in random order, so a transaction rewrites a page
 of the database for almost every verdict; fewer and larger ones rewrite fewer pages."""
@@ -189,7 +189,7 @@ class Recorder:
         throttle_thread(self._is_behind)
         closing = False
         while not closing:
-            closing = self._closing.wait(_SPOOL_INTERVAL_S)
+            closing = self._closing.wait(SPOOL_INTERVAL_S)
             self._spool.flush_pending()
             while self._spooling or self._take_entries():
                 self._spool_entries()
@@ -340,10 +340,10 @@ class Recorder:
             while self._spool.first() is None:
                 if self._spooler.done.is_set():
                     return []
-                self._state.wait(_SPOOL_INTERVAL_S)
+                self._state.wait(SPOOL_INTERVAL_S)
             began = time.monotonic()
             while (uses := self._uses_to_write()) < _MAX_BATCH_USES:
-                window = _BATCH_WINDOW_S if uses < _BUSY_USES else max(_BATCH_WINDOW_S, _BUSY_WINDOW_S)
+                window = BATCH_WINDOW_S if uses < _BUSY_USES else max(BATCH_WINDOW_S, _BUSY_WINDOW_S)
                 left = began + window - time.monotonic()
                 if one_by_one or self._closing.is_set() or left <= 0:
                     break

@@ -22,10 +22,10 @@ from judge_server.generation.kinds import generator_of
 from judge_server.generation.results import RunFolder, write_results
 from judge_server.generation.wording import read_templates
 from judge_server.generation.writer import Generator, Writer, WriterUsage
+from judge_server.operations import service
 from judge_server.operations.handlers.base import RetryableChunkError
 from judge_server.operations.handlers.generate import GenerateHandler
 from judge_server.operations.runner import SingleAttempts, work_on
-from judge_server.operations.service import POLL_INTERVAL_S
 from judge_server.ports import Operation, OperationProgress, OperationStore, RubricSource
 from judge_server.rubrics import PROJECT_ID
 from trainer_client.wire import RubricVersion
@@ -152,7 +152,6 @@ class GenerationRun:
         rubrics: RubricSource,
         *,
         report: Callable[[OperationProgress], None],
-        poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
         self._settings = settings
         self._generator = generator
@@ -161,7 +160,6 @@ class GenerationRun:
         self._store = store
         self._rubrics = rubrics
         self._report = report
-        self._poll_interval_s = poll_interval_s
         self._counts = RunCounts(usage=writer.usage)
         self._exported: Counter[str] = Counter()  # by operation
         self._failures = 0
@@ -198,11 +196,10 @@ class GenerationRun:
         concurrency = self._settings.concurrency or self._writer.identity.concurrent_batches
         handler = GenerateHandler(self._new_writer, self._rubrics, generator=self._generator, keep_discards=True)
         attempts = SingleAttempts(handler, concurrency)
-        interval_s = self._poll_interval_s
         async with work_on(
-            self._store, {operation.kind: attempts}, concurrency=concurrency, interval_s=interval_s
+            self._store, {operation.kind: attempts}, concurrency=concurrency, interval_s=service.POLL_INTERVAL_S
         ) as operations:
-            async for now in attempts.follow(operations, operation, interval_s=interval_s):
+            async for now in attempts.follow(operations, operation):
                 async for result in self._new_results(operation.id):
                     self._count(result)
                 self._count_failures(attempts.failures)

@@ -22,6 +22,7 @@ from judge_server.auth.keys import Identity, identity_context
 from judge_server.observability.logs import log_context
 from judge_server.observability.metrics import ChunkStatus, OperationMetrics
 from judge_server.observability.tracing import mark_span_failed, set_span_attributes, span, span_links
+from judge_server.operations import service
 from judge_server.operations.handlers.base import (
     FatalChunkError,
     OperationHandler,
@@ -31,7 +32,6 @@ from judge_server.operations.handlers.base import (
 from judge_server.operations.queues import LocalQueue
 from judge_server.operations.service import (
     DISPATCH_INTERVAL_S,
-    POLL_INTERVAL_S,
     Dispatcher,
     OperationHandlers,
     Operations,
@@ -266,14 +266,12 @@ class SingleAttempts:
         self._in_a_row = 0
         return outcome
 
-    async def follow(
-        self, operations: Operations, operation: Operation, *, interval_s: float = POLL_INTERVAL_S
-    ) -> AsyncIterator[Operation]:
-        """Yield the operation every `interval_s` seconds until it has ended, or until this has stopped."""
+    async def follow(self, operations: Operations, operation: Operation) -> AsyncIterator[Operation]:
+        """Yield the operation every `POLL_INTERVAL_S` seconds until it has ended, or until this has stopped."""
         while True:
             has_stopped = self.problem is not None
             operation = await operations.get(operation.project_id, operation.id)
             yield operation
             if operation.ended or has_stopped:
                 return
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(service.POLL_INTERVAL_S)

@@ -146,14 +146,12 @@ class Operations:
         handlers: OperationHandlers,
         dispatcher: Dispatcher,
         *,
-        poll_interval_s: float = POLL_INTERVAL_S,
         now: Callable[[], datetime] = _now,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
         self._handlers = handlers
         self._dispatcher = dispatcher
-        self._poll_interval_s = poll_interval_s
         self._now = now
         self._sleep = sleep
 
@@ -229,7 +227,7 @@ class Operations:
                 yield operation
             if state in TERMINAL_STATES:
                 return
-            await self._sleep(self._poll_interval_s)
+            await self._sleep(POLL_INTERVAL_S)
 
     async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
         """Return results from index `after` on: at most `limit`, fewer if they are large."""
