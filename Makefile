@@ -108,7 +108,7 @@ lint-secrets: # a file is read once, and again when it, the baseline or the tool
 		|| { cat .cache/secrets.found; exit 1; }
 	@mv .cache/secrets.now .cache/secrets.passed
 
-check: ## lint, and the tests of single parts, which take a minute; services, databases and trainers are left to make test
+check: ## lint, and the tests of single parts, in a minute and a half; whole services are left to make test
 	@$(MAKE) --no-print-directory -j2 -Otarget lint test-parts
 
 test-parts: $(STAMP)

@@ -29,9 +29,11 @@ def is_partition(name: str) -> bool:
 def test_an_upgrade_ends_at_the_head(database_url: str) -> None:
     assert migrations.current(database_url) is None
     assert migrations.read_status(database_url).state != "current"
+    assert not migrations.is_current(database_url)
     migrations.upgrade(database_url)
     assert migrations.current(database_url) == migrations.head()
     assert migrations.read_status(database_url).state == "current"
+    assert migrations.is_current(database_url)
 
 
 def test_an_upgrade_of_a_current_database_changes_nothing(database_url: str) -> None:

@@ -410,6 +410,8 @@ async def prepare_store(settings: Settings) -> None:
     try:
         if url.startswith("sqlite"):
             settings.data_dir.mkdir(parents=True, exist_ok=True)
+        if await asyncio.to_thread(migrations.is_current, url):
+            return
         found = await asyncio.to_thread(migrations.read_status, url)
         if found.state == "behind" and url.startswith("sqlite"):
             await asyncio.to_thread(migrations.upgrade, url)

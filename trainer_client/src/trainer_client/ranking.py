@@ -22,17 +22,19 @@ A failed comparison is never a loss:
   others, and `skip` rewards those of the set by the pairs that they have.
 """
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trainer_client.rewards import RewardOutcome, UnscoredCriteria
 from trainer_client.wire.judging import RankingReport, RankingSchedule
 from trainer_client.wire.rewards import FailureKind, FailurePolicy
+
+if TYPE_CHECKING:  # NumPy takes long to import, and few services rank
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["PairVerdict", "bradley_terry", "compared_with", "comparison_id", "rank", "report"]
 
@@ -81,6 +83,8 @@ def bradley_terry(count: int, games: Iterable[tuple[int, int, float]]) -> list[f
     Raises:
         ValueError: a game is not between two of these responses, or its share is not in [0, 1].
     """
+    import numpy as np
+
     wins = np.zeros((count, count))
     for i, j, win in games:
         if not (0 <= i < count and 0 <= j < count and i != j and 0.0 <= win <= 1.0):
@@ -105,13 +109,17 @@ def bradley_terry(count: int, games: Iterable[tuple[int, int, float]]) -> list[f
     return [float(strength) for strength in strengths]
 
 
-def _preferred(strengths: NDArray[np.float64]) -> NDArray[np.float64]:
+def _preferred(strengths: "NDArray[np.float64]") -> "NDArray[np.float64]":
     """Return sigma(theta_i - theta_j) for all i and j."""
+    import numpy as np
+
     chances: NDArray[np.float64] = 0.5 * (1.0 + np.tanh(0.5 * (strengths[:, None] - strengths[None, :])))
     return chances
 
 
-def _log_posterior(strengths: NDArray[np.float64], wins: NDArray[np.float64]) -> float:
+def _log_posterior(strengths: "NDArray[np.float64]", wins: "NDArray[np.float64]") -> float:
+    import numpy as np
+
     differences = strengths[:, None] - strengths[None, :]
     return float(-(wins * np.logaddexp(0.0, -differences)).sum() - (strengths**2).sum() / 2)
 
@@ -135,8 +143,7 @@ def rank(count: int, verdicts: Sequence[PairVerdict], on_failure: FailurePolicy 
     known = Counter(place for pair in counted for place in pair)
     ranked = _largest_set(count, counted)
     games = [(i, j, win) for (i, j), wins in counted.items() if i in ranked for win in wins]
-    strengths = np.array(bradley_terry(count, games))
-    rewards = 0.5 * (1.0 + np.tanh(0.5 * strengths))
+    rewards = [0.5 * (1.0 + math.tanh(0.5 * strength)) for strength in bradley_terry(count, games)]
     failures: dict[int, set[FailureKind | None]] = defaultdict(set)
     for one in verdicts:
         if one.win is None:
@@ -148,7 +155,7 @@ def rank(count: int, verdicts: Sequence[PairVerdict], on_failure: FailurePolicy 
         enough = place in ranked and 2 * known[place] >= planned[place]
         if enough or (place in ranked and on_failure == "skip"):
             status: Literal["scored", "partial"] = "partial" if missing else "scored"
-            reward = float(rewards[place])
+            reward = rewards[place]
             outcomes.append(RewardOutcome(reward, status) if enough else RewardOutcome(reward, status, "skip", missing))
             continue
         unscored.append(f"response {place}")

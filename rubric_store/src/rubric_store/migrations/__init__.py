@@ -3,14 +3,16 @@
 One Alembic tree, shipped inside the package, serves both databases. Every function blocks; from a coroutine, call it
 through `asyncio.to_thread`. Each run is one transaction, and concurrent runs against one database wait for each other,
 so several hosts may start at once.
+
+Alembic is imported where it is used, since it takes a fifth of a second: a process whose database is up to date starts
+without it.
 """
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, column, func, inspect, select, table
 
 from rubric_store.database import blocking_connection
 from rubric_store.migrations import schema_status
@@ -25,6 +27,9 @@ from rubric_store.migrations.schema_status import (
     script_config,
 )
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 __all__ = [
     "LockRetry",
     "Revision",
@@ -35,6 +40,7 @@ __all__ = [
     "current",
     "downgrade",
     "head",
+    "is_current",
     "read_status",
     "revisions",
     "upgrade",
@@ -43,6 +49,9 @@ __all__ = [
 _LOCK = 7_233_188_020_411_973_001  # PostgreSQL advisory lock; any number that all hosts share
 
 _LOCK_RETRY = LockRetry()
+
+_VERSION = table("alembic_version", column("version_num"))
+"""Alembic's own table, with one row once a revision has run."""
 
 
 class UnknownRevisionError(RuntimeError):
@@ -61,7 +70,9 @@ def upgrade(url: str, revision: str = "head", *, lock_retry: LockRetry = _LOCK_R
         alembic.util.CommandError: the revision does not exist.
     """
 
-    def migrate(connection: Connection, config: Config) -> None:
+    from alembic import command
+
+    def migrate(connection: Connection, config: "Config") -> None:
         status = _read_status(connection)
         if status.state == "ahead" and revision == "head":
             return
@@ -81,7 +92,9 @@ def downgrade(url: str, revision: str, *, lock_retry: LockRetry = _LOCK_RETRY) -
         alembic.util.CommandError: the revision does not exist, or the database is older than it.
     """
 
-    def migrate(connection: Connection, config: Config) -> None:
+    from alembic import command
+
+    def migrate(connection: Connection, config: "Config") -> None:
         _check_known(_read_status(connection))
         command.downgrade(config, revision)
 
@@ -98,6 +111,17 @@ def read_status(url: str) -> SchemaStatus:
         return _read_status(connection)
 
 
+def is_current(url: str) -> bool:
+    """Whether a database is at the newest revision of this package, read without loading Alembic.
+
+    Raises:
+        DatabaseURLError: the store cannot use this URL.
+    """
+    files = (Path(__file__).parent / "versions").glob("v*_*.py")
+    newest = max(file.name.removeprefix("v").partition("_")[0] for file in files)
+    return current(url) == newest
+
+
 def current(url: str) -> str | None:
     """The revision of a database; None before the first migration."""
     with blocking_connection(url, writes=False) as connection:
@@ -109,7 +133,7 @@ def head() -> str:
     return revisions()[-1].revision
 
 
-def _run(url: str, migrate: Callable[[Connection, Config], None], lock_retry: LockRetry) -> None:
+def _run(url: str, migrate: "Callable[[Connection, Config], None]", lock_retry: LockRetry) -> None:
     def run() -> None:
         config = script_config()
         with blocking_connection(url, writes=True) as connection:
@@ -124,7 +148,9 @@ def _run(url: str, migrate: Callable[[Connection, Config], None], lock_retry: Lo
 
 
 def _revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table(_VERSION.name):
+        return None
+    return connection.execute(select(_VERSION.c.version_num)).scalar_one_or_none()
 
 
 def _read_status(connection: Connection) -> SchemaStatus:

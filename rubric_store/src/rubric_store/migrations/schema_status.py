@@ -10,14 +10,15 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import Column, Connection, PrimaryKeyConstraint, String, Table, delete, insert, inspect, select
 from sqlalchemy.exc import OperationalError
 
 from rubric_store.rubrics.tables import metadata
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 log = logging.getLogger("adjudge")
 
@@ -85,8 +86,10 @@ class Revision(NamedTuple):
     loses: str
 
 
-def script_config() -> Config:
+def script_config() -> "Config":
     """The Alembic configuration that finds the revisions."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", "rubric_store:migrations")
     return config
@@ -94,6 +97,8 @@ def script_config() -> Config:
 
 def revisions() -> tuple[Revision, ...]:
     """Every revision, oldest first."""
+    from alembic.script import ScriptDirectory
+
     found: list[Revision] = []
     for script in reversed(list(ScriptDirectory.from_config(script_config()).walk_revisions())):
         before = found[-1].works_from if found else script.revision
