@@ -110,7 +110,7 @@ async def test_comparisons_are_asked_in_both_orders(http: httpx2.AsyncClient) ->
 
 @pytest.mark.model
 async def test_a_real_judge_scores_them_too(serve: Serve, fetched: None) -> None:
-    engine = LlamaCppEngine(MODEL, context_tokens=2048)
+    engine = LlamaCppEngine(MODEL, context_tokens=2048, threads=1)
     http = await serve(engine)
     try:
         for name in ("weighted_mean.binary", "partial_credit.graded", "stepwise.stepwise"):

@@ -182,7 +182,7 @@ async def test_a_choice_is_always_one_of_its_labels(
 
 
 async def test_json_output_satisfies_its_schema(engine: Engine, identity: EngineIdentity) -> None:
-    for reply in await replies(engine, asked(QUESTIONS[0], HOSTILE, STRANGE, answer=WRITTEN, shared=SHARED)):
+    for reply in await replies(engine, asked(QUESTIONS[0], HOSTILE + STRANGE, answer=WRITTEN, shared=SHARED)):
         assert reply.text is not None
         assert (reply.masses, reply.chosen) == (None, None)
         assert 0 < reply.tokens_written <= WRITTEN.max_tokens
@@ -200,7 +200,7 @@ async def test_json_output_is_cut_at_its_limit_and_marked_as_cut(engine: Engine)
 
 
 async def test_text_output_is_stripped_and_its_tokens_are_counted(engine: Engine) -> None:
-    for reply in await replies(engine, asked("Tell a story.", HOSTILE, STRANGE, answer=STORY, shared=SHARED)):
+    for reply in await replies(engine, asked("Tell a story.", HOSTILE + STRANGE, answer=STORY, shared=SHARED)):
         assert reply.text
         assert reply.text == reply.text.strip()
         assert (reply.masses, reply.chosen, reply.reasoning) == (None, None, None)
@@ -292,7 +292,7 @@ async def test_a_seed_repeats_its_reasons_and_other_seeds_differ(engine: Engine,
     reasons: dict[int, set[str]] = {}
     story = asked("Tell a story.", shared=SHARED, reasoning=REASONING)
     await replies(engine, story)  # a new prompt rounds differently from a cached one, which can change a sample
-    for seed in (1, 2, 3, 1, 2**31 - 1, 1):
+    for seed in (1, 2, 2**31 - 1, 1):
         batch = Batch(story.system, story.shared, (replace(story.calls[0], sample=SamplingOptions(1.0, seed)),))
         (reply,) = await replies(engine, batch)
         assert reply.reasoning is not None
@@ -305,7 +305,7 @@ async def test_a_seed_repeats_its_reasons_and_other_seeds_differ(engine: Engine,
 async def test_a_seed_repeats_its_text_output_and_other_seeds_differ(engine: Engine, identity: EngineIdentity) -> None:
     found: dict[int, set[str]] = {}
     await replies(engine, asked("Tell a story.", answer=STORY, shared=SHARED))
-    for seed in (1, 2, 3, 1):
+    for seed in (1, 2, 1):
         batch = asked("Tell a story.", answer=STORY, shared=SHARED, sample=SamplingOptions(1.0, seed))
         (reply,) = await replies(engine, batch)
         assert reply.text

@@ -216,7 +216,7 @@ async def test_a_call_cancelled_while_it_writes_frees_the_slot(roomy: LlamaCppEn
 
 
 async def test_a_cancelled_prompt_is_not_read_to_its_end(roomy: LlamaCppEngine) -> None:
-    batch = asked("Is it?", shared=" ".join(map(str, range(400))))
+    batch = asked("Is it?", shared=" ".join(map(str, range(320))))
     unread = asyncio.create_task(answers(roomy, batch))
     await until_busy(roomy)
     unread.cancel()

@@ -102,7 +102,8 @@ def test_without_a_rubric_nothing_is_judged_and_the_line_is_named(tmp_path: Path
 
 
 def test_nothing_is_compared_if_one_side_cannot_be_scored(tmp_path: Path) -> None:
-    too_deep = {"criteria": [{"id": "a", "description": "x", "verification": {"method": "regex", "pattern": "(a+)+$"}}]}
-    result, _ = discriminate(tmp_path, lines(tmp_path, PAIR | {"good": "a" * 40 + "!", "rubric": too_deep}))
+    unusable = {"method": "json_schema", "schema": {"$ref": "https://example.com/person.json"}}
+    rubric = {"criteria": [{"id": "a", "description": "x", "verification": unusable}]}
+    result, _ = discriminate(tmp_path, lines(tmp_path, PAIR | {"good": '"x"', "rubric": rubric}))
     assert result.exit_code == 1
     assert "nothing can be compared" in result.stderr

@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 from adjudge_services.cli.main import app
 from adjudge_services.cli.rubrics import generate as generate_run
 from adjudge_services.settings import Settings
+from judge_server.generation import results
 from judge_server.generation.kinds import GENERATORS
 from judge_server.generation.writer import Writer
 from judge_server.rubrics import PROJECT_ID
@@ -40,7 +41,10 @@ def model() -> Iterator[WritingModel]:
 
 
 @pytest.fixture(autouse=True)
-def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
+def _toy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add the toy generator, and plot nothing, which takes most of a run's time, but for the test of the plot."""
+    if "plot" not in request.node.name:
+        monkeypatch.setattr(results, "plot_statistics", lambda *_, **__: None)
     monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
     monkeypatch.setattr(generate_run, "Writer", partial(Writer, retry_delay_s=0.0))
 
