@@ -40,6 +40,7 @@ def evolving_url(writer, tmp_path_factory):
             patch.delenv(name)
         patch.setenv("ADJUDGE_DATA_DIR", str(tmp_path_factory.mktemp("evolving")))
         patch.setenv("ADJUDGE_WRITER_URL", writer.url)
+        patch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")  # the engine answers by hash
         with serving("scripted://hash") as service:
             with Client(service.url) as client:
                 service.wait_until_ready(client)

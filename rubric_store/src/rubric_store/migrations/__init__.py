@@ -118,7 +118,7 @@ def is_current(url: str) -> bool:
         DatabaseURLError: the store cannot use this URL.
     """
     files = (Path(__file__).parent / "versions").glob("v*_*.py")
-    newest = max(file.name.removeprefix("v").partition("_")[0] for file in files)
+    newest = max((file.name.removeprefix("v").partition("_")[0] for file in files), default="")
     return current(url) == newest
 
 
