@@ -117,11 +117,10 @@ async def test_a_request_with_complete_results_is_not_charged_for_later_calls() 
 async def test_a_request_that_leaves_is_charged_for_the_time_until_then() -> None:
     engine = GatedEngine()
     made = await judge(engine)
-    hasty, patient = (
-        ask(made, "Yes.", deadline=await deadline_after(30.0)),
-        ask(made, "Yes.", deadline=await deadline_after()),
-    )
+    hasty = ask(made, "Yes.", deadline=await deadline_after(30.0))
     await engine.busy()
+    patient = ask(made, "Yes.", deadline=await deadline_after())
+    await settle()
     advance_time(45.0)
     assert (await hasty).seconds_judging > 0
     engine.release(2)
