@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import psycopg
@@ -214,9 +214,23 @@ def _on_sqlite_connect(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # otherwise sqlite3 begins transactions itself, and too late
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA journal_mode = WAL")
+    _use_wal(cursor)
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _use_wal(cursor: Any) -> None:
+    """Switch to a write-ahead log. SQLite refuses at once, without waiting, while another connection does the same."""
+    give_up_at = monotonic() + _BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or monotonic() >= give_up_at:
+                raise
+            sleep(0.01)
+        else:
+            return
 
 
 def _on_postgresql_connect(connection: Any, _record: object) -> None:
