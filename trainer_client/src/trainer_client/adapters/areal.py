@@ -68,7 +68,7 @@ class RubricRewardFunction:
 @lru_cache(maxsize=16)
 def _scorer(arguments: bytes) -> RubricScorer:
     """The scorer of this process, to which AReaL sends the function anew with each call."""
-    return RubricScorer(**pickle.loads(arguments))  # noqa: S301 # nosec B301 - pickled by this class
+    return RubricScorer(**pickle.loads(arguments))  # pickled by this class # noqa: S301 # nosec B301
 
 
 def _without_end(text: str) -> str:
