@@ -117,9 +117,7 @@ def is_current(url: str) -> bool:
     Raises:
         DatabaseURLError: the store cannot use this URL.
     """
-    files = (Path(__file__).parent / "versions").glob("v*_*.py")
-    newest = max((file.name.removeprefix("v").partition("_")[0] for file in files), default="")
-    return current(url) == newest
+    return current(url) == head()
 
 
 def current(url: str) -> str | None:
@@ -129,8 +127,11 @@ def current(url: str) -> str | None:
 
 
 def head() -> str:
-    """The newest revision of this package."""
-    return revisions()[-1].revision
+    """The newest revision of this package, from the names of their files."""
+    names = sorted(file.name for file in (Path(__file__).parent / "versions").glob("v*_*.py"))
+    if not names:
+        raise RuntimeError(schema_status.NO_MIGRATIONS)
+    return names[-1].removeprefix("v").partition("_")[0]
 
 
 def _run(url: str, migrate: "Callable[[Connection, Config], None]", lock_retry: LockRetry) -> None:

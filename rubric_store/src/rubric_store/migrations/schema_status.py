@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("adjudge")
 
+NO_MIGRATIONS = "the migrations are missing from this installation; reinstall adjudge-store"
+
 _LOCK_SQLSTATES = {"55P03", "40P01"}
 """SQLSTATEs of a lock timeout and of a deadlock."""
 
@@ -106,7 +108,7 @@ def revisions() -> tuple[Revision, ...]:
         summary = (script.doc or "").split("\n")[0]
         found.append(Revision(script.revision, summary, works_from, script.module.loses))
     if not found:
-        raise RuntimeError("the migrations are missing from this installation; reinstall adjudge-store")
+        raise RuntimeError(NO_MIGRATIONS)
     return tuple(found)
 
 
