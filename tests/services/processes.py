@@ -4,10 +4,12 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx2
+import pytest
 
 from tests.services.preforked import Process, start
 from trainer_client import Client
@@ -73,6 +75,23 @@ def listening(*arguments: str, first: str = "", **settings: str) -> Iterator[Ser
             process.kill()
             process.wait()
         listener.join()
+
+
+@contextmanager
+def ready_service(engine: str, folder: Path, **settings: str) -> Iterator[Service]:
+    """Run a service with this data folder, these settings and none of the user's; yield it once it is ready.
+
+    Its fence secret is the same in each run, and so are the answers of an engine that answers by hash.
+    """
+    given = {"ADJUDGE_DATA_DIR": str(folder), "ADJUDGE_FENCE_SECRET": "the same in every test run", **settings}
+    with ExitStack() as running:
+        with pytest.MonkeyPatch.context() as patched:
+            for name in [name for name in os.environ if name.startswith("ADJUDGE_")]:
+                patched.delenv(name)
+            service = running.enter_context(listening("serve", "--port", "0", "--engine", engine, **given))
+        with Client(service.url) as client:
+            service.wait_until_ready(client)
+        yield service
 
 
 def get(service: Service, path: str) -> httpx2.Response:

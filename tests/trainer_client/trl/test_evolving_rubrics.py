@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.fixtures.ports import unused_port
-from tests.services.processes import serving
+from tests.services.processes import ready_service
 from tests.trainer_client.trl.evolving_writer import CRITERIA, evolving_writer
 from tests.trainer_client.trl.training import dataset, policy, trainer
 from trainer_client import Client
@@ -35,16 +35,9 @@ def writer():
 @pytest.fixture(scope="module")
 def evolving_url(writer, tmp_path_factory):
     """The address of a service with a writer model."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("ADJUDGE_")]:
-            patch.delenv(name)
-        patch.setenv("ADJUDGE_DATA_DIR", str(tmp_path_factory.mktemp("evolving")))
-        patch.setenv("ADJUDGE_WRITER_URL", writer.url)
-        patch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")  # the engine answers by hash
-        with serving("scripted://hash") as service:
-            with Client(service.url) as client:
-                service.wait_until_ready(client)
-            yield service.url
+    folder = tmp_path_factory.mktemp("evolving")
+    with ready_service("scripted://hash", folder, ADJUDGE_WRITER_URL=writer.url) as service:
+        yield service.url
 
 
 class RubricVersionCallback(GenerationCallback):
