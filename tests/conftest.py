@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.redis",
     "tests.fixtures.migrated",
+    "tests.fixtures.plots",
     "tests.fixtures.shared_service",
 ]
 

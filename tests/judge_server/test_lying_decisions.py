@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from judge_server.api import Service, create_app
 from judge_server.engines.systemone.engine import SystemOneEngine
-from judge_server.scheduling import call_runner
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
 from tests.hypothesis_examples import examples
@@ -163,10 +162,8 @@ def service(
 ) -> Iterator[LyingDecisionService]:
     """A service that asks lying servers."""
     made = serving(new_sqlite(tmp_path_factory.mktemp("decisions") / "adjudge.db"))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(call_runner, "ENGINE_RETRY_PAUSE_S", 0.0)
-        yield loop.run(made.asend(None))
-        loop.run(made.aclose())
+    yield loop.run(made.asend(None))
+    loop.run(made.aclose())
 
 
 def impossible(dialect: str, protocol: str, body: bytes) -> bool:

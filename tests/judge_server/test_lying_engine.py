@@ -23,7 +23,6 @@ from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.ledger import Recorder
 from judge_server.ports import MASS_TOLERANCE
-from judge_server.scheduling import call_runner
 from rubric_store import RubricStore, SQLLedger
 from tests.fixtures.migrated import NewSQLite
 from tests.hypothesis_examples import examples
@@ -259,10 +258,8 @@ def service(
     """A service that asks a lying server."""
     folder = tmp_path_factory.mktemp("lies")
     made = serving(folder, new_sqlite(folder / "adjudge.db"))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(call_runner, "ENGINE_RETRY_PAUSE_S", 0.0)
-        yield loop.run(made.asend(None))
-        loop.run(made.aclose())
+    yield loop.run(made.asend(None))
+    loop.run(made.aclose())
 
 
 def check(response: dict[str, Any]) -> None:

@@ -20,7 +20,6 @@ from typer.testing import CliRunner, Result
 from adjudge_services.cli.main import app
 from adjudge_services.cli.rubrics import generate as generate_run
 from adjudge_services.settings import Settings
-from judge_server.generation import results
 from judge_server.generation.kinds import GENERATORS
 from judge_server.generation.writer import Writer
 from judge_server.rubrics import PROJECT_ID
@@ -41,10 +40,7 @@ def model() -> Iterator[WritingModel]:
 
 
 @pytest.fixture(autouse=True)
-def _toy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the toy generator, and plot nothing, which takes most of a run's time, but for the test of the plot."""
-    if "plot" not in request.node.name:
-        monkeypatch.setattr(results, "plot_statistics", lambda *_, **__: None)
+def _toy(no_plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
     monkeypatch.setattr(generate_run, "Writer", partial(Writer, retry_delay_s=0.0))
 
@@ -127,6 +123,7 @@ def test_rubrics_are_published_with_their_lineage(model: WritingModel, file: Pat
         assert version.metadata == record["metadata"]
 
 
+@pytest.mark.usefixtures("plots")
 def test_a_run_writes_statistics_a_plot_and_splits(model: WritingModel, file: Path, out: Path) -> None:
     generate(model, file, out, "--no-publish")
     statistics = json.loads((out / "statistics.json").read_text())

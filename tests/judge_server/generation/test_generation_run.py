@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation import results
 from judge_server.generation.results import FolderInUse, RunFolder, read_failures, read_records, split_of
 from judge_server.generation.writer import GeneratedRubric, Writer
 from judge_server.operations.runner import MAX_CONSECUTIVE_FAILURES
@@ -29,9 +28,7 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def toy(out: Path, new_sqlite: NewSQLite, store: RubricStore, monkeypatch: pytest.MonkeyPatch) -> ToyRuns:
-    """Runs that do not plot their statistics, which takes most of their time and has tests of its own."""
-    monkeypatch.setattr(results, "plot_statistics", lambda *_, **__: None)
+def toy(out: Path, new_sqlite: NewSQLite, store: RubricStore, no_plots: None) -> ToyRuns:
     return ToyRuns(out, new_sqlite, store)
 
 

@@ -79,10 +79,8 @@ def ledger() -> Iterator[FakeLedger]:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the recorder's pauses."""
-    monkeypatch.setattr(recorder, "SPOOL_INTERVAL_S", 0.005)
+    """Shorten the recorder's other pauses too."""
     monkeypatch.setattr(recorder, "_WATCH_INTERVAL_S", 0.005)
-    monkeypatch.setattr(recorder, "BATCH_WINDOW_S", 0.005)
     monkeypatch.setattr(recorder, "_RETRY_DELAYS_S", (0.005,))
     monkeypatch.setattr(recorder, "_CLOSE_TIMEOUT_S", 0.2)
 

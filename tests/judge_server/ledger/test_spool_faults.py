@@ -117,7 +117,7 @@ async def test_a_file_that_cannot_be_removed_blocks_nothing(ledger: FakeLedger, 
 
 
 async def test_a_file_that_cannot_be_read_now_waits_and_blocks_no_other(
-    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     ledger.away = True
     with recording(ledger, tmp_path) as before:
