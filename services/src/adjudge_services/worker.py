@@ -166,6 +166,8 @@ class Worker:
     async def _run(self, ref: ChunkRef, headers: Mapping[str, str]) -> None:
         with self._queue.processing():
             await self._runner.run(ref, headers)
+        if self._queue.idle:  # the end of a chunk can make the last one of its operation due
+            self._dispatcher.wake()
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -215,6 +215,11 @@ class BrokerHealth:
         self._stalled_since = None
 
     @property
+    def idle(self) -> bool:
+        """Whether this process works on no chunk."""
+        return not self._in_progress
+
+    @property
     def responding(self) -> bool:
         """Whether the broker answered recently."""
         return self._answered_at is not None and self._clock() - self._answered_at <= RESPONDING_WINDOW_S

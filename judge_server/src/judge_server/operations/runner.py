@@ -199,16 +199,12 @@ MAX_CONSECUTIVE_FAILURES = 8
 
 @asynccontextmanager
 async def dispatch_to(
-    queue: ChunkQueue, store: OperationStore, handlers: OperationHandlers, *, interval_s: float = DISPATCH_INTERVAL_S
+    queue: ChunkQueue, store: OperationStore, handlers: OperationHandlers
 ) -> AsyncIterator[Operations]:
     """Dispatch the chunks of a store to a queue for the duration of the block."""
     dispatcher = Dispatcher(store, queue)
-    dispatching = asyncio.create_task(dispatcher.run(interval_s))
-    try:
+    async with _dispatching(dispatcher, DISPATCH_INTERVAL_S):
         yield Operations(store, handlers, dispatcher)
-    finally:
-        dispatching.cancel()
-        await asyncio.gather(dispatching, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -222,13 +218,31 @@ async def work_on(
     interval_s: float = DISPATCH_INTERVAL_S,
 ) -> AsyncIterator[Operations]:
     """Work on the chunks of a store, `concurrency` at a time, for the duration of the block."""
-    queue = LocalQueue(ChunkRunner(store, handlers, lease_s=lease_s, metrics=metrics).run, concurrency=concurrency)
+    runner = ChunkRunner(store, handlers, lease_s=lease_s, metrics=metrics)
+
+    async def run(ref: ChunkRef) -> None:
+        await runner.run(ref)
+        if not await queue.waiting():  # the end of a chunk can make the last one of its operation due
+            dispatcher.wake()
+
+    queue = LocalQueue(run, concurrency=concurrency)
+    dispatcher = Dispatcher(store, queue)
     queue.start()
     try:
-        async with dispatch_to(queue, store, handlers, interval_s=interval_s) as operations:
-            yield operations
+        async with _dispatching(dispatcher, interval_s):
+            yield Operations(store, handlers, dispatcher)
     finally:
         await queue.close()
+
+
+@asynccontextmanager
+async def _dispatching(dispatcher: Dispatcher, interval_s: float) -> AsyncIterator[None]:
+    dispatching = asyncio.create_task(dispatcher.run(interval_s))
+    try:
+        yield
+    finally:
+        dispatching.cancel()
+        await asyncio.gather(dispatching, return_exceptions=True)
 
 
 class SingleAttempts:
