@@ -1,4 +1,4 @@
-"""A real decision model for tests: llama.cpp's server with the small chat model and two more keys in its file."""
+"""A real decision model for tests: llama.cpp's server with the smallest chat model and two more keys in its file."""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ import pytest_asyncio
 from judge_server.engines.llamacpp.process import LlamaCppProcess
 from judge_server.models import fetch
 from tests.judge_server.decision_gguf import make_decision_model
+from tests.judge_server.openai_fixtures import MODEL
 
-MODEL = "qwen2.5-coder-0.5b"
 CONTEXT_TOKENS = 600
 
 

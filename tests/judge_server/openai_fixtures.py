@@ -20,7 +20,8 @@ from judge_server.models import fetch
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Option, Reply, TokenChoice
 from tests.judge_server.misbehaving import TRIGGER
 
-MODEL = "qwen2.5-coder-0.5b"
+MODEL = "smollm2-135m"
+"""The smallest model: no test here depends on what a model thinks, and the engine in this process has a larger one."""
 CONTEXT_TOKENS = 600
 YES_NO = TokenChoice(
     (Option("yes", ("yes", "Yes", "YES", " yes", " Yes")), Option("no", ("no", "No", "NO", " no", " No")))
@@ -165,7 +166,7 @@ class LlamaCppServer:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def llamacpp_server() -> AsyncIterator[LlamaCppServer]:
-    """llama.cpp's server with the small model, in a separate process."""
+    """llama.cpp's server with the smallest model, in a separate process."""
     process = LlamaCppProcess(context_tokens=CONTEXT_TOKENS, threads=1)
     await process.start(fetch(MODEL))
     key = process.http.headers["Authorization"].removeprefix("Bearer ")
