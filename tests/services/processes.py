@@ -14,6 +14,7 @@ import pytest
 from tests.services.preforked import Process, start
 from trainer_client import Client
 
+FENCE_SECRET = "the same in every test run"
 _RUNNING = re.compile(r"Adjudge (?:judge )?with .* on (http://127\.0\.0\.1:\d+)")
 
 
@@ -83,7 +84,7 @@ def ready_service(engine: str, folder: Path, **settings: str) -> Iterator[Servic
 
     Its fence secret is the same in each run, and so are the answers of an engine that answers by hash.
     """
-    given = {"ADJUDGE_DATA_DIR": str(folder), "ADJUDGE_FENCE_SECRET": "the same in every test run", **settings}
+    given = {"ADJUDGE_DATA_DIR": str(folder), "ADJUDGE_FENCE_SECRET": FENCE_SECRET, **settings}
     with ExitStack() as running:
         with pytest.MonkeyPatch.context() as patched:
             for name in [name for name in os.environ if name.startswith("ADJUDGE_")]:

@@ -13,7 +13,7 @@ from adjudge_services.cli.main import app
 from adjudge_services.judges import references_by_judge
 from judge_server.evaluation.labelled import half_of
 
-pytestmark = pytest.mark.usefixtures("migrated")
+pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 
 RUN = CliRunner()
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(6)]
@@ -32,12 +32,6 @@ def written(file: Path, *rows: Any) -> str:
     """Write JSONL."""
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(file)
-
-
-@pytest.fixture(autouse=True)
-def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted engine answers by a hash of the prompt: make its answers the same in every run."""
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
 
 
 def label(tmp_path: Path, met: Callable[[float, int, int], bool]) -> str:

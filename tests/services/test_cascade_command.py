@@ -14,7 +14,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, build_app
 from tests.services.test_combined_judges import members_of, serving, verdicts_of
 
-pytestmark = pytest.mark.usefixtures("migrated")
+pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 
 RUN = CliRunner()
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(6)]
@@ -26,12 +26,6 @@ JUDGES: dict[str, Any] = {
     "large": "scripted://yes",
     "both": {"cascade": ["small", "large"], "band": "team@live"},
 }
-
-
-@pytest.fixture(autouse=True)
-def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted engine answers by a hash of the prompt: make its answers the same in every run."""
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
 
 
 @pytest.fixture

@@ -11,18 +11,12 @@ from typer.testing import CliRunner
 from adjudge_services.cli.main import app
 from adjudge_services.settings import Settings
 
-pytestmark = pytest.mark.usefixtures("migrated")
+pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 
 RUN = CliRunner()
 RUBRIC = {
     "criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is off.", "kind": "pitfall"}]
 }
-
-
-@pytest.fixture(autouse=True)
-def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted engine answers by a hash of the prompt: make its answers the same in every run."""
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
 
 
 @pytest.fixture

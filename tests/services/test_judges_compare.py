@@ -29,9 +29,8 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def judged(migrated: None, monkeypatch: pytest.MonkeyPatch) -> RewardAnswer:
+def judged(migrated: None, same_fence_secret: None) -> RewardAnswer:
     """Groups in the ledger, judged by hash in requests without a run."""
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
     rows = [
         {"id": f"g{n}", "prompt": f"{n}?", "responses": [f"r{n}-{k}" for k in range(RESPONSES)]} for n in range(GROUPS)
     ]

@@ -17,7 +17,7 @@ from rubric_store import SQLLedger
 from trainer_client.errors import NotFound
 from trainer_client.wire.ledger_rows import UseFilter
 
-pytestmark = pytest.mark.usefixtures("migrated")
+pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
 
 RUN = CliRunner()
 CRITERIA = [{"id": f"c{n}", "description": f"Has property {n}."} for n in range(3)]
@@ -36,12 +36,6 @@ def written(file: Path, rows: list[Any]) -> str:
     """Write JSONL."""
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(file)
-
-
-@pytest.fixture(autouse=True)
-def same_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted engine answers by a hash of the prompt: make its answers the same in every test."""
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "the same in every test run")
 
 
 @pytest.fixture
