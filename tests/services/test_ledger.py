@@ -215,19 +215,20 @@ def test_commands_list_refused_rows_and_write_them_again(data_dir: Path, monkeyp
     kept = Quarantine(data_dir / "ledger-spool" / "refused")
     good, bad = request(1, [["a", "b"]], run="good [run]"), request(2, [["c", "d"]], run="bad")
     kept.add(RefusedRows(good, "the column is too short"))
+    kept.add(RefusedRows(request(3, [["e"]], run="good [run]"), "the column is too short"))
     uses = [bad.uses[0], bad.uses[1]._replace(slot=2**70)]
     file = kept.add(RefusedRows(bad._replace(uses=uses), "it is too large"))
     kept.add_unreadable(b"[[", "the file cannot be read")
     status, said = command("ledger", "refused")
     assert status == 0
     assert [word for word in ("good [run]", "req_1", "the column is too short", file.stem) if word not in said] == []
-    assert "3 files are kept aside" in said
+    assert "4 files are kept aside" in said
     assert command("ledger", "retry", "nothing")[0] == 1
     status, said = command("ledger", "retry")
-    assert (status, "1 of 3 files were written; 2 are still refused" in said) == (1, True)
+    assert (status, "2 of 4 files were written; 2 are still refused" in said) == (1, True)
     with closing(sqlite3.connect(data_dir / "adjudge.db")) as connection:
         counted = connection.execute("SELECT run, count(*) FROM ledger_uses GROUP BY run ORDER BY run").fetchall()
-    assert counted == [("bad", 1), ("good [run]", 2)]
+    assert counted == [("bad", 1), ("good [run]", 3)]
     (left,) = [one for one in kept.quarantined() if one.rows is not None]
     assert left.rows is not None
     assert (left.path, left.rows.uses) == (file, uses[1:])

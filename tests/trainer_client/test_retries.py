@@ -52,6 +52,16 @@ def test_permanent_errors_are_not_retried(service, connect, time, failure):
     assert (len(service.asked), time.waits) == (1, [])
 
 
+@pytest.mark.parametrize(
+    "create", [lambda client: client.create_project("team-math"), lambda client: client.create_key(["score"])]
+)
+def test_projects_and_keys_are_asked_for_once_since_they_may_exist_without_an_answer(service, connect, time, create):
+    service.script(ScriptedReply(drop=True))
+    with pytest.raises(ConnectionFailed):
+        create(connect(service.url))
+    assert (len(service.asked), time.waits) == (1, [])
+
+
 def test_the_whole_request_is_sent_again_each_time(service, connect):
     service.script(OVERLOADED, ScriptedReply(body=REWARDS))
     connect(service.url).rewards([GROUP], "r")

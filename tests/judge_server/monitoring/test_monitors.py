@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from judge_server.monitoring.monitors import MONITORS, Point, correlation_interval, mean_interval, report, trend, wilson
 from tests.judge_server.monitoring.histories import control_round, history, level, ramp
 from trainer_client.wire.ledger_rows import MonitoredRun
-from trainer_client.wire.monitors import MonitorFinding, MonitorThresholds
+from trainer_client.wire.monitors import Interval, MonitorFinding, MonitorThresholds
 
 LIMITS = MonitorThresholds()
 
@@ -115,6 +115,11 @@ def test_wilsons_interval_contains_the_share_and_stays_within_0_and_1(successes:
     share = wilson(successes, successes + more, 1.96)
     assert 0 <= share.low <= share.value + 1e-12
     assert share.value - 1e-12 <= share.high <= 1
+
+
+@pytest.mark.parametrize("r", [1.0, -1.0])
+def test_a_perfect_correlation_is_its_own_interval(r: float) -> None:
+    assert correlation_interval(100.0, 100.0, r * 100.0, 50, 1.96) == Interval(value=r, low=r, high=r, n=50)
 
 
 def test_intervals_need_variation() -> None:

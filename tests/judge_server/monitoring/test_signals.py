@@ -76,6 +76,10 @@ async def test_duplicates_and_templates_are_found_across_prompts() -> None:
     assert await overlap_of([LONG], [half]) == [(1.0, 1.0), (0.0, 0.0)]
 
 
+async def test_duplicates_and_templates_are_counted_among_the_signals() -> None:
+    assert (await signals(body([LONG], [LONG.upper()])))["overlap", ""] == (2, 2.0, 2.0, 2.0)
+
+
 async def test_similar_responses_to_one_prompt_and_short_answers_are_not_duplicates() -> None:
     assert await overlap_of([LONG, LONG]) == []
     assert await overlap_of(["42"], ["42"]) == []
