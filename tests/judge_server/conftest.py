@@ -16,9 +16,32 @@ from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.short_intervals import short_intervals
 from tests.judge_server import support
-from tests.judge_server.engines import engine, fetched, loaded, scripted, spare, spare_llamacpp
+from tests.judge_server.engines import (
+    engine,
+    fetched,
+    identity,
+    loaded,
+    openai_over_llamacpp,
+    scripted,
+    spare,
+    spare_llamacpp,
+    spare_openai,
+)
+from tests.judge_server.openai_fixtures import llamacpp_server
 
-__all__ = ["engine", "fetched", "loaded", "scripted", "short_intervals", "spare", "spare_llamacpp"]
+__all__ = [
+    "engine",
+    "fetched",
+    "identity",
+    "llamacpp_server",
+    "loaded",
+    "openai_over_llamacpp",
+    "scripted",
+    "short_intervals",
+    "spare",
+    "spare_llamacpp",
+    "spare_openai",
+]
 
 Serve = Callable[..., Awaitable[httpx2.AsyncClient]]
 

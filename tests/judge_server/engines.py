@@ -1,7 +1,7 @@
 """Engines and calls for the contract suite. Engines with a real model load the small one and are shared.
 
-The suite of another engine imports the tests of `test_engine_contract` and defines its own fixtures `engine`,
-`identity` and `spare`.
+The suite of another engine imports the tests of `test_engine_contract` and defines its own fixtures `engine`
+and `spare`.
 """
 
 from collections.abc import AsyncIterator

@@ -157,12 +157,6 @@ class LlamaCppServer:
     base_url: str
     api_key: str
 
-    async def engine(self) -> OpenAIEngine:
-        """A started engine over the server."""
-        engine = OpenAIEngine(self.base_url, api_key=self.api_key, context_tokens=CONTEXT_TOKENS)
-        await engine.start()
-        return engine
-
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def llamacpp_server() -> AsyncIterator[LlamaCppServer]:
@@ -172,19 +166,3 @@ async def llamacpp_server() -> AsyncIterator[LlamaCppServer]:
     key = process.http.headers["Authorization"].removeprefix("Bearer ")
     yield LlamaCppServer(f"{str(process.http.base_url).rstrip('/')}/v1", key)
     await process.stop()
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def openai_over_llamacpp(llamacpp_server: LlamaCppServer) -> AsyncIterator[OpenAIEngine]:
-    """The shared engine over llama.cpp's server, which tests leave running."""
-    engine = await llamacpp_server.engine()
-    yield engine
-    await engine.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def spare_openai(llamacpp_server: LlamaCppServer) -> AsyncIterator[OpenAIEngine]:
-    """An engine over llama.cpp's server that the test may break."""
-    engine = await llamacpp_server.engine()
-    yield engine
-    await engine.close()

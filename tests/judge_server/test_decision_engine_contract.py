@@ -18,8 +18,8 @@ from judge_server.ports import Call, CallFailure, Engine, LabelChoice, Option, R
 from judge_server.scoring.verdicts import verdict_of
 from tests.judge_server import support
 from tests.judge_server.decision_fixtures import CONTEXT_TOKENS, DecisionServer, decision_gguf, decision_server
-from tests.judge_server.engines import YES_NO, answers, asked, failures, identity, identity_of, replies, started
-from tests.judge_server.openai_fixtures import LlamaCppServer, llamacpp_server
+from tests.judge_server.engines import YES_NO, answers, asked, failures, identity_of, replies, started
+from tests.judge_server.openai_fixtures import LlamaCppServer
 from tests.judge_server.test_engine_contract import (
     HOSTILE,
     QUESTIONS,
@@ -43,8 +43,6 @@ from trainer_client.wire import Criterion, JudgingProtocol
 __all__ = [
     "decision_gguf",
     "decision_server",
-    "identity",
-    "llamacpp_server",
     "test_a_choice_is_always_one_of_its_labels",
     "test_a_longer_text_counts_more_prompt_tokens",
     "test_an_answer_that_is_abandoned_midway_leaves_the_engine_free",

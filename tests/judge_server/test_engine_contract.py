@@ -36,14 +36,8 @@ from tests.judge_server.engines import (
     answers,
     asked,
     failures,
-    identity,
-    openai_over_llamacpp,
     replies,
-    spare_openai,
 )
-from tests.judge_server.openai_fixtures import llamacpp_server
-
-__all__ = ["identity", "llamacpp_server", "openai_over_llamacpp", "spare_openai"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

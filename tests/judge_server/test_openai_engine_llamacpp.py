@@ -14,14 +14,9 @@ from judge_server.ports import (
     Reply,
     TokenChoice,
 )
-from tests.judge_server import openai_fixtures
 from tests.judge_server.openai_fixtures import CONTEXT_TOKENS, YES_NO, LlamaCppServer, batch, outcomes
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
-
-llamacpp_server = openai_fixtures.llamacpp_server
-openai_over_llamacpp = openai_fixtures.openai_over_llamacpp
-spare_openai = openai_fixtures.spare_openai
 
 
 async def replies(engine: OpenAIEngine, asked: Batch) -> list[Reply]:

@@ -10,11 +10,9 @@ from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.ports import Reply
 from tests.fixtures.served_app import served
 from tests.judge_server import test_engine_contract as contract
-from tests.judge_server.engines import CONTEXT_TOKENS, asked, identity, replies, started
-from tests.judge_server.openai_fixtures import LlamaCppServer, llamacpp_server
+from tests.judge_server.engines import CONTEXT_TOKENS, asked, replies, started
+from tests.judge_server.openai_fixtures import LlamaCppServer
 from tests.judge_server.sglang_server import sglang_app
-
-__all__ = ["identity", "llamacpp_server"]
 
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 

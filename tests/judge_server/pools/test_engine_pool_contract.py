@@ -9,9 +9,7 @@ import pytest_asyncio
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from tests.judge_server import test_engine_contract as contract
-from tests.judge_server.engines import CONTEXT_TOKENS, identity, started
-
-__all__ = ["identity"]
+from tests.judge_server.engines import CONTEXT_TOKENS, started
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,8 +8,9 @@ import pytest_asyncio
 
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.pool import EnginePool
-from tests.judge_server.engines import CONTEXT_TOKENS, asked, identity, identity_of, replies, started
-from tests.judge_server.openai_fixtures import LlamaCppServer, llamacpp_server
+from tests.judge_server.engines import CONTEXT_TOKENS, asked, identity_of, replies, started
+from tests.judge_server.openai_fixtures import LlamaCppServer
+from tests.judge_server.openai_fixtures import llamacpp_server as other_llamacpp_server
 from tests.judge_server.test_engine_contract import (
     test_a_call_that_is_cancelled_midway_leaves_the_engine_free,
     test_after_close_every_call_fails_as_engine_and_it_is_not_ready,
@@ -22,8 +23,6 @@ from tests.judge_server.test_engine_contract import (
 )
 
 __all__ = [
-    "identity",
-    "llamacpp_server",
     "other_llamacpp_server",
     "test_a_call_that_is_cancelled_midway_leaves_the_engine_free",
     "test_after_close_every_call_fails_as_engine_and_it_is_not_ready",
@@ -36,8 +35,6 @@ __all__ = [
 ]
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
-
-other_llamacpp_server = llamacpp_server
 
 
 async def pool_of(*servers: LlamaCppServer) -> EnginePool:
