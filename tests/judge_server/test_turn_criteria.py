@@ -136,7 +136,7 @@ def test_grades_of_turns_are_averaged() -> None:
     [
         ({"criteria_per_call": "all"}, "needs a call of its own"),
         ({"protocol": "stepwise"}, "needs steps that are turns"),
-        ({"votes": 3, "rationale": True}, "cannot be judged by several votes"),
+        ({"votes": 2, "rationale": True}, "cannot be judged by several votes"),
     ],
 )
 async def test_options_incompatible_with_turn_criteria_are_refused(judging: dict[str, Any], reason: str) -> None:

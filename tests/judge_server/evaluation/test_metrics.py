@@ -106,6 +106,13 @@ def test_rows_are_resampled_whole() -> None:
     assert tuple(found) == (0.5, 0.0, 1.0)
 
 
+def test_every_resample_has_both_labels_if_the_judgements_have() -> None:
+    labels = np.arange(20) == 0
+    weights = RowBootstrap(range(20)).weights(range(20), labels)
+    assert weights[:, labels].sum(axis=1).min() > 0
+    assert weights[:, ~labels].sum(axis=1).min() > 0
+
+
 @given(st.integers(0, 30), st.integers(1, 30))
 def test_wilsons_interval_contains_the_proportion(successes: int, more: int) -> None:
     low, high = wilson(successes, successes + more)
