@@ -12,7 +12,7 @@ from typer.main import get_command
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.network_namespaces import NamespaceNetwork, open_network
 from tests.fixtures.short_intervals import short_intervals
-from tests.services.processes import FENCE_SECRET, Service, serving
+from tests.services.processes import SAME_FENCES, Service, serving
 
 __all__ = ["short_intervals"]
 
@@ -33,7 +33,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def same_fence_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same markers in prompts in every run, and so the same answers of an engine that answers by hash."""
-    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", FENCE_SECRET)
+    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", SAME_FENCES)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import pytest
 from tests.services.preforked import Process, start
 from trainer_client import Client
 
-FENCE_SECRET = "the same in every test run"
+SAME_FENCES = "the same in every test run"
+"""The fence secret of tests whose engine answers by hash."""
 _RUNNING = re.compile(r"Adjudge (?:judge )?with .* on (http://127\.0\.0\.1:\d+)")
 
 
@@ -84,7 +85,7 @@ def ready_service(engine: str, folder: Path, **settings: str) -> Iterator[Servic
 
     Its fence secret is the same in each run, and so are the answers of an engine that answers by hash.
     """
-    given = {"ADJUDGE_DATA_DIR": str(folder), "ADJUDGE_FENCE_SECRET": FENCE_SECRET, **settings}
+    given = {"ADJUDGE_DATA_DIR": str(folder), "ADJUDGE_FENCE_SECRET": SAME_FENCES, **settings}
     with ExitStack() as running:
         with pytest.MonkeyPatch.context() as patched:
             for name in [name for name in os.environ if name.startswith("ADJUDGE_")]:
