@@ -20,7 +20,8 @@ READ_BY_PEOPLE := ':!:*.svg' ':!:*.jsonl' ':!:*/golden/*' ':!:docker/locks/*' ':
 
 # What takes a second at most and needs no process but a database.
 QUICK := not model and not install and not vllm and not trl and not faults and not processes and not browser and not containers and not slow
-MODEL_TESTS := tests/judge_server tests/services/test_end_to_end.py tests/examples/test_judging_examples.py
+# The files with tests that load a model: those with the marker, and those whose engine is one of several.
+MODEL_TESTS = $(shell git grep -lE "mark\.model|(engine|spare): Engine\b" -- "tests/**/test_*.py")
 FILES ?= tests
 NUMBER ?= 200
 SEED ?= 0
