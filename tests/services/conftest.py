@@ -1,6 +1,5 @@
 """Every test here has its own data folder and none of the user's settings."""
 
-import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from typer.main import get_command
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.network_namespaces import NamespaceNetwork, open_network
 from tests.fixtures.short_intervals import short_intervals
-from tests.services.processes import SAME_FENCES, Service, serving
+from tests.services.processes import SAME_FENCES, Service, serving, without_settings
 
 __all__ = ["short_intervals"]
 
@@ -23,9 +22,7 @@ typer.testing._get_command = cache(get_command)
 @pytest.fixture(autouse=True)
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty data folder, set in the environment; no other ADJUDGE_ variable is set."""
-    for name in list(os.environ):
-        if name.startswith("ADJUDGE_"):
-            monkeypatch.delenv(name)
+    without_settings(monkeypatch)
     monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path / "data"))
     return tmp_path / "data"
 

@@ -79,6 +79,13 @@ def listening(*arguments: str, first: str = "", **settings: str) -> Iterator[Ser
         listener.join()
 
 
+def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the user's settings from the environment."""
+    for name in list(os.environ):
+        if name.startswith("ADJUDGE_") and not name.startswith("ADJUDGE_TEST_"):
+            monkeypatch.delenv(name)
+
+
 @contextmanager
 def ready_service(engine: str, folder: Path, **settings: str) -> Iterator[Service]:
     """Run a service with this data folder, these settings and none of the user's; yield it once it is ready.
@@ -88,8 +95,7 @@ def ready_service(engine: str, folder: Path, **settings: str) -> Iterator[Servic
     given = {"ADJUDGE_DATA_DIR": str(folder), "ADJUDGE_FENCE_SECRET": SAME_FENCES, **settings}
     with ExitStack() as running:
         with pytest.MonkeyPatch.context() as patched:
-            for name in [name for name in os.environ if name.startswith("ADJUDGE_")]:
-                patched.delenv(name)
+            without_settings(patched)
             service = running.enter_context(listening("serve", "--port", "0", "--engine", engine, **given))
         with Client(service.url) as client:
             service.wait_until_ready(client)

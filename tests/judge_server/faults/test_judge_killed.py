@@ -17,9 +17,8 @@ from tests.judge_server.faults.stores import (
     running_redis,
     running_service,
     until_written,
-    without_settings,
 )
-from tests.services.processes import Service
+from tests.services.processes import Service, without_settings
 from trainer_client import AsyncClient, ConnectionFailed
 
 pytestmark = [pytest.mark.redis, pytest.mark.faults]

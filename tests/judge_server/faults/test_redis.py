@@ -13,8 +13,8 @@ from tests.judge_server.faults.stores import (
     RedisProcess,
     running_redis,
     running_service,
-    without_settings,
 )
+from tests.services.processes import without_settings
 from trainer_client import AsyncClient
 
 pytestmark = [pytest.mark.redis, pytest.mark.faults, pytest.mark.slow]
