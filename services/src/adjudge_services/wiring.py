@@ -55,8 +55,8 @@ from judge_server.operations.handlers.base import OperationHandler
 from judge_server.operations.handlers.generate import WriterFactory, WriterProvider
 from judge_server.operations.handlers.judging import ClientFactory
 from judge_server.operations.queues import CeleryQueue, celery_app
-from judge_server.operations.runner import dispatch_to, work_on
-from judge_server.operations.service import Operations
+from judge_server.operations.runner import dispatch_with, work_on
+from judge_server.operations.service import Dispatcher, Operations
 from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTokens
 from judge_server.ports import OperationKind, RateLimiter
 from judge_server.prompts.fencing import Fence
@@ -92,7 +92,8 @@ async def run_operations(
         closing.push_async_callback(writers.close)
         handlers = build_handlers(make_client, rubrics, store, writers.writer)
         if settings.queue_url.startswith(_REDIS):
-            running = dispatch_to(CeleryQueue(celery_app(settings.queue_url)), store, handlers)
+            dispatcher = Dispatcher(store, CeleryQueue(celery_app(settings.queue_url)))
+            running = dispatch_with(dispatcher, store, handlers)
         else:
             running = work_on(store, handlers, lease_s=settings.chunk_lease_s, metrics=metrics)
         yield await closing.enter_async_context(running)

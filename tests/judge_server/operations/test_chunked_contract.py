@@ -1,8 +1,6 @@
 """The contract of operations in chunks, for every queue and database."""
 
 import asyncio
-from contextlib import aclosing
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +11,9 @@ from judge_server.operations.handlers.base import (
     RetryableChunkError,
     ServiceUnavailableError,
 )
-from judge_server.operations.runner import work_on
 from judge_server.ports import UnknownOperation
 from rubric_store import SQLOperations
-from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.operations.harness import PROJECT, CountingHandler, OperationsHarness, request
+from tests.judge_server.operations.harness import PROJECT, OperationsHarness, request
 from trainer_client.wire.operations import MAX_ATTEMPTS, ChunkOutcome
 
 
@@ -224,17 +220,3 @@ async def test_the_final_chunk_runs_after_all_others(harness: OperationsHarness)
     harness.kind.release(3)
     done = await harness.until(id_)
     assert (done.state, done.summary, done.progress.done) == ("done", {"finished": True}, 2)
-
-
-async def test_a_process_begins_the_final_chunk_without_waiting_for_the_next_dispatch(
-    tmp_path: Path, new_sqlite: NewSQLite
-) -> None:
-    store, kind = SQLOperations(new_sqlite(tmp_path / "operations.db")), CountingHandler(has_final_chunk=True)
-    async with work_on(store, {"score": kind}, interval_s=3600.0) as operations:
-        kind.release(4)
-        id_ = (await operations.submit(PROJECT, "score", request(3))).id
-        async with asyncio.timeout(60), aclosing(operations.events(PROJECT, id_)) as events:
-            states = [operation.state async for operation in events]
-    await store.close()
-    assert states[-1] == "done"
-    assert kind.done == {0: 1, 1: 1, 2: 1, 3: 1}

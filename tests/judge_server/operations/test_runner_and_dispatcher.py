@@ -3,16 +3,18 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from judge_server.operations.runner import STORE_RETRY_DELAY_S, ChunkRunner
+from judge_server.operations.runner import STORE_RETRY_DELAY_S, ChunkRunner, work_on
 from judge_server.operations.service import LOST_AFTER_S, MAX_QUEUED_CHUNKS, REENQUEUE_AFTER_S, Dispatcher
 from rubric_store import SQLOperations
 from tests.fixtures.migrated import NewSQLite
+from tests.judge_server.operations.harness import PROJECT, CountingHandler, request
 from tests.judge_server.operations.queues import ScriptedQueue
 from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, NewOperation
 
@@ -221,3 +223,17 @@ async def test_a_woken_dispatcher_polls_at_once() -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert queue.got == [REF]
+
+
+async def test_a_process_begins_the_final_chunk_without_waiting_for_the_next_dispatch(
+    tmp_path: Path, new_sqlite: NewSQLite
+) -> None:
+    store, kind = SQLOperations(new_sqlite(tmp_path / "operations.db")), CountingHandler(has_final_chunk=True)
+    async with work_on(store, {"score": kind}, interval_s=3600.0) as operations:
+        kind.release(4)
+        id_ = (await operations.submit(PROJECT, "score", request(3))).id
+        async with asyncio.timeout(60), aclosing(operations.events(PROJECT, id_)) as events:
+            states = [operation.state async for operation in events]
+    await store.close()
+    assert states[-1] == "done"
+    assert kind.done == {0: 1, 1: 1, 2: 1, 3: 1}

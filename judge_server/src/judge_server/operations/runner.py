@@ -2,7 +2,7 @@
 
 The runner handles leases, attempts and retry delays; handlers do the work of each kind of operation.
 
-`dispatch_to` and `work_on` run operations in this process, for `adjudge serve` without a broker and for commands. A
+`dispatch_with` and `work_on` run operations in this process, for `adjudge serve` without a broker and for commands. A
 command works on one operation in a SQLite file of its own and tries each chunk once: calls of the model were retried
 already, and the next command does what is left undone.
 """
@@ -36,7 +36,7 @@ from judge_server.operations.service import (
     OperationHandlers,
     Operations,
 )
-from judge_server.ports import ChunkQueue, Operation, OperationStore
+from judge_server.ports import Operation, OperationStore
 from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, OperationKind
 
 log = logging.getLogger("adjudge")
@@ -198,13 +198,20 @@ MAX_CONSECUTIVE_FAILURES = 8
 
 
 @asynccontextmanager
-async def dispatch_to(
-    queue: ChunkQueue, store: OperationStore, handlers: OperationHandlers
+async def dispatch_with(
+    dispatcher: Dispatcher,
+    store: OperationStore,
+    handlers: OperationHandlers,
+    *,
+    interval_s: float = DISPATCH_INTERVAL_S,
 ) -> AsyncIterator[Operations]:
-    """Dispatch the chunks of a store to a queue for the duration of the block."""
-    dispatcher = Dispatcher(store, queue)
-    async with _dispatching(dispatcher, DISPATCH_INTERVAL_S):
+    """Dispatch the chunks of a store for the duration of the block."""
+    dispatching = asyncio.create_task(dispatcher.run(interval_s))
+    try:
         yield Operations(store, handlers, dispatcher)
+    finally:
+        dispatching.cancel()
+        await asyncio.gather(dispatching, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -229,20 +236,10 @@ async def work_on(
     dispatcher = Dispatcher(store, queue)
     queue.start()
     try:
-        async with _dispatching(dispatcher, interval_s):
-            yield Operations(store, handlers, dispatcher)
+        async with dispatch_with(dispatcher, store, handlers, interval_s=interval_s) as operations:
+            yield operations
     finally:
         await queue.close()
-
-
-@asynccontextmanager
-async def _dispatching(dispatcher: Dispatcher, interval_s: float) -> AsyncIterator[None]:
-    dispatching = asyncio.create_task(dispatcher.run(interval_s))
-    try:
-        yield
-    finally:
-        dispatching.cancel()
-        await asyncio.gather(dispatching, return_exceptions=True)
 
 
 class SingleAttempts:
