@@ -9,6 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
+from adjudge_services.cli.output import out
 from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
@@ -28,9 +29,8 @@ def run(*arguments: str) -> Result:
     return result
 
 
-@pytest.fixture
-def judged(migrated: None, same_fence_secret: None) -> RewardAnswer:
-    """Groups in the ledger, judged by hash in requests without a run."""
+def record(rubric: dict[str, object], run: str | None = None) -> RewardAnswer:
+    """Have groups judged by hash, and wait until the ledger has them."""
     rows = [
         {"id": f"g{n}", "prompt": f"{n}?", "responses": [f"r{n}-{k}" for k in range(RESPONSES)]} for n in range(GROUPS)
     ]
@@ -38,14 +38,37 @@ def judged(migrated: None, same_fence_secret: None) -> RewardAnswer:
     async def judge() -> RewardAnswer:
         settings = Settings(engine_url="scripted://hash")
         ledger = SQLLedger(settings.store_url)
-        async with open_client(None, settings) as client:
-            answer = await client.rewards(rows, RUBRIC)
-            while len(await ledger.uses(UseFilter(PROJECT_ID, "", limit=1000))) < 2 * GROUPS * RESPONSES:  # noqa: ASYNC110 (another thread writes)
+        async with open_client(None, settings, run) as client:
+            answer = await client.rewards(rows, rubric)
+            seen = UseFilter(PROJECT_ID, run or "", limit=1000)
+            while len(await ledger.uses(seen)) < 2 * GROUPS * RESPONSES:  # noqa: ASYNC110 (another thread writes)
                 await asyncio.sleep(0.01)
         await ledger.close()
         return answer
 
     return asyncio.run(judge())
+
+
+@pytest.fixture
+def judged(migrated: None, same_fence_secret: None) -> RewardAnswer:
+    """Groups in the ledger, judged by hash in requests without a run."""
+    return record(RUBRIC)
+
+
+@pytest.mark.usefixtures("migrated", "same_fence_secret")
+def test_a_run_with_a_criterion_that_a_program_verifies_is_compared_by_the_others() -> None:
+    by_program = {
+        "id": "b",
+        "description": "Is r0-0.",
+        "verification": {"method": "exact", "of": "response", "expected": "r0-0"},
+    }
+    answer = record({"criteria": [RUBRIC["criteria"][0], by_program]}, "mixed")
+    result = run("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:mixed", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    rewards = [response.reward or 0.0 for group in answer.groups for response in group.responses]
+    assert (found["verdicts"], list(found["by_criterion"])) == (GROUPS * RESPONSES, ["a"])
+    assert found["reward_a"]["value"] == pytest.approx(sum(rewards) / len(rewards))
 
 
 @pytest.mark.usefixtures("judged")
@@ -59,9 +82,9 @@ def test_a_judge_compared_with_itself_shows_no_difference_and_passes() -> None:
     assert found["reward_correlation"]["value"] == pytest.approx(1.0)
 
 
-def test_another_judge_is_measured_against_the_first(judged: RewardAnswer) -> None:
+def test_another_judge_is_measured_against_the_first(judged: RewardAnswer, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:", "--json")
-    assert result.exit_code == 0
+    assert result.exit_code == 1  # whatever the first judge preferred, the second does not see
     found = json.loads(result.stdout)
     responses = [response for group in judged.groups for response in group.responses]
     rewards = [response.reward or 0.0 for response in responses]
@@ -70,7 +93,13 @@ def test_another_judge_is_measured_against_the_first(judged: RewardAnswer) -> No
     assert found["reward_b"]["value"] == 1.0
     assert found["turned"]["value"] == pytest.approx(scores.count(0.0) / len(scores))
     assert found["by_criterion"]["a"]["n"] == GROUPS * RESPONSES
-    assert found["advantage_flipped"]["value"] == 0.0  # with equal rewards, advantages have no sign
+    assert found["advantage_flipped"]["value"] > 0.5
+    assert found["spread_lost"]["value"] > 0.5
+    monkeypatch.setattr(out, "width", 80)
+    shown = run("judges", "compare", "scripted://hash", "scripted://yes", "--on", "run:")
+    assert shown.stdout.startswith("Not shown to be harmless: ")
+    assert "…" not in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 80
     strict = run("judges", "compare", "scripted://hash", "scripted://hash", "--on", "run:", "--most-flipped", "0")
     assert strict.exit_code == 0
 

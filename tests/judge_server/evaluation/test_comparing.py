@@ -1,6 +1,8 @@
 """Comparing two judges on a run: verdicts that turn, the shift of rewards, and advantages that change sign."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +19,9 @@ def group(name: str, size: int = 3, **options: Any) -> RunGroup:
     """A group whose n-th response has 1000 n tokens."""
     responses = tuple([LabelledResponse(name, "?", f"r{n}", CRITERIA, {}) for n in range(size)])
     forms = tuple([ResponseForm(True, 1000 * n, True) for n in range(size)])
-    return RunGroup(name, RewardOptions.model_validate(options), "binary", responses, forms)
+    return RunGroup(
+        name, RewardOptions.model_validate(options), "binary", CRITERIA, responses, forms, tuple([{}] * size)
+    )
 
 
 def judged(group: RunGroup, scores: Sequence[tuple[float | None, float | None]]) -> list[Judgement]:
@@ -61,3 +65,42 @@ def test_rewards_are_computed_with_the_options_of_the_run() -> None:
     one = group("g", 2, mode="gate", gate_fraction=1.0, length_penalty={"coefficient": 1e-3, "target_tokens": 0})
     found = compare_judges([one], judged(one, [(1, 0), (1, 1)]), judged(one, [(1, 1), (1, 1)]))
     assert (found.reward_a.value, found.reward_b.value) == (pytest.approx((0 + 0) / 2), pytest.approx((1 + 0) / 2))
+
+
+def test_a_judge_that_always_says_yes_loses_every_advantage_and_is_not_harmless() -> None:
+    groups = [group(f"g{n}") for n in range(8)]
+    before = [one for each in groups for one in judged(each, [(1, 1), (1, 0), (0, 0)])]
+    always = [one for each in groups for one in judged(each, [(1, 1)] * 3)]
+    found = compare_judges(groups, before, always)
+    assert found.advantage_flipped.value == pytest.approx(2 / 3)  # the second response is at the mean of its group
+    assert (found.spread_lost.value, found.spread_gained.value) == (1.0, 0.0)
+    assert math.isnan(found.reward_correlation.value)
+    assert "67% of the advantages" in found.exceeds(0.05)
+    assert "the same reward" in found.exceeds(1.0)
+    back = compare_judges(groups, always, before)
+    assert (back.advantage_flipped.value, back.spread_gained.value) == (pytest.approx(2 / 3), 1.0)
+    assert back.exceeds(0.05)
+
+
+def test_a_judge_that_fails_on_what_the_other_rewards_is_not_harmless() -> None:
+    groups = [group(f"g{n}", 2) for n in range(8)]
+    before = [one for each in groups for one in judged(each, [(1, 1), (0, 0)])]
+    failing = [one for each in groups for one in judged(each, [(1, 1), (None, None)])]
+    found = compare_judges(groups, before, failing)
+    assert (found.advantage_flipped.value, found.unscored_b) == (1.0, 8)
+    assert found.exceeds(0.05)
+
+
+def test_a_judge_that_gives_the_same_rewards_is_harmless_even_if_all_are_equal() -> None:
+    one = group("g")
+    same = judged(one, [(1, 1)] * 3)
+    assert not compare_judges([one], same, same).exceeds(0.0)
+
+
+def test_criteria_that_programs_verify_keep_their_recorded_verdicts() -> None:
+    one = group("g", 2)
+    only_b = tuple([replace(response, criteria=CRITERIA[1:]) for response in one.responses])
+    mixed = replace(one, responses=only_b, by_program=({"a": 1.0}, {"a": None}))
+    verdicts = [Judgement(response, "", {"b": verdict("b", 1.0)}) for response in only_b]
+    found = compare_judges([mixed], verdicts, verdicts)
+    assert (found.responses, found.unscored_a, found.reward_a.value) == (1, 1, 1.0)

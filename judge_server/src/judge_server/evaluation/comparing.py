@@ -7,9 +7,10 @@ The responses are read back from the ledger.
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,21 +51,26 @@ class RunGroup:
     Attributes:
         id: the request's id and the group's id.
         options, protocol: how its rewards were computed and its verdicts asked for.
-        responses: the responses by position, without labels; only criteria that the judge decided.
+        criteria: all criteria of its rubric.
+        responses: the responses by position, without labels, with the criteria that the judge decides.
         forms: what the rewards of the responses depend on besides verdicts.
+        by_program: for each response, the recorded scores of the criteria that programs verify, by criterion id; None
+            for a check that failed.
     """
 
     id: str
     options: RewardOptions
     protocol: str
+    criteria: tuple[Criterion, ...]
     responses: tuple[LabelledResponse, ...]
     forms: tuple[ResponseForm, ...]
+    by_program: tuple[Mapping[str, float | None], ...]
 
 
 async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int | None = None) -> list[RunGroup]:
     """Read the groups of a run, oldest first.
 
-    Groups without texts, without a rubric, or with criteria that programs decide are left out.
+    Groups without texts, without a rubric, or whose criteria are all verified by programs are left out.
 
     Args:
         ledger: the ledger.
@@ -83,9 +89,12 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
             key = (use.request.request, use.response.group_id)
             if key not in found:
                 name = f"{use.request.request_id}/{use.response.group_id}"
-                found[key] = _Recorded(name, _options(use.request), use.request.protocol, {}, True)
+                found[key] = _Recorded(name, _options(use.request), use.request.protocol)
             found[key].responses[use.response.place] = use.response
-            found[key].by_judge &= use.votes[0][0].method in _BY_JUDGE
+            row, verdict = use.votes[0]
+            if row.method not in _BY_JUDGE:
+                score = None if row.failed or verdict is None else verdict.score
+                found[key].by_program[use.response.place][row.criterion] = score
         enough = most is not None and len(found) > most
         if len(page) < _PAGE or enough:
             break
@@ -93,7 +102,7 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
         after = (last.request, last.place, last.slot)
     if not found:
         raise DatasetError(f"the ledger has nothing of run {run!r}; `adjudge runs` lists the runs")
-    usable = [one for one in found.values() if one.by_judge and one.protocol in ("binary", "stepwise", "graded")]
+    usable = [one for one in found.values() if one.protocol in ("binary", "stepwise", "graded")]
     if enough:
         usable = usable[:most]
     digests = {digest for one in usable for row in one.responses.values() for digest in _digests(row)}
@@ -105,7 +114,7 @@ async def run_groups(ledger: LedgerReader, project_id: str, run: str, most: int 
     if not groups:
         raise DatasetError(
             f"no group of run {run!r} can be judged again: the ledger has no texts of it (ADJUDGE_LEDGER=all keeps "
-            "them), or programs decide its criteria"
+            "them), programs verify all of its criteria, or it was judged as checklist, likert or ranking"
         )
     return groups
 
@@ -150,8 +159,8 @@ class _Recorded:
     name: str
     options: RewardOptions
     protocol: str
-    responses: dict[int, ResponseRow]
-    by_judge: bool
+    responses: dict[int, ResponseRow] = field(default_factory=dict)
+    by_program: dict[int, dict[str, float | None]] = field(default_factory=lambda: defaultdict(dict))
 
 
 def _options(request: RequestRow) -> RewardOptions:
@@ -170,6 +179,10 @@ def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
     if any(digest not in texts for row in rows for digest in _digests(row)) or rows[0].rubric is None:
         return None
     criteria = tuple([Criterion.model_validate(one) for one in json.loads(texts[rows[0].rubric])])
+    programs = {name for scores in recorded.by_program.values() for name in scores}
+    judged = tuple([one for one in criteria if one.id not in programs])
+    if not judged:
+        return None
     responses = []
     for row in rows:
         response: Any = json.loads(texts[row.response])
@@ -177,9 +190,12 @@ def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
             return None
         grounding = None if row.grounding is None else json.loads(texts[row.grounding])
         prompt = json.loads(texts[row.prompt])
-        responses.append(LabelledResponse(recorded.name, prompt, response, criteria, {}, grounding=grounding))
+        responses.append(LabelledResponse(recorded.name, prompt, response, judged, {}, grounding=grounding))
     forms = [ResponseForm(row.format_ok, row.tokens, row.stopped) for row in rows]
-    return RunGroup(recorded.name, recorded.options, recorded.protocol, tuple(responses), tuple(forms))
+    by_program = [recorded.by_program[row.place] for row in rows]
+    return RunGroup(
+        recorded.name, recorded.options, recorded.protocol, criteria, tuple(responses), tuple(forms), tuple(by_program)
+    )
 
 
 def with_labels(groups: Sequence[RunGroup], file: Path) -> list[LabelledResponse]:
@@ -223,9 +239,11 @@ class JudgeComparison(NamedTuple):
         by_criterion: the same by criterion, largest first, with the number of verdicts.
         reward_a, reward_b: mean rewards.
         reward_shift: mean of b's reward minus a's.
-        reward_correlation: Spearman's rank correlation of rewards.
+        reward_correlation: Spearman's rank correlation of rewards; nan if all rewards of one judge are equal.
         advantage_distance: mean absolute change of the advantage.
-        advantage_flipped: the share of responses whose advantage changes its sign, from above 0 to below or back.
+        advantage_flipped: the share of responses whose advantage changes its sign, vanishes, or appears where there
+            was none. A response that a rewards and b does not loses its advantage.
+        spread_lost, spread_gained: the share of groups in which only a's, or only b's, rewards differ.
         best_changed: the share of groups in which b's best response is not one of a's best.
     """
 
@@ -242,7 +260,24 @@ class JudgeComparison(NamedTuple):
     reward_correlation: Estimate
     advantage_distance: Estimate
     advantage_flipped: Estimate
+    spread_lost: Estimate
+    spread_gained: Estimate
     best_changed: Estimate
+
+    def exceeds(self, most_flipped: float) -> str:
+        """Return why the switch is not shown to be harmless, as a sentence; empty if it is.
+
+        Args:
+            most_flipped: the largest share of responses whose advantage may change, in [0, 1].
+        """
+        if not self.advantage_flipped.high <= most_flipped:
+            return (
+                f"{self.advantage_flipped.value:.0%} of the advantages change their sign, vanish or appear (95% "
+                f"interval up to {self.advantage_flipped.high:.0%}; at most {most_flipped:.0%} are allowed)"
+            )
+        if math.isnan(self.reward_correlation.value) and self.advantage_distance.value + abs(self.reward_shift.value):
+            return "one judge gives every response the same reward, so their rewards have no correlation"
+        return ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as JSON."""
@@ -274,6 +309,8 @@ def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequen
     rows: list[str] = []
     rewards: tuple[list[float], list[float]] = ([], [])
     advantages: tuple[list[float], list[float]] = ([], [])
+    changed: list[tuple[str, float]] = []
+    spread: list[tuple[str, bool, bool]] = []
     best: list[tuple[str, float]] = []
     unscored = [0, 0]
     place = 0
@@ -285,6 +322,7 @@ def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequen
         place = end
         for side, values in enumerate(sides):
             unscored[side] += sum(value is None for value in values)
+        changed += [(group.id, float(one)) for one in _advantages_changed(*sides)]
         both = [n for n in range(len(group.responses)) if sides[0][n] is not None and sides[1][n] is not None]
         if not both:
             continue
@@ -296,6 +334,7 @@ def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequen
         if len(both) > 1:
             tops = [set(np.flatnonzero(own == own.max()).tolist()) for own in kept]
             best.append((group.id, float(not tops[0] & tops[1])))
+            spread.append((group.id, *(bool(np.ptp(own)) for own in kept)))
     if not rows:
         raise ValueError("no response has a reward under both judges, so there is nothing to compare")
     bootstrap = RowBootstrap([group.id for group in groups])
@@ -321,9 +360,17 @@ def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequen
         bootstrap.mean(rows, difference.tolist()),
         bootstrap.statistic(rows, weighted_spearman(*rewards)),
         bootstrap.mean(rows, np.abs(after - before).tolist()),
-        bootstrap.mean(rows, (before * after < 0).astype(float).tolist()),
-        bootstrap.mean([row for row, _ in best], [changed for _, changed in best]),
+        bootstrap.mean([row for row, _ in changed], [did for _, did in changed]),
+        bootstrap.mean([row for row, *_ in spread], [float(was and not does) for _, was, does in spread]),
+        bootstrap.mean([row for row, *_ in spread], [float(does and not was) for _, was, does in spread]),
+        bootstrap.mean([row for row, _ in best], [did for _, did in best]),
     )
+
+
+def _advantages_changed(a: Sequence[float | None], b: Sequence[float | None]) -> list[bool]:
+    """Return, for each response of a group that a rewards, whether its advantage's sign (or lack of one) changes."""
+    before, after = (np.sign(np.round(group_advantages(rewards), 6)) for rewards in (a, b))
+    return [bool(was != does) for was, does, reward in zip(before, after, a, strict=True) if reward is not None]
 
 
 def _turned(row: str, a: Judgement, b: Judgement) -> list[tuple[str, str, float]]:
@@ -339,17 +386,18 @@ def _rewards(group: RunGroup, judged: Sequence[Judgement]) -> list[float | None]
     """Return the reward of each response by the run's options; None where a failed verdict leaves none."""
     found: list[float | None] = []
     options = group.options
-    for one, form in zip(judged, group.forms, strict=True):
-        criteria = group.responses[0].criteria
-        verdicts = [one.verdicts.get(criterion.id) for criterion in criteria]
+    for one, form, by_program in zip(judged, group.forms, group.by_program, strict=True):
+        verdicts = {name: verdict.value(options.use) for name, verdict in one.verdicts.items()}
+        scores = {**verdicts, **by_program}
+        uncertain = {name for name, verdict in one.verdicts.items() if verdict.status == "uncertain"}
         result = reward_of(
-            criteria,
-            [None if verdict is None else verdict.value(options.use) for verdict in verdicts],
+            group.criteria,
+            [scores.get(criterion.id) for criterion in group.criteria],
             options,
             "null",
-            failures=[None] * len(criteria),
+            failures=[None] * len(group.criteria),
             on_uncertain="null",
-            uncertain=[verdict is not None and verdict.status == "uncertain" for verdict in verdicts],
+            uncertain=[criterion.id in uncertain for criterion in group.criteria],
             sample=None,
             **form._asdict(),
         )

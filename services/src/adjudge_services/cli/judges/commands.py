@@ -339,7 +339,7 @@ def judges_compare(
     a_calibration: Annotated[str | None, typer.Option(help="Stored calibration of A, for an engine URL.")] = None,
     b_calibration: Annotated[str | None, typer.Option(help="Stored calibration of B, for an engine URL.")] = None,
     most_flipped: Annotated[
-        float, typer.Option(min=0, max=1, help="Largest share of advantages that may change sign; else exit with 1.")
+        float, typer.Option(min=0, max=1, help="Largest share of advantages that may flip; else exit with 1.")
     ] = 0.05,
     as_json: JsonOption = False,
     project: Annotated[str, typer.Option(help="The project of the run.")] = DEFAULT_PROJECT,
@@ -350,8 +350,9 @@ def judges_compare(
 ) -> None:
     """Judge a sample of a run under two judges, and show how rewards and advantages move.
 
-    Exits with 1 unless the 95% interval of the share of advantages that change sign lies below --most-flipped, so that
-    a pipeline can stop a switch that is not shown to be harmless.
+    An advantage flips if its sign changes, if it vanishes or if it appears. Exits with 1 unless the 95% interval of the
+    share of advantages that flip lies below --most-flipped, so that a pipeline can stop a switch that is not shown to
+    be harmless. Verdicts of programs are kept as they were recorded.
     """
 
 

@@ -232,30 +232,41 @@ def compare(
         {"run": run, "a": names[0], "b": names[1]},
         found.as_json(),
         as_json=as_json,
-        show=lambda: _show_comparison(found, f"run {run or '(no run)'}: {names[0]} → {names[1]}"),
+        show=lambda: _show_comparison(found, f"run {run or '(no run)'}: {names[0]} → {names[1]}", most_flipped),
     )
-    if not found.advantage_flipped.high <= most_flipped:
+    if found.exceeds(most_flipped):
         raise typer.Exit(1)
 
 
-def _show_comparison(found: "JudgeComparison", title: str) -> None:
+def _show_comparison(found: "JudgeComparison", title: str, most_flipped: float) -> None:
     from judge_server.evaluation.html import format_estimate
 
-    out.print(f"[bold]{title}[/]", highlight=False)
+    why = found.exceeds(most_flipped)
+    if why:
+        out.print(f"[bold red]Not shown to be harmless[/]: {escape(why)}.", highlight=False)
+    else:
+        high = found.advantage_flipped.high
+        out.print(
+            f"[bold green]Harmless on this sample[/]: at most {high:.1%} of the advantages change.", highlight=False
+        )
+    out.print(f"[bold]{escape(title)}[/]", highlight=False)
     counts = f"{found.groups} groups, {found.responses} responses, {found.verdicts} verdicts"
     out.print(f"{counts}; without a reward: {found.unscored_a} → {found.unscored_b}", highlight=False)
-    table = Table("", "value [95% interval]", header_style="bold")
+    table = Table("", header_style="bold")
+    table.add_column("value [95% interval]", no_wrap=True)
     for name, value in (
+        ("advantages that change sign, vanish or appear", found.advantage_flipped),
+        ("groups whose rewards are all equal only after", found.spread_lost),
+        ("groups whose rewards were all equal only before", found.spread_gained),
+        ("groups with another best response", found.best_changed),
         ("verdicts that turn", found.turned),
         ("mean reward, before", found.reward_a),
         ("mean reward, after", found.reward_b),
         ("shift of the reward", found.reward_shift),
         ("rank correlation of rewards", found.reward_correlation),
         ("distance of advantages", found.advantage_distance),
-        ("advantages that change sign", found.advantage_flipped),
-        ("groups with another best response", found.best_changed),
     ):
         table.add_row(name, format_estimate(value, 3))
     for name, (turned, n) in list(found.by_criterion.items())[:10]:
-        table.add_row(f"criterion {name}, n={n}: verdicts that turn", format_estimate(turned, 3))
+        table.add_row(f"criterion {escape(name)}, n={n}: verdicts that turn", format_estimate(turned, 3))
     out.print(table)
