@@ -334,7 +334,8 @@ def compare_judges(groups: Sequence[RunGroup], a: Sequence[Judgement], b: Sequen
         if len(both) > 1:
             tops = [set(np.flatnonzero(own == own.max()).tolist()) for own in kept]
             best.append((group.id, float(not tops[0] & tops[1])))
-            spread.append((group.id, *(bool(np.ptp(own)) for own in kept)))
+            was, does = (bool(np.ptp(own)) for own in kept)
+            spread.append((group.id, was, does))
     if not rows:
         raise ValueError("no response has a reward under both judges, so there is nothing to compare")
     bootstrap = RowBootstrap([group.id for group in groups])
