@@ -91,7 +91,7 @@ class RubricScorer:
         self._size = groups_per_request
         self._warned = False
         self._client = Client(url, run or None, **(client or {}))
-        self._threads = ThreadPoolExecutor(requests, thread_name_prefix="adjudge")
+        self._requests = requests
 
     def __call__(self, table: "pyarrow.Table") -> "pyarrow.Table":
         """Score a batch.
@@ -108,7 +108,8 @@ class RubricScorer:
         single = self._has_single_responses(table.column_names)
         rows = table.to_pylist()
         parts = [rows[start : start + self._size] for start in range(0, len(rows), self._size)]
-        answers = [answer for part in self._threads.map(self._score, parts) for answer in part]
+        with ThreadPoolExecutor(self._requests, thread_name_prefix="adjudge") as threads:
+            answers = [answer for part in threads.map(self._score, parts) for answer in part]
         self._warn(answers)
         results = [result_fields(answer, single=single) for answer in answers]
         for name, type_ in _types(single).items():

@@ -29,6 +29,8 @@ from trainer_client.wire import ComparisonAnswer, FailurePolicy, RewardAnswer, R
 class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
     """A connection to one Adjudge service. Threads can share it; close it when done.
 
+    Processes can be forked: each opens connections of its own. Only a `transport` cannot be shared by them.
+
     Args:
         base_url: the service's URL, such as `http://judge:8000`. Defaults to the environment variable ADJUDGE_URL.
         run: the training run under which requests are recorded.
@@ -247,7 +249,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
 class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods, AsyncProjectMethods):
     """A connection to one Adjudge service. Tasks of one event loop can share it; close it when done.
 
-    Arguments and errors are the same as for `Client`, except that `transport` and `sleep` are async.
+    Forked processes, arguments and errors are the same as for `Client`, except that `transport` and `sleep` are async.
     """
 
     async def rewards(

@@ -6,14 +6,18 @@ async loop share, so it does not need a library.
 A host that loses power, or a firewall that drops a connection, closes nothing, and a client that waits minutes for an
 answer would not notice. Connections without a proxy therefore use TCP keepalive, and break `DEAD_PEER_TIMEOUT_S`
 after the host is gone.
+
+Two processes that read from one connection take each other's answers. A process that was forked from one that has used
+a client therefore opens connections of its own (`ProcessBound`).
 """
 
 import asyncio
+import os
 import random as _random
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -150,6 +154,68 @@ class ConnectionSettings(Generic[TransportT, SleepT]):
         return {"transport": transport, **options}
 
 
+HttpT = TypeVar("HttpT")
+
+
+class ProcessBound(Generic[HttpT]):
+    """What holds connections, made anew in a process that was forked after it was used.
+
+    The sockets of the parent process stay open, and so what it made is kept and not closed.
+
+    Args:
+        make: makes it.
+        can_remake: whether `make` opens new connections, and does not use those of a transport that it was given.
+    """
+
+    def __init__(self, make: Callable[[], HttpT], *, can_remake: bool = True) -> None:
+        self._make = make
+        self._can_remake = can_remake
+        self._made = make()
+        self._process: int | None = None
+        self._inherited: list[HttpT] = []
+
+    def get(self) -> HttpT:
+        """Return what belongs to this process.
+
+        Raises:
+            RuntimeError: the connections belong to the parent process, and cannot be opened anew.
+        """
+        process = os.getpid()
+        if self._process is None:
+            self._process = process
+        elif self._process != process:
+            if not self._can_remake:
+                raise forked_transport_error()
+            self._inherited.append(self._made)
+            self._made = self._make()
+            self._process = process
+        return self._made
+
+
+def forked_transport_error() -> RuntimeError:
+    """The error of a client in a forked process, if it was given a transport that the parent process has used."""
+    return RuntimeError(
+        "the connections of this client's transport belong to the process that this one was forked from; create a "
+        "client with a transport of its own in each process, or leave transport out"
+    )
+
+
+def own_pieces(response: httpx2.Response) -> Iterator[bytes]:
+    """Yield the pieces of an answer as they arrive, to the process that asked for it.
+
+    Raises:
+        RuntimeError: another process reads on, which would take pieces away from the one that asked.
+    """
+    process = os.getpid()
+    for piece in response.iter_bytes():
+        yield piece
+        if os.getpid() != process:
+            raise RuntimeError(
+                "this stream belongs to the process that this one was forked from; read it there, or request a stream "
+                "of its own in each process"
+            )
+
+
 class Connection:
     """The connection of `Client` to its service; see `Client` for the arguments."""
 
@@ -174,7 +240,9 @@ class Connection:
             self.base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
         )
         self._policy = self.settings.retry_policy
-        self._http = httpx2.Client(**self.settings.http_options(httpx2.HTTPTransport))
+        self._connections = ProcessBound(
+            lambda: httpx2.Client(**self.settings.http_options(httpx2.HTTPTransport)), can_remake=transport is None
+        )
 
     def ready(self) -> bool:
         """Whether the service can judge now; also False if it cannot be reached. Sends one request, without retries.
@@ -215,6 +283,10 @@ class Connection:
                     raise
             self.settings.sleep(wait)
 
+    @property
+    def _http(self) -> httpx2.Client:
+        return self._connections.get()
+
     def _request_once(self, **options: Any) -> httpx2.Response:
         """Send a request once and return its response, which may be an error."""
         with typed_errors(self.base_url):
@@ -235,7 +307,7 @@ class Connection:
             try:
                 with typed_errors(self.base_url), self._http.stream(**options) as response:
                     if parser.is_stream(response):
-                        for piece in response.iter_bytes():
+                        for piece in own_pieces(response):
                             for group in parser.feed(piece):
                                 yield group
                         parser.end()
@@ -278,7 +350,10 @@ class AsyncConnection:
             self.base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
         )
         self._policy = self.settings.retry_policy
-        self._http = httpx2.AsyncClient(**self.settings.http_options(httpx2.AsyncHTTPTransport))
+        self._connections = ProcessBound(
+            lambda: httpx2.AsyncClient(**self.settings.http_options(httpx2.AsyncHTTPTransport)),
+            can_remake=transport is None,
+        )
 
     async def ready(self) -> bool:
         """Whether the service can judge now; see `Client.ready`."""
@@ -310,6 +385,10 @@ class AsyncConnection:
                 if wait is None:
                     raise
             await self.settings.sleep(wait)
+
+    @property
+    def _http(self) -> httpx2.AsyncClient:
+        return self._connections.get()
 
     async def _request_once(self, **options: Any) -> httpx2.Response:
         """Send a request once and return its response; see `Connection._request_once`."""

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from trainer_client.client.answers import error_for, error_for_problem, typed_errors
 from trainer_client.client.calls import PreparedRequest, invalid_request_error, send_options, to_json_bytes
-from trainer_client.client.connection import AsyncConnection, Connection
+from trainer_client.client.connection import AsyncConnection, Connection, own_pieces
 from trainer_client.errors import ConnectionFailed, ServerError
 from trainer_client.wire import (
     CriterionKind,
@@ -325,7 +325,7 @@ class LedgerMethods(RunMethods):
             if not response.is_success:
                 response.read()
                 raise error_for(response)
-            for piece in response.iter_bytes():
+            for piece in own_pieces(response):
                 yield from parser.feed(piece)
             parser.end(response)
 

@@ -16,7 +16,7 @@ from trainer_client.client.calls import (
     send_options,
     to_json_bytes,
 )
-from trainer_client.client.connection import AsyncConnection, Connection
+from trainer_client.client.connection import AsyncConnection, Connection, own_pieces
 from trainer_client.errors import AdjudgeError, ConnectionFailed, InvalidRequest, ServerError, TimedOut
 from trainer_client.wire import RewardAnswer, RewardRequest, VerdictAnswer, VerdictRequest
 from trainer_client.wire.operations import (
@@ -236,7 +236,7 @@ class OperationMethods(Connection):
             if not response.is_success:
                 response.read()
                 raise error_for(response)
-            for piece in response.iter_bytes():
+            for piece in own_pieces(response):
                 yield from events.feed(piece)
         raise _stream_ended_error(self.base_url)
 

@@ -18,6 +18,7 @@ from typing import Any
 from trainer_client import AsyncClient, Client
 from trainer_client._inputs import RubricOrReference
 from trainer_client.client.calls import RewardKeywords
+from trainer_client.client.connection import forked_transport_error
 from trainer_client.errors import (
     AdjudgeError,
     BudgetExhausted,
@@ -428,8 +429,14 @@ class LoopClient:
         return run
 
     def for_running_loop(self) -> AsyncClient:
-        """Return the client of the running event loop."""
+        """Return the client of the running event loop.
+
+        Raises:
+            RuntimeError: this process was forked from one that has used the template's transport.
+        """
         process, loop = os.getpid(), asyncio.get_running_loop()
+        if self._current is not None and self._current[0] != process and "transport" in self._options:
+            raise forked_transport_error()
         if self._current is None or self._current[:2] != (process, loop):
             self._current = process, loop, AsyncClient(**self._options)
         client = self._current[2]

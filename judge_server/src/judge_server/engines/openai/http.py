@@ -5,6 +5,7 @@ The API key goes into one header and into no message.
 
 import hmac
 import json
+import os
 import re
 import secrets
 import socket
@@ -87,6 +88,8 @@ class OpenAIHttp:
         self._session_key = api_key.encode() if api_key else secrets.token_bytes(32)
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
+        self._process = os.getpid()
+        self._inherited: aiohttp.ClientSession | None = None
         self._closed = False
 
     def session_of(self, *prefix: str) -> str:
@@ -182,9 +185,12 @@ class OpenAIHttp:
             self._fail(f"no answer from {self.base_url}: {str(error) or type(error).__name__}", None, error)
 
     def _get_session(self) -> aiohttp.ClientSession:
-        """Return the session, which belongs to the event loop that asks first."""
+        """Return the session, which belongs to the process and the event loop that ask first."""
         if self._closed:
             raise RuntimeError("the engine is closed")
+        if self._process != os.getpid():
+            self._inherited, self._session = self._session, None  # kept: closing it would disturb the parent's loop
+            self._process = os.getpid()
         if self._session is None:
             connect_s = min(self._timeout_s or CONNECT_TIMEOUT_S, CONNECT_TIMEOUT_S)
             self._session = aiohttp.ClientSession(
