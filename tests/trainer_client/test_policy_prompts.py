@@ -84,6 +84,12 @@ def test_in_a_chat_the_step_format_precedes_the_last_user_message():
     assert json.dumps(chat) == before
 
 
+@pytest.mark.parametrize("prompt", ["Is 7 prime?", [{"role": "user", "content": "Is 7 prime?"}]])
+def test_the_step_format_is_not_added_twice(prompt):
+    once = with_step_format(prompt)
+    assert with_step_format(once) == once
+
+
 @pytest.mark.parametrize("chat", [[], [{"role": "system", "content": "Hi"}], [{"role": "user", "content": [{}]}]])
 def test_a_chat_without_a_user_message_gets_no_step_format(chat):
     with pytest.raises(ValueError, match="user message"):

@@ -49,6 +49,24 @@ def test_an_uninformative_group_is_excluded():
     assert batch.metrics["rubric/left_out"] == 0.5
 
 
+@pytest.mark.parametrize("method", [RubricGrpo(), Srar(), Grounded()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1.0, 1 / 3])
+def test_a_group_of_equal_rewards_is_uninformative_and_stays_in_the_loss(method, reward):
+    batch = AdvantageBatch.from_rollouts(method, [*rollouts(reward, reward, reward), *rollouts(0.0, 1.0, 0.0)], 3)
+    assert batch.metrics["groups/uninformative"] == 0.5
+    assert all(batch.kept)
+
+
+def test_equal_rewards_with_different_steps_are_informative():
+    stepped = rollouts(1.0, deltas={1: 0.4}, spans={1: (0, 2)}) + rollouts(1.0, deltas={1: 0.0}, spans={1: (0, 2)})
+    assert AdvantageBatch.from_rollouts(Srar(), stepped, 2).metrics["groups/uninformative"] == 0.0
+
+
+def test_a_group_without_any_reward_is_not_uninformative():
+    metrics = AdvantageBatch.from_rollouts(RubricGrpo(), rollouts(None, None, 1.0, 1.0), 2).metrics
+    assert (metrics["groups/unscored"], metrics["groups/uninformative"]) == (0.5, 0.5)
+
+
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_a_group_of_one_has_no_advantage(method):
     alone = Rollout(tokens=3, reward=0.7, deltas={1: 0.4}, spans={1: (0, 2)}, certainty=(0.4, 0.6), scores=(1.0,))

@@ -54,7 +54,8 @@ def test_both_gates_of_dro_pass_such_a_group(tmp_path, url):
 @pytest.mark.parametrize(("empty", "says"), [(None, "it has no rubric"), ({"criteria": []}, "its rubric is empty")])
 @pytest.mark.parametrize("method", ["rubric", "rgr", "grounded"])
 def test_other_methods_refuse_such_a_row_by_its_index_with_a_remedy(tmp_path, url, method, empty, says):
-    made = trainer(tmp_path, url, texts=TEXTS, data=rows(PLAIN, empty), method=method)
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), method=method)
+    made.train_dataset = rows(PLAIN, empty)  # as in a row after the first ones, which are checked before training
     with pytest.raises(InvalidRequest, match=rf"row \d: {says}; put one .* one criterion of kind 'answer'"):
         batch(made)
 

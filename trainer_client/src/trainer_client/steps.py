@@ -54,7 +54,8 @@ class Step(NamedTuple):
 def with_step_format(prompt: str | Sequence[Mapping[str, Any]]) -> str | list[Mapping[str, Any]]:
     """Put SRaR's format instruction before the problem (section 7.3).
 
-    Without it, a policy writes no steps that a verdict could refer to, and earns no format reward.
+    Without it, a policy writes no steps that a verdict could refer to, and earns no format reward. A problem that
+    already has the instruction is not given it twice.
 
     Args:
         prompt: a text, or chat messages, where the instruction is put at the start of the last user message.
@@ -66,12 +67,12 @@ def with_step_format(prompt: str | Sequence[Mapping[str, Any]]) -> str | list[Ma
         ValueError: the messages have no user message, or the content of the last one is not text.
     """
     if isinstance(prompt, str):
-        return STEP_FORMAT + prompt
+        return prompt if STEP_FORMAT in prompt else STEP_FORMAT + prompt
     user_messages = [index for index, message in enumerate(prompt) if message["role"] == "user"]
     if not user_messages or not isinstance(prompt[user_messages[-1]]["content"], str):
         raise ValueError("the prompt's last user message is missing or not plain text; it must hold the problem")
     problem = prompt[user_messages[-1]]
-    extended = {**problem, "content": STEP_FORMAT + problem["content"]}
+    extended = {**problem, "content": with_step_format(problem["content"])}
     return [extended if index == user_messages[-1] else message for index, message in enumerate(prompt)]
 
 

@@ -30,6 +30,7 @@ from trainer_client.wire.criteria import (
     ToolCallVerification,
     TurnsVerification,
     Verification,
+    needs_ground_truth,
 )
 from trainer_client.wire.groups import Message
 
@@ -171,12 +172,7 @@ def step_to_search(verification: Verification) -> int | None:
 
 def missing_field(verification: Verification, ground_truth: str | None) -> str | None:
     """Return the group field that a verification needs and lacks; None if nothing is missing."""
-    if (
-        not isinstance(verification, MathVerification | ExactVerification | NumericVerification)
-        or verification.expected is not None
-    ):
-        return None
-    return None if (ground_truth or "").strip() else "ground_truth"
+    return "ground_truth" if needs_ground_truth(verification) and not (ground_truth or "").strip() else None
 
 
 @cache

@@ -29,6 +29,9 @@ from trainer_client.trl.methods.base import Array
 
 logger = logging.getLogger(__name__)
 
+_NO_ADVANTAGE = 1e-6
+"""Advantages up to this size come from rounding: the rewards of the group are equal."""
+
 _ROWS_PER_SLICE = 8
 """The number of responses aligned at a time while the judge answers: less than a millisecond of work."""
 
@@ -65,10 +68,11 @@ class AdvantageBatch:
             rewards = method.rewards(group)
             all_rewards += rewards
             left_out = method.uninformative(group, memory)
-            advantages += method.advantages(group)
+            advantages += (own := method.advantages(group))
             kept += [reward is not None and not left_out for reward in rewards]
-            unscored += all(reward is None for reward in rewards)
-            uninformative += left_out
+            scored = any(reward is not None for reward in rewards)
+            unscored += not scored
+            uninformative += left_out or (scored and not any(np.any(np.abs(one) > _NO_ADVANTAGE) for one in own))
         metrics = {
             "rubric/left_out": 1 - sum(kept) / len(kept),
             "groups/unscored": unscored / len(groups),

@@ -14,8 +14,10 @@ from trainer_client import AsyncClient, Client
 from trainer_client._inputs import RubricOrReference, parse_rubric
 from trainer_client.client.calls import RewardKeywords, RubricLike, rewards_request, service_url
 from trainer_client.errors import InvalidRequest
+from trainer_client.rewards import check_rubric
 from trainer_client.trl._dataset import (
     MESSAGES_COLUMN,
+    RowGroup,
     WithoutRubric,
     check_column_names,
     ignored_lookalikes,
@@ -53,9 +55,11 @@ from trainer_client.wire import (
     Criterion,
     FailurePolicy,
     RewardMode,
+    RubricContent,
     Usage,
     VerdictUse,
 )
+from trainer_client.wire.criteria import needs_ground_truth
 
 __all__ = [
     "RankFailed",
@@ -267,6 +271,53 @@ class RubricReward:
         return await self._cache.criteria_for_rows(
             self._client.for_running_loop(), rubrics, self._rubric, self._pins, self._deadline_s
         )
+
+    def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Check rows of a dataset as a call would, before there are responses. No request is sent.
+
+        What only the service knows is not checked, such as whether a rubric of this name exists.
+
+        Args:
+            rows: rows with a `prompt`, and any other columns.
+
+        Raises:
+            InvalidRequest: a row is invalid; names the row by its place among these, and the problem.
+        """
+        names = dict.fromkeys(name for row in rows for name in row if name not in ("prompt", MESSAGES_COLUMN))
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        self._warn_about_lookalikes(columns)
+        read = read_rows(
+            [row.get("prompt", "") for row in rows],
+            [""] * len(rows),
+            None,
+            rename_columns(columns, self._columns),
+            rubric=self._rubric,
+            needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
+            without_rubric=self.without_rubric,
+            step=None,
+            stop_token_ids=None,
+        )
+        for group in read.groups:
+            try:
+                self._check_group(group)
+            except ValueError as error:
+                raise InvalidRequest(f"row {group.rows[0]}: {error}") from error
+
+    def _check_group(self, group: RowGroup) -> None:
+        """Check that a row has what its rubric and the mode need."""
+        has_truth = bool((group.fields.get("ground_truth") or "").strip())
+        if self.mode == "outcome" and not has_truth:
+            raise ValueError("it has no ground_truth, which the mode 'outcome' compares with; add the column")
+        rubric = group.rubric or self._rubric
+        if not isinstance(rubric, RubricContent) or self.mode in NEEDS_NO_RUBRIC:
+            return
+        check_rubric(rubric.criteria, self.mode, self._options.get("kinds"))
+        for criterion in rubric.criteria:
+            if needs_ground_truth(criterion.verification) and not has_truth:
+                raise ValueError(
+                    f"criterion {criterion.id!r} is verified by a program and has nothing to compare with; add the "
+                    "column ground_truth, or give the criterion's verification an expected answer"
+                )
 
     def state(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint, as JSON-compatible data: the pinned rubrics."""

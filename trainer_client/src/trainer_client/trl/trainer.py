@@ -19,6 +19,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
+from trainer_client.errors import InvalidRequest
 from trainer_client.trl._batch import AdvantageBatch, MeasureReporter, readers_for
 from trainer_client.trl._certainty import FrozenPolicy
+from trainer_client.trl._distributed import warn
 from trainer_client.trl._generation import RolloutGenerator, SampledBatch, reset_environments, select_environments
 from trainer_client.trl._refilling import Refiller
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
@@ -61,6 +64,7 @@ class RubricGRPOTrainer(GRPOTrainer):
         TypeError: `args` is not a `RubricGRPOConfig`.
         ValueError: there is not exactly one `RubricReward`, its mode does not fit the method, or a required reward
             function is not among those given.
+        InvalidRequest: one of the first rows of a dataset is invalid; see `RubricReward.check_rows`.
         TooManyUnscored: while training; see `RubricReward`.
     """
 
@@ -76,6 +80,8 @@ class RubricGRPOTrainer(GRPOTrainer):
         given = list(reward_funcs) if isinstance(reward_funcs, Sequence) else [reward_funcs]
         self.method = args.build_method()
         self.rubric_reward = _rubric_reward(given, args.method, self.method)
+        if self.rubric_reward is not None:  # before a model is loaded, which takes minutes
+            _check_datasets(self.rubric_reward, kwargs)
         functions = [self.rubric_reward if isinstance(function, RubricReward) else function for function in given]
         self._inputs: list[dict[str, Any]] = []
         self._sampled: SampledBatch | None = None
@@ -92,6 +98,7 @@ class RubricGRPOTrainer(GRPOTrainer):
         self._generation = RolloutGenerator(self)
         self._refiller = Refiller(self)
         self._readers = readers_for(self)
+        self._warned_without_steps = False
         self._skip_empty_steps = SkipEmptySteps(self)
         self._measure_reporter = MeasureReporter(self)
         self.add_callback(self._skip_empty_steps)
@@ -223,6 +230,7 @@ class RubricGRPOTrainer(GRPOTrainer):
             measured |= (found := callback.on_scored(scored))
             self._add_metrics(found)
         if mode == "train":
+            self._warn_without_steps(rollouts)
             self._measure_reporter.report(measured | (self._refiller.metrics if self._refiller.active else {}))
         return output
 
@@ -342,6 +350,22 @@ class RubricGRPOTrainer(GRPOTrainer):
                     rows,
                 )
 
+    def _warn_without_steps(self, rollouts: Sequence[Rollout]) -> None:
+        """Warn once if most judged responses of a step-wise method have no steps."""
+        judged = [rollout for rollout in rollouts if rollout.judged is not None]
+        without = sum(not rollout.spans for rollout in judged)
+        if not self.method.stepwise or self._warned_without_steps or without <= len(judged) / 2:
+            return
+        self._warned_without_steps = True
+        if self.accelerator.is_main_process:
+            warn(
+                f"{without} of {len(judged)} responses have no steps, so their criteria reward no step and method "
+                f"{self.args.method!r} trains on little more than the final answer. Ask for steps in the prompts: "
+                "dataset.map(lambda row: {'prompt': with_step_format(row['prompt'])}), with "
+                "trainer_client.steps.with_step_format. Or pass RubricReward(steps='paragraphs'), which needs no "
+                "headings. If the prompts ask for steps, watch steps/without: it should fall as the policy learns"
+            )
+
     def _log_rewards(self, rewards: Sequence[float | None], size: int, mode: str) -> None:
         """Log the rewards that the method trains on in TRL's reward curves, in place of the functions' sum."""
         known = [reward for reward in rewards if reward is not None]
@@ -365,6 +389,31 @@ class RubricGRPOTrainer(GRPOTrainer):
 
 def _unpenalised(rollout: Rollout) -> float | None:
     return None if rollout.reward is None else rollout.reward - rollout.penalty
+
+
+_ROWS_CHECKED = 16
+"""The number of rows of each dataset that are checked before training."""
+
+
+def _check_datasets(reward: RubricReward, given: Mapping[str, Any]) -> None:
+    """Check the first rows of the datasets that a trainer is given.
+
+    Raises:
+        InvalidRequest: a row is invalid; names the dataset and the row.
+    """
+    evaluated = given.get("eval_dataset")
+    datasets = {"train_dataset": given.get("train_dataset")}
+    datasets |= (
+        {f"eval_dataset[{name!r}]": one for name, one in evaluated.items()}
+        if isinstance(evaluated, Mapping)
+        else {"eval_dataset": evaluated}
+    )
+    for name, dataset in datasets.items():
+        if dataset is not None:
+            try:
+                reward.check_rows(list(islice(dataset, _ROWS_CHECKED)))
+            except InvalidRequest as error:
+                raise InvalidRequest(f"{name}, {error}") from error
 
 
 def _default_config(model: Any) -> RubricGRPOConfig:

@@ -268,6 +268,14 @@ Verification = Annotated[
 """How a criterion is verified; `method` selects the variant."""
 
 
+def needs_ground_truth(verification: Verification | None) -> bool:
+    """Whether a program compares with the group's `ground_truth`, because the verification has nothing of its own."""
+    return (
+        isinstance(verification, MathVerification | ExactVerification | NumericVerification)
+        and verification.expected is None
+    )
+
+
 CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bonus", "answer"]
 """The role of a criterion in the reward. `point` is a plain weighted criterion; `factual` and `process` come from
 RGR-GRPO; `suggest`, `pitfall`, `bonus` and `answer` come from SRaR. A satisfied `pitfall` means that the response makes
