@@ -67,7 +67,7 @@ _STYLED = {
 _ONLY_LOOKALIKES = re.compile(f"[{''.join(_LOOKALIKES)}]*+")
 _PLAIN_LETTERS = str.maketrans(_LOOKALIKES | _STYLED)
 _WORD = re.compile(
-    "(?=[A-Za-z]*+[^\\x00-\\x7f])"  # skips most words of ASCII quickly
+    "(?:(?<![A-Za-z])(?=[A-Za-z]++[^\\x00-\\x7f])|(?=[^\\x00-\\x7f]))"  # skips words of ASCII
     "(?:[^\\W\\d_]++|[\u24b6-\u24e9\U0001f130-\U0001f149]++)++"
 )
 _LAST_LATIN = "\u024f"

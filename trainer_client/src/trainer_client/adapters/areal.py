@@ -62,7 +62,7 @@ class RubricRewardFunction:
         """
         scorer = _scorer(self._scorer)
         asked = row.pop("messages", None) or str(prompt)
-        return scorer.require(scorer.score_blocking(asked, _without_end(str(completions)), row))
+        return scorer.require(scorer.score_blocking(asked, without_end(str(completions)), row))
 
 
 @lru_cache(maxsize=16)
@@ -71,8 +71,16 @@ def _scorer(arguments: bytes) -> RubricScorer:
     return RubricScorer(**pickle.loads(arguments))  # pickled by this class # noqa: S301 # nosec B301
 
 
-def _without_end(text: str) -> str:
-    stripped = text.rstrip()
-    while marker := next((one for one in END_MARKERS if stripped.endswith(one)), None):
-        text = stripped = stripped.removesuffix(marker).rstrip()
-    return text
+def without_end(text: str) -> str:
+    """Return a completion without the end tokens that it closes with, and the white space before them."""
+    end = _end_without_space(text, len(text))
+    shown = len(text)
+    while marker := next((one for one in END_MARKERS if text.endswith(one, 0, end)), None):
+        shown = end = _end_without_space(text, end - len(marker))
+    return text[:shown]
+
+
+def _end_without_space(text: str, end: int) -> int:
+    while end and text[end - 1].isspace():
+        end -= 1
+    return end

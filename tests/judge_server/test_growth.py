@@ -1,0 +1,251 @@
+"""What reads a policy's or a judge's text takes time linear in its length, whatever the text is.
+
+Processor time for n, 2n and 4n characters is compared, so a slow machine changes nothing: linear work takes four times
+as long for 4n as for n, and quadratic work sixteen times.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from judge_server.judging.items import ItemForm, read_items
+from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.presentation import (
+    fit_grounding,
+    has_content,
+    normalise,
+    shorten_messages,
+    show_response,
+    steps_of,
+)
+from judge_server.judging.replies import read_label_choice
+from judge_server.judging.tolerant_json import find_values
+from judge_server.ledger.rows import compressed, storable_text
+from judge_server.ports import LabelChoice
+from judge_server.prompts.fencing import neutralise, render_conversation
+from judge_server.verifiers.check import (
+    find,
+    read_quantity,
+    stated_value,
+    strip_markup,
+    texts_equal,
+    without_spaced_groups,
+    without_text_commands,
+)
+from judge_server.verifiers.schemas import last_block
+from judge_server.verifiers.worker import decide
+from tests.judge_server.support import FENCE, prepared
+from trainer_client.adapters.areal import without_end
+from trainer_client.measures import rouge_l_f1, self_bleu
+from trainer_client.steps import has_format, split_paragraphs, split_steps
+from trainer_client.text.final_answer import boxed_answer, extract_final_answer, final_answer_line
+from trainer_client.text.loops import loops
+from trainer_client.text.thinking import judged_content, split_reasoning, split_thinking
+from trainer_client.wire import Criterion, Message, Response
+
+FAMILIES: dict[str, Callable[[int], str]] = {
+    "one letter": lambda n: "a" * n,
+    "one letter and an accent": lambda n: "é " + "a" * n,
+    "laughter and an emoji": lambda n: "haha" * (n // 4) + "\U0001f600",
+    "an emoji and a long word": lambda n: "\U0001f600" + "ha" * (n // 2),
+    "long words and accents": lambda n: ("a" * 997 + "1é ") * (n // 1000),
+    "letters of two scripts": lambda n: "aа" * (n // 2),
+    "styled letters": lambda n: "\U0001d41a" * n,
+    "combining marks": lambda n: "a" + "\u0301" * n,
+    "letters with marks": lambda n: "a\u0336" * (n // 2),
+    "zero-width characters": lambda n: "a\u200b" * (n // 2),
+    "joiners in a row": lambda n: "\u200d" * n,
+    "selectors": lambda n: "\u2764\ufe0f" * (n // 2),
+    "soft hyphens": lambda n: "\u00ad" * n,
+    "flags": lambda n: "\U0001f3f4\U000e0067" * (n // 2),
+    "direction marks": lambda n: "\u05d0\u200f\u200e" * (n // 3),
+    "overrides": lambda n: "\u202e" * n,
+    "newlines": lambda n: "\n" * n,
+    "lines of spaces": lambda n: "\n " * (n // 2),
+    "spaces": lambda n: " " * n,
+    "a word and spaces": lambda n: "x" + " " * n + "x",
+    "tabs behind a heading": lambda n: "### Step" + "\t" * n,
+    "hashes": lambda n: "#" * n,
+    "lines of hashes": lambda n: "###\n" * (n // 4),
+    "headings": lambda n: "### Step 1\n" * (n // 11),
+    "digits": lambda n: "1" * n,
+    "digits and commas": lambda n: "1," * (n // 2),
+    "digits and spaces": lambda n: "111 " * (n // 4),
+    "digits and points": lambda n: "1." * (n // 2),
+    "minus signs": lambda n: "-" * n,
+    "commas": lambda n: "," * n,
+    "full stops": lambda n: "." * n,
+    "stops and spaces": lambda n: ". " * (n // 2),
+    "sentences": lambda n: "It is so. " * (n // 10),
+    "copulas": lambda n: "is " * (n // 3),
+    "backslashes": lambda n: "\\" * n,
+    "braces": lambda n: "{" * (n // 2) + "}" * (n // 2),
+    "unclosed braces": lambda n: "{" * n,
+    "doubled braces": lambda n: "{{" * (n // 2),
+    "pairs of braces": lambda n: "{}" * (n // 2),
+    "brackets": lambda n: "[" * (n // 2) + "]" * (n // 2),
+    "unclosed brackets": lambda n: "[[" * (n // 2),
+    "labels in brackets": lambda n: "[[A" * (n // 3),
+    "parentheses": lambda n: "(" * n,
+    "angles": lambda n: "<" * n,
+    "angles and bars": lambda n: "<|" * (n // 2),
+    "unclosed control tokens": lambda n: "<" + "a-" * (n // 2),
+    "opening tags": lambda n: "<think>" * (n // 7),
+    "closing tags": lambda n: "</think>" * (n // 8),
+    "pairs of tags": lambda n: "<think></think>" * (n // 15),
+    "unclosed tags": lambda n: "<think" * (n // 6),
+    "starts of channels": lambda n: "<|channel|>" * (n // 11),
+    "quoted tags": lambda n: "`<think>`" * (n // 9),
+    "ends of turns": lambda n: "<|end|><|start|>assistant" * (n // 25),
+    "end tokens": lambda n: "<|im_end|>" * (n // 10),
+    "end tokens and spaces": lambda n: "<|im_end|> </s>\n" * (n // 16),
+    "unclosed boxes": lambda n: r"\boxed{" * (n // 7),
+    "boxes without braces": lambda n: r"\boxed" + " " * n,
+    "boxes": lambda n: r"\boxed{1}" * (n // 9),
+    "fractions": lambda n: r"\frac{1}{" * (n // 9),
+    "texts": lambda n: r"\text " * (n // 6),
+    "unclosed text commands": lambda n: r"\text{" * (n // 6),
+    "backticks": lambda n: "`" * n,
+    "unclosed fences": lambda n: "```\n" * (n // 4),
+    "longer fences": lambda n: "\n".join("`" * length for length in range(3, int((2 * n) ** 0.5))),
+    "dollars": lambda n: "$" * n,
+    "unclosed formulas": lambda n: "$x " * (n // 3),
+    "unclosed displays": lambda n: r"\[ x " * (n // 5),
+    "unclosed inline formulas": lambda n: r"\(x " * (n // 4),
+    "stars": lambda n: "*" * n,
+    "bold words": lambda n: "**a" * (n // 3),
+    "marks at a line's start": lambda n: "#*_ " * (n // 4),
+    "answer lines": lambda n: "Answer:\n" * (n // 8),
+    "final answers": lambda n: "Final answer " * (n // 13),
+    "final answers of spaces": lambda n: "Final" + " " * n,
+    "the answer is": lambda n: "The answer is " * (n // 14),
+    "therefore": lambda n: "Therefore $x" * (n // 12),
+    "quotation marks": lambda n: '"' * n,
+    "escaped quotation marks": lambda n: '\\"' * (n // 2),
+    "strings in an array": lambda n: "[" + '"a",' * (n // 4),
+    "objects in an array": lambda n: '[{"id":1},' * (n // 10),
+    "unclosed comments": lambda n: "[/*" * (n // 3),
+    "comments": lambda n: "{//" * (n // 3),
+    "apostrophes": lambda n: "a'" * (n // 2),
+    "let me": lambda n: "let me " * (n // 7),
+    "let me and spaces": lambda n: ("let me" + " " * 200) * (n // 206),
+    "hyphens between words": lambda n: "a-" * (n // 2),
+    "surrogates": lambda n: "\ud83d" * n,
+    "control characters": lambda n: "\x00\x1b" * (n // 2),
+    "scripts without spaces": lambda n: "は。" * (n // 2),
+    "step by step": lambda n: "Step 1:\n" * (n // 8),
+    "openings": lambda n: "Let's solve this step by step.\n" * (n // 31),
+}
+
+
+def _show(text: str) -> None:
+    for rule in ("headings", "paragraphs", "turns"):
+        judged = judged_content(Response(text=text), "keep")
+        show_response(judged, steps_of(judged, rule), rule, FENCE, normalised=True, keep=None)
+
+
+def _show_messages(text: str) -> None:
+    messages = (Message(role="assistant", content=text), Message(role="tool", content=text))
+    for rule in ("headings", "paragraphs", "turns"):
+        judged = judged_content(Response(text=messages), "keep")
+        show_response(judged, steps_of(judged, rule), rule, FENCE, normalised=True, keep=None)
+    shorten_messages(messages, 100)
+
+
+def _call(text: str) -> None:
+    call = {"function": {"name": text[:1000], "arguments": text}}
+    render_conversation([Message(role="assistant", tool_calls=[call]), Message(role="tool", content=text)], FENCE)
+
+
+def _check(**verification: Any) -> Callable[[str], object]:
+    criterion = Criterion.model_validate({"id": "c", "description": "d", "weight": -1, "verification": verification})
+
+    def run(text: str) -> object:
+        context = GroupContext("p", ground_truth="5")
+        plan = GroupPlanner(prepared(), context, [criterion]).plan(judged_content(Response(text=text), "strip"))
+        return [decide(check) for _, check in plan.checks]
+
+    return run
+
+
+LABELS = LabelChoice(("yes", "no"))
+FORMS = (ItemForm("grade", 4.0), ItemForm("satisfied", steps=(1, 2), reason=True))
+
+READERS: dict[str, Callable[[str], object]] = {
+    "normalise": normalise,
+    "has_content": has_content,
+    "fit_grounding": lambda text: fit_grounding(text, len(text) - 1),
+    "fit_grounding, half": lambda text: fit_grounding(text, len(text) // 2),
+    "neutralise": neutralise,
+    "show_response": _show,
+    "show_response of messages": _show_messages,
+    "render_conversation": _call,
+    "split_thinking": split_thinking,
+    "judged_content": lambda text: [judged_content(Response(text=text), part) for part in ("strip", "only")],
+    "split_reasoning": split_reasoning,
+    "extract_final_answer": extract_final_answer,
+    "final_answer_line": final_answer_line,
+    "boxed_answer": boxed_answer,
+    "split_steps": split_steps,
+    "split_paragraphs": split_paragraphs,
+    "has_format": has_format,
+    "loops": loops,
+    "self_bleu": lambda text: self_bleu([text, text]),
+    "rouge_l_f1": lambda text: rouge_l_f1(text[:8000], "a b c"),
+    "texts_equal": lambda text: texts_equal(text, text, case_sensitive=False),
+    "find": lambda text: find(text, ["aab"], ["ß", "ab"], case_sensitive=False),
+    "strip_markup": strip_markup,
+    "stated_value": stated_value,
+    "without_text_commands": without_text_commands,
+    "without_spaced_groups": without_spaced_groups,
+    "read_quantity": read_quantity,
+    "last_block": last_block,
+    "check: exact": _check(method="exact", of="response", expected="5"),
+    "check: contains": _check(method="contains", all_of=["forbidden"]),
+    "check: regex": _check(method="regex", pattern="forbidden"),
+    "check: numeric": _check(method="numeric", of="response"),
+    "check: json_schema": _check(method="json_schema", schema={"type": "object"}),
+    "find_values": lambda text: list(find_values(text)),
+    "read_items": lambda text: read_items(text, True, FORMS),
+    "read_label_choice": lambda text: read_label_choice(text[:20_000], LABELS),
+    "storable_text": storable_text,
+    "compressed": lambda text: compressed(text.encode("utf-8", "surrogatepass")),
+    "without_end": without_end,
+}
+
+SIZES = (25_000, 50_000, 100_000)
+ALREADY_FAST_S = 0.02
+"""So little processor time for 100,000 characters that the work cannot be quadratic on any machine."""
+
+
+def _seconds(read: Callable[[str], object], text: str) -> float:
+    began = time.process_time()
+    read(text)
+    return time.process_time() - began
+
+
+def _growth(read: Callable[[str], object], family: Callable[[int], str]) -> float:
+    """How many times as long a text of 4n characters takes as one of n; the least of several tries."""
+    texts = [family(size) for size in SIZES]
+    least = [float("inf")] * len(SIZES)
+    for _ in range(4):
+        for place, text in enumerate(texts):
+            least[place] = min(least[place], _seconds(read, text))
+            if least[0] < ALREADY_FAST_S / 40:
+                return 0.0
+            if place == 1 and least[1] > 3 * least[0] and least[0] > 5 * ALREADY_FAST_S:
+                return (least[1] / least[0]) ** 2  # not to wait for the longest
+        growth = least[-1] / max(least[0], ALREADY_FAST_S / 8)
+        if least[-1] < ALREADY_FAST_S or growth < 6:
+            break
+    return growth if least[-1] >= ALREADY_FAST_S else 0.0
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_reading_a_hostile_text_takes_linear_time(name: str) -> None:
+    worse = {
+        family: round(times, 1) for family, make in FAMILIES.items() if (times := _growth(READERS[name], make)) > 9
+    }
+    assert worse == {}
