@@ -12,11 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from judge_server.auth.keys import ANONYMOUS, identity_context
-from judge_server.errors import NotReady
+from judge_server.errors import NotReady, TooLarge
 from judge_server.time_sharing import (
     BACKGROUND_SHARE,
     FIRST_SLICES,
+    LONG_WORK_TIMEOUT_S,
     MAX_BUSY_ITERATIONS,
+    LongWorkThread,
+    Projects,
     TimeSlicer,
     in_chunks,
     next_slice,
@@ -158,10 +161,13 @@ async def test_the_thread_rests_after_its_work_while_other_projects_have_request
 ) -> None:
     pauses = []
     loop = asyncio.get_running_loop()
+    wait = loop.call_later
 
-    def call_later(delay: float, callback: Callable[[], None]) -> None:
+    def call_later(delay: float, callback: Callable[[], None]) -> asyncio.Handle:
+        if delay >= LONG_WORK_TIMEOUT_S:
+            return wait(delay, callback)
         pauses.append(delay)
-        loop.call_soon(callback)
+        return loop.call_soon(callback)
 
     def compute() -> None:
         until = time.thread_time() + 0.01
@@ -191,6 +197,28 @@ async def test_cancelling_a_wait_for_the_thread_lets_the_next_function_run() -> 
     cancelled[1].cancel()
     assert await last == 2
     assert await cancelled[2] == 1
+
+
+async def test_a_function_that_takes_too_long_is_given_up_and_others_run() -> None:
+    thread, ends, ran = LongWorkThread(Projects(), timeout_s=0.05), threading.Event(), []
+    endless = asyncio.create_task(thread.run(ends.wait))
+    await asyncio.sleep(0)
+    waiting = [asyncio.create_task(thread.run(lambda n=n: ran.append(n))) for n in range(3)]  # type: ignore[misc]
+    with pytest.raises(TooLarge, match=r"0\.05 s"):
+        await endless
+    await asyncio.gather(*waiting)
+    assert ran == [0, 1, 2]
+    ends.set()
+    assert await thread.run(lambda: "ended") == "ended"
+
+
+async def test_a_function_whose_caller_has_gone_is_given_up_too() -> None:
+    thread, ends = LongWorkThread(Projects(), timeout_s=0.05), threading.Event()
+    endless = asyncio.create_task(thread.run(ends.wait))
+    await asyncio.sleep(0)
+    endless.cancel()
+    assert await thread.run(lambda: 7) == 7
+    ends.set()
 
 
 async def test_an_error_in_the_thread_reaches_only_its_caller() -> None:

@@ -25,7 +25,7 @@ from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from judge_server.auth.keys import current_identity
-from judge_server.errors import NotReady
+from judge_server.errors import NotReady, TooLarge
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,6 +50,9 @@ _PROJECTS_NOTED = 64
 
 LONG_WORK_SHARE = 1 / 3
 """The share of the time that the thread for long work computes while other projects have requests."""
+
+LONG_WORK_TIMEOUT_S = 30.0
+"""The seconds after which the thread for long work gives up a function; each should take well below a second."""
 
 LARGE_CHARACTERS = 2**16
 """Texts with more characters than this are worked on in the thread for long work."""
@@ -106,7 +109,10 @@ async def next_slice() -> None:
 async def run_in_thread(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in the thread for long work, after the calls that are before it.
 
-    The function should take well below a second, since all others wait for it.
+    The function should take well below a second, since all others wait for it, and time linear in its input.
+
+    Raises:
+        TooLarge: it took more than `LONG_WORK_TIMEOUT_S`.
     """
     return await _of_loop().thread.run(partial(make, *args, **kwargs))
 
@@ -183,7 +189,7 @@ class _Slices:
             asyncio.get_running_loop().call_soon(self._release)
 
 
-class _Projects:
+class Projects:
     """Which projects have had requests lately."""
 
     def __init__(self) -> None:
@@ -203,19 +209,27 @@ class _Projects:
         return any(seen >= since and other != project for other, seen in self._seen.items())
 
 
-class _Thread:
+class LongWorkThread:
     """One function at a time, in the thread for long work.
 
     While other projects have requests, it rests after each function for twice as long as that has computed, so that
-    the event loop has the interpreter to itself for two thirds of the time.
+    the event loop has the interpreter to itself for two thirds of the time. A function that takes more than `timeout_s`
+    is given up: nothing can stop it, but another thread does the work that waits behind it.
     """
 
-    def __init__(self, projects: _Projects) -> None:
+    def __init__(self, projects: Projects, timeout_s: float = LONG_WORK_TIMEOUT_S) -> None:
         self._projects = projects
+        self._timeout_s = timeout_s
         self._waiting = _Waiting()
         self._busy = False
+        self._executor = ThreadPoolExecutor(1, "adjudge-long-work")
 
     async def run(self, make: Callable[[], T]) -> T:
+        """Call a function when its turn has come; a caller that is cancelled before that leaves the queue.
+
+        Raises:
+            TooLarge: the function took too long, and was given up.
+        """
         if self._busy:
             turn = self._waiting.add()
             try:
@@ -225,23 +239,42 @@ class _Thread:
                     self._release()
                 raise
         self._busy = True
-        loop, project, worked_s = asyncio.get_running_loop(), current_identity().project_id, 0.0
+        loop, project, executor = asyncio.get_running_loop(), current_identity().project_id, self._executor
+        outcome: asyncio.Future[T] = loop.create_future()
 
-        def timed() -> T:
-            nonlocal worked_s
+        def end(finished: Future[T], worked_s: float) -> None:
+            if executor is not self._executor:
+                return
+            overdue.cancel()
+            if not outcome.done():
+                if (error := finished.exception()) is not None:
+                    outcome.set_exception(error)
+                else:
+                    outcome.set_result(finished.result())
+            self._rest(project, worked_s)
+
+        def give_up() -> None:
+            self._executor = ThreadPoolExecutor(1, "adjudge-long-work")
+            executor.shutdown(wait=False)
+            if not outcome.done():
+                outcome.set_exception(
+                    TooLarge(f"the texts take more than {self._timeout_s:g} s to read; send shorter ones")
+                )
+            self._release()
+
+        def work() -> None:
+            finished: Future[T] = Future()
             began = time.thread_time()
             try:
-                return make()
-            finally:
-                worked_s = time.thread_time() - began
-
-        def done(_: Future[T]) -> None:
+                finished.set_result(make())
+            except BaseException as error:  # noqa: BLE001 - it is raised where the function was called
+                finished.set_exception(error)
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._rest, project, worked_s)
+                loop.call_soon_threadsafe(end, finished, time.thread_time() - began)
 
-        running = _THREAD.submit(contextvars.copy_context().run, timed)
-        running.add_done_callback(done)  # a thread goes on if the task that waits for it is cancelled
-        return await asyncio.wrap_future(running)
+        overdue = loop.call_later(self._timeout_s, give_up)
+        executor.submit(contextvars.copy_context().run, work)
+        return await outcome
 
     def _rest(self, project: str, worked_s: float) -> None:
         if worked_s >= SLICE_S and self._projects.has_others(project):
@@ -257,12 +290,11 @@ class _OfLoop:
     """What the tasks of one event loop share."""
 
     def __init__(self) -> None:
-        self.projects = _Projects()
+        self.projects = Projects()
         self.slices = _Slices()
-        self.thread = _Thread(self.projects)
+        self.thread = LongWorkThread(self.projects)
 
 
-_THREAD = ThreadPoolExecutor(1, "adjudge-long-work")
 _OF_LOOPS: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
 
 
