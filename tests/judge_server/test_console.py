@@ -17,6 +17,7 @@ from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
 from rubric_store import RubricStore
 from tests.judge_server.auth.keyed import KeyedService
+from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import some_fail
 from tests.judge_server.support import CRITERIA, request
 from tests.judge_server.test_http_ledger import post, recorded
@@ -364,6 +365,18 @@ async def test_a_form_of_another_site_is_refused(keyed: KeyedService, case: str)
         assert answer.status_code == 403
         assert "adjudge_session" not in http.cookies
         checked(answer)
+
+
+@pytest.mark.parametrize("page", ["sign-in", "sign-out", "labels", "rubrics/import"])
+@pytest.mark.parametrize("sent", [{}, {"Sec-Fetch-Site": "cross-site"}, {"X-Form-Token": "0" * 64}], ids=str)
+async def test_a_form_of_another_site_is_refused_before_it_is_read(
+    serve: Serve, page: str, sent: dict[str, str]
+) -> None:
+    http = await serve()
+    if sent:
+        checked(await http.get("/console/sign-in"))  # sets the cookie
+    too_large = await http.post(f"/console/{page}", data={"token": "x" * 5_000_000}, headers=sent)
+    assert too_large.status_code == 403  # reading it would end with 413
 
 
 async def test_bad_keys_are_refused_on_the_form(keyed: KeyedService) -> None:

@@ -1,6 +1,7 @@
 """Forms that browsers encode are read as they were filled in."""
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from judge_server.api.console.forms import Form, read_form
-from judge_server.errors import InvalidRequest, TooLarge
+from judge_server.errors import InvalidRequest, ServiceError, TooLarge, UnsupportedMediaType
 
 names = st.text("abcdefg_", min_size=1, max_size=8)
 texts = st.text(st.characters(codec="utf-8"), max_size=60)
@@ -50,7 +51,7 @@ def test_fields_and_files_of_a_multipart_form_are_read(
     given: dict[str, list[str]], file_name: str, content: bytes
 ) -> None:
     encoded = httpx2.Request("POST", "http://a", data=given, files={"file": (file_name, content)})
-    form = read(encoded)
+    form = read(encoded, with_file=True)
     for name, values in given.items():
         assert form.texts(name) == [expected(value) for value in values]
     file = form.file("file")
@@ -60,8 +61,8 @@ def test_fields_and_files_of_a_multipart_form_are_read(
 
 @given(st.binary(max_size=200), st.sampled_from(["multipart/form-data; boundary=b", "multipart/form-data", "text/x"]))
 def test_a_malformed_form_is_refused_or_has_no_file(body: bytes, kind: str) -> None:
-    with suppress(InvalidRequest):
-        form = read(httpx2.Request("POST", "http://a", content=body, headers={"content-type": kind}))
+    with suppress(InvalidRequest, UnsupportedMediaType):
+        form = read(httpx2.Request("POST", "http://a", content=body, headers={"content-type": kind}), with_file=True)
         assert form.file("file") is None
 
 
@@ -72,3 +73,81 @@ def test_a_form_that_is_too_large_is_refused() -> None:
     many = httpx2.Request("POST", "http://a", data={"x": ["y"] * 3000})
     with pytest.raises(InvalidRequest, match="fields"):
         read(many)
+
+
+KINDS = (
+    "multipart/form-data" + ";" * 60_000,
+    "multipart/form-data; boundary=" + "(" * 60_000,
+    ";" * 60_000,
+    "(" * 60_000,
+)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "text/plain", "multipart/form-data"], ids=lambda kind: kind[:40])
+def test_a_content_type_that_no_form_has_is_refused_before_the_body_is_read(kind: str) -> None:
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("the body was read")
+
+    for with_file in (False, True):
+        request = Request({"type": "http", "headers": [(b"content-type", kind.encode())]}, receive)
+        with pytest.raises((UnsupportedMediaType, InvalidRequest)):
+            asyncio.run(read_form(request, with_file=with_file))
+
+
+def part(name: str, *headers: bytes, content: bytes = b"x") -> bytes:
+    """A part of a form with the boundary `b`."""
+    head = f'Content-Disposition: form-data; name="{name}"'.encode()
+    return b"\r\n".join([b"--b", head, *headers, b"", content, b""])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        part("a" * 2000) + b"--b--\r\n",
+        part("a", *[b"X: y"] * 20) + b"--b--\r\n",
+        part("a", b"X: " + b";" * 2000) + b"--b--\r\n",
+        part("a") * 101 + b"--b--\r\n",
+        part("a"),
+        b"nothing",
+    ],
+    ids=["long name", "many headers", "long header", "many parts", "no end", "no part"],
+)
+def test_the_heads_of_parts_count_against_limits(body: bytes) -> None:
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    with pytest.raises(InvalidRequest):
+        read(httpx2.Request("POST", "http://a", content=body, headers=headers), with_file=True)
+
+
+UNITS = [
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"\r\n-",
+    b"\r\n--",
+    b"--b",
+    b"\r\n--bb",
+    b";",
+    b'"',
+    b"\\",
+    b"%",
+    b"%4",
+    b"&",
+    b"=",
+    b"+",
+]
+
+
+@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=b", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("unit", UNITS, ids=repr)
+def test_reading_a_form_takes_time_linear_in_its_size(kind: str, unit: bytes) -> None:
+    def seconds(size: int) -> float:
+        begin, end = (part("a")[:-1], b"\r\n--b--\r\n") if "multipart" in kind else (b"a=", b"")
+        body = begin + unit * (size // len(unit)) + end
+        encoded = httpx2.Request("POST", "http://a", content=body, headers={"content-type": kind})
+        began = time.process_time()
+        with suppress(ServiceError):
+            read(encoded, with_file=True)
+        return time.process_time() - began
+
+    smallest, largest = min(seconds(2**18) for _ in range(3)), min(seconds(2**20) for _ in range(3))
+    assert largest < 10 * smallest + 0.05

@@ -28,13 +28,22 @@ from judge_server.api.console.forms import Form, read_form, text_parameter
 from judge_server.api.console.groups import segments, strip
 from judge_server.api.console.rendering import Console, address, static_file
 from judge_server.api.console.routing import NotFound, PageRouter
-from judge_server.api.console.sessions import ConsoleAccess, begin_session, end_session, local_page
+from judge_server.api.console.sessions import ConsoleAccess, begin_session, end_session, local_page, refuse_other_sites
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.keys import revoke_key
 from judge_server.api.service import Service
 from judge_server.auth import ANONYMOUS
 from judge_server.auth.administration import create_key, grantable_scopes
-from judge_server.errors import Forbidden, InvalidRequest, NotReady, RateLimited, ServiceError, TooLarge, Unauthorized
+from judge_server.errors import (
+    Forbidden,
+    InvalidRequest,
+    NotReady,
+    RateLimited,
+    ServiceError,
+    TooLarge,
+    Unauthorized,
+    UnsupportedMediaType,
+)
 from judge_server.ports import KeyAdministration
 from trainer_client.wire.tenants import SCOPES, AuditEntry, CreatedApiKey
 
@@ -54,16 +63,18 @@ async def sign_in(console: Console, request: Request) -> Response:
     """Begin a session; a key that is refused gets the form again, with the reason."""
     wanted = ""
     try:
+        refuse_other_sites(request, console.signer)
         sent = await read_form(request, _MAX_FORM_BYTES)
         wanted = sent.text("next")
         return await begin_session(request, console.service, console.signer, sent)
-    except (Forbidden, Unauthorized, RateLimited, NotReady, TooLarge) as error:
+    except (Forbidden, InvalidRequest, Unauthorized, UnsupportedMediaType, RateLimited, NotReady, TooLarge) as error:
         return _sign_in_page(console, request, wanted, error.detail, error.status)
 
 
 @router.open("/sign-out", "POST")
 async def sign_out(console: Console, request: Request) -> Response:
     """End the session of this browser."""
+    refuse_other_sites(request, console.signer)
     return end_session(request, console.signer, await read_form(request, _MAX_FORM_BYTES))
 
 

@@ -1,22 +1,24 @@
 """What a browser sends to the console: form fields, uploads and query parameters."""
 
 from collections.abc import Mapping, Sequence
-from email.message import Message
-from email.parser import BytesParser
-from email.policy import HTTP
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
 
-from judge_server.errors import InvalidRequest, TooLarge
-from judge_server.time_sharing import run_in_thread
+from judge_server.errors import InvalidRequest, TooLarge, UnsupportedMediaType
+from judge_server.time_sharing import run_inline_or_in_thread
 
 MAX_FORM_BYTES = 4 * 2**20
 """The size of a form with texts or a file."""
 
 _MAX_FIELDS = 2000
-_INLINE_BYTES = 16 * 1024
+_MAX_PARTS = 100
+"""Fields and files of a `multipart/form-data` form, which only the pages that take a file send."""
+
+_MAX_CONTENT_TYPE = 256
+_MAX_PART_HEADERS, _MAX_PART_HEADER_BYTES = 8, 1024
+_INLINE_BYTES = 4 * 1024
 """A form of up to this size is read on the event loop, which takes less than a millisecond."""
 
 
@@ -47,13 +49,17 @@ class Form:
         return self._files.get(name)
 
 
-async def read_form(request: Request, max_bytes: int = MAX_FORM_BYTES) -> Form:
-    """Read a submitted form, `application/x-www-form-urlencoded` or `multipart/form-data`.
+async def read_form(request: Request, max_bytes: int = MAX_FORM_BYTES, *, with_file: bool = False) -> Form:
+    """Read a submitted form: `application/x-www-form-urlencoded`, or `multipart/form-data` where it may have a file.
+
+    The `Content-Type` is checked before anything of the body is read.
 
     Raises:
+        UnsupportedMediaType: the form has another `Content-Type`.
         TooLarge: the form has more than `max_bytes`.
         InvalidRequest: it has too many fields, or cannot be read.
     """
+    boundary = _boundary_of(request.headers.get("content-type", ""), with_file)
     parts: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -61,40 +67,119 @@ async def read_form(request: Request, max_bytes: int = MAX_FORM_BYTES) -> Form:
         if size > max_bytes:
             raise TooLarge(f"the form is larger than the {max_bytes:,} bytes allowed; send shorter texts")
         parts.append(chunk)
-    body, kind = b"".join(parts), request.headers.get("content-type", "")
-    if size <= _INLINE_BYTES:
-        return _parsed(body, kind)
-    return await run_in_thread(_parsed, body, kind)
+    body, large = b"".join(parts), size > _INLINE_BYTES
+    if boundary is None:
+        return await run_inline_or_in_thread(large, _parse_urlencoded, body)
+    return await run_inline_or_in_thread(large, _parse_multipart, body, boundary)
 
 
-def _parsed(body: bytes, kind: str) -> Form:
-    if kind.partition(";")[0].strip().lower() == "multipart/form-data":
-        return _parse_multipart(body, kind)
+def _boundary_of(content_type: str, with_file: bool) -> bytes | None:
+    """The boundary of a `multipart/form-data` form; None for a form without a file."""
+    kind = content_type[:_MAX_CONTENT_TYPE].partition(";")[0].strip().lower()
+    if kind in ("", "application/x-www-form-urlencoded") and len(content_type) <= _MAX_CONTENT_TYPE:
+        return None
+    if kind != "multipart/form-data" or not with_file or len(content_type) > _MAX_CONTENT_TYPE:
+        wanted = "multipart/form-data or " if with_file else ""
+        raise UnsupportedMediaType(
+            f"This form takes {wanted}application/x-www-form-urlencoded in a header of at most {_MAX_CONTENT_TYPE} "
+            f"characters, not {content_type[:100]!r}."
+        )
+    from python_multipart.multipart import parse_options_header  # only the pages that take a file need it
+
+    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    if not boundary:
+        raise InvalidRequest("Content-Type: multipart/form-data needs a boundary.")
+    return boundary
+
+
+def _parse_urlencoded(body: bytes) -> Form:
     try:
         return Form(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     except ValueError:
         raise InvalidRequest(f"The form has more than {_MAX_FIELDS:,} fields.") from None
 
 
-def _parse_multipart(body: bytes, kind: str) -> Form:
-    message = BytesParser(policy=HTTP).parsebytes(b"Content-Type: " + kind.encode("latin-1") + b"\r\n\r\n" + body)
-    fields: dict[str, list[str]] = {}
-    files: dict[str, UploadedFile] = {}
-    parts = message.get_payload() if message.is_multipart() else []
-    if not isinstance(parts, list) or len(parts) > _MAX_FIELDS:
-        raise InvalidRequest(f"The form has more than {_MAX_FIELDS:,} fields, or is incomplete.")
-    for part in parts:
-        assert isinstance(part, Message)
-        name = part.get_param("name", header="content-disposition")
-        content = part.get_payload(decode=True)
-        if not isinstance(name, str) or not isinstance(content, bytes):
-            continue
-        file_name = part.get_filename()
+def _parse_multipart(body: bytes, boundary: bytes) -> Form:
+    from python_multipart import MultipartParser
+    from python_multipart.exceptions import FormParserError
+
+    parts = _Parts()
+    try:
+        parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": parts.begin,
+                "on_header_field": parts.add_name,
+                "on_header_value": parts.add_value,
+                "on_header_end": parts.end_header,
+                "on_part_data": parts.add_content,
+                "on_part_end": parts.end,
+                "on_end": parts.finish,
+            },
+            max_header_count=_MAX_PART_HEADERS,
+            max_header_size=_MAX_PART_HEADER_BYTES,
+        )
+        parser.write(body)
+    except FormParserError as error:
+        raise InvalidRequest(f"The form is not valid multipart/form-data: {error}") from None
+    if body and not parts.complete:
+        raise InvalidRequest("The form is incomplete: its last boundary is missing.")
+    return Form(parts.fields, parts.files)
+
+
+class _Parts:
+    """Collects the parts of a `multipart/form-data` form, as its parser finds them."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, list[str]] = {}
+        self.files: dict[str, UploadedFile] = {}
+        self.complete = False
+        self._count = 0
+        self._name, self._value, self._disposition = b"", b"", b""
+        self._content: list[bytes] = []
+
+    def begin(self) -> None:
+        """Begin a part."""
+        self._count += 1
+        if self._count > _MAX_PARTS:
+            raise InvalidRequest(f"The form has more than {_MAX_PARTS} fields.")
+        self._disposition, self._content = b"", []
+
+    def add_name(self, data: bytes, start: int, end: int) -> None:
+        """Add to the name of a header of the part."""
+        self._name += data[start:end]
+
+    def add_value(self, data: bytes, start: int, end: int) -> None:
+        """Add to the value of a header of the part."""
+        self._value += data[start:end]
+
+    def end_header(self) -> None:
+        """Keep the header that names the field."""
+        if self._name.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._name = self._value = b""
+
+    def add_content(self, data: bytes, start: int, end: int) -> None:
+        """Add to the content of the part."""
+        self._content.append(data[start:end])
+
+    def end(self) -> None:
+        """Keep the part as a field or a file; one without a name is left out."""
+        from python_multipart.multipart import parse_options_header
+
+        _, options = parse_options_header(self._disposition)
+        name, file_name, content = options.get(b"name"), options.get(b"filename"), b"".join(self._content)
+        if name is None:
+            return
         if file_name is None:
-            fields.setdefault(name, []).append(content.decode("utf-8", "replace"))
+            self.fields.setdefault(name.decode("utf-8", "replace"), []).append(content.decode("utf-8", "replace"))
         elif file_name or content:
-            files[name] = UploadedFile(file_name, content)
-    return Form(fields, files)
+            file = UploadedFile(file_name.decode("utf-8", "replace"), content)
+            self.files[name.decode("utf-8", "replace")] = file
+
+    def finish(self) -> None:
+        """Note that the last boundary was read."""
+        self.complete = True
 
 
 _MAX_STEP = 2**63 - 1

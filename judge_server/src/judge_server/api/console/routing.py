@@ -11,7 +11,7 @@ from starlette.routing import Route
 from judge_server.api.auth import CONSOLE, identity_of
 from judge_server.api.console.forms import Form, read_form
 from judge_server.api.console.rendering import Console
-from judge_server.api.console.sessions import require_form_token
+from judge_server.api.console.sessions import refuse_other_sites, require_form_token
 from judge_server.api.http.problems import STORE_UNAVAILABLE_DETAIL
 from judge_server.auth.authenticator import require_scope
 from judge_server.errors import NotReady, ServiceError
@@ -57,10 +57,10 @@ class PageRouter:
 
         return add
 
-    def post(self, path: str, *, scope: Scope) -> Callable[[FormHandler], FormHandler]:
+    def post(self, path: str, *, scope: Scope, with_file: bool = False) -> Callable[[FormHandler], FormHandler]:
         """Accept a form at a path from keys with a scope, and only from pages of this console: see `form_token`.
 
-        With the scope `score` the project's budget is checked too, as by the API.
+        With the scope `score` the project's budget is checked too, as by the API. Nothing of the form is read before.
         """
 
         def add(handler: FormHandler) -> FormHandler:
@@ -69,7 +69,8 @@ class PageRouter:
                 require_scope(identity, scope)
                 if scope == "score" and console.service.authenticator is not None:
                     await console.service.authenticator.usage.check_budget(identity)
-                form = await read_form(request)
+                refuse_other_sites(request, console.signer)
+                form = await read_form(request, with_file=with_file)
                 require_form_token(request, console.signer, form)
                 return await handler(console, request, form)
 

@@ -47,7 +47,7 @@ async def rubrics(console: Console, request: Request) -> Response:
     )  # fmt: skip
 
 
-@router.post("/rubrics/import", scope="rubrics:write")
+@router.post("/rubrics/import", scope="rubrics:write", with_file=True)
 async def import_file(console: Console, request: Request, form: Form) -> Response:
     """Read a file. One rubric opens in the editor; several are listed, and published when the list is confirmed."""
     confirmed = form.text("content")

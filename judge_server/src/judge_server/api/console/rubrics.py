@@ -321,7 +321,7 @@ async def form(console: Console, request: Request) -> Response:
     return await _page(console, request, text_parameter(request, "reference"))
 
 
-@router.post("/rubric/discriminate", scope="score")
+@router.post("/rubric/discriminate", scope="score", with_file=True)
 async def start(console: Console, request: Request, form: Form) -> Response:
     """Start the measurement and go to its page; the form again if the responses cannot be used."""
     project, reference = project_of(request), form.text("reference")

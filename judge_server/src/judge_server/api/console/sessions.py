@@ -174,6 +174,22 @@ def form_cookie(request: Request, signer: SessionSigner) -> str:
     return session if signer.key_of(session) is not None else request.cookies.get(FORM_COOKIE, "")
 
 
+_OWN_SITE = frozenset({"same-origin", "none"})
+
+
+def refuse_other_sites(request: Request, signer: SessionSigner) -> None:
+    """Refuse a form, before anything of it is read, that cannot have been sent from a page of this console.
+
+    Raises:
+        Forbidden: the form has no cookie of this console, a wrong token in `X-Form-Token`, or the browser says that
+            another site sent it.
+    """
+    cookie, token = form_cookie(request, signer), request.headers.get(_HTMX_HEADER)
+    is_wrong = token is not None and not signer.is_form_token(token, cookie)
+    if not cookie or is_wrong or request.headers.get("sec-fetch-site", "same-origin") not in _OWN_SITE:
+        raise _not_from_this_page()
+
+
 def require_form_token(request: Request, signer: SessionSigner, form: Form) -> None:
     """Require that a form was sent from a page of this console, by its field `token` or the header `X-Form-Token`.
 
@@ -182,7 +198,11 @@ def require_form_token(request: Request, signer: SessionSigner, form: Form) -> N
     """
     token = form.text("token") or request.headers.get(_HTMX_HEADER, "")
     if not signer.is_form_token(token, form_cookie(request, signer)):
-        raise Forbidden("This form is too old, or was not sent from this page. Open the page again and repeat.")
+        raise _not_from_this_page()
+
+
+def _not_from_this_page() -> Forbidden:
+    return Forbidden("This form is too old, or was not sent from this page. Open the page again and repeat.")
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str, max_age: int | None = None) -> None:
