@@ -61,15 +61,15 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard */pyproject.toml)
 
 demo: $(STAMP) ## fetch the judge model and score the first example
 	@$(BIN)/adjudge models pull $(MODEL)
-	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --uncertain-band 0.35 0.65 --limit 1 --table --run demo/srar --engine llamacpp://$(MODEL)
+	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --uncertain-band 0.35 0.65 --limit 1 --table --run demo/srar --judge llamacpp://$(MODEL)
 	@echo "The console has these judgements: run make serve$(if $(filter command line,$(origin MODEL)), MODEL=$(MODEL)), and open"
 	@echo "http://127.0.0.1:8000/console/responses?run=demo%2Fsrar"
 
 demo-all: $(STAMP) ## score all examples; some minutes on two cores
 	@$(BIN)/adjudge models pull $(MODEL)
-	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --table --engine llamacpp://$(MODEL)
+	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --table --judge llamacpp://$(MODEL)
 	@$(BIN)/adjudge score examples/gsm8k.jsonl --rubric examples/gsm8k.rubric.json --mode factual_override \
-		--table --engine llamacpp://$(MODEL)
+		--table --judge llamacpp://$(MODEL)
 
 test: $(STAMP) ## run the tests, with a PostgreSQL, a Redis and a judge model of its own; all but the slow ones
 	@$(BIN)/pytest -n 4 --dist worksteal -m "not model and not vllm and not containers and not slow"

@@ -79,7 +79,7 @@ def test_a_rubric_below_the_threshold_fails_the_command(tmp_path: Path, rubric: 
         (PAIR | {"bad": []}, "bad: expected a response"),
         (PAIR | {"good": 3}, "good: expected a response"),
         (PAIR | {"responses": ["a"]}, "good and bad"),
-        (PAIR | {"promt": "x"}, "promt"),
+        ({key: value for key, value in PAIR.items() if key != "prompt"} | {"promt": "x"}, "--column prompt=promt"),
         (PAIR | {"rubric": "no/such"}, "no/such"),
     ],
     ids=str,

@@ -116,3 +116,27 @@ def test_a_bad_option_is_reported_once(labelled: str) -> None:
     result = run(labelled, "--template", "nope")
     assert result.exit_code == 1
     assert "no example was judged" in result.stderr
+
+
+def test_rows_of_csv_with_other_column_names_are_labelled_data(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    cells = [json.dumps(json.dumps(one)) for one in (RUBRIC, {"a": True, "b": False})]
+    quoted = ",".join(cell.replace('\\"', '""') for cell in cells)
+    file.write_text(f"question,answer_text,rubric,labels,source\nIs 7 prime?,yes,{quoted},web\n")
+    columns = ("--column", "prompt=question", "--column", "response=answer_text")
+    result = RUN.invoke(app, ["evaluate", str(file), "--judge", "scripted://yes", *columns, "--json"])
+    assert result.exit_code == 0, result.output
+    (overall, *_) = json.loads(result.stdout)["agreement"]
+    assert (overall["n"], overall["figures"]["accuracy"]["value"]) == (2, 0.5)
+    assert result.stderr.count("not read: source") == 1
+    refused = RUN.invoke(app, ["evaluate", str(file), "--judge", "scripted://yes"])
+    assert "prompt: Field required; 'question' may be prompt: --column prompt=question" in " ".join(
+        refused.stderr.split()
+    )
+
+
+@pytest.mark.parametrize("arguments", [["DATA"], ["scripted://yes", "DATA", "--judge", "scripted://yes"]])
+def test_one_judge_and_one_data_set_are_needed(labelled: str, arguments: list[str]) -> None:
+    result = RUN.invoke(app, ["evaluate", *[labelled if one == "DATA" else one for one in arguments]])
+    assert result.exit_code == 1
+    assert "--judge JUDGE" in result.stderr

@@ -60,8 +60,7 @@ def test_lines_without_an_id_are_named_by_their_number(tmp_path: Path, rubric: s
     [
         ("{", "JSON"),
         ("7", "object"),
-        (GROUP | {"respnses": []}, "respnses"),
-        (GROUP | {"[/bold]": 1}, "[/bold]"),
+        ({"prompt": "Is 7 prime?", "respnses": ["a"]}, "--column responses=respnses"),
         (GROUP | {"responses": []}, "responses"),
         (GROUP | {"rubric": "<SUGGEST>\n<WRONG> x"}, "rubric"),
         (GROUP | {"rubric": "no/such"}, "no/such"),
@@ -76,6 +75,14 @@ def test_a_bad_line_is_reported_by_its_number_and_the_others_are_scored(
     assert [group.id for group in groups] == ["g1", "g3"]
     (reported,) = [line for line in result.stderr.splitlines() if "groups.jsonl:2:" in line]
     assert says in reported
+
+
+def test_fields_that_no_group_has_are_named_once_with_the_field_that_was_meant(tmp_path: Path, rubric: str) -> None:
+    row = GROUP | {"[/bold]": 1, "grounding_text": "x", "reference_anwser": "y"}
+    result, groups = score(lines(tmp_path, row, row | {"id": "g2"}), "--rubric", rubric)
+    assert (result.exit_code, len(groups)) == (0, 2)
+    assert result.stderr.count("not read: [/bold], grounding_text, reference_anwser") == 1
+    assert "'reference_anwser' may be reference_answer: --column reference_answer=reference_anwser" in result.stderr
 
 
 def test_unscored_responses_are_counted_with_their_reasons(tmp_path: Path, rubric: str) -> None:

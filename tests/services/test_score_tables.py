@@ -72,6 +72,23 @@ def test_csv_has_one_response_per_row_or_a_json_list_of_them(tmp_path: Path, rub
     assert "several.csv:3:" in result.stderr
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_fields_are_read_from_columns_of_other_names(tmp_path: Path, rubric: Path, ending: str) -> None:
+    file = tmp_path / f"rows.{ending}"
+    if ending == "csv":
+        file.write_text("question,completion\nIs 7 prime?,yes\n")
+    else:
+        file.write_text('{"question": "Is 7 prime?", "completion": "yes"}\n')
+    refused = score(file, rubric)
+    assert refused.exit_code == 1
+    assert "--column prompt=question" in refused.stderr
+    renamed = score(file, rubric, "--column", "prompt=question", "--column", "response=completion")
+    assert (renamed.exit_code, rewards(renamed)) == (0, [[1.0]])
+    assert "not read" not in renamed.stderr
+    wrong = score(file, rubric, "--column", "promt=question")
+    assert "did you mean 'prompt'?" in wrong.stderr
+
+
 def test_compressed_files_and_files_in_object_stores_are_read_alike(tmp_path: Path, rubric: Path) -> None:
     text = "".join(json.dumps(GROUP | {"id": f"g{i}"}) + "\n" for i in range(3)).encode()
     (tmp_path / "groups.jsonl.gz").write_bytes(gzip.compress(text))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.evaluation.labelled import LabelledResponse, read_jsonl
+from judge_server.evaluation.labelled import LabelledResponse, read_rows
 from judge_server.evaluation.labelling import JUDGE, agreements, consensus, labelled_groups, rank
 from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, request, verdict
 from trainer_client.wire import Criterion
@@ -145,7 +145,7 @@ async def test_labels_become_groups_that_evaluations_can_read(tmp_path: object) 
     assert (found.labels, found.left_out, found.people) == (3, {"people are split": 1}, ("ada", "bob", "eve"))
     file = tmp_path / "labels.jsonl"  # type: ignore[operator]
     file.write_text("".join(json.dumps(row) + "\n" for row in found.rows))
-    examples = list(read_jsonl(file))
+    examples = list(read_rows(file))
     assert examples == found.examples()
     assert all(isinstance(one, LabelledResponse) for one in examples)
     assert [(one.response, one.labels) for one in examples if isinstance(one, LabelledResponse)] == [

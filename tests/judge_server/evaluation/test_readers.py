@@ -68,7 +68,7 @@ def test_a_pair_and_a_stepwise_solution_are_read(tmp_path: Path) -> None:
         ({"prompt": "?", "responses": ["x"], "rubric": RUBRIC, "labels": [{"c": True}]}, "no criterion 'c'"),
         ({"prompt": "?", "responses": ["x"], "rubric": RUBRIC, "labels": [{"a": 2}]}, "a number from 0 to 1"),
         ({"prompt": 3, "responses": ["x"], "rubric": RUBRIC, "labels": [{"a": True}]}, "prompt"),
-        ([1], "expected a JSON object"),
+        ([1], "not an object with fields such as id, prompt, responses"),
     ],
     ids=str,
 )

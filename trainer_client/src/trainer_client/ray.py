@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from trainer_client._inputs import parse_rubric
 from trainer_client.client.clients import Client
 from trainer_client.errors import InvalidRequest, JudgingFailed, RubricRefused, RubricRetired, UnknownRubric
-from trainer_client.tables import group_fields, result_fields
+from trainer_client.tables import result_fields, row_fields
 from trainer_client.wire import Group, GroupRewards, RewardMode
 from trainer_client.wire.problems import field_errors
 
@@ -150,7 +150,7 @@ class RubricScorer:
         return [answer for answer in answers if answer is not None]
 
     def _group(self, place: int, row: Mapping[str, Any]) -> Group:
-        fields = group_fields(row, self._columns)
+        fields = row_fields(row, self._columns)
         if "rubric" in fields:
             fields["rubric"] = parse_rubric(fields["rubric"])
         return Group.model_validate({"id": f"row-{place}"} | fields)

@@ -4,8 +4,9 @@ A row is a group if it has `responses`, a list, and a single response if it has 
 data, as `pyarrow.Table.to_pylist` gives it, so that the same code serves Ray, Parquet files and CSV.
 """
 
+import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainer_client._inputs import as_text, to_plain_data
@@ -15,38 +16,66 @@ RESULT_COLUMNS = ("reward", "status", "failure", "verdicts")
 """What a row with one response gains; a row with several has `rewards` and `statuses`, each a list."""
 
 
-def group_fields(
-    row: Mapping[str, Any], columns: Mapping[str, str] | None = None, *, keep_empty: bool = False
+GROUP_FIELDS = tuple(Group.model_fields)
+"""The fields of a group."""
+
+LOOKALIKES = {
+    "prompt": ("question", "problem", "instruction", "input", "query", "messages", "conversation"),
+    "responses": ("completion", "completions", "output", "outputs", "generation", "generations", "candidates"),
+    "rubric": ("rubrics", "criteria", "rubric_items", "rubric_list", "checklist"),
+    "grounding": ("context", "contexts", "document", "documents", "passage", "evidence", "source_text"),
+    "reference_answer": ("reference", "references", "reference_solution", "reference_response", "ideal_answer"),
+    "ground_truth": ("answer", "answers", "solution", "label", "gold", "gold_answer", "gt", "target", "final_answer"),
+}
+"""Names under which data sets often hold a field."""
+
+
+def lookalike(column: str, field: str) -> bool:
+    """Whether a column has a name under which data sets often hold a field, or the field's own name misspelt."""
+    own, wanted = _letters(column), _letters(field)
+    return (
+        own == wanted
+        or column.lower() in LOOKALIKES.get(field, ())
+        or bool(difflib.get_close_matches(own, [wanted], n=1, cutoff=0.8))
+    )
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum()).removesuffix("s")
+
+
+def row_fields(
+    row: Mapping[str, Any],
+    columns: Mapping[str, str] | None = None,
+    fields: Iterable[str] = GROUP_FIELDS,
+    *,
+    padded: bool = True,
 ) -> dict[str, Any]:
-    """The fields of a group in a row of a table.
+    """The fields that a row of a table holds.
 
     Args:
-        row: the row's values by column. Nulls are left out, also within values: Arrow pads every object of a column
-            with the keys of all others.
-        columns: fields by the column that holds them, as `{"ground_truth": "answer"}`; others have their own names.
-        keep_empty: keep nulls, for asking which columns are read.
+        row: the row's values by column. Nulls are left out.
+        columns: the column that holds a field, as `{"ground_truth": "answer"}`; other fields have their own names.
+        fields: the fields to read; a column `response` becomes the only one of `responses`.
+        padded: leave out nulls within values too: Arrow pads every object of a column with the keys of all others.
 
     Returns:
-        `prompt`, `responses`, … of `Group`; other columns are not in it. A row without `id` has none. A number as `id`
-        or `ground_truth` becomes text.
+        The fields that the row has; other columns are not in it. A number as `id` or `ground_truth` becomes text.
 
     Raises:
         ValueError: `id` or `ground_truth` is neither text nor a number.
     """
     columns = columns or {}
     found: dict[str, Any] = {}
-    for field in Group.model_fields:
+    for field in (*fields, "response"):
         value = row.get(columns.get(field, field))
-        if value is not None or (keep_empty and columns.get(field, field) in row):
-            found[field] = value if keep_empty else _field(field, value)
-    single = row.get(columns.get("response", "response"))
-    if "responses" not in found and single is not None:
-        found["responses"] = [to_plain_data(single)]
+        if value is not None:
+            value = to_plain_data(value) if padded else value
+            found[field] = as_text(field, value) if field in ("id", "ground_truth") else value
+    single = found.pop("response", None)
+    if single is not None and "responses" not in found:
+        found["responses"] = [single]
     return found
-
-
-def _field(name: str, value: Any) -> Any:
-    return as_text(name, value) if name in ("id", "ground_truth") else to_plain_data(value)
 
 
 def result_fields(answer: GroupRewards | str, *, single: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import as_file, files
 from typing import Any, Literal, TypeAlias, get_args
 
-from judge_server.evaluation.labelled import LabelledResponse, read_jsonl
+from judge_server.evaluation.labelled import LabelledResponse, read_rows
 from trainer_client.wire import Criterion
 
 Place: TypeAlias = Literal["replace", "before", "after", "within"]
@@ -146,4 +146,4 @@ def _of_kind(entry: Mapping[str, Any]) -> list[Attack]:
 def read_tasks() -> list[LabelledResponse]:
     """Return the base responses that come with the package: for each prompt a bad one and a good one, with labels."""
     with as_file(files("judge_server.attacks") / "tasks.jsonl") as file:
-        return [one for one in read_jsonl(file) if isinstance(one, LabelledResponse)]
+        return [one for one in read_rows(file) if isinstance(one, LabelledResponse)]

@@ -1,6 +1,6 @@
-"""Labelled examples that a judge is measured on, and the JSONL format in which users write them.
+"""Labelled examples that a judge is measured on, and the rows in which users write them, as JSONL, CSV or Parquet.
 
-A line of the format is one of three objects:
+A row is one of three objects:
 
 - a labelled group, as `POST /v1/operations` takes it for `evaluate_judge`: `prompt`, `responses`, `rubric`, and
   `labels` with one object per response, by criterion id, whether it is met. A label may also be a number in [0, 1],
@@ -8,7 +8,7 @@ A line of the format is one of three objects:
 - a pair: `prompt`, `a`, `b` and `preferred` (`a` or `b`);
 - a solution in steps: `prompt`, `steps` and `first_wrong_step` (counted from 1; null if all are right).
 
-Each line may have an `id`, a `task` to group figures by, and the material that only the judge sees.
+Each row may have an `id`, a `task` to group figures by, and the material that only the judge sees.
 
 Public labelled data sets are read in the form in which each is published.
 """
@@ -23,6 +23,8 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import ValidationError
 
+from judge_server.row_files import RowFile, with_rubric
+from trainer_client.tables import GROUP_FIELDS
 from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.groups import Group, as_response
 from trainer_client.wire.problems import field_errors
@@ -138,24 +140,45 @@ def up_to_first_wrong(steps: int, first_wrong: int | None) -> dict[int, float]:
     return {number: float(number != first_wrong) for number in range(1, last + 1)}
 
 
-def read_jsonl(file: Path) -> Iterator[Example]:
-    """Yield the examples of a JSONL file in the documented format.
+LABELLED_FIELDS = (*GROUP_FIELDS, "labels", "task", "a", "b", "preferred", "steps", "first_wrong_step")
+"""The fields of a labelled row."""
+
+
+def read_rows(
+    file: str | Path, columns: Mapping[str, str] | None = None, notify: Callable[[str], None] = lambda _: None
+) -> Iterator[Example]:
+    """Yield the examples of a file in the documented format: JSONL, or CSV or Parquet by its ending.
+
+    Args:
+        file: a path or a URL.
+        columns: the column that holds a field, where it has another name.
+        notify: told at the end which columns were not read.
 
     Raises:
-        DatasetError: a line cannot be read; the message has its number.
+        DatasetError: a row cannot be read; the message has its number.
     """
-    for number, row in json_lines(file):
-        try:
-            yield from examples_of(row, number)
-        except ValidationError as error:
-            first = field_errors(error.errors())[0]
-            raise DatasetError(f"{file}:{number}: {first.field}: {first.message}") from None
-        except ValueError as error:
-            raise DatasetError(f"{file}:{number}: {error}") from None
+    rows = RowFile(str(file), columns=columns, fields=LABELLED_FIELDS)
+    try:
+        for number, row in rows:
+            if isinstance(row, ValueError):
+                raise DatasetError(f"{file}:{number}: {row}")
+            try:
+                yield from examples_of(row, number)
+            except ValidationError as error:
+                first = field_errors(error.errors())[0]
+                hint = rows.hint(first.field)
+                said = f"{file}:{number}: {first.field}: {first.message}" + (f"; {hint}" if hint else "")
+                raise DatasetError(said) from None
+            except ValueError as error:
+                raise DatasetError(f"{file}:{number}: {error}") from None
+    except OSError as error:
+        raise DatasetError(f"{file} cannot be read: {error.strerror or error}; give the path of a file") from None
+    if rows.notice:
+        notify(rows.notice)
 
 
 def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the object of each line of a JSONL file with the line's number. Raises `DatasetError` as `read_jsonl`."""
+    """Yield the object of each line of a JSONL file with the line's number. Raises `DatasetError` with it."""
     try:
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
@@ -188,6 +211,7 @@ def examples_of(row: dict[str, Any], number: int) -> Iterator[Example]:
             raise ValueError("steps: expected a list of texts")
         if not isinstance(row.get("prompt"), str):
             raise ValueError("prompt: expected a text")
+        first = int(first) if isinstance(first, str) and first.isdecimal() else first
         if first is not None and (type(first) is not int or not 1 <= first <= len(steps)):
             raise ValueError(f"first_wrong_step is {first!r}; write a number from 1 to {len(steps)}, or null")
         yield labelled_steps(name, row["prompt"], steps, up_to_first_wrong(len(steps), first), task)
@@ -197,7 +221,8 @@ def examples_of(row: dict[str, Any], number: int) -> Iterator[Example]:
 
 def _labelled_group(row: dict[str, Any], name: str, task: str) -> Iterator[Example]:
     labels = row.pop("labels", None)
-    group = Group.model_validate({"id": name} | row)
+    group = Group.model_validate(with_rubric({"id": name} | row))
+    labels = [labels] if isinstance(labels, dict) and len(group.responses) == 1 else labels
     if not isinstance(labels, list) or len(labels) != len(group.responses):
         raise ValueError(f"labels: expected a list of {len(group.responses)} objects, one for each response")
     if not isinstance(group.rubric, RubricContent):
@@ -515,7 +540,7 @@ def rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 READERS: Mapping[str, Reader] = {
-    "jsonl": Reader(read_jsonl, "the file's author"),
+    "jsonl": Reader(read_rows, "the file's author"),
     "processbench": Reader(processbench, "people"),
     "prm800k": Reader(prm800k, "people"),
     "prmbench": Reader(prmbench, "construction"),
@@ -531,22 +556,33 @@ READERS: Mapping[str, Reader] = {
 """The readers by name. A data set is named `READER:PATH`; without a reader it is `jsonl`."""
 
 
-def read_dataset(dataset: str) -> tuple[Reader, list[Example]]:
-    """Read `READER:PATH` or the path of a plain JSONL file; return the reader and the examples in order.
+def read_dataset(
+    dataset: str, columns: Mapping[str, str] | None = None, notify: Callable[[str], None] = lambda _: None
+) -> tuple[Reader, list[Example]]:
+    """Read `READER:PATH`, or the path or URL of a file of your own rows; return the reader and the examples in order.
+
+    Args:
+        dataset: the data set.
+        columns, notify: as for `read_rows`.
 
     Raises:
         DatasetError: the file cannot be read, has another form, or has no example.
     """
     name, colon, path = dataset.partition(":")
     known = bool(colon) and name in READERS
-    reader, file = (READERS[name], Path(path)) if known else (READERS["jsonl"], Path(dataset))
-    if colon and not known and not file.exists():
+    own = not known or name == "jsonl"
+    reader, file = (READERS[name], path) if known else (READERS["jsonl"], dataset)
+    if columns and not own:
+        raise DatasetError(f"the reader {name!r} knows its columns; leave out --column")
+    if colon and not known and "://" not in dataset and not Path(dataset).exists():
         raise DatasetError(f"there is no reader {name!r}; use one of {', '.join(READERS)}")
     try:
-        examples = list(reader.read(file))
+        examples = list(read_rows(file, columns, notify) if own else reader.read(Path(file)))
     except DatasetError:
         raise
     except (KeyError, TypeError, IndexError, ValueError, SyntaxError) as error:
+        if own:
+            raise DatasetError(str(error)) from None
         what = f"a field {error} is missing" if isinstance(error, KeyError) else str(error)
         raise DatasetError(f"{file} does not have the form that the reader {name!r} expects: {what}") from None
     if not examples:

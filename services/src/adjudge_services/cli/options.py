@@ -123,9 +123,24 @@ UrlOption = Annotated[
         rich_help_panel=SERVICE,
     ),
 ]
-EngineOption = Annotated[
+JudgeOption = Annotated[
     str | None,
-    typer.Option(help="Engine URL, if the service is started in this process.", rich_help_panel=SERVICE),
+    typer.Option(
+        "--judge",
+        "--engine",
+        help="The judge: an engine URL, the name of a judge of the service at --url, or a cascade or panel of URLs as "
+        "JSON.",
+        metavar="JUDGE",
+        rich_help_panel=SERVICE,
+    ),
+]
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        help="Column that holds a field under another name, such as prompt=question; repeat it.",
+        metavar="FIELD=COLUMN",
+    ),
 ]
 ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Responses to judge at a time.", rich_help_panel=SERVICE)]
 DeadlineOption = Annotated[
@@ -190,6 +205,11 @@ def copy_dataset(context: typer.Context, value: str) -> str:
     """Like `copy_standard_input`, for a data set that is written as PATH or READER:PATH."""
     reader, colon, path = value.rpartition(":")
     return f"{reader}{colon}{copy_standard_input(context, Path(path))}" if path == "-" else value
+
+
+def copy_datasets(context: typer.Context, values: list[str]) -> list[str]:
+    """Like `copy_dataset`, for each of several arguments."""
+    return [copy_dataset(context, one) for one in values]
 
 
 def copy_one_of(context: typer.Context, values: list[str]) -> list[str]:

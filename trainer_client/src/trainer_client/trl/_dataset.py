@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from trainer_client._inputs import RubricOrReference, as_text, is_empty_rubric, parse_rubric
 from trainer_client.errors import InvalidRequest
+from trainer_client.tables import lookalike
 from trainer_client.wire import Group, Response, RubricContent
 from trainer_client.wire.problems import field_errors
 
@@ -39,14 +40,6 @@ COLUMNS = ("rubric", "grounding", "reference_answer", "ground_truth")
 
 MESSAGES_COLUMN = "response_messages"
 """The column with the messages of each response, for rollout functions whose completions are one text."""
-
-_LOOKALIKES = {
-    "rubric": ("rubrics", "criteria", "rubric_items", "rubric_list", "checklist"),
-    "grounding": ("context", "contexts", "document", "documents", "passage", "evidence", "source_text"),
-    "reference_answer": ("reference", "references", "reference_solution", "reference_response", "ideal_answer"),
-    "ground_truth": ("answer", "answers", "solution", "label", "gold", "gold_answer", "gt", "target", "final_answer"),
-}
-"""Names under which data sets often hold what a judge's column is for."""
 
 
 def check_column_names(columns: Mapping[str, str | None]) -> None:
@@ -95,16 +88,7 @@ def ignored_lookalikes(given: Iterable[str], columns: Mapping[str, str | None]) 
     names = sorted(set(given))
     missing = [name for name in COLUMNS if name not in columns and name not in names]
     used = set(columns.values())
-    return [
-        (name, judged)
-        for judged in missing
-        for name in names
-        if name not in used and (_plain(name) == _plain(judged) or name.lower() in _LOOKALIKES[judged])
-    ]
-
-
-def _plain(name: str) -> str:
-    return "".join(character for character in name.lower() if character.isalnum()).removesuffix("s")
+    return [(name, judged) for judged in missing for name in names if name not in used and lookalike(name, judged)]
 
 
 _OUTCOME_CRITERION = {

@@ -33,7 +33,8 @@ AS_SERVED = " and ".join(DEFAULT_DEFENCES)
 
 
 def attack(
-    judge: str,
+    judges: list[str] | None,
+    judge: str | None,
     rubric: Path | None,
     data: str | None,
     each_defence: bool,
@@ -55,6 +56,7 @@ def attack(
     from judge_server.evaluation.labelled import DatasetError
 
     try:
+        judge = _only_judge(judge, judges or [])
         responses = _responses(data, rubric, longest)
         plan = plan_attacks(responses, read_corpus(), limit, targets)
     except (DatasetError, FormatError, StartError, AdjudgeError, ValueError, OSError) as error:
@@ -96,6 +98,13 @@ def attack(
     if most_added is not None and not served.overall.added.high <= most_added:
         err.print(f"the attacks may add more than {most_added:g}: {served.overall.added.high:.3f}", highlight=False)
         raise typer.Exit(1)
+
+
+def _only_judge(judge: str | None, given: list[str]) -> str:
+    """Return the judge; before --judge, it was an argument."""
+    if len(given) + (judge is not None) != 1:
+        raise ValueError("give one judge: adjudge attack --judge JUDGE")
+    return judge or given[0]
 
 
 def _responses(data: str | None, rubric: Path | None, longest: int | None) -> "list[LabelledResponse]":

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import TypeAdapter
 from rich.table import Table
 
+from adjudge_services.cli.judge_choice import MEMBERS_OF_CASCADE
 from adjudge_services.cli.judges.evaluate import (
-    MEMBERS_OF_CASCADE,
+    judge_and_dataset,
     judge_dataset,
     judging_options,
     load_examples,
@@ -44,9 +45,10 @@ _BAND: TypeAdapter[UncertainBand] = TypeAdapter(UncertainBand)
 
 
 def calibrate(
-    judge: str,
-    dataset: str,
+    data: list[str],
     name: str,
+    judge: str | None,
+    column: list[str] | None,
     method: Literal["auto", "temperature", "platt", "beta", "isotonic"],
     threshold: str,
     uncertain_band: tuple[float, float] | None,
@@ -70,8 +72,9 @@ def calibrate(
 
     options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
     try:
-        load_examples(dataset, "fit", None, None)  # refuses what must not be fitted on
-        _, examples = load_examples(dataset, "all", limit, longest)
+        judge, dataset = judge_and_dataset(judge, data)
+        load_examples(dataset, "fit", None, None, None, column)  # refuses what must not be fitted on
+        _, examples = load_examples(dataset, "all", limit, longest, None, column)
         responses = [one for one in examples if isinstance(one, LabelledResponse)]
         if not responses:
             raise DatasetError(f"{dataset} has pairs only; a calibration needs verdicts on criteria")
@@ -237,6 +240,7 @@ def cascade(
     small: str,
     large: str,
     dataset: str,
+    column: list[str] | None,
     error: float,
     name: str | None,
     limit: int | None,
@@ -267,7 +271,7 @@ def cascade(
     options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
     band, why = None, ""
     try:
-        labelled_by, responses = _responses(dataset, limit, longest, fitting=name is not None)
+        labelled_by, responses = _responses(dataset, limit, longest, column, fitting=name is not None)
         of_small, of_large = (
             _judge(judge, member, responses, options, url, fresh, concurrency, deadline_s)
             for judge, member in zip((small, large), MEMBERS_OF_CASCADE, strict=True)
@@ -329,6 +333,7 @@ def cascade(
 def panel(
     dataset: str,
     judge: list[str],
+    column: list[str] | None,
     name: str | None,
     without_labels: bool,
     limit: int | None,
@@ -350,7 +355,7 @@ def panel(
     try:
         if len(judge) < 2:
             raise ValueError("a panel has at least two judges; repeat --judge")
-        labelled_by, responses = _responses(dataset, limit, longest, fitting=name is not None)
+        labelled_by, responses = _responses(dataset, limit, longest, column, fitting=name is not None)
         answered = [
             _judge(one, f"judge-{n}", responses, options, url, fresh, concurrency, deadline_s)
             for n, one in enumerate(judge, 1)
@@ -404,13 +409,13 @@ def _arrays(items: Sequence[Any], *, with_labels: bool) -> tuple[Any, Any]:
 
 
 def _responses(
-    dataset: str, limit: int | None, longest: int | None, *, fitting: bool
+    dataset: str, limit: int | None, longest: int | None, columns: list[str] | None, *, fitting: bool
 ) -> "tuple[str, list[LabelledResponse]]":
     from judge_server.evaluation.labelled import DatasetError, LabelledResponse
 
     if fitting:
-        load_examples(dataset, "fit", None, None)  # refuses what must not be fitted on
-    labelled_by, examples = load_examples(dataset, "all", limit, longest)
+        load_examples(dataset, "fit", None, None, None, columns)  # refuses what must not be fitted on
+    labelled_by, examples = load_examples(dataset, "all", limit, longest, None, columns)
     responses = [one for one in examples if isinstance(one, LabelledResponse)]
     if not responses:
         raise DatasetError(f"{dataset} has pairs only; verdicts on criteria are needed")

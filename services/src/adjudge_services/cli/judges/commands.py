@@ -9,30 +9,36 @@ from adjudge_services.cli.options import (
     DEFAULT_PROJECT,
     JUDGING,
     SERVICE,
+    ColumnOption,
     ConcurrencyOption,
     CriteriaPerCallOption,
     DeadlineOption,
     JsonOption,
+    JudgeOption,
     JudgingProtocol,
     copy_dataset,
+    copy_datasets,
     implemented_by,
 )
 
 DEFAULT_MODEL = "qwen2.5-coder-1.5b"
 
-JudgeArgument = Annotated[
-    str,
-    typer.Argument(
-        help="An engine URL, the name of a judge of the service at --url, or a cascade or panel of URLs as JSON.",
-        metavar="JUDGE",
-    ),
-]
 DatasetArgument = Annotated[
     str,
     typer.Argument(
-        help="JSONL with labels, READER:PATH, such as llmbar:llmbar.jsonl, run:NAME, or - for standard input.",
+        help="Labelled rows (JSONL, CSV, Parquet), READER:PATH, such as llmbar:llmbar.jsonl, run:NAME, or - for JSONL "
+        "on standard input.",
         metavar="DATASET",
         callback=copy_dataset,
+    ),
+]
+DataArgument = Annotated[
+    list[str],
+    typer.Argument(
+        help="Labelled rows (JSONL, CSV, Parquet), READER:PATH, such as llmbar:llmbar.jsonl, run:NAME, or - for JSONL "
+        "on standard input.",
+        metavar="DATASET",
+        callback=copy_datasets,
     ),
 ]
 ServiceOption = Annotated[
@@ -68,8 +74,9 @@ FreshOption = Annotated[
 
 @implemented_by("adjudge_services.cli.judges.evaluate:evaluate")
 def evaluate(
-    judge: JudgeArgument,
-    dataset: DatasetArgument,
+    data: DataArgument,
+    judge: JudgeOption = None,
+    column: ColumnOption = None,
     labels: LabelsOption = None,
     half: HalfOption = "all",
     limit: LimitOption = None,
@@ -112,6 +119,7 @@ def bakeoff(
     judge: Annotated[
         list[str], typer.Option(help="An engine URL, or the name of a judge of the service at --url; repeat it.")
     ],
+    column: ColumnOption = None,
     protocol: Annotated[
         list[str] | None,
         typer.Option(
@@ -162,7 +170,8 @@ def bakeoff(
 
 @implemented_by("adjudge_services.cli.judges.attack:attack")
 def attack(
-    judge: JudgeArgument,
+    judges: Annotated[list[str] | None, typer.Argument(help="The judge, as for --judge.", hidden=True)] = None,
+    judge: JudgeOption = None,
     rubric: Annotated[
         Path | None,
         typer.Option(help="Your own rubric, in a file; our responses are about other things.", exists=True),
@@ -200,9 +209,10 @@ def attack(
 
 @implemented_by("adjudge_services.cli.judges.calibrate:calibrate")
 def calibrate(
-    judge: JudgeArgument,
-    dataset: DatasetArgument,
+    data: DataArgument,
     name: Annotated[str, typer.Option(help="Name under which to store the calibration.")],
+    judge: JudgeOption = None,
+    column: ColumnOption = None,
     method: Annotated[
         Literal["auto", "temperature", "platt", "beta", "isotonic"],
         typer.Option(help="auto: temperature from 20 labels on, platt from 60, beta from 1,000."),
@@ -266,6 +276,7 @@ def cascade(
     small: MemberArgument,
     large: MemberArgument,
     dataset: DatasetArgument,
+    column: ColumnOption = None,
     error: Annotated[
         float, typer.Option(min=0.001, max=0.5, help="Wanted rate of verdicts that differ from the large judge's.")
     ] = 0.05,
@@ -295,6 +306,7 @@ def panel(
     judge: Annotated[
         list[str], typer.Option(help="Repeat: an engine URL, or the name of a judge of the service at --url.")
     ],
+    column: ColumnOption = None,
     name: NameOption = None,
     without_labels: Annotated[
         bool, typer.Option("--without-labels", help="Fit on the verdicts alone; labels only measure.")

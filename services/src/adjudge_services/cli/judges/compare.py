@@ -10,10 +10,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from adjudge_services.cli.judge_choice import judge_label
 from adjudge_services.cli.judges.evaluate import (
     judge_contenders,
     judge_dataset,
-    judge_label,
     judging_options,
     load_examples,
     measured_now,
@@ -35,6 +35,7 @@ _DEFAULT_TEMPLATE = "default"
 def bakeoff(
     dataset: str,
     judge: list[str],
+    column: list[str] | None,
     protocol: list[str] | None,
     criteria_per_call: list[str] | None,
     rationale: list[bool] | None,
@@ -74,7 +75,7 @@ def bakeoff(
             "--votes or --template, or give --rationale --no-rationale; to measure one judge, use adjudge evaluate"
         )
     try:
-        labelled_by, examples = load_examples(dataset, half, limit, longest, labels)
+        labelled_by, examples = load_examples(dataset, half, limit, longest, labels, column)
     except (DatasetError, StartError, AdjudgeError, ValueError, OSError) as error:
         exit_with_error(str(error))
     answered = asyncio.run(

@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
-from pydantic import ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from adjudge_services.cli.output import err, exit_with_error, file_name, out
+from adjudge_services.cli.judge_choice import choose_judge
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, warn
 from adjudge_services.cli.scoring.score_file import open_client
-from adjudge_services.settings import CombinedJudgeSettings, Settings
+from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError
 from trainer_client.wire import JudgingProtocol
 from trainer_client.wire.ledger_rows import LabelFilter
-from trainer_client.wire.problems import field_errors
 
 if TYPE_CHECKING:  # numpy, which takes long to import
     from collections.abc import AsyncIterator
@@ -44,8 +43,9 @@ FIGURE_COLUMNS = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece"
 
 
 def evaluate(
-    judge: str,
-    dataset: str,
+    data: list[str],
+    judge: str | None,
+    column: list[str] | None,
     labels: Path | None,
     half: Literal["all", "fit", "held"],
     limit: int | None,
@@ -76,7 +76,8 @@ def evaluate(
         template=template,
     )
     try:
-        labelled_by, examples = load_examples(dataset, half, limit, longest, labels)
+        judge, dataset = judge_and_dataset(judge, data)
+        labelled_by, examples = load_examples(dataset, half, limit, longest, labels, column)
         judgements = judge_dataset(
             judge,
             examples,
@@ -145,17 +146,48 @@ def judging_options(**given: Any) -> dict[str, Any]:
     return options
 
 
+def judge_and_dataset(judge: str | None, data: Sequence[str]) -> tuple[str, str]:
+    """Return the judge and the data set of a command; before --judge, the judge was the first of two arguments.
+
+    Raises:
+        ValueError: one of them is missing, or there are too many.
+    """
+    *first, dataset = data
+    if len(first) + (judge is not None) != 1:
+        raise ValueError("give one data set and the judge: adjudge COMMAND DATASET --judge JUDGE")
+    return judge or first[0], dataset
+
+
 def load_examples(
-    dataset: str, half: str, limit: int | None, longest: int | None, labels: Path | None = None
+    dataset: str,
+    half: str,
+    limit: int | None,
+    longest: int | None,
+    labels: Path | None = None,
+    columns: Sequence[str] | None = None,
 ) -> "tuple[str, Sequence[Example]]":
     """Read the examples of a data set; return who labelled them, and the chosen ones.
 
+    `columns` are options such as `prompt=question`. A notice says which columns were not read.
+
     Raises:
         DatasetError: the data set cannot be read, must not be used for fitting, or no example is left.
+        ValueError: an option of `columns` is invalid.
     """
-    from judge_server.evaluation.labelled import DatasetError, Example, half_of, read_dataset, sample
+    from judge_server.evaluation.labelled import (
+        LABELLED_FIELDS,
+        DatasetError,
+        Example,
+        half_of,
+        read_dataset,
+        sample,
+    )
+    from judge_server.row_files import parse_columns
 
+    named = parse_columns(columns, LABELLED_FIELDS)
     if dataset.startswith("run:"):
+        if named:
+            raise DatasetError("a run has no columns; leave out --column")
         from judge_server.evaluation.comparing import with_labels
 
         run = dataset.removeprefix("run:")
@@ -165,7 +197,7 @@ def load_examples(
             groups = asyncio.run(read_run(run, PROJECT_ID, None))
             labelled_by, examples = str(labels), list[Example](with_labels(groups, labels))
     else:
-        reader, examples = read_dataset(dataset)
+        reader, examples = read_dataset(dataset, named, warn)
         labelled_by = reader.labelled_by
         if half == "fit" and reader.measured_only:
             raise DatasetError(f"{dataset} must not be used for fitting; use --half held or --half all")
@@ -342,49 +374,9 @@ async def judge_client(judge: str, url: str | None, settings: Settings) -> "Asyn
 
     A service in this process does not record what it judges, so that labelled data stays where it is.
     """
-    if "://" in judge:
-        own = settings.model_copy(update=_engines(judge) | {"ledger": "off"})
-        async with open_client(None, own) as client:
-            yield client
-    else:
-        async with open_client(url or settings.url, settings) as client:
-            yield client
-
-
-MEMBERS_OF_CASCADE = ("small", "large")
-"""The names of a cascade's judges while it is measured, by which ADJUDGE_CALIBRATIONS names them."""
-
-
-def _engines(judge: str) -> dict[str, Any]:
-    """Return the settings of a service with this judge as its default: an engine URL, or a cascade or panel as JSON."""
-    if not judge.startswith("{"):
-        return {"engine_url": judge, "engines": {}}
-    given = combined_judge(judge)
-    names = MEMBERS_OF_CASCADE if given.cascade else tuple(f"judge-{n}" for n in range(1, len(given.members) + 1))
-    default = given.model_copy(update={"cascade" if given.cascade else "panel": names})
-    return {"engines": {"default": default, **dict(zip(names, given.members, strict=True))}}
-
-
-def combined_judge(judge: str) -> CombinedJudgeSettings:
-    """Read a cascade or panel of engine URLs, written as in the settings. Raises `ValueError` if it is invalid."""
-    try:
-        given = CombinedJudgeSettings.model_validate_json(judge)
-    except ValidationError as error:
-        raise ValueError(f"{judge} is not a cascade or panel: {field_errors(error.errors())[0].message}") from None
-    named = [member for member in given.members if "://" not in member]
-    if named:
-        raise ValueError(f"{named[0]!r} is not an engine URL, of which a cascade or panel to measure here is made")
-    return given
-
-
-def judge_label(judge: str) -> str:
-    """Return what tables call a judge: its name or URL, or those of a cascade's or panel's judges."""
-    if not judge.startswith("{"):
-        return judge
-    given = combined_judge(judge)
-    how = given.band or given.weights or given.dawid_skene or "equal weights"
-    written = how if isinstance(how, str) else " to ".join(map(str, how)) if given.cascade else f"weights {how}"
-    return f"{'cascade' if given.cascade else 'panel'}({', '.join(given.members)}; {written})"
+    chosen = choose_judge(judge, url, settings.model_copy(update={"ledger": "off"}))
+    async with open_client(chosen.url, chosen.settings) as client:
+        yield client
 
 
 def show(evaluation: "Evaluation", heading: Mapping[str, Any]) -> None:

@@ -11,8 +11,8 @@ from adjudge_services.cli.options import (
     OUTPUT,
     ConcurrencyOption,
     DeadlineOption,
-    EngineOption,
     JsonOption,
+    JudgeOption,
     LedgerUrlOption,
     ProjectOption,
     RewardMode,
@@ -107,7 +107,7 @@ def measure(
         Path | None, typer.Option(help="Plot the figures here, as SVG or PNG.", rich_help_panel=OUTPUT)
     ] = None,
     url: UrlOption = None,
-    engine: EngineOption = None,
+    judge: JudgeOption = None,
     concurrency: ConcurrencyOption = 8,
     deadline_s: DeadlineOption = 3600.0,
 ) -> None:

@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from adjudge_services.cli.judge_choice import ChosenJudge, choose_judge
 from adjudge_services.cli.measuring.measure_file import (
     PromptResponses,
     WinRateResult,
@@ -48,6 +49,7 @@ from judge_server.measuring.trajectories import (
     measure_values,
     win_rates,
 )
+from judge_server.row_files import RowFile
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
 from trainer_client.wire import RewardMode
@@ -143,7 +145,7 @@ def measure(
     output: Path | None,
     plot: Path | None,
     url: str | None,
-    engine: str | None,
+    judge: str | None,
     concurrency: int,
     deadline_s: float,
 ) -> None:
@@ -155,7 +157,7 @@ def measure(
     except ValueError as error:
         exit_with_error(str(error))
     limits = LoopLimits(max_corrections, max_duplicates, min_paragraph_words)
-    settings = Settings(engine_url=engine) if engine else Settings()
+    settings = Settings()
     endpoint = _endpoint(embeddings, settings)
     if against is not None:
         _reject_options(
@@ -168,14 +170,18 @@ def measure(
             shared = read_rubric_argument(rubric) if rubric else None
             wanted = RunFilter(run or "", project, step, texts=True)
             asked = {"rubric": shared, "question": question, "concurrency": concurrency, "deadline_s": deadline_s}
-            compared = asyncio.run(_compare(url, settings, sides or (wanted, wanted._replace(run=against)), asked))
+            compared = asyncio.run(
+                _compare(
+                    url, choose_judge(judge, url, settings), sides or (wanted, wanted._replace(run=against)), asked
+                )
+            )
         except (StartError, FormatError, AdjudgeError, ValueError, OSError) as error:
             exit_with_error(str(error))
         _show_win_rates(compared, output, plot, f"{file.name if file else run} against {against}")
         return
     _reject_options({"--question": question}, "it needs --against")
     if run is not None:
-        judging = {"--rubric": rubric, "--mode": mode, "--steps": steps, "--limit": limit, "--engine": engine}
+        judging = {"--rubric": rubric, "--mode": mode, "--steps": steps, "--limit": limit, "--judge": judge}
         _reject_options(
             judging, "--run measures recorded verdicts, and the ledger keeps no ground truth to judge again"
         )
@@ -184,7 +190,7 @@ def measure(
         return
     assert file is not None
     _reject_options({"--step": step is not None, "--texts": texts}, "they apply to --run")
-    lines = list(islice(read_measured(file), limit))
+    lines = list(read_measured(file, limit))
     refused = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
     groups = [line for line in lines if isinstance(line, MeasuredLine)]
     if not groups:
@@ -194,7 +200,7 @@ def measure(
         shared = read_rubric_argument(rubric) if rubric else None
         how: dict[str, Any] = {"mode": mode or "weighted_mean", "steps": steps, "concurrency": concurrency}
         how |= {"deadline_s": deadline_s, "limits": limits, "embeddings": endpoint}
-        problems, failed = asyncio.run(_measure_file(url, settings, groups, shared, how))
+        problems, failed = asyncio.run(_measure_file(choose_judge(judge, url, settings), groups, shared, how))
         found = estimate_measures(problems, ks=ks)
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
         exit_with_error(str(error))
@@ -268,7 +274,7 @@ def _file_sides(a: Path, b: Path, limit: int | None) -> tuple[list[PromptRespons
         exit_with_error(f"--against: the file {b} does not exist")
     sides = []
     for file in (a, b):
-        lines = list(islice(read_groups(file), limit))
+        lines = list(read_groups(RowFile(str(file), limit)))
         if refused := {line.number: line.reason for line in lines if isinstance(line, BadLine)}:
             print_refused_lines(file, refused)
             exit_with_error("nothing was compared: all lines of both files must be readable")
@@ -278,7 +284,7 @@ def _file_sides(a: Path, b: Path, limit: int | None) -> tuple[list[PromptRespons
 
 async def _compare(
     url: str | None,
-    settings: Settings,
+    judge: ChosenJudge,
     sides: tuple[RunFilter, RunFilter] | tuple[list[PromptResponses], list[PromptResponses]],
     how: dict[str, Any],
 ) -> WinRateResult:
@@ -286,8 +292,8 @@ async def _compare(
         side_of_run(await read_responses(side, url), side.run) if isinstance(side, RunFilter) else side
         for side in sides
     ]
-    async with open_client(url, settings) as client:
-        return await compare_sides(client, a, b, **how)
+    async with open_client(judge.url, judge.settings) as client:
+        return await compare_sides(client, a, b, **how, judge=judge.name)
 
 
 def _show_win_rates(compared: WinRateResult, output: Path | None, plot: Path | None, title: str) -> None:
@@ -317,10 +323,10 @@ def _reject_options(given: dict[str, Any], why: str) -> None:
 
 
 async def _measure_file(
-    url: str | None, settings: Settings, groups: list[MeasuredLine], shared: Any, how: dict[str, Any]
+    judge: ChosenJudge, groups: list[MeasuredLine], shared: Any, how: dict[str, Any]
 ) -> tuple[list[ProblemResponses], dict[int, str]]:
-    async with open_client(url, settings) as client:
-        return await measure_lines(client, groups, shared, **how)
+    async with open_client(judge.url, judge.settings) as client:
+        return await measure_lines(client, groups, shared, **how, judge=judge.name)
 
 
 def _endpoint(url: str | None, settings: Settings) -> EmbeddingEndpoint | None:

@@ -55,6 +55,7 @@ async def measure_lines(
     deadline_s: float,
     limits: LoopLimits,
     embeddings: EmbeddingEndpoint | None = None,
+    judge: str | None = None,
 ) -> tuple[list[ProblemResponses], dict[int, str]]:
     """Judge lines; return the problem of each line, and the reasons of the lines that could not be judged.
 
@@ -71,22 +72,23 @@ async def measure_lines(
         deadline_s: seconds that one response may take.
         limits: the limits from which a text counts as looping.
         embeddings: the endpoint for the semantic distance; None skips it.
+        judge: the judge's name; None for the service's default.
 
     Raises:
         ConnectionFailed: the service cannot be reached.
     """
     failed: dict[int, str] = {}
     known = [line for line in lines if line.group.ground_truth]
-    correct = await _scored(client, known, {"mode": "outcome"}, concurrency, deadline_s, failed)
+    correct = await _scored(client, known, {"mode": "outcome", "judge": judge}, concurrency, deadline_s, failed)
     lines_with_rubric = [
         line
         for line in lines
         if rubric is not None or line.group.rubric is not None or (mode in NEEDS_NO_RUBRIC and mode != "outcome")
     ]
-    options = {"mode": mode, "rubric": rubric}
+    options = {"mode": mode, "rubric": rubric, "judge": judge}
     rewards = await _scored(client, lines_with_rubric, options, concurrency, deadline_s, failed)
     criteria = await _criteria(client, lines_with_rubric, rubric, failed)
-    found = await _steps(client, lines, concurrency, deadline_s, failed) if steps else {}
+    found = await _steps(client, lines, judge, concurrency, deadline_s, failed) if steps else {}
     problems = [_problem(line, correct, rewards, criteria.get(line.number, {}), found, limits) for line in lines]
     if embeddings is not None:
         texts = [_texts(line.group) for line in lines]
@@ -154,7 +156,12 @@ async def _criteria(
 
 
 async def _steps(
-    client: AsyncClient, lines: Sequence[MeasuredLine], concurrency: int, deadline_s: float, failed: dict[int, str]
+    client: AsyncClient,
+    lines: Sequence[MeasuredLine],
+    judge: str | None,
+    concurrency: int,
+    deadline_s: float,
+    failed: dict[int, str],
 ) -> dict[tuple[int, int], StepScores]:
     slots = asyncio.Semaphore(concurrency)
 
@@ -170,7 +177,8 @@ async def _steps(
             return ()
         async with slots:
             try:
-                answer = await client.verdicts(groups, {"criteria": [STEP_CRITERION]}, deadline_s=deadline_s)
+                rubric = {"criteria": [STEP_CRITERION]}
+                answer = await client.verdicts(groups, rubric, judge=judge, deadline_s=deadline_s)
             except ConnectionFailed:
                 raise
             except AdjudgeError as error:
@@ -323,6 +331,7 @@ async def compare_sides(
     question: str | None,
     concurrency: int,
     deadline_s: float,
+    judge: str | None = None,
 ) -> WinRateResult:
     """Have the judge compare two sides, with one request per problem.
 
@@ -333,6 +342,7 @@ async def compare_sides(
         question: the question about a pair, instead of the service's default.
         concurrency: problems to compare at a time.
         deadline_s: seconds that one problem may take.
+        judge: the judge's name; None for the service's default.
 
     Raises:
         ConnectionFailed: the service cannot be reached.
@@ -343,7 +353,7 @@ async def compare_sides(
     async def one(pairs: tuple[Pair, ...]) -> tuple[Comparison, ...] | AdjudgeError:
         async with slots:
             try:
-                answer = await client.compare(pairs, rubric, question=question, deadline_s=deadline_s)
+                answer = await client.compare(pairs, rubric, question=question, judge=judge, deadline_s=deadline_s)
             except ConnectionFailed:
                 raise
             except AdjudgeError as error:

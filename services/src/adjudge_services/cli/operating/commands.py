@@ -7,8 +7,8 @@ import typer
 
 from adjudge_services.cli.options import (
     DEFAULT_PROJECT,
-    EngineOption,
     JsonOption,
+    JudgeOption,
     JudgingProtocol,
     ModeOption,
     RankingSchedule,
@@ -406,7 +406,7 @@ def plan(
     check: Annotated[
         bool, typer.Option("--check", help="Also judge the sample, and compare that with the prediction.")
     ] = False,
-    engine: EngineOption = None,
+    judge: JudgeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say how many GPUs a judge needs for a number of training runs.

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from rich.table import Table
 
+from adjudge_services.cli.judge_choice import choose_judge
 from adjudge_services.cli.options import JudgingProtocol, RankingSchedule, RewardMode
 from adjudge_services.cli.output import exit_with_error, format_seconds, out, print_json, print_refused_lines
-from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, RowFile, read_groups, read_rubric_argument
+from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, read_groups, read_rubric_argument
 from adjudge_services.judges import build_engine, build_judge, load_judge
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, build_fence, prepare_store
@@ -33,6 +34,7 @@ from judge_server.capacity import (
 from judge_server.errors import EngineStartError, EngineUnavailable, ServiceError
 from judge_server.judging.plan import ResponsePlan
 from judge_server.ports import Engine
+from judge_server.row_files import RowFile
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
 from rubric_store import FormatError, RubricStore
@@ -108,7 +110,7 @@ def plan(
     gpu_price: float | None,
     limit: int | None,
     check: bool,
-    engine: str | None,
+    judge: str | None,
     as_json: bool,
 ) -> None:
     """Run `adjudge plan`."""
@@ -127,7 +129,7 @@ def plan(
         wanted = Wanted(
             request, steps_per_hour, prompts, group_size, runs, judging_s, rates, small, escalated, gpu_price, check
         )
-        made = asyncio.run(_plan(wanted, Settings(engine_url=engine) if engine else Settings()))
+        made = asyncio.run(_plan(wanted, _own_engine(judge)))
     except ValidationError as error:
         exit_with_error("; ".join(f"{wrong.field}: {wrong.message}" for wrong in field_errors(error.errors())))
     except (StartError, EngineStartError, EngineUnavailable, ServiceError, FormatError, ValueError) as error:
@@ -136,6 +138,13 @@ def plan(
         print_json(_as_json(made))
     else:
         _show(made)
+
+
+def _own_engine(judge: str | None) -> Settings:
+    """Return the settings of the engine to plan with, which runs in this process."""
+    if judge is not None and ("://" not in judge or judge.startswith("{")):
+        raise ValueError(f"--judge {judge}: a plan needs the engine's tokenizer here; give one engine URL")
+    return choose_judge(judge, None, Settings()).settings
 
 
 def _request(
@@ -195,7 +204,7 @@ async def _plan(wanted: Wanted, settings: Settings) -> Plan:
 def _tokenizer(engine: Engine, url: str) -> PromptTokenizer:
     if not isinstance(engine, PromptTokenizer):
         raise ValueError(
-            f"the engine {url} does not tell the tokens of a prompt; plan with --engine llamacpp://MODEL, of a model "
+            f"the engine {url} does not tell the tokens of a prompt; plan with --judge llamacpp://MODEL, of a model "
             "with the tokenizer of your judge, and give the judge's --rates"
         )
     return engine

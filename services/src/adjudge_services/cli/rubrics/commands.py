@@ -9,8 +9,8 @@ from adjudge_services.cli.options import (
     OUTPUT,
     ConcurrencyOption,
     DeadlineOption,
-    EngineOption,
     JsonOption,
+    JudgeOption,
     JudgingProtocol,
     ModeOption,
     RubricOption,
@@ -228,7 +228,7 @@ def discriminate(
         Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.", rich_help_panel=OUTPUT)
     ] = None,
     url: UrlOption = None,
-    engine: EngineOption = None,
+    judge: JudgeOption = None,
     concurrency: ConcurrencyOption = 8,
     deadline_s: DeadlineOption = 3600.0,
 ) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from adjudge_services.cli.judge_choice import ChosenJudge, choose_judge
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
@@ -104,12 +104,12 @@ def discriminate(
     at_least: float | None,
     output: Path | None,
     url: str | None,
-    engine: str | None,
+    judge: str | None,
     concurrency: int,
     deadline_s: float,
 ) -> None:
     """Run `adjudge rubrics discriminate`."""
-    lines = list(islice(read_pairs(file), limit))
+    lines = list(read_pairs(file, limit))
     refused = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
     pairs = [line for line in lines if isinstance(line, PairLine)]
     if rubric is None:
@@ -119,11 +119,11 @@ def discriminate(
     if not pairs:
         print_refused_lines(file, refused)
         exit_with_error(f"{file_name(file)} has no lines that can be judged")
-    settings = Settings(engine_url=engine) if engine else Settings()
-    options = {"mode": mode, "protocol": protocol, "deadline_s": deadline_s}
     try:
+        chosen = choose_judge(judge, url, Settings())
+        options = {"mode": mode, "protocol": protocol, "deadline_s": deadline_s, "judge": chosen.name}
         shared = read_rubric_argument(rubric) if rubric else None
-        labelled, scored = asyncio.run(_judge(url, settings, pairs, shared, options, concurrency))
+        labelled, scored = asyncio.run(_judge(chosen, pairs, shared, options, concurrency))
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
         exit_with_error(str(error))
     found = separation(labelled)
@@ -141,8 +141,7 @@ def discriminate(
 
 
 async def _judge(
-    url: str | None,
-    settings: Settings,
+    judge: ChosenJudge,
     pairs: Sequence[PairLine],
     shared: str | RubricContent | None,
     options: dict[str, Any],
@@ -151,7 +150,7 @@ async def _judge(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("loading the judge", total=None)
-        async with open_client(url, settings) as client:
+        async with open_client(judge.url, judge.settings) as client:
             criteria = {} if shared is None else {_name(shared): await _criteria(client, shared)}
             refused = await _add_line_rubrics(client, pairs, criteria)
             known = [line for line in pairs if line.number not in refused]

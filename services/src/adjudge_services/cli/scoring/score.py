@@ -25,11 +25,11 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from adjudge_services.cli.judge_choice import ChosenJudge, choose_judge
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
     GroupLine,
-    RowFile,
     ScoredFile,
     ScoredRows,
     open_client,
@@ -40,6 +40,7 @@ from adjudge_services.cli.scoring.score_file import (
 )
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
+from judge_server.row_files import RowFile, parse_columns
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
 from trainer_client.steps import NO_STEP
@@ -156,17 +157,19 @@ def score(
     limit: int | None,
     run: str | None,
     table: bool | None,
+    column: list[str] | None,
     url: str | None,
-    engine: str | None,
+    judge: str | None,
     concurrency: int,
     deadline_s: float,
 ) -> None:
     """Run `adjudge score`."""
     show_table = sys.stdout.isatty() if table is None else table
-    settings = Settings(engine_url=engine) if engine else Settings()
-    rows = RowFile(file, limit)
+    settings = Settings()
     started = time.monotonic()
     try:
+        chosen = choose_judge(judge, url, settings)
+        rows = RowFile(file, limit, columns=parse_columns(column))
         options = {
             "rubric": read_rubric_argument(rubric) if rubric else None,
             "mode": mode,
@@ -187,9 +190,10 @@ def score(
             "template": template,
             "truncate": truncate,
             "deadline_s": deadline_s,
+            "judge": chosen.name,
         }
         with ScoredRows(output, print_rows=output is None and not show_table, keep=show_table) as results:
-            asyncio.run(_score(url, settings, run, rows, options, concurrency, results))
+            asyncio.run(_score(chosen, run, rows, options, concurrency, results))
     except (StartError, FormatError, AdjudgeError, OSError, ValueError) as error:
         exit_with_error(str(error))
     if not results.lines:
@@ -203,8 +207,6 @@ def score(
         if (bias := _position_bias(results.kept)) is not None:
             out.print(bias, highlight=False, soft_wrap=True)
     _summarise(results, Path(file), time.monotonic() - started)
-    if rows.ignored:
-        err.print(f"columns that no group has were ignored: {escape(', '.join(rows.ignored))}", highlight=False)
     if results.unscored or results.refused_lines:
         raise typer.Exit(1)
 
@@ -214,8 +216,7 @@ def _per_call(text: str | None) -> int | str | None:
 
 
 async def _score(
-    url: str | None,
-    settings: Settings,
+    judge: ChosenJudge,
     run: str | None,
     rows: RowFile,
     options: dict[str, object],
@@ -244,7 +245,7 @@ async def _score(
             done += 1
             progress.update(task, completed=rows.share_read * done / read, responses=done)
 
-        async with open_client(url, settings, run) as client:
+        async with open_client(judge.url, judge.settings, run) as client:
             if isinstance(options["rubric"], str):
                 await client.rubric(options["rubric"])  # fail once, not on every line
             progress.reset(task, description="judging responses", total=1.0)
@@ -309,7 +310,7 @@ def filter_easy(
     reference_characters: int,
     scores: Path | None,
     url: str | None,
-    engine: str | None,
+    judge: str | None,
     concurrency: int,
     deadline_s: float,
 ) -> None:
@@ -320,10 +321,10 @@ def filter_easy(
     refused = {line.number: line.reason for line in read if isinstance(line, BadLine)}
     lines = [line for line in read if isinstance(line, GroupLine)]
     rated = [line for line in lines if len(line.group.reference_answer or "") <= reference_characters]
-    settings = Settings(engine_url=engine) if engine else Settings()
-    options = {"mode": "likert", "deadline_s": deadline_s}
     try:
-        scored = asyncio.run(_rate(url, settings, rated, options, concurrency)) if rated else ScoredFile()
+        chosen = choose_judge(judge, url, Settings())
+        options = {"mode": "likert", "deadline_s": deadline_s, "judge": chosen.name}
+        scored = asyncio.run(_rate(chosen, rated, options, concurrency)) if rated else ScoredFile()
         filtered = _classify_lines(lines, rated, scored, easy_threshold)
         _write_kept(file, output, scores, filtered)
     except (StartError, AdjudgeError, OSError, ValueError) as error:
@@ -341,10 +342,8 @@ def filter_easy(
         raise typer.Exit(1)
 
 
-async def _rate(
-    url: str | None, settings: Settings, lines: list[GroupLine], options: dict[str, object], concurrency: int
-) -> ScoredFile:
-    async with open_client(url, settings) as client:
+async def _rate(judge: ChosenJudge, lines: list[GroupLine], options: dict[str, object], concurrency: int) -> ScoredFile:
+    async with open_client(judge.url, judge.settings) as client:
         scored = await score_groups(client, lines, options, concurrency=concurrency, advance=lambda: None)
     if scored.unreachable is not None:
         raise scored.unreachable

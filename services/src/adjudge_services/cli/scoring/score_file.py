@@ -1,172 +1,34 @@
 """Read groups from a file and score them through a client, in order.
 
 A line that cannot be read or scored affects only itself. However long the file is, only the lines in progress are in
-memory, unless the caller keeps them.
-
-Files are JSONL, CSV or Parquet, on disk or in an object store. Results are written as they come, as JSONL or Parquet.
+memory, unless the caller keeps them. Results are written as they come, as JSONL or Parquet.
 """
 
 import asyncio
-import csv
-import io
 import json
 import math
-import os
 import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx2
 from pydantic import ValidationError
 
+from adjudge_services.cli.output import warn
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
+from judge_server.row_files import RowFile, with_rubric
 from rubric_store import FormatError, read_rubric
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
-from trainer_client.tables import group_fields, result_fields
+from trainer_client.tables import GROUP_FIELDS, result_fields
 from trainer_client.wire import Group, GroupRewards, RewardAnswer, Usage, Verdict
 from trainer_client.wire.problems import field_errors
-
-_COMPRESSED = (".gz", ".bz2", ".xz")
-
-_CSV_LIMIT = 64 * 1024 * 1024
-"""Longest value of a CSV file, in characters; the library's own limit is 128 KiB, which a long response exceeds."""
-
-
-class RowFile:
-    """A file of groups, read row by row.
-
-    The ending of its name says what it is: `.parquet`, `.csv` or `.tsv`, and JSONL otherwise. A name such as
-    `s3://bucket/key` is opened by fsspec, which also unpacks `.gz`, `.bz2` and `.xz`.
-
-    Iterating gives the row's number and the row: in JSONL, the bytes of a line, and blank lines are skipped; otherwise
-    the fields of a group. Rows of a table have more columns than a group has fields: `ignored` names the others. In
-    CSV, `responses`, `rubric` and a `prompt` of messages are JSON. A column `response` is one response.
-
-    Args:
-        name: a path or a URL.
-        limit: read at most so many rows.
-
-    Raises:
-        ValueError: a library is missing, or the file is not what its ending says; raised when it is read.
-        OSError: it cannot be read.
-    """
-
-    def __init__(self, name: str, limit: int | None = None) -> None:
-        self.name = name
-        self.share_read = 0.0
-        """The share of the file that was read, in [0, 1]; 0 where its size is not known."""
-        self.ignored: tuple[str, ...] = ()
-        self._limit = limit
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        rows = {".parquet": self._parquet, ".csv": self._csv, ".tsv": self._csv}.get(self._kind(), self._jsonl)()
-        for count, row in enumerate(rows, 1):
-            if self._limit is not None:
-                self.share_read = max(self.share_read, count / self._limit)
-            yield row
-            if count == self._limit:
-                break
-        self.share_read = 1.0
-
-    def _kind(self) -> str:
-        suffixes = [suffix for suffix in Path(self.name).suffixes if suffix not in _COMPRESSED]
-        return suffixes[-1].lower() if suffixes else ""
-
-    def _jsonl(self) -> Iterator[tuple[int, bytes]]:
-        with _open(self.name) as file:
-            size = _size(self.name, file)
-            read = 0
-            for number, line in enumerate(file, 1):
-                read += len(line)
-                self.share_read = min(read / size, 1.0) if size else 0.0
-                if line.strip():
-                    yield number, line
-
-    def _csv(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        csv.field_size_limit(max(csv.field_size_limit(), _CSV_LIMIT))
-        with _open(self.name) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-            size = _size(self.name, file)
-            reader = csv.DictReader(text, delimiter="\t" if self._kind() == ".tsv" else ",")
-            try:
-                self._note_ignored(reader.fieldnames or ())
-                for number, row in enumerate(reader, 2):
-                    self.share_read = min(file.tell() / size, 1.0) if size else 0.0
-                    yield number, group_fields({key: _csv_value(key, value) for key, value in row.items()})
-            except csv.Error as error:
-                raise ValueError(f"{self.name} is not CSV: {error}") from error
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{self.name} is not UTF-8: {error}") from error
-
-    def _parquet(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        try:
-            from pyarrow import ArrowInvalid
-            from pyarrow.parquet import ParquetFile
-        except ImportError as error:
-            raise ValueError("reading Parquet needs pyarrow: pip install 'adjudge[tables]'") from error
-        with _open(self.name) as file:
-            try:
-                table = ParquetFile(file)
-                self._note_ignored(table.schema_arrow.names)
-                wanted = [name for name in table.schema_arrow.names if name not in self.ignored]
-                number = 0
-                for batch in table.iter_batches(batch_size=_READ_PARQUET_ROWS, columns=wanted):
-                    for row in batch.to_pylist():
-                        number += 1
-                        self.share_read = number / table.metadata.num_rows
-                        yield number, group_fields(row)
-            except ArrowInvalid as error:
-                raise ValueError(f"{self.name} is not Parquet: {error}") from error
-
-    def _note_ignored(self, columns: Any) -> None:
-        used = group_fields(dict.fromkeys(columns, ""), keep_empty=True)
-        renamed = {"response"} if "responses" in used else set()
-        self.ignored = tuple(name for name in columns if name not in used and name not in renamed)
-
-
-_READ_PARQUET_ROWS = 64
-"""Rows that are unpacked at a time: few, since a row may be a group of long responses."""
-
-
-def _csv_value(column: str, value: Any) -> Any:
-    """A CSV cell: JSON where a group has a list or an object; an empty cell is a missing value."""
-    if not value:
-        return None
-    if column == "responses" or (column in ("rubric", "prompt") and value.lstrip().startswith(("[{", "{"))):
-        try:
-            return json.loads(value)
-        except ValueError:
-            if column == "responses":
-                return value  # refused as no list, with this row's number
-    return value
-
-
-def _open(name: str) -> AbstractContextManager[IO[bytes]]:
-    if "://" not in name and not name.endswith(_COMPRESSED):
-        return Path(name).open("rb")
-    try:
-        import fsspec
-    except ImportError as error:
-        raise ValueError(f"reading {name} needs fsspec: pip install 'adjudge[tables]'") from error
-    try:
-        opened: AbstractContextManager[IO[bytes]] = fsspec.open(name, "rb", compression="infer")
-    except ImportError as error:  # s3fs, gcsfs, adlfs
-        raise ValueError(f"{name}: {error}") from error
-    return opened
-
-
-def _size(name: str, file: Any) -> int | None:
-    """The size of an open file in bytes; None for a compressed one, which does not say what is in it."""
-    if name.endswith(_COMPRESSED):
-        return None
-    size = getattr(file, "size", None)
-    return size if isinstance(size, int) else os.fstat(file.fileno()).st_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,63 +64,64 @@ class MeasuredLine(GroupLine):
 Line = TypeVar("Line")
 
 
-def read_groups(file: Path | RowFile) -> Iterator[GroupLine | BadLine]:
-    """Read the group of each line, in order, skipping blank lines.
+def read_groups(rows: Path | RowFile) -> Iterator[GroupLine | BadLine]:
+    """Read the group of each line, in order, skipping blank lines; warn of columns that were not read.
 
-    A line is a group of the API (`prompt`, `responses`, …). Its `id` defaults to `line-N`, and its `rubric` may also be
-    the text of a rubric in any format that `adjudge rubrics publish` reads.
+    A line has the fields of a group (`prompt`, `responses`, …). Its `id` defaults to `line-N`, and its `rubric` may be
+    in any format that `adjudge rubrics publish` reads.
     """
-    return _read(file, lambda number, row: GroupLine(number, _group(number, row)))
+    return _read(
+        rows if isinstance(rows, RowFile) else RowFile(str(rows)),
+        lambda number, row: GroupLine(number, _group(number, row)),
+    )
 
 
-def read_pairs(file: Path) -> Iterator[PairLine | BadLine]:
+def read_pairs(file: Path, limit: int | None = None) -> Iterator[PairLine | BadLine]:
     """Read lines with `good` and `bad` instead of `responses`: each a list of responses or a single text."""
-    return _read(file, _pair_line)
+    return _read(RowFile(str(file), limit, fields=(*GROUP_FIELDS, "good", "bad")), _pair_line)
 
 
-def read_measured(file: Path) -> Iterator[MeasuredLine | BadLine]:
+def read_measured(file: Path, limit: int | None = None) -> Iterator[MeasuredLine | BadLine]:
     """Like `read_groups`; a line may also have `logprobs` and `reference_logprobs`, with one number per response."""
-    return _read(file, _measured_line)
+    return _read(RowFile(str(file), limit, fields=(*GROUP_FIELDS, *_LIKELIHOODS)), _measured_line)
 
 
-def _read(file: Path | RowFile, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[Line | BadLine]:
-    for number, row in file if isinstance(file, RowFile) else RowFile(str(file)):
+_LIKELIHOODS = ("logprobs", "reference_logprobs")
+
+
+def _read(rows: RowFile, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[Line | BadLine]:
+    for number, row in rows:
+        if isinstance(row, ValueError):
+            yield BadLine(number, str(row))
+            continue
         try:
-            row = json.loads(row) if isinstance(row, bytes) else row
-            if isinstance(row, dict):
-                yield make(number, row)
-            else:
-                yield BadLine(number, "not a group; write a JSON object with a prompt and responses")
+            yield make(number, row)
         except ValidationError as error:
             first = field_errors(error.errors())[0]
-            yield BadLine(number, f"{first.field}: {first.message}")
+            hint = rows.hint(first.field)
+            yield BadLine(number, f"{first.field}: {first.message}" + (f"; {hint}" if hint else ""))
         except FormatError as error:
             yield BadLine(number, f"rubric: {error}")
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-            yield BadLine(number, f"not JSON: {error}")
         except ValueError as error:
             yield BadLine(number, str(error))
+    if rows.notice:
+        warn(rows.notice)
 
 
 def _group(number: int, row: dict[str, Any]) -> Group:
-    row = {"id": f"line-{number}"} | row
-    rubric = row.get("rubric")
-    if (isinstance(rubric, str) and "\n" in rubric) or isinstance(rubric, list):
-        row["rubric"] = read_rubric(rubric if isinstance(rubric, str) else json.dumps(rubric))
-    return Group.model_validate(row)
+    return Group.model_validate(with_rubric({"id": f"line-{number}"} | row))
 
 
 def _measured_line(number: int, row: dict[str, Any]) -> MeasuredLine:
-    names = ("logprobs", "reference_logprobs")
-    given = [row.pop(name, None) for name in names]
+    given = [row.pop(name, None) for name in _LIKELIHOODS]
     group = _group(number, row)
     if given == [None, None]:
         return MeasuredLine(number, group, None)
-    for name, values in zip(names, given, strict=True):
+    for name, values in zip(_LIKELIHOODS, given, strict=True):
         if not isinstance(values, list) or len(values) != len(group.responses) or not all(map(_is_logprob, values)):
             raise ValueError(
                 f"{name}: expected a list of {len(group.responses)} mean log-likelihoods per token, 0 or less, one for "
-                f"each response; give both of {' and '.join(names)}, or neither"
+                f"each response; give both of {' and '.join(_LIKELIHOODS)}, or neither"
             )
     return MeasuredLine(number, group, tuple(zip(*given, strict=True)))
 
