@@ -104,6 +104,10 @@ def test_a_diff_is_shown_criterion_by_criterion(files: tuple[Path, Path]) -> Non
         assert part in shown
     assert "- polite" in rubrics("diff", "team/speed", "2", "1").stdout
     assert json.loads(rubrics("diff", "team/speed", "1", "--json").stdout)["after"]["version"] == 2
+    same = [("team/speed@1",), ("team/speed@1", "team/speed@2"), ("team/speed@1", "2"), ("team/speed", "1", "2")]
+    assert {rubrics("diff", *one).stdout for one in same} == {shown}
+    assert "are different rubrics" in said(rubrics("diff", "team/speed@1", "team/other@2"))
+    assert "name two versions" in said(rubrics("diff", "team/speed"))
     assert "Did you mean" in said(rubrics("diff", "team/sped", "1"))
 
 

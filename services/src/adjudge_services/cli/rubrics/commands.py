@@ -158,14 +158,14 @@ def history(
 @rubrics_app.command("diff")
 @implemented_by("adjudge_services.cli.rubrics.show:diff")
 def diff(
-    name: NameArgument,
-    before: Annotated[str, typer.Argument(metavar="FROM", help="A version number or an alias.")],
-    after: Annotated[
-        str,
+    versions: Annotated[
+        list[str],
         typer.Argument(
-            metavar="TO", help="A version number or an alias; by default the latest version.", show_default=False
+            metavar="NAME@FROM [NAME@TO]",
+            help="Two versions by number or alias, such as team/math@1 team/math@2; by default the second is the "
+            "latest. The name can also stand before them: team/math 1 2.",
         ),
-    ] = "latest",
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Show which criteria were added, removed, reworded, reweighted, otherwise changed or moved."""

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adjudge_services.cli.output import out, print_json
+from adjudge_services.cli.output import exit_with_error, out, print_json
 from adjudge_services.cli.rubrics.files import summaries, with_store
 from adjudge_services.cli.rubrics.generate import validity_line
 from judge_server.generation.validity import published_validity
@@ -187,8 +187,12 @@ _PIECES = re.compile(r"\w+|\s+|[^\w\s]")
 _MIN_SIMILARITY = 0.4
 
 
-def diff(name: str, before: str, after: str, as_json: bool) -> None:
+def diff(versions: list[str], as_json: bool) -> None:
     """Run `adjudge rubrics diff`."""
+    try:
+        name, before, after = _two_versions(versions)
+    except ValueError as error:
+        exit_with_error(str(error))
     found = with_store(lambda store: difference(store, PROJECT_ID, name, before, after))
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
@@ -197,6 +201,25 @@ def diff(name: str, before: str, after: str, as_json: bool) -> None:
     for line in _lines(found):
         out.print(line, soft_wrap=True)
     out.print(Text(_totals(found), style="dim"))
+
+
+def _two_versions(given: Sequence[str]) -> tuple[str, str, str]:
+    """Return the name and the two versions of `a@1 a@2`, `a@1 2`, `a 1 2` and, up to the latest, of `a@1` and `a 1`.
+
+    Raises:
+        ValueError: there is no first version, there are too many, or two rubrics are named.
+    """
+    name, at, first = given[0].partition("@")
+    versions = [*([first] if at else []), *given[1:]]
+    if not 1 <= len(versions) <= 2:
+        raise ValueError("name two versions of a rubric, such as team/math@1 team/math@2")
+    bare = []
+    for version in versions:
+        other, at, number = version.rpartition("@")
+        if at and other != name:
+            raise ValueError(f"{given[0]} and {version} are different rubrics; name two versions of one")
+        bare.append(number)
+    return name, bare[0], bare[1] if len(bare) == 2 else "latest"
 
 
 def _lines(found: RubricDiff) -> Iterator[Text]:
