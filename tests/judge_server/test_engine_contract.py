@@ -186,10 +186,10 @@ async def test_json_output_satisfies_its_schema(engine: Engine, identity: Engine
 
 
 async def test_json_output_is_cut_at_its_limit_and_marked_as_cut(engine: Engine) -> None:
-    (reply,) = await replies(engine, asked(QUESTIONS[0], answer=JsonOutput(WRITTEN.schema, 6), shared=SHARED))
+    (reply,) = await replies(engine, asked(QUESTIONS[0], answer=JsonOutput(WRITTEN.schema, 16), shared=SHARED))
     assert reply.cut
     assert reply.text is not None
-    assert reply.tokens_written <= 6
+    assert reply.tokens_written <= 16
     assert not reply.text.rstrip().endswith("}")
 
 
@@ -204,9 +204,9 @@ async def test_text_output_is_stripped_and_its_tokens_are_counted(engine: Engine
 
 async def test_text_output_is_cut_at_its_limit_and_marked_as_cut(engine: Engine) -> None:
     question = "Count from one to one hundred, in words."
-    (reply,) = await replies(engine, asked(question, answer=TextOutput(3), shared=SHARED))
+    (reply,) = await replies(engine, asked(question, answer=TextOutput(16), shared=SHARED))
     assert reply.cut
-    assert 0 < reply.tokens_written <= 3
+    assert 0 < reply.tokens_written <= 16
     (whole,) = await replies(engine, asked("Say hello, and no more.", answer=TextOutput(200), shared=SHARED))
     assert not whole.cut
 

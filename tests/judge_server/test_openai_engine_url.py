@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.engines import engine_from_url
-from judge_server.engines.openai.calls import ChatCompletion
+from judge_server.engines.openai.completions import ChatCompletion
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.openai.http import MAX_RETRY_AFTER_S, retry_after_s
 from judge_server.engines.openai.probe import estimate, min_tokens

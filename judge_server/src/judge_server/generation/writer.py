@@ -11,6 +11,7 @@ A `Generator` is a pipeline of named steps that makes one rubric from one input 
 import asyncio
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -330,8 +331,9 @@ class Writer:
                 return outcome
             if outcome.kind == "truncated_input":
                 raise RubricDiscarded("too_long", outcome.detail)
-            if attempt == MAX_CALL_ATTEMPTS:
-                raise WriterFailed(f"{outcome.kind}: {outcome.detail} ({MAX_CALL_ATTEMPTS} attempts)")
+            if attempt == MAX_CALL_ATTEMPTS or outcome.retry_after_s == math.inf:
+                tried = "1 attempt" if attempt == 1 else f"{attempt} attempts"
+                raise WriterFailed(f"{outcome.kind}: {outcome.detail} ({tried})")
             await asyncio.sleep(max(pause, outcome.retry_after_s or 0.0))
             pause, attempt = min(4 * pause, MAX_RETRY_DELAY_S), attempt + 1
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from judge_server.engines.common import UrlOptions
-from judge_server.engines.openai.calls import shape_error
+from judge_server.engines.openai.completions import shape_error
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp, base_url_of
 from trainer_client.measures import semantic_distance
 

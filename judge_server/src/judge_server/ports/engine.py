@@ -148,7 +148,10 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """Why a call has no reply. `retry_after_s` is the delay that the engine asked for, if any."""
+    """Why a call has no reply.
+
+    `retry_after_s` is the delay that the engine asked for, if any; infinity if asking again is of no use.
+    """
 
     kind: FailureKind
     detail: str

@@ -8,6 +8,7 @@ restarts in seconds, and a training step's verdicts are worth the wait.
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -188,7 +189,8 @@ class CallTask:
             ]
             if not to_retry:
                 break
-            pause = max(_retry_pause_s(in_flight.latest_outcomes[d]) for one in to_retry for d in one.digests)
+            outcomes = [in_flight.latest_outcomes[d] for one in to_retry for d in one.digests]
+            pause = max(_retry_pause_s(outcome) for outcome in outcomes if _transient(outcome))
             was_down = await self._runner.recovery.wait(pause, in_flight.deadline)
             if was_down is not None:
                 unread += await self._run_calls(to_retry)
@@ -294,7 +296,11 @@ def _single_question(question: Question, place: int) -> Question:
 
 
 def _transient(outcome: CallOutcome) -> bool:
-    return isinstance(outcome, CallFailure) and outcome.kind in ("engine", "overloaded")
+    return (
+        isinstance(outcome, CallFailure)
+        and outcome.kind in ("engine", "overloaded")
+        and outcome.retry_after_s != math.inf
+    )
 
 
 def _retry_pause_s(outcome: CallOutcome) -> float:

@@ -5,20 +5,18 @@ server declares which weights answer; an answer that names another model than th
 """
 
 import asyncio
+import json
+import math
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 from urllib.parse import SplitResult
 
-from pydantic import ValidationError
-
 from judge_server.engines.common import RunningCalls, UrlOptions
 from judge_server.engines.openai.calls import (
-    ChatCompletion,
     ChatMessage,
-    ModelList,
-    TokenCounts,
     answer_body,
     chosen_label,
     context_overflow,
@@ -31,12 +29,16 @@ from judge_server.engines.openai.calls import (
     with_choice,
     with_reasons,
 )
+from judge_server.engines.openai.completions import ChatCompletion, ModelList, TokenCounts, parse_body
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp, base_url_of
-from judge_server.engines.openai.probe import Endpoint, TokenCounter, min_tokens, probe
+from judge_server.engines.openai.probe import NOT_YET, REFUSALS, Endpoint, TokenCounter, min_tokens, probe
 from judge_server.errors import EngineUnavailable
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Reply, TokenChoice
 
 CONCURRENCY = 16
+CONSTRAINTS = ("response_format", "structured_outputs")
+"""The options that constrain an answer."""
+
 READY_TIMEOUT_S = 2.0
 """How long an endpoint may take to answer a readiness check."""
 
@@ -71,6 +73,7 @@ class OpenAIEngine:
         self._context_tokens = context_tokens
         self._semaphore = asyncio.Semaphore(self._concurrency)
         self._endpoint: Endpoint | None = None
+        self._refused_constraints: set[str] = set()
         self._counter: TokenCounter | None = None
         self._running_calls = RunningCalls()
 
@@ -78,6 +81,11 @@ class OpenAIEngine:
     def concurrent_calls(self) -> int:
         """The most requests in flight at a time."""
         return self._concurrency
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """What was found out about the server; None before the start and after the close."""
+        return self._endpoint
 
     @classmethod
     def from_url(cls, url: SplitResult, *, api_key: str | None = None) -> "OpenAIEngine":
@@ -116,7 +124,7 @@ class OpenAIEngine:
             weights_digest=f"declared by the endpoint: {endpoint.answered_as or dialect.model}{release}",
             engine=f"OpenAI chat API of {endpoint.maker}",
             chat_template_digest=endpoint.template_digest,
-            decoding=f"greedy; top {dialect.top_logprobs}" if dialect.top_logprobs else "greedy; text",
+            decoding=dialect.decoding,
             context_tokens=endpoint.context_tokens,
             concurrent_batches=self._concurrency,
             capabilities=replace(endpoint.capabilities, images=self._images),
@@ -146,7 +154,7 @@ class OpenAIEngine:
             messages = first_messages(batch, call)
             if call.reasoning is not None:
                 messages = with_reasons(messages, call, "")
-            return await counter.count(messages) + reserved_tokens(call, endpoint.dialect)
+            return await counter.count(endpoint.dialect.folded(messages)) + reserved_tokens(call, endpoint.dialect)
 
         return max(await asyncio.gather(*map(count, dict.fromkeys(batch.calls))))
 
@@ -158,12 +166,12 @@ class OpenAIEngine:
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 answer = await self._http.get(f"{self._http.base_url}/models")
-            if not endpoint.listed:
-                return answer.status < 500
-            cards = ModelList.model_validate_json(answer.body).data
-        except (EndpointError, TimeoutError, ValidationError):
+            if not endpoint.models:
+                return answer.status not in NOT_YET
+            cards = ModelList.model_validate(parse_body(answer.body)).data
+        except (EndpointError, TimeoutError, ValueError):
             return False
-        return answer.status == 200 and any(endpoint.dialect.model in card.names for card in cards)
+        return answer.ok and any(card.is_called(endpoint.dialect.model) for card in cards)
 
     async def close(self) -> None:
         """Cancel running calls and close every connection."""
@@ -177,7 +185,7 @@ class OpenAIEngine:
                 if (endpoint := self._endpoint) is None:
                     return CallFailure("engine", "the engine is not running")
                 session = self._http.session_of(batch.system, batch.shared, *batch.images)
-                return await Conversation(self._http, endpoint, session).reply(batch, call)
+                return await Conversation(self._http, endpoint, session, self._refused_constraints).reply(batch, call)
         except EndpointError as error:
             return error.failure
 
@@ -185,13 +193,15 @@ class OpenAIEngine:
 class Conversation:
     """Sends a call to an endpoint turn by turn: rationale, answer, and a label choice that follows it.
 
-    All turns carry `session`, so that a router sends them to the engine that has computed their prefix.
+    All turns carry `session`, so that a router sends them to the engine that has computed their prefix. Constraints
+    that the endpoint refuses are added to `refused_constraints`, and no later conversation sends them.
     """
 
-    def __init__(self, http: OpenAIHttp, endpoint: Endpoint, session: str) -> None:
+    def __init__(self, http: OpenAIHttp, endpoint: Endpoint, session: str, refused_constraints: set[str]) -> None:
         self._http = http
         self._endpoint = endpoint
         self._session = session
+        self._refused_constraints = refused_constraints
 
     async def reply(self, batch: Batch, call: Call) -> Reply | CallFailure:
         """Return the reply to one call; raises `EndpointError` if a request fails."""
@@ -229,20 +239,28 @@ class Conversation:
         return _add_tokens(reply, tokens)._replace(chosen=chosen, text=None if chosen else second.content)
 
     async def _constrained(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
+        given = {name: body[name] for name in CONSTRAINTS if name in body}
+        constraint = json.dumps(given, sort_keys=True)
+        free = {name: value for name, value in body.items() if name not in CONSTRAINTS}
+        if not given or constraint in self._refused_constraints:
+            return await self._chat(free)
         try:
             return await self._chat(body)
         except EndpointError as error:
             # Hosted endpoints accept some schemas and refuse others. If refused, ask without one and read the text.
-            if (
-                error.status not in (400, 422)
-                or error.failure.kind != "engine"
-                or not body.pop("response_format", None)
-            ):
+            if error.status not in (400, 422) or error.failure.kind != "engine":
                 raise
-            return await self._chat(body)
+        found = await self._chat(free)
+        self._refused_constraints.add(constraint)
+        return found
 
     async def _chat(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
-        completion = await self._http.chat(body, session=self._session)
+        try:
+            completion = await self._http.chat(body, session=self._session)
+        except EndpointError as error:
+            raise self._changed(body, error) from error
+        if completion.withheld:
+            raise EndpointError(CallFailure("engine", completion.withheld, math.inf), 200)
         if completion.model != self._endpoint.answered_as:
             raise EndpointError(
                 CallFailure(
@@ -254,6 +272,27 @@ class Conversation:
             )
         limit = body[self._endpoint.dialect.limit_field]
         return completion, completion.tokens(most_prompt=max_prompt_tokens(body["messages"]), most_written=limit)
+
+    def _changed(self, body: dict[str, Any], error: EndpointError) -> EndpointError:
+        """Return the error, with what to do if it refuses what the endpoint accepted when the judge started.
+
+        Going on without it would mix verdicts of two kinds under one fingerprint.
+        """
+        if error.status not in REFUSALS or error.failure.kind != "engine":
+            return error
+        words = error.failure.detail.lower()
+        named = [option for option in ("logprobs", "temperature") if option in body and option in words]
+        if not self._endpoint.dialect.system_role or not re.search(r"\bsystem\b|roles? must alternate", words):
+            roles = []
+        else:
+            roles = ["the system role"]
+        if not (refused := [*named, *roles]):
+            return error
+        detail = (
+            f"the endpoint refuses {refused[0]}, which it accepted when the judge started ({error.failure.detail}); "
+            "restart the judge, so that it asks in another way"
+        )
+        return EndpointError(replace(error.failure, detail=detail), error.status)
 
 
 def _add_tokens(reply: Reply, other: TokenCounts) -> Reply:

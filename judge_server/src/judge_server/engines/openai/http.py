@@ -5,10 +5,12 @@ The API key goes into one header and into no message.
 
 import hmac
 import json
+import math
 import os
 import re
 import secrets
 import socket
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +25,14 @@ import httpx2
 from aiohttp import AddrInfoType
 from pydantic import ValidationError
 
-from judge_server.engines.openai.calls import ChatCompletion, parse_error_body, shape_error
+from judge_server.engines.openai.completions import (
+    ChatCompletion,
+    EndpointWords,
+    embedded_error,
+    parse_body,
+    parse_error_body,
+    shape_error,
+)
 from judge_server.ports import CallFailure
 from trainer_client.client.connection import keepalive_options
 
@@ -38,6 +47,10 @@ _IDLE_S = 2.0
 SESSION_HEADERS = ("X-Session-ID", "X-SMG-Routing-Key")
 """What routers hash to choose an engine: Ray Serve and vllm-router read the first, SGLang's router the second."""
 
+_OVERLOADED = (HTTPStatus.TOO_MANY_REQUESTS, 529)
+"""Statuses of an endpoint that has too much to do; 529 is Anthropic's."""
+
+_ZLIB = frozenset({"gzip", "x-gzip", "deflate"})
 _KEY_OPTIONS = frozenset({"key", "api_key", "apikey", "token"})
 _KEY_IN_URL = "an engine URL must not hold a key, because URLs are shown and logged; set ADJUDGE_ENGINE_API_KEY instead"
 
@@ -48,8 +61,29 @@ _TOO_LONG = re.compile(
 )
 
 
+_QUOTA_CODE = re.compile(
+    r"insufficient.?(user.?)?(quota|balance|credits?|funds)|billing|payment.?required", re.IGNORECASE
+)
+_QUOTA_WORDS = re.compile(
+    r"insufficient.?(quota|balance|credits?|funds)|exceeded your (current|monthly) quota"
+    r"|credit balance|(out of|no|not enough|run out of|more) credits?\b|budget .{0,40}exceeded|exceeded.{0,20}budget"
+    r"|(quota|budget).?(exceeded|exhausted)"
+    r"|billing .{0,20}limit|account .{0,40}(overdue|arrears|suspended)|payment required",
+    re.IGNORECASE,
+)
+"""How endpoints say that there is nothing left to pay with, which is another thing than too many requests a minute."""
+
+_ASKED_TO_WAIT = re.compile(r"(retry|try again) (in|after) [\d.]+ ?(m?s|m|sec|min|hour)", re.IGNORECASE)
+_LONGEST_DURATION = 15 * 10**8
+"""A Retry-After above this is no duration but a time, in seconds since 1970."""
+
+
 class EndpointError(Exception):
-    """A request got no usable answer. `status` is that of the HTTP answer; None if there was none."""
+    """A request got no usable answer.
+
+    `status` is that of the HTTP answer, or the one that an error in an answer of status 200 names; None if there was no
+    answer.
+    """
 
     def __init__(self, failure: CallFailure, status: int | None = None) -> None:
         super().__init__(failure.detail)
@@ -64,6 +98,11 @@ class HttpAnswer:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is one of success."""
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
 
     def json(self) -> Any:
         """Return the body as JSON; None if it is not JSON."""
@@ -104,16 +143,33 @@ class OpenAIHttp:
         """Request one chat completion, with the session in `SESSION_HEADERS`. Raises `EndpointError`."""
         headers = {} if session is None else dict.fromkeys(SESSION_HEADERS, session)
         answer = await self._exchange("POST", f"{self.base_url}/chat/completions", body, headers)
-        if answer.status != HTTPStatus.OK:
+        content = self._content(answer)
+        try:
+            return ChatCompletion.model_validate(content)
+        except ValidationError as error:
+            self._no_completion(answer, shape_error(error))
+
+    def _content(self, answer: HttpAnswer) -> Any:
+        """Return the content of a completion; raises `EndpointError` for an error in it, or in its place."""
+        if not answer.ok:
             self.raise_for_status(answer)
         try:
-            return ChatCompletion.model_validate_json(answer.body)
-        except ValidationError as error:
-            self._fail(
-                f"the answer is not a chat completion ({shape_error(error)}); it begins {_beginning(answer.body)}; "
-                "check the path of the engine URL",
-                answer.status,
-            )
+            content = parse_body(answer.body)
+        except ValueError as error:
+            self._no_completion(answer, str(error).partition("\n")[0])
+        self._raise_embedded(answer, content)
+        return content
+
+    def _raise_embedded(self, answer: HttpAnswer, content: Any) -> None:
+        if (said := embedded_error(content)) is not None:
+            self._refuse(said, said.status or _implied_status(said), answer.headers)
+
+    def _no_completion(self, answer: HttpAnswer, why: str) -> NoReturn:
+        self._fail(
+            f"the answer is not a chat completion ({why}); it begins {_beginning(answer.body)}; "
+            "check the path of the engine URL",
+            answer.status,
+        )
 
     async def get(self, url: str) -> HttpAnswer:
         """GET a URL and return the answer, whatever its status. Raises `EndpointError` if there is none."""
@@ -126,32 +182,51 @@ class OpenAIHttp:
     async def post_for_object(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
         """POST a JSON body and return the JSON object in the answer. Raises `EndpointError` if there is none."""
         answer = await self.post(url, body)
-        if answer.status != HTTPStatus.OK:
+        if not answer.ok:
             self.raise_for_status(answer)
         body_object = answer.json()
         if not isinstance(body_object, dict):
             self._fail(f"the answer of {url} is not a JSON object", answer.status)
+        self._raise_embedded(answer, body_object)
         return body_object
 
     def raise_for_status(self, answer: HttpAnswer) -> NoReturn:
         """Raise the `EndpointError` for an answer's status."""
-        words, code = parse_error_body(answer.body)
-        detail = f"HTTP {answer.status}: {words or 'no reason given'}"
-        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            why = "refused the key" if self._key else "requires a key"
+        said = parse_error_body(answer.body)
+        if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
+            there = answer.headers.get("Location", "").partition("?")[0] or "another address"
             self._fail(
-                f"the endpoint {why} (HTTP {answer.status}); set ADJUDGE_ENGINE_API_KEY to one that it accepts",
+                f"HTTP {answer.status}: the endpoint redirects to {there}, and requests with a key are not sent on; "
+                "correct the engine URL",
                 answer.status,
             )
-        wait_s = retry_after_s(answer.headers, datetime.now(UTC))
-        if answer.status == HTTPStatus.TOO_MANY_REQUESTS or (
-            answer.status == HTTPStatus.SERVICE_UNAVAILABLE and wait_s is not None
-        ):
-            raise EndpointError(CallFailure("overloaded", self._without_key(detail), wait_s), answer.status)
-        too_long = answer.status in (400, 422) and _TOO_LONG.search(f"{words} {code}")
-        if too_long or answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            raise EndpointError(CallFailure("truncated_input", self._without_key(detail)), answer.status)
-        self._fail(detail, answer.status)
+        self._refuse(said, answer.status, answer.headers)
+
+    def _refuse(self, said: EndpointWords, status: int, headers: Mapping[str, str]) -> NoReturn:
+        """Raise the `EndpointError` for what an endpoint says in place of an answer."""
+        detail = self._without_key(f"HTTP {status}: {said.message or 'no reason given'}")
+        wait_s = retry_after_s(headers, datetime.now(UTC))
+        if _is_quota(said, status, wait_s):
+            raise EndpointError(
+                CallFailure(
+                    "engine",
+                    f"the endpoint's quota is exhausted ({detail}); add credit there, or set "
+                    "ADJUDGE_ENGINE_API_KEY to a key that has some",
+                    math.inf,
+                ),
+                status,
+            )
+        if status == HTTPStatus.UNAUTHORIZED or (status == HTTPStatus.FORBIDDEN and not said.message):
+            why = "refused the key" if self._key else "requires a key"
+            self._fail(f"the endpoint {why} (HTTP {status}); set ADJUDGE_ENGINE_API_KEY to one that it accepts", status)
+        if status == HTTPStatus.FORBIDDEN:
+            self._fail(f"the endpoint does not allow the request ({detail}); see what the key may use", status)
+        if status in _OVERLOADED or (status == HTTPStatus.SERVICE_UNAVAILABLE and wait_s is not None):
+            raise EndpointError(CallFailure("overloaded", detail, wait_s), status)
+        too_long = status in (400, 422) and _TOO_LONG.search(f"{said.message} {said.code}")
+        if too_long or status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            raise EndpointError(CallFailure("truncated_input", detail), status)
+        self._fail(detail, status)
 
     async def close(self) -> None:
         """Close every connection; requests in flight fail."""
@@ -173,7 +248,9 @@ class OpenAIHttp:
                     read += chunk
                     if len(read) > MAX_BODY_BYTES:
                         self._fail(f"the answer is longer than {MAX_BODY_BYTES} bytes", response.status)
-                return HttpAnswer(response.status, response.headers, bytes(read))
+                content_encoding = response.headers.get("Content-Encoding", "").strip().lower()
+                whole = self._decompressed(bytes(read), response.status) if content_encoding in _ZLIB else bytes(read)
+                return HttpAnswer(response.status, response.headers, whole)
         except aiohttp.SocketTimeoutError as error:
             raise EndpointError(
                 CallFailure(
@@ -183,6 +260,17 @@ class OpenAIHttp:
         except (aiohttp.ClientError, OSError, RuntimeError, ValueError) as error:
             # RuntimeError: the session was closed meanwhile.
             self._fail(f"no answer from {self.base_url}: {str(error) or type(error).__name__}", None, error)
+
+    def _decompressed(self, body: bytes, status: int) -> bytes:
+        """Return a body that the endpoint compressed unasked, bounded like any other; as it is if it cannot be read."""
+        unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, as its header says
+        try:
+            whole = unpacking.decompress(body, MAX_BODY_BYTES)
+        except zlib.error:
+            return body
+        if unpacking.unconsumed_tail:
+            self._fail(f"the answer is longer than {MAX_BODY_BYTES} bytes", status)
+        return whole
 
     def _get_session(self) -> aiohttp.ClientSession:
         """Return the session, which belongs to the process and the event loop that ask first."""
@@ -224,7 +312,8 @@ def base_url_of(url: SplitResult, *, scheme: str = "openai") -> str:
     """
     if "@" in url.netloc or _KEY_OPTIONS & {name.lower() for name, _ in parse_qsl(url.query)}:
         raise ValueError(_KEY_IN_URL)
-    base_url = f"{url.scheme.removeprefix(f'{scheme}+')}://{url.netloc}{url.path.rstrip('/') or '/v1'}"
+    path = url.path.rstrip("/").removesuffix("/chat/completions")
+    base_url = f"{url.scheme.removeprefix(f'{scheme}+')}://{url.netloc}{path or '/v1'}"
     try:
         reachable = bool(httpx2.URL(base_url).host)
     except httpx2.InvalidURL:
@@ -235,19 +324,57 @@ def base_url_of(url: SplitResult, *, scheme: str = "openai") -> str:
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Read Retry-After in seconds, or as an HTTP date relative to the answer's Date header, or else to `now`.
+    """Read how long an answer asks to wait: `retry-after-ms`, or Retry-After in seconds or as a date.
 
-    Returns at most `MAX_RETRY_AFTER_S`; None if the header is missing or invalid.
+    A date is relative to the answer's Date header, or else to `now`. Returns at most `MAX_RETRY_AFTER_S`; None if the
+    headers are missing or invalid.
     """
+    for name in ("retry-after-ms", "x-ms-retry-after-ms"):
+        if (milliseconds := _duration(headers.get(name, ""))) is not None:
+            return min(milliseconds / 1000, MAX_RETRY_AFTER_S)
     given = headers.get("Retry-After", "").strip()
-    if given.isascii() and given.isdigit():
-        return min(float(given), MAX_RETRY_AFTER_S)
-    try:
-        until = parsedate_to_datetime(given)
-        clock = parsedate_to_datetime(headers["Date"]) if "Date" in headers else now
-        return min(max(0.0, (until - clock).total_seconds()), MAX_RETRY_AFTER_S)
-    except (ValueError, TypeError, OverflowError):
+    seconds = _duration(given)
+    if seconds is not None and seconds < _LONGEST_DURATION:
+        return min(seconds, MAX_RETRY_AFTER_S)
+    until = _date(given) if seconds is None else datetime.fromtimestamp(min(seconds, 2**32), UTC)
+    if until is None:
         return None
+    clock = _date(headers.get("Date", "")) or now
+    return min(max(0.0, (until - clock).total_seconds()), MAX_RETRY_AFTER_S)
+
+
+def _duration(text: str) -> float | None:
+    """Return a number of at least 0 that is written in digits; None for anything else."""
+    return float(text) if re.fullmatch(r"[0-9]{1,300}(\.[0-9]{1,20})?", text := text.strip()) else None
+
+
+def _date(text: str) -> datetime | None:
+    """Read an HTTP date in any of its three forms, or one of ISO 8601; without a time zone it is UTC."""
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            date = read(text)
+        except (ValueError, TypeError, OverflowError, IndexError):
+            continue
+        return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
+    return None
+
+
+def _is_quota(said: EndpointWords, status: int, wait_s: float | None) -> bool:
+    """Whether an endpoint says that nothing is left to pay with. Who asks to wait means a rate, in the same words."""
+    if status == HTTPStatus.PAYMENT_REQUIRED or _QUOTA_CODE.search(said.code):
+        return True
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or wait_s is not None or _ASKED_TO_WAIT.search(said.message):
+        return False
+    return bool(_QUOTA_WORDS.search(f"{said.message} {said.code}"))
+
+
+def _implied_status(said: EndpointWords) -> int:
+    """Return the HTTP status of an error in an answer of status 200 that names none."""
+    if re.search(r"rate.?limit|too.?many", said.code, re.IGNORECASE):
+        return HTTPStatus.TOO_MANY_REQUESTS
+    if re.search(r"invalid|bad.?request|unsupported|context|unprocessable", said.code, re.IGNORECASE):
+        return HTTPStatus.BAD_REQUEST
+    return HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _keepalive_socket(address: AddrInfoType) -> socket.socket:
@@ -260,4 +387,4 @@ def _keepalive_socket(address: AddrInfoType) -> socket.socket:
 
 
 def _beginning(body: bytes) -> str:
-    return repr(body[:80].decode(errors="replace")) if body else "with nothing"
+    return repr(body[:200].decode(errors="replace")) if body else "with nothing"

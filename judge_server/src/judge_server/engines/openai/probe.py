@@ -14,25 +14,24 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from itertools import islice
-from typing import Any, Literal, TypeVar
+from itertools import islice, product
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import ValidationError
 
 from judge_server.engines.openai.calls import (
-    ChatCompletion,
     ChatMessage,
     Dialect,
-    ModelCard,
-    ModelList,
+    LimitField,
+    Temperatures,
     count_images,
     json_schema,
     labels_schema,
     max_prompt_tokens,
-    shape_error,
     structured_choice,
     text_of,
 )
+from judge_server.engines.openai.completions import ChatCompletion, ModelCard, ModelList, parse_body, shape_error
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp
 from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
 from judge_server.ports import IMAGE_TOKENS, CallFailure, Capabilities
@@ -52,8 +51,17 @@ MAX_TOKEN_BYTES = 128
 _PROSE = re.compile(r"[A-Za-z ]+")
 
 DEFAULT_CONTEXT_TOKENS = 8192
-TOP_LOGPROBS = (20, 10, 5)
+TOP_LOGPROBS = (20, 10, 8, 5, 2)
 """How many log-probabilities to ask for: the most that servers give by default, then fewer."""
+
+COUNTED_LOGPROBS = 5
+"""How many to ask for where `logprobs` is their number: the most that such servers give by default."""
+
+LEAST_TOKENS = (1, 2, 16, 64, 256, 1024)
+"""Token limits to try where one token is refused. Some models think within the limit, and need room for it."""
+
+VOTE_TEMPERATURE = 0.7
+"""The temperature to try where 0 is refused: one that votes are usually sampled at."""
 
 _LISTED = 10
 _MAX_CONTEXT_TOKENS = 2**30
@@ -65,10 +73,16 @@ _COLOUR = "Name any colour, in one word."
 _CAPITAL = "What is the capital of France? Answer in one word."
 _IMPLAUSIBLE_LABELS = ("quartz-17", "basalt-42")
 _STAR = "Invent a name for a star that has none yet."
-_REFUSALS = frozenset({400, 404, 405, 415, 422, 500, 501})
-"""Statuses with which servers refuse what they do not support."""
+REFUSALS = frozenset({400, 403, 404, 405, 415, 422, 500, 501})
+"""Statuses with which servers refuse what they do not support, once they have answered a plain request."""
 
-_NOT_YET = frozenset({None, 502, 503, 504})
+_REFUSED_FIELDS = frozenset({400, 422, 501})
+"""Statuses with which servers refuse a field of the plainest request, or its value, without naming it."""
+
+_UNLISTED = frozenset({400, 403, 410, 422, 500})
+"""Statuses of a list of models that is not offered, as servers and proxies refuse one."""
+
+NOT_YET = frozenset({None, 502, 503, 504})
 """Statuses of a server that is down or still loading its model; None if there was no answer."""
 
 
@@ -83,7 +97,8 @@ class Endpoint:
         maker: the owner and the server that it names.
         template_digest: the hash of the chat template, if it returns it.
         counter: how it counts tokens.
-        listed: whether it lists its models.
+        models: the ids of the models that it lists; empty if it has no such list.
+        thinks: whether the model thinks before each answer, although nothing asks it to.
     """
 
     dialect: Dialect
@@ -94,7 +109,8 @@ class Endpoint:
     context_tokens: int
     capabilities: Capabilities
     counter: CountMethod
-    listed: bool
+    models: tuple[str, ...]
+    thinks: bool
 
 
 async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | None) -> Endpoint:
@@ -108,15 +124,18 @@ async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | No
         return await _probe(http, model, context_tokens)
     except EndpointError as error:
         remedy = "" if error.status else "; start the server, or correct the engine URL"
-        may_recover = error.status in _NOT_YET or error.failure.kind == "overloaded"
+        may_recover = error.status in NOT_YET or error.failure.kind == "overloaded"
         refusal = EngineNotReady if may_recover else EngineStartError
         raise refusal(f"{http.base_url} cannot judge: {error.failure.detail}{remedy}") from error
 
 
 async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None) -> Endpoint:
-    cards, server = await list_models(http)
+    cards, server = await list_models(http, model)
     card = choose_model(http, cards, model)
-    dialect, first = await _first_answer(http, Dialect(model or card.id))
+    dialect = await _plain_dialect(http, Dialect(model or card.id))
+    if not await _takes_system_role(http, dialect):
+        dialect = replace(dialect, system_role=False)
+    dialect, first = await _first_answer(http, dialect)
     dialect = replace(dialect, choices=await _supports_structured_choice(http, dialect))
     properties = await _get_json_object(http, "props")
     tokenizer = await _get_json_object(http, "tokenizer_info")
@@ -139,23 +158,36 @@ async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None
         context_tokens or _context(card, properties),
         capabilities,
         await find_counter(http, dialect.model),
-        bool(cards),
+        tuple(card.id for card in cards),
+        first.thinks,
     )
 
 
-async def list_models(http: OpenAIHttp) -> tuple[tuple[ModelCard, ...], str]:
-    """Return the models that an endpoint lists, none if it has no such list, and the server that it names."""
+async def list_models(http: OpenAIHttp, model: str | None) -> tuple[tuple[ModelCard, ...], str]:
+    """Return the models that an endpoint lists, none if it has no such list, and the server that it names.
+
+    If a `model` is chosen already, a list that is refused or cannot be read is as good as none.
+    """
     answer = await http.get(f"{http.base_url}/models")
     server = answer.headers.get("Server", "")
-    if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+    missing = answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+    if missing or (model is not None and answer.status in _UNLISTED):
         return (), server
-    if answer.status != HTTPStatus.OK:
+    if answer.status == HTTPStatus.FORBIDDEN:
+        raise EngineStartError(
+            f"{http.base_url}/models is not allowed (HTTP 403); name the model to judge with in the engine URL, "
+            "?model=NAME, or set ADJUDGE_ENGINE_API_KEY to a key that may list models"
+        )
+    if not answer.ok:
         http.raise_for_status(answer)
     try:
-        return ModelList.model_validate_json(answer.body).data, server
-    except ValidationError as error:
+        return ModelList.model_validate(parse_body(answer.body)).data, server
+    except ValueError as error:
+        if model is not None:
+            return (), server
+        why = shape_error(error) if isinstance(error, ValidationError) else str(error).partition("\n")[0]
         raise EngineStartError(
-            f"{http.base_url}/models does not return a list of models ({shape_error(error)}); "
+            f"{http.base_url}/models does not return a list of models ({why}); "
             "check that the engine URL ends where the OpenAI API begins, usually in /v1"
         ) from None
 
@@ -169,7 +201,7 @@ def choose_model(http: OpenAIHttp, cards: tuple[ModelCard, ...], model: str | No
         offer = f"serves {served}" if cards else "lists no models"
         raise EngineStartError(f"{http.base_url} {offer}; name the one to judge with in the engine URL: ?model=NAME")
     for card in cards:
-        if model in card.names:
+        if card.is_called(model):
             return card
     if cards:
         raise EngineStartError(
@@ -178,31 +210,92 @@ def choose_model(http: OpenAIHttp, cards: tuple[ModelCard, ...], model: str | No
     return ModelCard(id=model)
 
 
+async def _plain_dialect(http: OpenAIHttp, dialect: Dialect) -> Dialect:
+    """Return the dialect of the plainest request that the endpoint accepts.
+
+    Each field of such a request is refused by some server: the name of the limit, a limit of one token, temperature 0.
+    What the words of a refusal name is changed first. A refusal that names nothing is met by trying every combination,
+    those with the fewest changes first. Raises the first refusal if none is accepted.
+    """
+    left = [
+        replace(dialect, limit_field=field, temperatures=temperatures, least_tokens=least)
+        for field, temperatures, least in product(get_args(LimitField), _TEMPERATURES, LEAST_TOKENS)
+    ]
+    named: set[str] = set()
+    first: EndpointError | None = None
+    while left:
+        asked = min(left, key=lambda one: (len(named - _changes(one)), len(_changes(one)), one.least_tokens))
+        left.remove(asked)
+        try:
+            await http.chat(asked.body(_user(_COLOUR), 1))
+        except EndpointError as error:
+            blamed = _blamed(error, asked)
+            final = error.failure.kind != "engine" or error.failure.retry_after_s == math.inf
+            if final or not (error.status in _REFUSED_FIELDS or blamed):
+                raise
+            first = first or error
+            named |= blamed
+            continue
+        if asked.temperatures == "positive" and not await _accepts(http, asked, temperature=VOTE_TEMPERATURE):
+            return replace(asked, temperatures="own")
+        return asked
+    assert first is not None
+    raise first
+
+
+_TEMPERATURES: tuple[Temperatures, ...] = ("any", "positive")
+
+
+def _changes(dialect: Dialect) -> set[str]:
+    """Return what is changed in the plainest request of a dialect."""
+    changed = {
+        "field": dialect.limit_field != "max_tokens",
+        "temperature": dialect.temperatures != "any",
+        "limit": dialect.least_tokens > 1,
+    }
+    return {name for name, is_changed in changed.items() if is_changed}
+
+
+def _blamed(error: EndpointError, asked: Dialect) -> set[str]:
+    """Return what of a plain request the words of a refusal blame."""
+    words, status = error.failure.detail.lower(), error.status
+    if status not in REFUSALS or status == HTTPStatus.NOT_FOUND:
+        return set()
+    if asked.limit_field == "max_tokens" and "max_completion_tokens" in words:
+        return {"field"}
+    blamed = {"temperature"} if "temperature" in words else set()
+    return blamed | ({"limit"} if re.search(r"max\w*[_ ]tokens|output limit|token limit", words) else set())
+
+
+async def _takes_system_role(http: OpenAIHttp, dialect: Dialect) -> bool:
+    """Whether the endpoint takes a system message; templates of some models refuse any."""
+    messages = [{"role": "system", "content": "Answer in one word."}, *_user(_COLOUR)]
+    return await _try(http, dialect.body(messages, 1)) is not None
+
+
+async def _accepts(http: OpenAIHttp, dialect: Dialect, **options: Any) -> bool:
+    return await _try(http, dialect.body(_user(_COLOUR), 1, **options)) is not None
+
+
 async def _first_answer(http: OpenAIHttp, dialect: Dialect) -> tuple[Dialect, ChatCompletion]:
-    """Return the endpoint's dialect, and an answer in it."""
-    limit_field = await _limit_field(http, dialect)
-    dialect = replace(dialect, limit_field=limit_field)
+    """Return the dialect with the most log-probabilities that the endpoint gives, and an answer in it."""
+    asked, answer = dialect, None
     for top in TOP_LOGPROBS:
         asked = replace(dialect, top_logprobs=top)
         answer = await _try(http, asked.body(_user(_COLOUR), 4, **asked.logprobs()))
-        if answer is None:
-            continue
-        at = answer.first_position
-        thinks = answer.thoughts or answer.answer_text(thinking=False) != answer.content.strip()
-        if at is None or not answer.has_spread_logprobs or thinks:
-            return dialect, answer
-        return replace(asked, choice_tokens=at + 1), answer
-    return dialect, await http.chat(dialect.body(_user(_COLOUR), 4))
-
-
-async def _limit_field(http: OpenAIHttp, dialect: Dialect) -> Any:
-    try:
-        await http.chat(dialect.body(_user(_COLOUR), 1))
-    except EndpointError as error:
-        if error.status in _REFUSALS and "max_completion_tokens" in error.failure.detail:
-            return "max_completion_tokens"
-        raise
-    return "max_tokens"
+        if answer is not None:
+            break
+    if answer is None or answer.first_position is None:
+        counted = replace(dialect, top_logprobs=COUNTED_LOGPROBS, counted_logprobs=True)
+        other = await _try(http, counted.body(_user(_COLOUR), 4, **counted.logprobs()))
+        if other is not None and other.first_position is not None:
+            asked, answer = counted, other
+    if answer is None:
+        return dialect, await http.chat(dialect.body(_user(_COLOUR), 4))
+    at = answer.first_position
+    if at is None or not answer.has_spread_logprobs or answer.thinks:
+        return dialect, answer
+    return replace(asked, choice_tokens=at + 1), answer
 
 
 async def _supports_json_schema(http: OpenAIHttp, dialect: Dialect) -> bool:
@@ -239,7 +332,7 @@ async def _supports_prompt_logprobs(http: OpenAIHttp, dialect: Dialect) -> bool:
     except (KeyError, IndexError, TypeError):
         return False
     except EndpointError as error:
-        if error.status in _REFUSALS or error.status == HTTPStatus.OK:
+        if error.status in REFUSALS or error.status == HTTPStatus.OK:
             return False
         raise
 
@@ -298,7 +391,7 @@ async def _try(http: OpenAIHttp, body: dict[str, Any]) -> ChatCompletion | None:
     try:
         return await http.chat(body)
     except EndpointError as error:
-        if error.status in _REFUSALS:
+        if error.status in REFUSALS:
             return None
         raise
 
@@ -320,7 +413,7 @@ def min_tokens(messages: Sequence[ChatMessage]) -> int:
 
 async def find_counter(http: OpenAIHttp, model: str) -> CountMethod:
     """Find out how this endpoint counts tokens."""
-    messages: list[ChatMessage] = [{"role": "system", "content": "Count."}, {"role": "user", "content": "One, two."}]
+    messages = _user("One, two.")  # no system message, which some templates refuse
     counters: tuple[CountMethod, ...] = ("messages", "template")
     for counter in counters:
         try:

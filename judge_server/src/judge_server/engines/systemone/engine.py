@@ -303,7 +303,7 @@ class SystemOneEngine:
     async def start(self) -> EngineIdentity:
         """Find the server's model, and ask it a question. Raises `EngineStartError`, which says what to do."""
         try:
-            cards, server = await list_models(self._http)
+            cards, server = await list_models(self._http, self._model)
             card = choose_model(self._http, cards, self._model)
             model = self._model or card.id
             client = DecisionClient(self._http, self._url, self._dialect, model, self._limits)
@@ -362,7 +362,7 @@ class SystemOneEngine:
                 answer: HttpAnswer = await self._http.get(f"{self._http.base_url}/models")
         except (EndpointError, TimeoutError):
             return False
-        return answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        return answer.status < HTTPStatus.INTERNAL_SERVER_ERROR or answer.status == HTTPStatus.NOT_IMPLEMENTED
 
     async def close(self) -> None:
         """Close every connection; requests in flight fail."""

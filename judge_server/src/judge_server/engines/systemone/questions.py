@@ -117,7 +117,7 @@ def reply_of(call: Call, asked: Sequence[TypedQuestion], answers: Mapping[str, A
     for question in asked:
         answer = answers.get(question.id)
         if answer is None:
-            return CallFailure("parse", f"the decision model gave no answer to the {question.type} question")
+            return CallFailure("engine", f"the decision model gave no answer to the {question.type} question")
         if isinstance(answer, CallFailure):
             return answer
         found.append(answer)
@@ -252,16 +252,16 @@ def _decisions_question(question: TypedQuestion) -> dict[str, Any]:
 
 def _read_systemone(question: TypedQuestion, answer: Any, diagnostics: Any) -> Distribution | CallFailure:
     if not isinstance(answer, dict):
-        return CallFailure("parse", f"the answer to a {question.type} question is {answer!r:.40}, not an object")
+        return CallFailure("engine", f"the answer to a {question.type} question is {answer!r:.40}, not an object")
     kind = answer.get("type", question.type)
     if kind != question.type:
-        return CallFailure("parse", f"a {question.type} question was answered with {kind!r:.40}")
+        return CallFailure("engine", f"a {question.type} question was answered with {kind!r:.40}")
     mass = _reported_mass(answer, diagnostics)
     if question.type == "noul":
         return _noul(question, answer.get("noul"), mass)
     shares = answer.get("probabilities")
     if not isinstance(shares, dict) or set(shares) != set(question.labels):
-        return CallFailure("parse", f"the probabilities of a {question.type} question are not those of its options")
+        return CallFailure("engine", f"the probabilities of a {question.type} question are not those of its options")
     if question.type == "score" and (wrong := _wrong_score(question, answer.get("score"))):
         return wrong
     return distribution(question, [shares[name] for name in question.labels], mass=mass, picked=answer.get("choice"))
@@ -277,13 +277,13 @@ def _reported_mass(answer: Mapping[str, Any], diagnostics: Any) -> Any:
 def _read_decision(question: TypedQuestion, answer: Any) -> Distribution | CallFailure:
     kind = answer.get("type") if isinstance(answer, dict) else answer
     if not isinstance(answer, dict) or kind not in (_TYPES[question.type], "refusal"):
-        return CallFailure("parse", f"a {_TYPES[question.type]} question was answered with {kind!r:.40}")
+        return CallFailure("engine", f"a {_TYPES[question.type]} question was answered with {kind!r:.40}")
     if answer.get("name", question.id) not in (question.id, None):
         return CallFailure(
             "engine", f"the answer to {question.id} is named {answer['name']!r:.40}; answers are mixed up"
         )
     if kind == "refusal":
-        return CallFailure("parse", "the decision model refused to answer the question")
+        return CallFailure("engine", "the decision model refused to answer the question")
     if question.type == "noul":
         return _noul(question, answer.get("probability"), None)
     listed = answer.get("probabilities")
@@ -291,7 +291,7 @@ def _read_decision(question: TypedQuestion, answer: Any) -> Distribution | CallF
     key = "label" if question.type == "score" else "value"
     names = [item.get(key) for item in items]
     if len(names) != len(question.labels) or any(names.count(label) != 1 for label in question.labels):
-        return CallFailure("parse", f"the probabilities of a {question.type} question are not those of its options")
+        return CallFailure("engine", f"the probabilities of a {question.type} question are not those of its options")
     if question.type == "score" and (wrong := _wrong_score(question, answer.get("score"))):
         return wrong
     shares = [items[names.index(name)].get("probability") for name in question.labels]
@@ -306,5 +306,5 @@ def _noul(question: TypedQuestion, given: Any, mass: Any) -> Distribution | Call
 def _wrong_score(question: TypedQuestion, score: Any) -> CallFailure | None:
     highest = len(question.options) - 1
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= highest:
-        return CallFailure("parse", f"the score is {score!r:.40}, not a number from 0 to {highest}")
+        return CallFailure("engine", f"the score is {score!r:.40}, not a number from 0 to {highest}")
     return None

@@ -1,0 +1,524 @@
+"""What servers of the chat API answer, in the shapes that they use: completions, lists of models, and errors.
+
+A body is read as JSON, or as the events of a stream that nobody asked for. Its values are then checked by models that
+refuse what cannot be an answer. Whether the endpoint kept the model's answer back, or the model gave one that cannot be
+read, is told apart here: only the second says anything about the judge.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
+
+from judge_server.ports import MASS_TOLERANCE, TokenChoice
+
+_OPENING, _CLOSING = "<think>", "</think>"
+_SPACE_MARKS = str.maketrans({"\u2581": " ", "\u0120": " "})
+"""How some servers write a token's leading space: the marks of SentencePiece and of byte-level BPE."""
+
+_NO_COUNT = -1
+"""Stands for a token count that is not a number; it is clipped like every impossible count."""
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_CUT = re.compile(r"length|max.*token|token.*limit", re.IGNORECASE)
+_TOOL = re.compile(r"tool|function", re.IGNORECASE)
+_WITHHELD = re.compile(
+    r"filter|safety|refus|block|prohibit|recitation|spii|sensitive|guardrail|toxic|moderat|policy", re.IGNORECASE
+)
+_BROKEN_OFF = re.compile(r"error|fail|abort|cancel|insufficient|timeout|timed.?out|overload|other", re.IGNORECASE)
+"""How servers say that an answer ended neither by itself nor at its limit: nobody holds to OpenAI's list."""
+
+_EXCERPT = 300
+
+
+class _ResponseModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+def _as_token(given: Any) -> Any:
+    """Return a candidate with the text of its bytes where the server writes an id or a placeholder as the token."""
+    if not isinstance(given, dict):
+        return given
+    token, raw = given.get("token"), given.get("bytes")
+    if not isinstance(raw, list) or not raw or (isinstance(token, str) and not _PLACEHOLDER.match(token)):
+        return given
+    try:
+        return given | {"token": bytes(raw).decode("utf-8", "replace")}
+    except (TypeError, ValueError):
+        return given
+
+
+_PLACEHOLDER = re.compile(r"token_id:|bytes:|<0x[0-9A-Fa-f]{2}>$|$")
+
+
+def _possible(given: Any) -> Any:
+    """Return the candidates without those that the server gives no probability: null, or minus infinity."""
+    if given is None:
+        return ()
+    if not isinstance(given, list):
+        return given
+    return [top for top in given if not (isinstance(top, dict) and top.get("logprob", 0) in (None, -math.inf))]
+
+
+class TopToken(_ResponseModel):
+    """A candidate token at a position, and the natural logarithm of its probability."""
+
+    token: str
+    logprob: float
+
+    _from_bytes = model_validator(mode="before")(_as_token)
+
+
+class Position(_ResponseModel):
+    """A token that was written, and the most likely ones at its position."""
+
+    token: str
+    top_logprobs: Annotated[tuple[TopToken, ...], BeforeValidator(_possible)] = ()
+
+    _from_bytes = model_validator(mode="before")(_as_token)
+
+
+class _Logprobs(_ResponseModel):
+    content: tuple[Position, ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_legacy(cls, given: Any) -> Any:
+        """Read the format of `/completions`, which some chat APIs use: parallel lists of tokens and candidates."""
+        if not isinstance(given, dict) or given.get("content") is not None:
+            return given
+        tokens, tops = given.get("tokens"), given.get("top_logprobs")
+        if not isinstance(tokens, list) or not isinstance(tops, list):
+            return given
+        candidates = [
+            [{"token": token, "logprob": logprob} for token, logprob in top.items()] if isinstance(top, dict) else top
+            for top in tops
+        ]
+        return {
+            "content": [{"token": token, "top_logprobs": top} for token, top in zip(tokens, candidates, strict=False)]
+        }
+
+
+def _as_logprobs(given: Any) -> Any:
+    return given or None
+
+
+def _text_of(given: Any) -> str | None:
+    """Return a text as it is, and a list of texts or parts joined; None for anything else."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, dict):
+        given = [given]
+    if not isinstance(given, list):
+        return None
+    texts = [part.get("text") if isinstance(part, dict) else part for part in given]
+    found = [text for text in texts if isinstance(text, str)]
+    return "".join(found) if found else None
+
+
+def _as_list(given: Any) -> Any:
+    return given if isinstance(given, list) else []
+
+
+class _Message(_ResponseModel):
+    content: str | None = None
+    reasoning_content: Annotated[str | None, BeforeValidator(_text_of)] = None
+    reasoning: Annotated[str | None, BeforeValidator(_text_of)] = None
+    refusal: Annotated[str | None, BeforeValidator(_text_of)] = None
+    tool_calls: Annotated[tuple[Any, ...], BeforeValidator(_as_list)] = ()
+    function_call: Any = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_parts(cls, given: Any) -> Any:
+        """Sort the parts of a content that is a list into text, thinking, refusals and calls of tools."""
+        if not isinstance(given, dict) or not isinstance(given.get("content"), list | dict):
+            return given
+        content = given["content"]
+        sorted_parts: dict[str, list[Any]] = {"text": [], "thinking": [], "refusal": [], "tool": []}
+        for part in content if isinstance(content, list) else [content]:
+            kind = str(part.get("type") or "text") if isinstance(part, dict) else "text"
+            if "thinking" in kind or "reasoning" in kind:
+                sorted_parts["thinking"].append(_text_of(part.get("thinking")) or _text_of(part) or "")
+            elif kind == "refusal":
+                sorted_parts["refusal"].append(_text_of(part.get("refusal")) or "refused")
+            elif "tool" in kind or "function" in kind:
+                sorted_parts["tool"].append(part)
+            elif (text := _text_of(part)) is not None:
+                sorted_parts["text"].append(text)
+        texts, thinking, refusal, tool = sorted_parts.values()
+        return (
+            given
+            | {"content": "".join(texts) if texts else None}
+            | ({"reasoning_content": "".join(thinking)} if thinking else {})
+            | ({"refusal": "".join(refusal)} if refusal else {})
+            | ({"tool_calls": tool} if tool else {})
+        )
+
+
+class _CompletionChoice(_ResponseModel):
+    message: _Message
+    finish_reason: str | None = None
+    logprobs: Annotated[_Logprobs | None, BeforeValidator(_as_logprobs)] = None
+    content_filter_results: Any = None
+
+
+def _as_count(given: Any) -> int:
+    if given is None:
+        return 0
+    return given if isinstance(given, int) and not isinstance(given, bool) else _NO_COUNT
+
+
+def _as_counts(given: Any) -> Any:
+    """Return an object of counts; impossible ones if it is not an object, because counts decide no verdict."""
+    if given is None:
+        return {}
+    return given if isinstance(given, dict | BaseModel) else {"prompt_tokens": _NO_COUNT, "cached_tokens": _NO_COUNT}
+
+
+_Count = Annotated[int, BeforeValidator(_as_count)]
+
+
+class _PromptTokens(_ResponseModel):
+    cached_tokens: _Count = 0
+
+
+class _Usage(_ResponseModel):
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count = 0
+    prompt_tokens_details: Annotated[_PromptTokens, BeforeValidator(_as_counts)] = _PromptTokens()
+
+
+class TokenCounts(NamedTuple):
+    """Prompt tokens computed, prompt tokens reused, tokens written; `clipped` tells whether the server's differed."""
+
+    computed: int
+    reused: int
+    written: int
+    clipped: bool
+
+
+class ChatCompletion(_ResponseModel):
+    """An answer of `/chat/completions`, of which only the first choice is read."""
+
+    model: str | None = None
+    system_fingerprint: str | None = None
+    choices: Annotated[tuple[_CompletionChoice, ...], Field(min_length=1)]
+    usage: Annotated[_Usage, BeforeValidator(_as_counts)] = _Usage()
+
+    @property
+    def thoughts(self) -> str:
+        """The text that the server returned separately as thinking."""
+        message = self.choices[0].message
+        return message.reasoning_content or message.reasoning or ""
+
+    @property
+    def content(self) -> str:
+        """The unmodified text of the answer."""
+        return self.choices[0].message.content or ""
+
+    @property
+    def cut(self) -> bool:
+        """Whether the answer ended at its token limit."""
+        return bool(_CUT.search(self.choices[0].finish_reason or ""))
+
+    @property
+    def withheld(self) -> str:
+        """Why the endpoint gave no answer of the model, in words and with its own; empty if it gave one."""
+        choice = self.choices[0]
+        message, reason = choice.message, choice.finish_reason or ""
+        if message.refusal:
+            return f"the endpoint refused to answer: {message.refusal[:_EXCERPT]}"
+        if message.tool_calls or message.function_call or (not self.cut and _TOOL.search(reason)):
+            return "the endpoint called a tool in place of an answer; turn off tools for this model"
+        if self.cut:
+            return ""
+        said = f"finish_reason {reason!r}"
+        if _WITHHELD.search(reason):
+            filters = _triggered(choice.content_filter_results)
+            return f"the endpoint withheld the answer ({said}{f': {filters}' if filters else ''})"
+        if _BROKEN_OFF.search(reason):
+            return f"the endpoint broke the answer off ({said})"
+        if message.content is None and not self.thoughts and self.first_position is None:
+            return f"the endpoint gave an answer without a text ({said if reason else 'no finish_reason'})"
+        return ""
+
+    def answer_text(self, *, thinking: bool) -> str:
+        """Return the text without the thinking before it.
+
+        Some chat templates open the thinking block themselves, so that only its end is in the text. The end is looked
+        for if the model was allowed `thinking` and the server returned none separately.
+        """
+        text = self.content.lstrip()
+        if text.startswith(_OPENING) or (thinking and not self.thoughts and _CLOSING in text):
+            return text.partition(_CLOSING)[2].strip()
+        return text.strip()
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model thought before its answer, although nothing asked it to."""
+        return bool(self.thoughts) or self.answer_text(thinking=False) != self.content.strip()
+
+    @property
+    def first_position(self) -> int | None:
+        """The index of the first token that is more than white space; None without log-probabilities."""
+        return next((i for i, p in enumerate(self._positions) if p.token.translate(_SPACE_MARKS).strip()), None)
+
+    def masses(self, token_choice: TokenChoice) -> tuple[float, ...] | None:
+        """Return the probability of each option at the first token that is not white space.
+
+        None without log-probabilities. Use them only if `invalid_reason` is empty.
+        """
+        if not self._positions:
+            return None
+        at = self.first_position
+        if at is None:
+            return tuple(0.0 for _ in token_choice.options)
+        return _masses(self._positions[at], token_choice) if self._positions[at].top_logprobs else None
+
+    @property
+    def invalid_reason(self) -> str:
+        """Why the log-probabilities that `masses` reads are impossible, in words; empty if they are possible or absent.
+
+        A probability is at most 1, and so is the sum over different tokens.
+        """
+        at = self.first_position
+        logprobs = [] if at is None else [t.logprob for t in self._positions[at].top_logprobs]
+        highest = max(logprobs, default=0.0)
+        if highest > MASS_TOLERANCE:
+            return f"a log-probability of {highest:g}"
+        total = math.fsum(map(math.exp, logprobs))
+        return f"probabilities that add up to {total:.6g}" if total > 1.0 + MASS_TOLERANCE else ""
+
+    @property
+    def has_spread_logprobs(self) -> bool:
+        """Whether the first token's log-probabilities are possible, and more than one token is likely."""
+        at = self.first_position
+        if at is None or self.invalid_reason:
+            return False
+        logprobs = sorted((t.logprob for t in self._positions[at].top_logprobs), reverse=True)
+        return len(logprobs) > 1 and logprobs[1] > math.log(1e-6)
+
+    def tokens(self, *, most_prompt: int, most_written: int) -> TokenCounts:
+        """Return the server's token counts, clipped to 0..`most_prompt` and 0..`most_written`.
+
+        A server may report anything: negative counts, more than a database integer holds, or no number at all.
+        """
+        usage = self.usage
+        reported = (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens, usage.completion_tokens)
+        prompt = min(max(0, reported[0]), most_prompt)
+        reused = min(max(0, reported[1]), prompt)
+        written = min(max(0, reported[2]), most_written)
+        return TokenCounts(prompt - reused, reused, written, clipped=reported != (prompt, reused, written))
+
+    @property
+    def _positions(self) -> tuple[Position, ...]:
+        logprobs = self.choices[0].logprobs
+        return (logprobs.content or ()) if logprobs is not None else ()
+
+
+def _masses(position: Position, token_choice: TokenChoice) -> tuple[float, ...]:
+    tops = [(top.token.translate(_SPACE_MARKS), math.exp(top.logprob)) for top in position.top_logprobs]
+    return tuple(math.fsum(p for token, p in tops if token in option.spellings) for option in token_choice.options)
+
+
+def _triggered(results: Any) -> str:
+    """Return the names of the content filters that an Azure endpoint says were triggered."""
+    if not isinstance(results, dict):
+        return ""
+    return ", ".join(str(name) for name, found in results.items() if isinstance(found, dict) and found.get("filtered"))
+
+
+class ModelCard(_ResponseModel):
+    """A model of `/models`; `max_model_len` is vLLM's, `aliases` and `meta` are llama.cpp's."""
+
+    id: str
+    aliases: tuple[str, ...] | None = None
+    owned_by: str | None = None
+    max_model_len: int | None = None
+    meta: dict[str, object] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, given: Any) -> Any:
+        """Read a card that is only a name, or that calls its id otherwise."""
+        if isinstance(given, str):
+            return {"id": given}
+        if isinstance(given, dict) and given.get("id") is None:
+            return given | {"id": given.get("name") or given.get("model")}
+        return given
+
+    def is_called(self, model: str) -> bool:
+        """Whether `model` names it: by its id or an alias, up to case, `models/` before, `:latest` after and `*`."""
+        return any(_name_pattern(name).fullmatch(_bare(model)) for name in (self.id, *(self.aliases or ())))
+
+
+def _bare(name: str) -> str:
+    return name.casefold().removeprefix("models/").removesuffix(":latest")
+
+
+def _name_pattern(name: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, _bare(name).split("*"))), re.DOTALL)
+
+
+class ModelList(_ResponseModel):
+    """An answer of `/models`."""
+
+    data: tuple[ModelCard, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_bare_list(cls, given: Any) -> Any:
+        """Read a list without an object around it, or under another name."""
+        if isinstance(given, list):
+            return {"data": given}
+        if isinstance(given, dict) and "data" not in given and isinstance(given.get("models"), list):
+            return {"data": given["models"]}
+        return given
+
+
+def parse_body(body: bytes) -> Any:
+    """Return the content of a body: JSON, or the completion that the events of a stream add up to.
+
+    Bytes that are not UTF-8 are replaced: a server that ends an answer inside a character sends such.
+
+    Raises:
+        ValueError: it is neither, or the stream ends before the answer does.
+    """
+    try:
+        return _as_completion(from_json(body))
+    except ValueError:
+        text = body.decode("utf-8-sig", "replace")
+    try:
+        return _as_completion(from_json(text))
+    except ValueError:
+        if not re.search(r"^(data|event|:)", text, re.MULTILINE):
+            raise
+    events = list(_events(text))
+    if len(events) == 1 and _is_whole(events[0]):
+        return events[0]
+    return _assembled(events)
+
+
+def _is_whole(content: Any) -> bool:
+    choices = content.get("choices") if isinstance(content, dict) else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return not isinstance(first, dict) or "delta" not in first or isinstance(first.get("message"), dict)
+
+
+def _as_completion(content: Any) -> Any:
+    return content if _is_whole(content) else _assembled([content])
+
+
+def _events(text: str) -> Iterator[Any]:
+    """Yield the JSON of a stream's events, and of what stands before the first one."""
+    head: list[str] = []
+    block: list[str] = []
+    started = False
+    for line in [*_LINE_END.split(text), ""]:
+        name, _, value = line.partition(":")
+        if name == "data":
+            started = True
+            block.append(value.strip())
+            continue
+        if not started and name not in ("event", "id", "retry", ""):
+            head.append(line)
+        if head and started:
+            yield from _json_values(head)
+            head = []
+        yield from _json_values(block)
+        block = []
+    yield from _json_values(head)
+
+
+def _json_values(lines: list[str]) -> Iterator[Any]:
+    """Yield the JSON values of an event: one per line, or one over all lines."""
+    given = [line for line in lines if line and line != "[DONE]"]
+    if not given:
+        return
+    try:
+        values = [from_json(line) for line in given]
+    except ValueError:
+        values = [from_json("\n".join(given))]
+    yield from values
+
+
+def _assembled(events: list[Any]) -> dict[str, Any]:
+    """Return the completion that events add up to: their deltas joined, and the last of every other value."""
+    whole: dict[str, Any] = {}
+    choice: dict[str, Any] = {}
+    message: dict[str, list[Any]] = {}
+    logprobs: dict[str, list[Any]] = {}
+    for event in events:
+        if not isinstance(event, dict):
+            raise ValueError("an event of the stream is not an object")
+        whole |= {name: value for name, value in event.items() if name != "choices" and value is not None}
+        for part in _as_list(event.get("choices")):
+            if not isinstance(part, dict) or part.get("index") not in (0, None):
+                continue
+            choice |= {name: value for name, value in part.items() if value is not None}
+            for total, more in ((message, part.get("message") or part.get("delta")), (logprobs, part.get("logprobs"))):
+                for name, value in more.items() if isinstance(more, dict) else ():
+                    if value is not None:
+                        total.setdefault(name, []).extend(value if isinstance(value, list) else [value])
+    if whole.get("error") is None and choice.get("finish_reason") is None:
+        raise ValueError("the stream ends before the answer does")
+    message.pop("role", None)
+    joined = {"message": message} | ({"logprobs": logprobs} if logprobs else {})
+    return whole | {"choices": [choice | joined] if choice else []}
+
+
+def shape_error(error: ValidationError) -> str:
+    """Describe in a few words where an answer has the wrong shape."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+class EndpointWords(NamedTuple):
+    """What an error says: its message, its code and type, and the HTTP status that it names; None if it names none."""
+
+    message: str
+    code: str
+    status: int | None = None
+
+
+def error_words(content: Any) -> EndpointWords:
+    """Read the error in the content of an answer."""
+    if isinstance(content, list) and content:  # one error in a list
+        content = content[0]
+    error = (content.get("error") or content) if isinstance(content, dict) else content
+    if not isinstance(error, dict):
+        return EndpointWords(str(error)[:_EXCERPT], "")
+    words = error.get("message") or error.get("detail") or error.get("msg") or error
+    metadata = error.get("metadata")
+    if isinstance(metadata, dict) and metadata.get("raw"):  # what a router's upstream said
+        words = f"{words}: {metadata['raw']}"
+    codes = [error.get(name) for name in ("code", "type", "status")]
+    status = next((int(str(c)) for c in codes if re.fullmatch(r"[45]\d\d", str(c))), None)
+    return EndpointWords(str(words)[:_EXCERPT], " ".join(str(c) for c in codes if c), status)
+
+
+def parse_error_body(body: bytes) -> EndpointWords:
+    """Read the error in a body, whatever its form."""
+    try:
+        return error_words(parse_body(body))
+    except ValueError:
+        return EndpointWords(body[:200].decode(errors="replace").strip(), "")
+
+
+def embedded_error(content: Any) -> EndpointWords | None:
+    """Return the error in the content of an answer whose HTTP status is fine; None if there is none."""
+    if not isinstance(content, Mapping):
+        return None
+    choices = content.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    for error in (content.get("error"), first.get("error"), content if content.get("object") == "error" else None):
+        if isinstance(error, dict) and not any(error.values()):
+            continue
+        if error:
+            return error_words({"error": error})
+    return None
