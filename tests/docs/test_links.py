@@ -72,7 +72,7 @@ def test_the_scoring_examples_are_valid_messages_of_the_contract() -> None:
 def test_the_rubric_files_shown_can_be_read() -> None:
     page = ROOT / "docs/rubric-formats.md"
     shown = [text for language in ("json", "text", "yaml") for text in blocks(page, language)]
-    assert [len(read_rubric(text).criteria) for text in shown] == [2, 2, 2, 2, 2, 3, 2]
+    assert [len(read_rubric(text).criteria) for text in shown] == [2, 2, 2, 2, 2, 3, 2, 2]
 
 
 def test_the_python_code_on_the_client_page_runs() -> None:

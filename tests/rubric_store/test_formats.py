@@ -78,6 +78,8 @@ def test_a_text_in_one_format_is_refused_by_another() -> None:
                 continue  # JSON is YAML
             if (written, asked) in {
                 ("native", "grounded"),
+                ("grounded", "rar"),
+                ("grounded", "requirement"),
                 ("rgr", "rar"),
                 ("rar", "requirement"),
                 ("rgr", "requirement"),

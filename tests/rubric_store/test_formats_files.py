@@ -49,7 +49,7 @@ def test_each_line_of_jsonl_is_a_rubric_named_after_its_id_or_line() -> None:
 
 
 def test_all_problems_of_all_lines_are_reported_and_no_rubric_is_read() -> None:
-    content = b'{"rubrics": [{"criterion": "Adds.", "points": 1}]}\n{"rubrics": [{"points": "1"}]}\n{\n[]\n'
+    content = b'{"rubrics": [{"criterion": "Adds.", "points": 1}]}\n{"rubrics": [{"points": "one"}]}\n{\n[]\n'
     with pytest.raises(FormatError) as refused:
         read_file(content, PurePath("a.jsonl"))
     assert [(problem.line, problem.place) for problem in refused.value.problems] == [

@@ -55,9 +55,9 @@ def test_any_well_formed_list_is_read_in_order_and_in_full(many: list[dict[str, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"points": "7"}, r"line 1, \[1\]\.points: .*valid number"),
+        ({"points": "seven"}, r"line 1, \[1\]\.points: .*valid number"),
         ({"points": True}, r"line 1, \[1\]\.points: .*valid number"),
-        ({"points": None}, r"line 1, \[1\]\.points: .*valid number"),
+        ({"points": None}, r"line 1, \[1\]\.points: .*required"),
         ({"points": float("inf")}, r"line 1, \[1\]\.points: .*finite"),
         ({"criterion": "  "}, r"line 1, \[1\]\.criterion: .*at least 1 character"),
         ({"criterion": "x" * 20_001}, r"line 1, \[1\]\.criterion: .*at most 20000"),

@@ -74,9 +74,12 @@ def test_a_list_of_only_mistakes_is_read_and_written() -> None:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ([{"requirement": "x"}], r"\[0\]\.weight: .*required"),
+        ([{"requirement": "x"}, {"requirement": "y", "weight": 1}], r"\[0\]\.weight: .*required"),
         ([{"name": "A", "criteria": [{"weight": 1}]}], r"\[0\]\.criteria\[0\]\.requirement: .*required"),
-        ({"sections": [{"criteria": [{"weight": "1", "requirement": "x"}]}]}, r"sections\[0\]\.criteria\[0\]\.weight"),
+        (
+            {"sections": [{"criteria": [{"weight": "one", "requirement": "x"}]}]},
+            r"sections\[0\]\.criteria\[0\]\.weight",
+        ),
         ({"sections": {"criteria": []}}, "sections: expected a list"),
         ([{"name": "A", "criteria": []}], "at least 1 item"),
         ([{"requirement": "x", "weight": 0}], "no criterion has a positive weight"),
@@ -129,7 +132,7 @@ def test_other_tags_leave_a_criterion_to_the_judge(tags: object) -> None:
     ],
 )
 def test_an_unknown_program_is_refused_instead_of_left_to_the_judge(tags: object) -> None:
-    with pytest.raises(FormatError, match=r"\[0\]\.tags: .*verify it"):
+    with pytest.raises(FormatError, match=r"\[0\]: .*no program can verify it"):
         health(tags)
 
 

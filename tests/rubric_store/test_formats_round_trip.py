@@ -1,19 +1,25 @@
 """Round trips for all formats: a written rubric reads back equal except for the reported losses."""
 
 import json
-from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from rubric_store import FormatError
-from rubric_store.formats import FormatProblem, RubricDocument, RubricFormat, read_document, write_rubric
+from rubric_store.formats import (
+    WRITTEN_FORMATS,
+    FormatProblem,
+    RubricDocument,
+    RubricFormat,
+    read_document,
+    write_rubric,
+)
 from tests.hypothesis_examples import examples
 from tests.rubric_store.format_examples import REPRESENTABLE, any_document
 from trainer_client.wire import Criterion, RubricContent
 
-FORMATS = get_args(RubricFormat)
+FORMATS = WRITTEN_FORMATS
 LOSES_NOTHING = ("native", "yaml")
 QUICK = settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 

@@ -1,20 +1,19 @@
 """The formats that rubrics are published in, each read and written.
 
 `read_document` and `read_rubric` turn text into a rubric; `write_rubric` turns a rubric into text and lists what was
-lost; `read_file` reads whole files, of one rubric or of one per line.
+lost; `read_file` and `read_rows` read whole files, of one rubric or of several.
 """
 
-from rubric_store.formats.documents import FormatError, FormatProblem, RubricDocument
+from rubric_store.formats.documents import FormatError, FormatProblem, RubricDocument, fold_problems
+from rubric_store.formats.files import FILE_EXTENSIONS, NamedRubric, RubricFile, read_file, read_rows
 from rubric_store.formats.native import json_schema
 from rubric_store.formats.reading import (
-    FILE_EXTENSIONS,
     SUFFIXES,
+    WRITTEN_FORMATS,
     LostField,
-    NamedRubric,
     RubricFormat,
     SerializedRubric,
     read_document,
-    read_file,
     read_rubric,
     write_rubric,
 )
@@ -22,16 +21,20 @@ from rubric_store.formats.reading import (
 __all__ = [
     "FILE_EXTENSIONS",
     "SUFFIXES",
+    "WRITTEN_FORMATS",
     "FormatError",
     "FormatProblem",
     "LostField",
     "NamedRubric",
     "RubricDocument",
+    "RubricFile",
     "RubricFormat",
     "SerializedRubric",
+    "fold_problems",
     "json_schema",
     "read_document",
     "read_file",
+    "read_rows",
     "read_rubric",
     "write_rubric",
 ]

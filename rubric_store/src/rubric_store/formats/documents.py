@@ -6,8 +6,11 @@ are computed only if something is wrong: a text without problems is parsed once,
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import count
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -45,11 +48,42 @@ class FormatProblem:
 
 
 class FormatError(ValueError):
-    """A rubric that cannot be read or written; `problems` lists every problem in line order."""
+    """A rubric that cannot be read or written; `problems` lists every problem in line order.
+
+    Its text folds problems of one kind; see `fold_problems`.
+    """
 
     def __init__(self, problems: Iterable[FormatProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
-        super().__init__("\n".join(map(str, self.problems)))
+        super().__init__("\n".join(map(str, fold_problems(self.problems))))
+
+
+_FOLD_ABOVE = 3
+_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(?:\.\d+)?")
+_INDEX = re.compile(r"\[\d+\]")
+
+
+def fold_problems(problems: Iterable[FormatProblem]) -> list[FormatProblem]:
+    """Fold problems of one kind, if there are more than three, into the first with their number.
+
+    Problems are of one kind if they differ only in numbers and quoted texts.
+    """
+    kinds: dict[tuple[str, str], list[FormatProblem]] = {}
+    for problem in problems:
+        kind = (_INDEX.sub("[]", problem.place), _VARIABLE.sub("…", problem.message))
+        kinds.setdefault(kind, []).append(problem)
+    folded: list[FormatProblem] = []
+    for (place, _), alike in kinds.items():
+        if len(alike) <= _FOLD_ABOVE:
+            folded += alike
+            continue
+        rows = len({problem.line for problem in alike})
+        many = f"{rows:,} lines" if rows > 1 else f"{len(alike):,} times"
+        same = len({problem.message for problem in alike}) == 1
+        first = ", ".join(filter(None, (f"line {alike[0].line}" if alike[0].line else "", alike[0].place)))
+        says = alike[0].message if same else f"{alike[0].message}, and the like"
+        folded.append(FormatProblem(place, f"{says} ({many}{f'; first: {first}' if first else ''})"))
+    return folded
 
 
 class InvalidValueError(Exception):
@@ -58,6 +92,14 @@ class InvalidValueError(Exception):
     def __init__(self, found: Sequence[tuple[Path, str]]) -> None:
         super().__init__(found)
         self.found = tuple(found)
+
+
+Changes = list[tuple[Path, str]]
+"""What a reader could not keep as the file has it, each with its path; readers append to it."""
+
+
+class OmittedItemError(Exception):
+    """A criterion that has no counterpart here and is left out, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +149,15 @@ class RubricHeader(BaseModel):
 
 
 class RubricDocument(RubricHeader):
-    """One rubric with its header, as in a file."""
+    """One rubric with its header, as in a file.
+
+    Attributes:
+        content: the criteria.
+        changes: what the rubric does not hold as the file has it; never written.
+    """
 
     content: RubricContent
+    changes: tuple[FormatProblem, ...] = Field(default=(), exclude=True, repr=False)
 
 
 def as_document(content: RubricContent | RubricDocument) -> RubricDocument:
@@ -123,6 +171,7 @@ def read_items(
     item: type[ItemT],
     convert: Callable[[int, ItemT], dict[str, Any] | Criterion],
     field_names: Mapping[str, str] | None = None,
+    changes: Changes | None = None,
 ) -> RubricContent:
     """Read a list of criteria.
 
@@ -131,8 +180,9 @@ def read_items(
         root: the path to it, for problems.
         item: the format's model of one criterion.
         convert: converts an index in the list and the item to a criterion's fields; may raise `InvalidValueError` with
-            paths that are relative to the item.
+            paths that are relative to the item, or `OmittedItemError`.
         field_names: the format's names of a criterion's fields, where they differ.
+        changes: receives fields that the format does not have and items that are left out. None refuses such fields.
 
     Raises:
         InvalidValueError: with all problems.
@@ -144,18 +194,27 @@ def read_items(
             [(root, f"it has {len(value)} criteria; a rubric has at least 1 item and at most {MAX_CRITERIA}")]
         )
     criteria: list[Criterion] = []
-    found = _duplicate_ids(value, root)
+    found = _duplicate_ids(value, root) if "id" in item.model_fields else []
+    omitted: Changes = []
     for index, raw in enumerate(value):
+        place = (*root, index)
         try:
-            criterion = _criterion(convert(index, item.model_validate(raw)), field_names or {})
+            known = raw if changes is None else _known_fields(raw, item, place, changes)
+            criterion = _criterion(convert(index, item.model_validate(known)), field_names or {})
         except ValidationError as error:
-            found += [((*root, index, *path), message) for path, message in validation_problems(error)]
+            found += [((*place, *path), message) for path, message in validation_problems(error)]
         except InvalidValueError as error:
-            found += [((*root, index, *path), message) for path, message in error.found]
+            found += [((*place, *path), message) for path, message in error.found]
+        except OmittedItemError as error:
+            omitted.append((place, str(error)))
         else:
             criteria.append(criterion)
     only_pitfalls = all(criterion.kind == "pitfall" and criterion.weight < 0 for criterion in criteria)
-    if len(criteria) == len(value) and not only_pitfalls and not any(criterion.weight > 0 for criterion in criteria):
+    if not criteria and not found:
+        found = omitted
+    elif len(criteria) + len(omitted) == len(value) and not (
+        only_pitfalls or any(criterion.weight > 0 for criterion in criteria)
+    ):
         message = (
             "no criterion has a positive weight, so the reward has nothing to divide by; give one a weight above 0, or "
             "write a list of mistakes in a format that has them (native, yaml, rar, requirement)"
@@ -163,7 +222,72 @@ def read_items(
         found.append((root, message))
     if found:
         raise InvalidValueError(found)
+    if changes is not None:
+        changes += omitted
     return RubricContent(criteria=tuple(criteria))
+
+
+def read_placed_items(
+    items: list[object],
+    places: Sequence[Path],
+    item: type[ItemT],
+    convert: Callable[[int, ItemT], dict[str, Any] | Criterion],
+    field_names: Mapping[str, str] | None = None,
+    changes: Changes | None = None,
+    root: Path = (),
+) -> RubricContent:
+    """Read criteria as `read_items` does, where they stand in several places of the file.
+
+    Args:
+        items, item, convert, field_names, changes: see `read_items`.
+        places: the path to each item.
+        root: the path of problems that concern no single item.
+
+    Raises:
+        InvalidValueError: with all problems.
+    """
+
+    def original(path: Path) -> Path:
+        if path and isinstance(path[0], int) and path[0] < len(places):
+            return (*places[path[0]], *path[1:])
+        return (*root, *path)
+
+    own: Changes = []
+    try:
+        content = read_items(items, (), item, convert, field_names, None if changes is None else own)
+    except InvalidValueError as error:
+        raise InvalidValueError([(original(path), message) for path, message in error.found]) from None
+    if changes is not None:
+        changes += [(original(path), message) for path, message in own]
+    return content
+
+
+_NEAR_MISS = 0.9
+"""How similar a field's name is to one of the format's from which it counts as misspelt."""
+
+
+def _known_fields(raw: object, item: type[BaseModel], place: Path, changes: Changes) -> object:
+    """An item without fields that its format does not have; a near miss of one that it has stays and is refused."""
+    if not isinstance(raw, dict) or not item.model_fields or "root" in item.model_fields:
+        return raw
+    names = item.model_fields
+    extra = [key for key in raw if key not in names and not get_close_matches(str(key)[:100], names, 1, _NEAR_MISS)]
+    changes += [((*place, str(key)), "the field is not kept") for key in extra]
+    return {key: inner for key, inner in raw.items() if key not in extra} if extra else raw
+
+
+_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def criterion_id(label: object, place: int, taken: Container[str]) -> str:
+    """Make an id of a label: the label itself if it can be one, else its letters, else `c` and the place.
+
+    A number is added to an id in `taken`.
+    """
+    plain = unicodedata.normalize("NFKD", str(label)).encode("ascii", "ignore").decode("ascii") if label else ""
+    made = _NOT_IN_IDS.sub("-", plain).strip("-._")[:120] or f"c{place + 1}"
+    numbered = (f"{made}-{n}" for n in count(2))
+    return made if made not in taken else next(one for one in numbered if one not in taken)
 
 
 def _duplicate_ids(items: Sequence[object], root: Path) -> list[tuple[Path, str]]:

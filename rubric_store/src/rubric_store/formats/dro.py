@@ -1,7 +1,8 @@
 """DRO's format: a list of yes/no questions, as JSON `["Does the response …?", …]` or one per line.
 
-Lines may be numbered or bulleted. A row may hold the list under `questions`, `rubrics` or InFoBench's
-`decomposed_questions`. Questions become criteria `q1`, `q2`… of weight 1, satisfied if the answer is yes.
+Lines may be numbered or bulleted. A row may hold the list under `questions`, `rubrics`, `rubric` or InFoBench's
+`decomposed_questions`. Questions become criteria `q1`, `q2`… of weight 1, satisfied if the answer is yes. A list may
+hold statements instead, as data sets of plans have them: `{"Rubric": ["The plan names a budget.", …]}`.
 """
 
 import re
@@ -10,6 +11,7 @@ from typing import Any
 from pydantic import RootModel
 
 from rubric_store.formats.documents import (
+    Changes,
     FormatError,
     FormatProblem,
     InvalidValueError,
@@ -19,7 +21,7 @@ from rubric_store.formats.documents import (
 )
 from rubric_store.formats.native import dump_json
 
-PATHS = (("questions",), ("rubrics",), ("decomposed_questions",))
+PATHS = (("questions",), ("rubrics",), ("decomposed_questions",), ("rubric",), ("criteria",), ("rubric_items",))
 _BULLET = re.compile(r"\s*(?:[-*•]|\(?[0-9]{1,3}[.)])\s+")
 _EXPECTED = 'a list of questions ["Does the response …?"], alone or under "questions"'
 
@@ -28,10 +30,10 @@ class _Item(RootModel[str]):
     pass
 
 
-def from_value(value: object) -> RubricDocument:
+def from_value(value: object, changes: Changes) -> RubricDocument:
     """Read a rubric from parsed JSON, a whole row or just its list; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
-    return RubricDocument(content=read_items(items, path, _Item, _fields))
+    return RubricDocument(content=read_items(items, path, _Item, _fields, changes=changes))
 
 
 def read_lines(text: str) -> RubricDocument:
@@ -43,7 +45,7 @@ def read_lines(text: str) -> RubricDocument:
             [FormatProblem("", f"expected a question that ends with ?, or {_EXPECTED}", n) for n in wrong or [1]]
         )
     try:
-        return from_value([line for _, line in lines])
+        return from_value([line for _, line in lines], [])
     except InvalidValueError as error:
         numbers = [lines[path[0]][0] if path and isinstance(path[0], int) else 1 for path, _ in error.found]
         raise FormatError(

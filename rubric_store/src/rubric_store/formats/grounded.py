@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue, ValidationError
 
 from rubric_store.formats.documents import (
+    Changes,
     FormatError,
     FormatProblem,
     InvalidValueError,
@@ -44,10 +45,14 @@ class _Item(RequestModel):
     verification_method: str | None = None
 
 
-def from_value(value: object) -> RubricDocument:
+def from_value(value: object, changes: Changes) -> RubricDocument:
     """Read a rubric from parsed JSON, a whole record or just its criteria; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
-    content = read_items(items, path, _Item, lambda _, item: {k: v for k, v in item.model_dump().items() if v != ""})
+
+    def fields(_: int, item: _Item) -> dict[str, Any]:
+        return {name: given for name, given in item.model_dump().items() if given != ""}
+
+    content = read_items(items, path, _Item, fields, changes=changes)
     metadata: dict[str, JsonValue] = (
         {key: value[key] for key in METADATA_FIELDS if key in value} if isinstance(value, dict) else {}
     )

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from rubric_store.formats.documents import (
     MAX_CRITERIA,
+    Changes,
     InvalidValueError,
     Path,
     RubricDocument,
@@ -32,7 +33,7 @@ def json_schema() -> str:
     return (files("rubric_store.formats") / "rubric.schema.json").read_text(encoding="utf-8")
 
 
-def from_value(value: object) -> RubricDocument:
+def from_value(value: object, changes: Changes) -> RubricDocument:
     """Read a rubric from parsed JSON or YAML; raises `InvalidValueError` with all problems."""
     if not isinstance(value, dict):
         raise InvalidValueError([((), 'expected an object {"criteria": […]}')])
@@ -57,7 +58,7 @@ def from_value(value: object) -> RubricDocument:
 
 def to_value(document: RubricDocument) -> dict[str, Any]:
     """A document as plain values, without defaults."""
-    header = document.model_dump(mode="json", exclude={"content"}, exclude_defaults=True)
+    header = document.model_dump(mode="json", exclude={"content", "changes"}, exclude_defaults=True)
     return {**header, "criteria": [_criterion(criterion) for criterion in document.content.criteria]}
 
 

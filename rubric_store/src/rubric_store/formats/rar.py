@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from rubric_store.formats.documents import InvalidValueError, RubricDocument, find_list, read_items
+from rubric_store.formats.documents import Changes, InvalidValueError, RubricDocument, find_list, read_items
 from rubric_store.formats.native import dump_json, plain_number
 from trainer_client.wire import Criterion
 from trainer_client.wire.base import RequestModel
@@ -30,10 +30,10 @@ class _Item(RequestModel):
     weight: Annotated[Annotated[float, Field(strict=True)] | _Category, Field(union_mode="left_to_right")]
 
 
-def from_value(value: object) -> RubricDocument:
+def from_value(value: object, changes: Changes) -> RubricDocument:
     """Read a rubric from parsed JSON, a whole row or just its list; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
-    return RubricDocument(content=read_items(items, path, _Item, _fields, {"name": "title"}))
+    return RubricDocument(content=read_items(items, path, _Item, _fields, {"name": "title"}, changes))
 
 
 def write(document: RubricDocument) -> str:

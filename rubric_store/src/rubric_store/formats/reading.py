@@ -1,64 +1,165 @@
-"""Read rubrics and files of rubrics, in a named format or in the one that the text shows.
+"""Read a rubric in a named format or in the one that the text shows, and write one.
 
-The format of parsed JSON is detected by the names of its fields and the words that its descriptions begin with. A file
-holds one rubric, or one per line if it is JSONL, and is read as a whole: if one of its rubrics cannot be read, none is.
-
-Rubrics are also written here, with a report of what a format cannot hold.
+The format of parsed JSON is detected by the names of its fields and the words that its descriptions begin with. Rubrics
+are written with a report of what a format cannot hold.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
+from difflib import get_close_matches
 from typing import Final, Literal, cast, get_args
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel
 
-from rubric_store.formats import dro, grounded, healthbench, native, rar, requirement, rgr, srar, yaml_format
+from rubric_store.formats import (
+    dro,
+    frontierscience,
+    geval,
+    grounded,
+    healthbench,
+    levels,
+    native,
+    paperbench,
+    prometheus,
+    promptfoo,
+    questions,
+    rar,
+    requirement,
+    rgr,
+    srar,
+    yaml_format,
+)
 from rubric_store.formats.documents import (
+    Changes,
     FormatError,
     FormatProblem,
     InvalidValueError,
     ParsedText,
+    Path,
     RubricDocument,
     as_document,
+    format_path,
     parse_json,
-    validation_problems,
     with_lines,
 )
+from rubric_store.formats.rows import candidates, normalise, split_rows
 from rubric_store.formats.yaml_format import parse_yaml
-from trainer_client.wire import Criterion, NewRubricName, RubricContent
+from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
-RubricFormat = Literal["native", "yaml", "healthbench", "rar", "srar", "rgr", "grounded", "dro", "requirement"]
-EXPECTED = (
-    'expected {"criteria": […]} as JSON or YAML (native, yaml), [{"criterion": …, "points": …}] (healthbench), '
-    '[{"title": …, "description": …, "weight": …}] (rar), [{"description": "Factual Criteria: …", "weight": …}] (rgr), '
-    '[{"requirement": …, "weight": …}] (requirement), '
-    'a record with "question" and "criteria" (grounded), questions (dro), or lines such as '
-    "<SUGGEST> what to check (srar)"
+RubricFormat = Literal[
+    "native",
+    "yaml",
+    "healthbench",
+    "rar",
+    "srar",
+    "rgr",
+    "grounded",
+    "dro",
+    "requirement",
+    "paperbench",
+    "questions",
+    "frontierscience",
+    "prometheus",
+    "levels",
+    "promptfoo",
+    "geval",
+]
+
+_SHAPES: Final[dict[RubricFormat, tuple[str, str]]] = {
+    "native": ('{"criteria": [{"id": …, "description": …}]}, as JSON or YAML', "criteria id description kind weight"),
+    "healthbench": ('[{"criterion": …, "points": …}]', "criterion points weight tags axis"),
+    "rar": ('[{"title": …, "description": …, "weight": …}]', "title description weight"),
+    "rgr": ('[{"description": "Factual Criteria: …", "weight": …}]', "description weight"),
+    "requirement": ('[{"requirement": …, "weight": …}]', "requirement weight sections name options"),
+    "grounded": (
+        'a record with "question" and "criteria"',
+        "question criteria passage scoring_guide required_elements",
+    ),
+    "dro": ('questions or statements ["Does the response …?"]', "questions decomposed_questions"),
+    "srar": ("lines such as <SUGGEST> what to check", ""),
+    "paperbench": ('{"requirements": …, "weight": …, "sub_tasks": […]}', "requirements sub_tasks task_category"),
+    "questions": ('{"type": "group", "children": [{"question": …, "pass_answer": …}]}', "type children pass_answer"),
+    "frontierscience": ("lines such as Points: 1.5, Item: what to check", "item points"),
+    "prometheus": (
+        '{"criteria": …, "score1_description": …}',
+        "criteria score1_description score2_description score5_description",
+    ),
+    "levels": ('{"criteria": [{"title": …, "levels": {"0": …}}]}', "criteria scale levels title"),
+    "promptfoo": ('{"assert": [{"type": "llm-rubric", "value": …}]}', "assert type value threshold"),
+    "geval": ('{"name": …, "criteria": …, "evaluation_steps": […]}', "name criteria evaluation_steps"),
+}
+"""What each format looks like, and the fields by which a file is near to it."""
+
+EXPECTED = "expected " + ", ".join(
+    f"{shape} ({'native, yaml' if name == 'native' else name})" for name, (shape, _) in _SHAPES.items()
 )
+
+
+def describe(value: object) -> str:
+    """What a value that is no rubric looks like, and which format is nearest."""
+    if isinstance(value, list):
+        objects = [one for one in value if isinstance(one, dict)]
+        fields = list(dict.fromkeys(str(key) for one in objects[:100] for key in one))
+        kinds = f"objects with the fields {_listed(fields)}" if fields else "values that are not objects"
+        seen = f"a list of {len(value):,} {kinds}" if value else "an empty list"
+    elif isinstance(value, dict):
+        fields = [str(key) for key in value]
+        inner = [
+            str(key)
+            for field in value.values()
+            for one in ((field if isinstance(field, list) else [field])[:1])
+            if isinstance(one, dict)
+            for key in one
+        ]
+        below = f"; in them {_listed(list(dict.fromkeys(inner)))}" if inner else ""
+        seen = f"an object with the fields {_listed(fields)}{below}" if fields else "an empty object"
+        fields += inner
+    else:
+        return f"a {'text' if isinstance(value, str) else type(value).__name__}"
+    near = {name: _nearness(fields, signature.split()) for name, (_, signature) in _SHAPES.items()}
+    best = max(near, key=lambda name: near[name])
+    return f"{seen}. The nearest format is {best}: {_SHAPES[best][0]}" if near[best] > 0 else seen
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(json.dumps(name[:40], ensure_ascii=False) for name in names[:8])
+    return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown
+
+
+def _nearness(fields: list[str], signature: list[str]) -> float:
+    met = sum(bool(get_close_matches(field, signature, 1, 0.8)) for field in fields[:50])
+    return met + met / (len(signature) + 1)
 
 
 def detect_formats(value: object) -> list[RubricFormat]:
     """The formats that a value may be in: one if it is clear, several if it is ambiguous, none if unknown."""
-    if requirement.matches(value):
-        return ["requirement"]
+    clear = next((name for name, matches in _MATCHERS.items() if matches(value)), None)
+    if clear is not None:
+        return [clear]
     if isinstance(value, list):
         return _detect_by_items(value)
     if not isinstance(value, dict):
-        return []
+        return ["srar"] if isinstance(value, str) and value.lstrip().startswith("<") else []
+    if isinstance(listed := value.get("criteria"), list):
+        if any(isinstance(item, dict) and "criterion" in item for item in listed):
+            return ["healthbench"]
+        if listed and all(isinstance(item, str) for item in listed):
+            return ["dro"]
     if "criteria" in value:
         return ["grounded"] if value.keys() & {*grounded.METADATA_FIELDS, "passage"} else ["native"]
     if value.keys() & {"questions", "decomposed_questions"}:
         return ["dro"]
-    if isinstance(value.get("rubric"), str):
-        return ["srar"]
-    for key in ("rubrics", "rubric"):
+    for key in ("rubrics", "rubric", "rubric_items"):
         if isinstance(value.get(key), list):
             return _detect_by_items(value[key])
-    return ["healthbench"] if value.keys() & {"rubrics", "reward_model"} else []
+    return ["healthbench"] if _has_list(value.get("reward_model"), "rubrics") else []
+
+
+def _has_list(value: object, field: str) -> bool:
+    return isinstance(value, dict) and isinstance(value.get(field), list)
 
 
 def _detect_by_items(items: list[object]) -> list[RubricFormat]:
@@ -66,7 +167,7 @@ def _detect_by_items(items: list[object]) -> list[RubricFormat]:
         return ["dro"]
     objects = [item for item in items if isinstance(item, dict)]
     fields = {field for item in objects for field in item}
-    if fields & {"criterion", "points"}:
+    if "criterion" in fields or ("points" in fields and "levels" not in fields):
         return ["healthbench"]
     if fields & {*GUIDANCE_FIELDS} and "id" in fields:
         return ["grounded"]
@@ -92,14 +193,38 @@ _YAML = re.compile(
     r"|-[ \t]+(?:weight|requirement|criteria|name|title)[ \t]*:)",
     re.MULTILINE,
 )
-_VALUE_READERS: Final[dict[RubricFormat, Callable[[object], RubricDocument]]] = {
+_ANY_YAML = re.compile(
+    r"\A(?:[ \t\r]*+(?:#[^\n]*+)?\n)*+(?:-[ \t]++)?[\"']?[A-Za-z_$][\w$ -]{0,60}+[\"']?[ \t]*+:(?:\s|$)"
+)
+_MATCHERS: Final[Mapping[RubricFormat, Callable[[object], bool]]] = {
+    "promptfoo": promptfoo.matches,
+    "paperbench": paperbench.matches,
+    "questions": questions.matches,
+    "requirement": requirement.matches,
+    "prometheus": prometheus.matches,
+    "levels": levels.matches,
+    "geval": geval.matches,
+    "frontierscience": frontierscience.matches,
+}
+"""Formats that their fields show clearly, in the order in which they are tried."""
+
+_VALUE_READERS: Final[dict[RubricFormat, Callable[[object, Changes], RubricDocument]]] = {
     "native": native.from_value,
+    "yaml": native.from_value,
     "healthbench": healthbench.from_value,
     "rar": rar.from_value,
+    "srar": lambda value, _: _read_tagged_lines(value),
     "rgr": rgr.from_value,
     "grounded": grounded.from_value,
     "dro": dro.from_value,
     "requirement": requirement.from_value,
+    "paperbench": paperbench.from_value,
+    "questions": questions.from_value,
+    "frontierscience": frontierscience.from_value,
+    "prometheus": prometheus.from_value,
+    "levels": levels.from_value,
+    "promptfoo": promptfoo.from_value,
+    "geval": geval.from_value,
 }
 
 
@@ -119,26 +244,128 @@ def read_document(text: str, format: str | None = None) -> RubricDocument:
         FormatError: the format is unknown, undetected or ambiguous, or the text breaks it; lists every problem with its
             line and what was expected.
     """
-    text = text.removeprefix("\ufeff")
     known = None if format is None else check_format(format)
+    parsed = parse_text(text, known)
+    if isinstance(parsed, RubricDocument):
+        return parsed
+    try:
+        document = read_value(normalise(parsed.value), known)
+    except InvalidValueError as error:
+        raise FormatError([*parsed.problems, *with_lines(error, parsed.line_of).problems]) from None
+    if parsed.problems:
+        raise FormatError(parsed.problems)
+    return document
+
+
+def parse_text(text: str, known: RubricFormat | None) -> ParsedText | RubricDocument:
+    """Parse JSON or YAML, or read a rubric whose format is lines of text.
+
+    Raises:
+        FormatError: the text is too long, or has the syntax of no format or not of this one.
+    """
+    text = text.removeprefix("\ufeff")
     if len(text) > MAX_TEXT_LENGTH:
         raise FormatError(
             [FormatProblem("", f"it has {len(text)} characters; a rubric has at most {MAX_TEXT_LENGTH}", 1)]
         )
     syntax = _detect_syntax(text)
-    if known == "yaml" or (known is None and syntax == "yaml"):
-        parsed = parse_yaml(text)
-        return _from_value("requirement" if known is None and requirement.matches(parsed.value) else "native", parsed)
-    if known == "requirement" and syntax != "json":
-        return _from_value(known, parse_yaml(text))
-    if syntax != "json" and (known == "srar" or (known is None and syntax == "srar")):
-        return srar.read_lines(text)
-    if syntax != "json" and (known == "dro" or (known is None and syntax == "dro")):
-        return dro.read_lines(text)
+    if (
+        known == "yaml"
+        or (syntax == "yaml" and known not in _JSON_ONLY)
+        or (known == "requirement" and syntax != "json")
+    ):
+        return parse_yaml(text)
+    read = _TEXT_READERS.get(known or syntax or "native") if syntax != "json" else None
+    if read is not None:
+        changes: Changes = []
+        return _with_changes(read(text, changes), changes)
     if known is None and syntax is None:
         raise FormatError([FormatProblem("", f"unknown format; {EXPECTED}", 1)])
-    parsed = parse_json(text)
-    return _from_value(known or _detect_format(parsed), parsed)
+    return parse_json(text)
+
+
+_JSON_ONLY: Final = ("native", "srar", "dro", "healthbench", "rar", "rgr", "grounded")
+_TEXT_READERS: Final[dict[str, Callable[[str, Changes], RubricDocument]]] = {
+    "srar": lambda text, _: srar.read_lines(text),
+    "frontierscience": frontierscience.read_text,
+    "prometheus": lambda text, changes: _from_text(prometheus.from_value, text, changes),
+    "dro": lambda text, _: dro.read_lines(text),
+}
+
+
+def _from_text(read: Callable[[object, Changes], RubricDocument], text: str, changes: Changes) -> RubricDocument:
+    try:
+        return read(text, changes)
+    except InvalidValueError as error:
+        raise with_lines(error, lambda paths: dict.fromkeys(paths, 1)) from None
+
+
+def read_value(value: object, format: RubricFormat | None) -> RubricDocument:
+    """Read a rubric from a normalised value: the rubric itself, or a row that holds it.
+
+    Raises:
+        InvalidValueError: with all problems; the format is unknown or ambiguous, or the value breaks it.
+    """
+    path: Path = ()
+    rows = rubric_rows(value, format)
+    if len(rows) == 1:
+        path, value = rows[0]
+    elif len(rows) > 1:
+        message = f"it holds {len(rows):,} rubrics and not one; import the file, or give each a file of its own"
+        raise InvalidValueError([((), message)])
+    nested, inner, found = _locate(value, format)
+    path = (*path, *nested)
+    if found is None:
+        message = f"unknown format: it is {describe(value)}; {EXPECTED}"
+        raise InvalidValueError([(path, message)])
+    changes: Changes = []
+    try:
+        document = _VALUE_READERS[found](inner, changes)
+    except InvalidValueError as error:
+        raise InvalidValueError([((*path, *place), message) for place, message in error.found]) from None
+    return _with_changes(document, [((*path, *place), message) for place, message in changes])
+
+
+def _with_changes(document: RubricDocument, changes: Changes) -> RubricDocument:
+    problems = tuple(FormatProblem(format_path(path), message) for path, message in changes)
+    return document.model_copy(update={"changes": problems}) if problems else document
+
+
+def _locate(value: object, format: RubricFormat | None) -> tuple[Path, object, RubricFormat | None]:
+    """Where in a row the rubric is, what is there, and its format; no format if none is recognised."""
+    wanted = "native" if format == "yaml" else format
+    for path, inner in candidates(value):
+        found = detect_formats(inner)
+        if wanted is not None and wanted in found:
+            return path, inner, wanted
+        if wanted is None and len(found) == 1:
+            return path, inner, found[0]
+        if wanted is None and found:
+            ambiguous = f"this could be {' or '.join(found)}; say which format it is"
+            raise InvalidValueError([(path, ambiguous)])
+    return (), value, wanted
+
+
+def is_rubric(value: object, format: RubricFormat | None) -> bool:
+    """Whether a value is a rubric, or a row that holds one, by its fields."""
+    wanted = "native" if format == "yaml" else format
+    found = [detect_formats(inner) for _, inner in candidates(value)]
+    return any(one and (wanted is None or wanted in one) for one in found)
+
+
+_SAMPLE = 20
+
+
+def rubric_rows(value: object, format: RubricFormat | None) -> list[tuple[Path, object]]:
+    """The rubrics of a value, each with its path: the value itself, its rows, or a configuration's tests."""
+    whole: list[tuple[Path, object]] = [((), value)]
+    if (tests := promptfoo.tests(value)) is not None:
+        return tests
+    rows = split_rows(value)
+    if rows is None or any(matches(value) for matches in _MATCHERS.values()):
+        return whole
+    each = [is_rubric(row, format) for _, row in rows[:_SAMPLE]]
+    return rows if all(each) or (any(each) and not is_rubric(value, format)) else whole
 
 
 def check_format(format: str) -> RubricFormat:
@@ -150,36 +377,20 @@ def check_format(format: str) -> RubricFormat:
     raise FormatError([FormatProblem("format", f"the format {format[:40]!r} is unknown; use one of {names}")])
 
 
-def _detect_format(parsed: ParsedText) -> RubricFormat:
-    candidates = detect_formats(parsed.value)
-    if len(candidates) == 1:
-        return candidates[0]
-    ambiguous = f"this could be {' or '.join(candidates)}; say which format it is" if candidates else ""
-    raise FormatError([*parsed.problems, FormatProblem("", ambiguous or f"unknown format; {EXPECTED}", 1)])
-
-
-def _from_value(format: RubricFormat, parsed: ParsedText) -> RubricDocument:
-    read = _read_tagged_lines if format == "srar" else _VALUE_READERS[format]
-    try:
-        document = read(parsed.value)
-    except InvalidValueError as error:
-        raise FormatError([*parsed.problems, *with_lines(error, parsed.line_of).problems]) from None
-    if parsed.problems:
-        raise FormatError(parsed.problems)
-    return document
-
-
 def _read_tagged_lines(row: object) -> RubricDocument:
-    lines = row.get("rubric") if isinstance(row, dict) else None
+    path: Path = ("rubric",) if isinstance(row, dict) else ()
+    lines = row.get("rubric") if isinstance(row, dict) else row
     if not isinstance(lines, str):
         raise InvalidValueError([((), 'expected tagged lines, or a row with them under "rubric"')])
     try:
         return srar.read_lines(lines)
     except FormatError as error:
-        raise InvalidValueError([(("rubric",), str(problem)) for problem in error.problems]) from None
+        raise InvalidValueError([(path, str(problem)) for problem in error.problems]) from None
 
 
-def _detect_syntax(text: str) -> Literal["json", "yaml", "srar", "dro"] | None:
+def _detect_syntax(text: str) -> Literal["json", "yaml", "srar", "dro", "frontierscience", "prometheus"] | None:
+    if prometheus.matches(text):
+        return "prometheus"
     if text.lstrip().startswith(("{", "[")):
         return "json"
     if _YAML.search(text):
@@ -187,101 +398,14 @@ def _detect_syntax(text: str) -> Literal["json", "yaml", "srar", "dro"] | None:
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if any(line.startswith("<") for line in lines):
         return "srar"
-    return "dro" if lines and all(line.endswith("?") for line in lines) else None
+    if frontierscience.matches(text):
+        return "frontierscience"
+    if lines and all(line.endswith("?") for line in lines):
+        return "dro"
+    return "yaml" if _ANY_YAML.match(text) else None
 
 
-JSONL_EXTENSIONS: Final = frozenset({".jsonl", ".ndjson"})
-"""Extensions of files with one rubric per line."""
-
-FILE_EXTENSIONS: Final = frozenset({".json", ".yaml", ".yml", ".txt", ".srar", *JSONL_EXTENSIONS})
-"""Extensions of the files that are read from a folder."""
-
-_ROW_IDS = ("name", "id", "prompt_id", "example_id", "uid", "doc_hash")
-_NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
-_NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class NamedRubric:
-    """A rubric of a file, with its name and the line where it begins."""
-
-    name: str
-    document: RubricDocument
-    line: int
-
-
-def read_file(content: bytes, path: PurePath, format: str | None = None, prefix: str = "") -> list[NamedRubric]:
-    """Read every rubric of a file.
-
-    Args:
-        content: the bytes of the file, UTF-8.
-        path: the part of its path that names are made from: `math/Quadratics.yaml` gives `math/quadratics`. A row of a
-            JSONL file adds its id, or else its line: `health/dev/line-12`.
-        format: see `read_document`.
-        prefix: put before every name, also before a name given in the file.
-
-    Raises:
-        FormatError: with every problem of the file and its line.
-    """
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise FormatError([FormatProblem("", "this is not UTF-8 text; save the file as UTF-8", line)]) from None
-    stem = "/".join(part for part in map(_as_name, (*path.parts[:-1], path.stem)) if part)
-    if path.suffix.lower() not in JSONL_EXTENSIONS:
-        document = read_document(text, format)
-        return [NamedRubric(_check_name(prefix + (document.name or stem), 1), document, 1)]
-    read: list[NamedRubric] = []
-    problems: list[FormatProblem] = []
-    for line, row in _rows(text):
-        try:
-            document = read_document(row, format)
-            name = document.name or f"{stem}/{_row_id(row) or f'line-{line}'}".lstrip("/")
-            read.append(NamedRubric(_check_name(prefix + name, line), document, line))
-        except FormatError as error:
-            problems += [FormatProblem(problem.place, problem.message, line) for problem in error.problems]
-    if not read and not problems:
-        problems.append(FormatProblem("", "no line contains a rubric", 1))
-    lines: dict[str, int] = {}
-    for rubric in read:
-        if lines.setdefault(rubric.name, rubric.line) != rubric.line:
-            message = f"line {lines[rubric.name]} also names a rubric {rubric.name!r}; names in a file must differ"
-            problems.append(FormatProblem("", message, rubric.line))
-    if problems:
-        raise FormatError(problems)
-    return read
-
-
-def _rows(text: str) -> Iterator[tuple[int, str]]:
-    for line, row in enumerate(text.split("\n"), start=1):
-        if row.strip():
-            yield line, row
-
-
-def _row_id(row: str) -> str:
-    value = parse_json(row).value
-    if not isinstance(value, dict):
-        return ""
-    row_id = next((value[key] for key in _ROW_IDS if isinstance(value.get(key), str | int)), "")
-    return _as_name(str(row_id))
-
-
-def _as_name(text: str) -> str:
-    return _NOT_IN_NAMES.sub("-", text.lower()).strip("-._")[:100]
-
-
-def _check_name(name: str, line: int) -> str:
-    try:
-        return _NAME.validate_python(name)
-    except ValidationError as error:
-        reason = "; ".join(message for _, message in validation_problems(error))
-        raise FormatError(
-            [FormatProblem("name", f"{name[:80]!r} is not a valid rubric name: {reason}", line)]
-        ) from None
-
-
-_WRITERS: dict[RubricFormat, Callable[[RubricDocument], str]] = {
+_WRITERS: Final[dict[RubricFormat, Callable[[RubricDocument], str]]] = {
     "native": native.write,
     "yaml": yaml_format.write,
     "healthbench": healthbench.write,
@@ -292,6 +416,9 @@ _WRITERS: dict[RubricFormat, Callable[[RubricDocument], str]] = {
     "dro": dro.write,
     "requirement": requirement.write,
 }
+WRITTEN_FORMATS: Final = tuple(_WRITERS)
+"""The formats that can be written; the others are only read."""
+
 SUFFIXES: dict[RubricFormat, str] = {
     **dict.fromkeys(_WRITERS, ".json"),
     "yaml": ".yaml",
@@ -333,6 +460,9 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Seriali
         FormatError: the format is unknown, or cannot express a criterion; names every such criterion.
     """
     document, known = as_document(rubric), check_format(format)
+    if known not in _WRITERS:
+        message = f"{known} is only read; write one of {', '.join(WRITTEN_FORMATS)}"
+        raise FormatError([FormatProblem("format", message)])
     text = _WRITERS[known](document)
     try:
         reread = read_document(text, known)
@@ -352,7 +482,7 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Seriali
 def _find_lost_fields(
     criterion: str | None, original: Criterion | RubricDocument, read: Criterion | RubricDocument
 ) -> list[LostField]:
-    fields = [field for field in type(original).model_fields if field != "content"]
+    fields = [field for field in type(original).model_fields if field not in ("content", "changes")]
     compared = [LostField(criterion, field, getattr(original, field), getattr(read, field)) for field in fields]
     return [loss for loss in compared if loss.original != loss.result]
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rubric_store.formats.documents import (
+    Changes,
     FormatError,
     FormatProblem,
     InvalidValueError,
@@ -22,7 +23,7 @@ from rubric_store.formats.native import dump_json
 from trainer_client.wire import Criterion
 from trainer_client.wire.base import RequestModel
 
-PATHS = (("rubric",), ("rubrics",))
+PATHS = (("rubric",), ("rubrics",), ("criteria",))
 PREFIX = re.compile(r"\s*(factual|process)\s+criteria\s*:", re.IGNORECASE)
 MIN_WEIGHT, MAX_WEIGHT = 1, 5
 _EXPECTED = 'a list [{"description": "Factual Criteria: …", "weight": 3}], alone or under "rubric"'
@@ -33,7 +34,7 @@ class _Item(RequestModel):
     weight: Annotated[int, Field(strict=True, ge=MIN_WEIGHT, le=MAX_WEIGHT)]
 
 
-def from_value(value: object) -> RubricDocument:
+def from_value(value: object, changes: Changes) -> RubricDocument:
     """Read a rubric from parsed JSON, a whole row or just its list; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
     seen: Counter[str] = Counter()
@@ -48,7 +49,7 @@ def from_value(value: object) -> RubricDocument:
         rest = item.description[prefix.end() :]
         return {"id": f"{kind[0]}{seen[kind]}", "kind": kind, "description": rest, "weight": item.weight}
 
-    return RubricDocument(content=read_items(items, path, _Item, fields))
+    return RubricDocument(content=read_items(items, path, _Item, fields, changes=changes))
 
 
 def write(document: RubricDocument) -> str:
