@@ -72,6 +72,53 @@ def test_a_broken_file_publishes_nothing_and_every_problem_is_reported_by_line(f
     assert "rows" not in listed
 
 
+def rows(*criteria: object) -> str:
+    """Lines with a rubric of each criterion."""
+    return "".join(json.dumps({"rubrics": [one]}) + "\n" for one in criteria)
+
+
+GOOD, CHANGED, BAD = (
+    {"criterion": "Adds.", "points": 1},
+    {"criterion": "Sums.", "points": 1, "annotator": 7},
+    {"criterion": "Is kind."},
+)
+
+
+def test_one_bad_row_blocks_the_others_unless_bad_rows_are_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text(rows(GOOD, CHANGED, *[BAD] * 812))
+    refused = rubrics("import", str(file))
+    assert refused.exit_code == 1
+    assert "2 of its rubrics can be, with --skip-bad" in refused.stdout
+    assert "data" not in rubrics("list").stdout
+    skipped = rubrics("import", str(file), "--skip-bad")
+    assert skipped.exit_code == 0
+    assert "published 2, unchanged 0" in skipped.stdout
+    assert [cell.strip() for cell in skipped.stdout.splitlines()[-2].split("│")[2:6]] == ["814", "1", "1", "812"]
+    assert skipped.stderr.count("this field is required") == 1
+    assert "(812 lines; first: line 3, rubrics[0].points)" in skipped.stderr
+    assert "data.jsonl:2: changed: rubrics[0].annotator: the field is not kept" in skipped.stderr
+    file.write_text(rows(BAD))
+    assert rubrics("import", str(file), "--skip-bad").exit_code == 1
+
+
+def test_the_table_of_an_import_fits_80_columns_and_counts_all_files(folder: Path) -> None:
+    (folder / "broken-with-a-long-name-that-is-longer-than-most-file-names-are.yaml").write_text("criteria: 3")
+    result = rubrics("import", str(folder))
+    table = result.stdout[result.stdout.index("┏") :].splitlines()
+    assert max(map(len, table)) <= 80
+    assert [cell.strip() for cell in table[-2].split("│")[1:-1]] == ["all 4 files", "5", "4", "0", "1"]
+
+
+def test_publishing_a_file_says_what_of_it_is_not_kept(tmp_path: Path) -> None:
+    file = tmp_path / "test.yaml"
+    file.write_text("assert:\n- {type: llm-rubric, value: Is kind., threshold: 0.5}\n- {type: cost, threshold: 1}\n")
+    result = rubrics("publish", "team/kind", str(file))
+    assert result.exit_code == 0, result.output
+    for part in ("threshold of llm-rubric is not kept", "'cost' has no counterpart here"):
+        assert part in result.stderr
+
+
 def test_a_dry_run_reads_everything_and_publishes_nothing(folder: Path) -> None:
     result = rubrics("import", str(folder), "--dry-run")
     assert result.exit_code == 0

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from adjudge_services.cli.output import exit_with_error, file_name, out
+from adjudge_services.cli.output import exit_with_error, file_name, out, warn
 from adjudge_services.cli.rubrics.files import with_store
 from judge_server import rubrics as changes
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import FormatError, RubricStore
-from rubric_store.formats import read_document
+from rubric_store.formats import fold_problems, read_document
 from trainer_client.wire import Lineage, RubricTags, RubricVersion
 
 
@@ -120,6 +120,8 @@ def publish(
             )
     except (FormatError, UnicodeDecodeError, ValueError) as error:
         exit_with_error(f"{file_name(file)}: {error}")
+    for change in fold_problems(document.changes):
+        warn(f"{file_name(file)}: changed: {change}")
     kept = {**(document.metadata or {}), **_pairs(metadata or [])}
     version, added = with_store(
         lambda store: store.publish(

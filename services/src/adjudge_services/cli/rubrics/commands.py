@@ -96,7 +96,8 @@ def publish(
     format: Annotated[
         str | None,
         typer.Option(
-            help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement; detected by default."
+            help="yaml, native, healthbench, rar, srar, rgr, grounded, dro, requirement, paperbench, questions, "
+            "frontierscience, prometheus, levels, promptfoo or geval; detected by default."
         ),
     ] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag to the name; may be repeated.")] = None,
@@ -245,11 +246,15 @@ def import_rubrics(
     prefix: Annotated[str, typer.Option(help="Prefix of every name, for example team/.")] = "",
     format: Annotated[str | None, typer.Option(help="Format of all files; detected by default.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read all files but publish nothing.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Publish the rubrics of a file that can be read, and count the others.")
+    ] = False,
 ) -> None:
     """Publish every rubric in the given files. Exits with 1 if any file is rejected.
 
-    A rubric gets the name in its file, or else the file's path. Each line of a JSONL file is a rubric, named by its id.
-    If a file has any problem, nothing in it is published and all of its problems are listed.
+    A rubric gets the name in its file, or else the file's path. Each row of a JSONL, CSV or Parquet file is a rubric,
+    named by its id. If a file has any problem, nothing in it is published, except with --skip-bad. The table at the end
+    counts the rubrics read: kept as they are, changed where something has no counterpart here, and refused.
     """
 
 

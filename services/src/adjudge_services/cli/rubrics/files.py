@@ -1,6 +1,7 @@
 """`adjudge rubrics import` and `export`: rubrics as files.
 
-Import publishes each file as a whole or not at all; export reports what a format cannot hold.
+Import publishes each file as a whole or, with `--skip-bad`, what of it can be read; export reports what a format cannot
+hold.
 
 `adjudge rubrics lint` finds problems in rubrics of files or of the store.
 """
@@ -17,7 +18,7 @@ from typing import Any, Final, TypeVar
 import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
@@ -32,7 +33,9 @@ from rubric_store.formats import (
     NamedRubric,
     RubricDocument,
     SerializedRubric,
+    fold_problems,
     read_file,
+    read_rows,
     write_rubric,
 )
 from rubric_store.formats.reading import check_format
@@ -90,26 +93,33 @@ class ImportedFile:
     path: Path
     rubrics: list[NamedRubric] = field(default_factory=list)
     problems: tuple[FormatProblem, ...] = ()
+    refused: int = 0
+    readable: int = 0
     published: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
 
+    @property
+    def changed(self) -> list[NamedRubric]:
+        """The rubrics that do not hold all that the file says."""
+        return [rubric for rubric in self.rubrics if rubric.document.changes]
 
-def import_rubrics(paths: list[Path], prefix: str, format: str | None, dry_run: bool) -> None:
+
+def import_rubrics(paths: list[Path], prefix: str, format: str | None, dry_run: bool, skip_bad: bool) -> None:
     """Run `adjudge rubrics import`."""
     files = list(_files(paths))
     if not files:
         exit_with_error(
             f"no files to import; in folders only these extensions are read: {', '.join(sorted(FILE_EXTENSIONS))}"
         )
-    imported = _read(files, format, prefix)
+    imported = _read(files, format, prefix, skip_bad=skip_bad)
     if not dry_run:
         with_store(lambda store: _publish(store, imported))
-    out.print(_table(imported, dry_run=dry_run))
-    refused = [file for file in imported if file.problems]
-    for file in refused:
-        for problem in file.problems:
-            _print_problem(file.path, problem)
-    if refused:
+    for file in imported:
+        _print_problems(file)
+        _print_result(file, dry_run=dry_run)
+    out.print(_table(imported), width=min(out.width, _TABLE_WIDTH))
+    refused = any(file.problems for file in imported)
+    if refused and not (skip_bad and any(file.rubrics for file in imported)):
         raise typer.Exit(1)
 
 
@@ -128,7 +138,9 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, PurePath]]:
                 yield file, relative
 
 
-def _read(files: Sequence[tuple[Path, PurePath]], format: str | None, prefix: str) -> list[ImportedFile]:
+def _read(
+    files: Sequence[tuple[Path, PurePath]], format: str | None, prefix: str, *, skip_bad: bool
+) -> list[ImportedFile]:
     imported = []
     first: dict[str, Path] = {}
     for path, relative in files:
@@ -137,16 +149,22 @@ def _read(files: Sequence[tuple[Path, PurePath]], format: str | None, prefix: st
         try:
             if path.stat().st_size > MAX_FILE_BYTES:
                 raise FormatError([FormatProblem("", f"the file is larger than {MAX_FILE_BYTES >> 20} MiB; split it")])
-            rubrics = read_file(path.read_bytes(), relative, format, prefix)
-            if taken := [rubric for rubric in rubrics if rubric.name in first]:
-                raise FormatError([_duplicate_name(rubric, first[rubric.name]) for rubric in taken])
+            read = read_rows(path.read_bytes(), relative, format, prefix)
         except FormatError as error:
-            file.problems = error.problems
+            file.problems, file.refused = error.problems, 1
+            continue
         except OSError as error:
-            file.problems = (FormatProblem("", f"the file cannot be read: {error.strerror}"),)
+            file.problems, file.refused = (FormatProblem("", f"the file cannot be read: {error.strerror}"),), 1
+            continue
+        taken = [rubric for rubric in read.rubrics if rubric.name in first]
+        usable = [rubric for rubric in read.rubrics if rubric.name not in first]
+        file.problems = (*read.problems, *(_duplicate_name(rubric, first[rubric.name]) for rubric in taken))
+        file.refused, file.readable = read.refused + len(taken), len(usable)
+        if file.problems and not skip_bad:
+            file.refused += len(usable)
         else:
-            file.rubrics = rubrics
-            first.update({rubric.name: path for rubric in rubrics})
+            file.rubrics = usable
+            first.update({rubric.name: path for rubric in usable})
     return imported
 
 
@@ -173,35 +191,56 @@ async def _publish(store: RubricStore, imported: Sequence[ImportedFile]) -> None
                 progress.advance(task)
 
 
-def _table(imported: Sequence[ImportedFile], *, dry_run: bool) -> Table:
-    table = Table("file", "rubric", "criteria", "result")
-    for file in imported:
-        criteria = str(sum(len(rubric.document.content.criteria) for rubric in file.rubrics))
-        if file.problems:
-            count = len(file.problems)
-            what = f"[bold red]refused[/]: {count} problem{'s' if count > 1 else ''}"
-            table.add_row(escape(str(file.path)), "", "", what)
-        else:
-            table.add_row(escape(str(file.path)), _rubric_name(file), criteria, _result(file, dry_run=dry_run))
+_TABLE_WIDTH = 80
+_MAX_TABLE_ROWS = 20
+
+
+def _table(imported: Sequence[ImportedFile]) -> Table:
+    """How many rubrics each file has, and how many of them came in as they are, came in changed, or were refused."""
+    table = Table("file", *(Column(name, justify="right") for name in ("read", "kept", "changed", "refused")))
+    remarkable = [file for file in imported if file.refused or file.changed]
+    shown = imported if len(imported) <= _MAX_TABLE_ROWS else remarkable[:_MAX_TABLE_ROWS]
+    rows = [(escape(str(file.path)), _counts_of([file])) for file in shown]
+    if len(imported) > 1:
+        rows.append((f"[bold]all {len(imported):,} files[/]", _counts_of(imported)))
+    for name, counts in rows:
+        table.add_row(name, *(f"{count:,}" for count in counts))
     return table
 
 
-def _rubric_name(file: ImportedFile) -> str:
-    return file.rubrics[0].name if len(file.rubrics) == 1 else f"{len(file.rubrics)}, {file.rubrics[0].name} …"
+def _counts_of(files: Sequence[ImportedFile]) -> tuple[int, int, int, int]:
+    came_in = sum(len(file.rubrics) for file in files)
+    changed = sum(len(file.changed) for file in files)
+    refused = sum(file.refused for file in files)
+    return came_in + refused, came_in - changed, changed, refused
 
 
-def _result(file: ImportedFile, *, dry_run: bool) -> str:
-    if dry_run:
-        return "can be published"
-    if len(file.rubrics) == 1:
-        return f"[green]published[/] {file.published[0]}" if file.published else f"unchanged: {file.unchanged[0]}"
-    return f"[green]published[/] {len(file.published)}, unchanged {len(file.unchanged)}"
+def _print_result(file: ImportedFile, *, dry_run: bool) -> None:
+    if not file.rubrics:
+        result = "[bold red]refused[/]"
+        if file.readable:
+            result += f": nothing of it is published; {file.readable:,} of its rubrics can be, with --skip-bad"
+    elif dry_run:
+        result = "can be published"
+    elif len(file.rubrics) == 1:
+        result = f"[green]published[/] {file.published[0]}" if file.published else f"unchanged: {file.unchanged[0]}"
+    else:
+        result = f"[green]published[/] {len(file.published):,}, unchanged {len(file.unchanged):,}"
+    out.print(f"{escape(str(file.path))}: {result}", highlight=False, soft_wrap=True)
 
 
-def _print_problem(path: Path, problem: FormatProblem) -> None:
-    where = f"{path}:{problem.line}" if problem.line else str(path)
-    text = f"{problem.place}: {problem.message}" if problem.place else problem.message
-    err.print(f"[red]{escape(where)}:[/] {escape(text)}", highlight=False, soft_wrap=True)
+def _print_problems(file: ImportedFile) -> None:
+    """Print what is wrong, and what is not kept; problems of one kind once."""
+    changes = [
+        FormatProblem(change.place, change.message, change.line or rubric.line)
+        for rubric in file.rubrics
+        for change in rubric.document.changes
+    ]
+    for colour, said, problems in (("red", "", file.problems), ("yellow", "changed: ", changes)):
+        for problem in fold_problems(problems):
+            where = f"{file.path}:{problem.line}" if problem.line else str(file.path)
+            text = f"{problem.place}: {problem.message}" if problem.place else problem.message
+            err.print(f"[{colour}]{escape(where)}:[/] {said}{escape(text)}", highlight=False, soft_wrap=True)
 
 
 def export(references: list[str] | None, prefix: str | None, format: str, to: Path | None, force: bool) -> None:
@@ -330,7 +369,7 @@ def _read_files(paths: Sequence[str], format: str | None) -> list[NamedCriteria]
         try:
             read = read_file(Path(path).read_bytes(), PurePath(Path(path).name), format)
         except FormatError as error:
-            exit_with_error("\n".join(f"{path}: {problem}" for problem in error.problems), code=2)
+            exit_with_error("\n".join(f"{path}: {problem}" for problem in fold_problems(error.problems)), code=2)
         except OSError as error:
             exit_with_error(f"{path} cannot be read: {error.strerror}", code=2)
         several = len(read) > 1

@@ -23,7 +23,8 @@ from adjudge_services.cli.output import warn
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
 from judge_server.row_files import RowFile, with_rubric
-from rubric_store import FormatError, read_rubric
+from rubric_store import FormatError
+from rubric_store.formats import fold_problems, read_document
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
 from trainer_client.tables import GROUP_FIELDS, result_fields
@@ -153,7 +154,10 @@ def read_rubric_argument(text: str) -> Any:
     """
     path = Path(text)
     if path.is_file():
-        return read_rubric(path.read_text(encoding="utf-8"))
+        document = read_document(path.read_text(encoding="utf-8"))
+        for change in fold_problems(document.changes):
+            warn(f"{text}: changed: {change}")
+        return document.content
     if path.suffix in _FILE_SUFFIXES:
         raise ValueError(f"--rubric: the file {text} does not exist; give a file, or a reference such as name@3")
     return text
