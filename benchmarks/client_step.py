@@ -27,6 +27,7 @@ from benchmarks.report import publish
 from benchmarks.server import running_service
 from trainer_client import AsyncClient
 from trainer_client.client.answers import RewardStreamParser
+from trainer_client.client.calls import rewards_request
 from trainer_client.trl import RubricReward, ScoredGeneration, TrainingMeasures
 from trainer_client.trl._batch import AdvantageBatch, StepReader
 from trainer_client.trl._dataset import RowBatch, read_rows
@@ -100,6 +101,9 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
         )  # fmt: skip
 
     grouped = read_all()
+    prepared = rewards_request(
+        "rewards", None, _groups(grouped), None, "stepwise", {}, on_failure="null", deadline_s=60.0, step=None
+    )
 
     def call_alone() -> None:
         reward.overlapped_work = None
@@ -115,7 +119,7 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
         "RubricReward": call,
         "- rows to groups": read_all,
         "- request to JSON": lambda: client.stream_rewards(_groups(grouped), None, "stepwise"),
-        "- answer from JSON": lambda: list(RewardStreamParser("").feed(replay.answer)),
+        "- answer from JSON": lambda: list(RewardStreamParser("", prepared).feed(replay.answer)),
         "- metrics": lambda: reward_metrics(rows, [], 0.0, set()),
         PLACED: lambda: list(reader.place(sent, step.completion_ids)),
         "steps read": lambda: reader.read(rollouts, [], [], step.completion_ids),

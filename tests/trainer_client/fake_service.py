@@ -44,6 +44,17 @@ REWARDS = {
     ],
 }
 
+
+def rewarded(asked: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request for rewards by a rubric with one criterion: 1.0 for every response."""
+    [scored, _] = REWARDS["groups"][0]["responses"]
+    groups = [
+        {"id": group["id"], "rubric": DIGEST, "responses": [scored] * len(group["responses"])}
+        for group in asked["groups"]
+    ]
+    return REWARDS | {"groups": groups}
+
+
 GROUP_LINE = {"group": REWARDS["groups"][0]}
 SUMMARY_LINE = {"summary": {field: value for field, value in REWARDS.items() if field != "groups"}}
 VERDICTS = {
@@ -91,7 +102,7 @@ def summary(name: str) -> dict[str, Any]:
 
 @dataclass
 class ScriptedReply:
-    """A scripted answer. `body` is sent as JSON unless it is text."""
+    """A scripted answer. `body` is sent as JSON unless it is text; a function makes it from the request."""
 
     status: int = 200
     body: Any = None
@@ -104,10 +115,10 @@ class ScriptedReply:
     drop: bool = False
     """Close the connection without an answer, or in the middle of one after the pieces."""
 
-    @property
-    def content(self) -> bytes:
+    def content(self, asked: "ReceivedRequest") -> bytes:
         """The body as bytes."""
-        return self.body.encode() if isinstance(self.body, str) else json.dumps(self.body).encode()
+        body = self.body(asked.json) if callable(self.body) else self.body
+        return body.encode() if isinstance(body, str) else json.dumps(body).encode()
 
 
 def problem(kind: str, status: int, *, retryable: bool = False, headers: dict[str, str] | None = None, **more: Any):
@@ -184,13 +195,15 @@ def running_service() -> Iterator[FakeService]:
 
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            service.asked.append(ReceivedRequest(self.command, self.path, self.headers, body))
+            asked = ReceivedRequest(self.command, self.path, self.headers, body)
+            service.asked.append(asked)
             reply = service.next_reply()
             if reply.pieces is not None:
                 self.send_pieces(reply)
             elif not (reply.hang or reply.drop):
-                self.begin(reply, {"Content-Length": str(len(reply.content))})
-                self.wfile.write(reply.content)
+                content = reply.content(asked)
+                self.begin(reply, {"Content-Length": str(len(content))})
+                self.wfile.write(content)
             if reply.hang:
                 self.wait_for_the_caller_to_leave()
             if reply.hang or reply.drop:

@@ -160,40 +160,40 @@ class TestConnection:
         service.script(ScriptedReply(body=VERSION))
         client = connect(service.url)
         for _ in range(5):
-            client.rubric("r")
+            client.rubric("math/quadratics")
         assert (len(service.asked), service.connections) == (5, 1)
 
     def test_requests_name_the_client_and_include_the_given_headers(self, service, connect):
         service.script(ScriptedReply(body=VERSION))
-        connect(service.url, headers={"Authorization": "Bearer k"}).rubric("r")
+        connect(service.url, headers={"Authorization": "Bearer k"}).rubric("math/quadratics")
         assert service.asked[0].headers["User-Agent"] == f"adjudge-client/{version('adjudge-client')}"
         assert service.asked[0].headers["Authorization"] == "Bearer k"
 
     def test_a_service_under_a_path_prefix_is_reached(self, service, connect):
         service.script(ScriptedReply(body=VERSION))
-        connect(f"{service.url}/judges/one").rubric("r")
-        assert service.asked[0].target == "/judges/one/v1/rubrics/r"
+        connect(f"{service.url}/judges/one").rubric("math/quadratics")
+        assert service.asked[0].target == "/judges/one/v1/rubrics/math/quadratics"
 
     def test_leaving_a_with_block_closes_the_connections(self, service):
         service.script(ScriptedReply(body=VERSION))
         with Client(service.url) as client:
-            client.rubric("r")
+            client.rubric("math/quadratics")
         with pytest.raises(RuntimeError, match="closed"):
-            client.rubric("r")
+            client.rubric("math/quadratics")
 
     async def test_leaving_an_async_with_block_closes_the_connections(self, service):
         service.script(ScriptedReply(body=VERSION))
         async with AsyncClient(service.url) as client:
-            await client.rubric("r")
+            await client.rubric("math/quadratics")
         with pytest.raises(RuntimeError, match="closed"):
-            await client.rubric("r")
+            await client.rubric("math/quadratics")
 
     def test_a_transport_can_replace_the_network(self):
         transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=VERSION))
         with Client("http://judge:8000", transport=transport) as client:
-            assert client.rubric("r").version == 3
+            assert client.rubric("math/quadratics").version == 3
 
     def test_an_address_without_a_service_is_a_failed_connection(self, connect, unserved_url):
         with pytest.raises(ConnectionFailed, match=unserved_url) as raised:
-            connect(unserved_url, retries=0).rubric("r")
+            connect(unserved_url, retries=0).rubric("math/quadratics")
         assert raised.value.status is None

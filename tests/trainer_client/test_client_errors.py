@@ -50,7 +50,7 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
 def test_each_problem_is_raised_as_its_class_with_its_request_id(service, connect, kind, status, error):
     service.script(problem(kind, status))
     with pytest.raises(AdjudgeError) as raised:
-        connect(service.url).rubric("r")
+        connect(service.url).rubric("math/quadratics")
     assert type(raised.value) is error
     assert (raised.value.status, raised.value.request_id) == (status, "req-7")
     assert raised.value.problem.type == f"urn:adjudge:{kind}"
@@ -68,7 +68,7 @@ def test_invalid_fields_are_named(service, connect):
 def test_an_error_page_of_a_proxy_is_quoted_in_part(service, connect):
     service.script(ScriptedReply(500, "<html>" + "x" * 500, {"X-Request-Id": "proxy-1"}))
     with pytest.raises(ServerError) as raised:
-        connect(service.url).rubric("r")
+        connect(service.url).rubric("math/quadratics")
     assert "500" in str(raised.value)
     assert "<html>" + "x" * 194 in str(raised.value)
     assert "x" * 195 not in str(raised.value)
@@ -81,7 +81,7 @@ def test_an_error_page_of_a_proxy_is_quoted_in_part(service, connect):
 def test_an_answer_that_violates_the_contract_is_a_server_error(service, connect, reply):
     service.script(reply)
     with pytest.raises(ServerError):
-        connect(service.url).rubric("r")
+        connect(service.url).rubric("math/quadratics")
 
 
 @pytest.mark.parametrize("url", ["judge:8000", "ftp://judge", "http://", "http://judge:x"])
@@ -103,9 +103,9 @@ def test_settings_out_of_range_are_refused_at_once(connect, options):
 def test_the_names_of_other_sdks_catch_the_same_errors(service, connect, kind, status, habit):
     service.script(problem(kind, status))
     with pytest.raises(habit):
-        connect(service.url, retries=0).rubric("r")
+        connect(service.url, retries=0).rubric("math/quadratics")
 
 
 def test_an_unreachable_service_is_caught_by_the_names_of_other_sdks(connect):
     with pytest.raises(APIConnectionError):
-        connect("http://127.0.0.1:9", retries=0).rubric("r")
+        connect("http://127.0.0.1:9", retries=0).rubric("math/quadratics")

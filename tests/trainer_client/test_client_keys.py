@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer_client.fake_service import CRITERION, REWARDS, VERDICTS, VERSION, ScriptedReply, problem
+from tests.trainer_client.fake_service import CRITERION, VERDICTS, VERSION, ScriptedReply, problem, rewarded
 from trainer_client import InProgress, InvalidRequest
 
 KEY = "Idempotency-Key"
@@ -32,9 +32,9 @@ MAKING = {
     "retry": (lambda client: client.retry_operation("op-1"), OPERATION),
 }
 JUDGING = {
-    "rewards": (lambda client, **given: client.rewards([GROUP], "r", **given), REWARDS),
+    "rewards": (lambda client, **given: client.rewards([GROUP], "r", **given), rewarded),
     "verdicts": (lambda client, **given: client.verdicts([GROUP], "r", **given), VERDICTS),
-    "stream_rewards": (lambda client, **given: list(client.stream_rewards([GROUP], "r", **given)), REWARDS),
+    "stream_rewards": (lambda client, **given: list(client.stream_rewards([GROUP], "r", **given)), rewarded),
 }
 
 

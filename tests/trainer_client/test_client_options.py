@@ -4,7 +4,7 @@ from typing import get_type_hints
 
 import pytest
 
-from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, ScriptedReply
+from tests.trainer_client.fake_service import COMPARISONS, VERDICTS, ScriptedReply, rewarded
 from trainer_client import (
     AdjudgeError,
     AsyncClient,
@@ -53,8 +53,8 @@ REWARD = {
 
 def test_each_option_goes_to_its_part_of_the_request(service, connect):
     service.script(
-        ScriptedReply(body=REWARDS),
-        ScriptedReply(body=REWARDS),
+        ScriptedReply(body=rewarded),
+        ScriptedReply(body=rewarded),
         ScriptedReply(body=VERDICTS),
         ScriptedReply(body=COMPARISONS),
     )
@@ -71,7 +71,7 @@ def test_each_option_goes_to_its_part_of_the_request(service, connect):
 
 
 def test_omitted_and_none_options_are_not_sent_to_stay_compatible_with_older_services(service, connect):
-    service.script(ScriptedReply(body=REWARDS))
+    service.script(ScriptedReply(body=rewarded))
     client = connect(service.url)
     client.rewards([GROUP], "r")
     client.rewards([GROUP], "r", protocol=None, length_penalty=None, template=None)
@@ -86,7 +86,7 @@ def test_omitted_and_none_options_are_not_sent_to_stay_compatible_with_older_ser
 
 
 def test_penalties_may_be_models(service, connect):
-    service.script(ScriptedReply(body=REWARDS))
+    service.script(ScriptedReply(body=rewarded))
     connect(service.url).rewards(
         [GROUP],
         "r",
@@ -143,7 +143,7 @@ def test_the_typed_keywords_are_the_fields_of_the_contract(keywords, models, req
 
 @pytest.mark.parametrize(("method", "items"), [("rewards", [GROUP]), ("verdicts", [GROUP]), ("compare", [PAIR])])
 def test_a_priority_is_sent_at_the_top_level_and_only_where_it_is_given(connect, service, method, items):
-    service.script(ScriptedReply(body=REWARDS), ScriptedReply(body=REWARDS))
+    service.script(ScriptedReply(body={}))
     for priority in ("bulk", None):
         with suppress(AdjudgeError):
             getattr(connect(service.url), method)(items, "r", priority=priority)

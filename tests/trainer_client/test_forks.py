@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from judge_server.engines.openai.http import OpenAIHttp
-from tests.trainer_client.fake_service import VERSION, ScriptedReply, stream
+from tests.trainer_client.fake_service import GROUP_LINE, VERSION, ScriptedReply, stream
 from trainer_client import AsyncClient, Client
 from trainer_client.adapters.scorer import RubricScorer
 from trainer_client.trl import RubricReward
@@ -228,9 +228,8 @@ def test_a_transport_that_the_parent_has_used_is_refused(url):
 
 
 def test_a_stream_is_read_by_the_process_that_requested_it(service):
-    line = {"group": {"id": "g", "responses": []}}
-    service.script(stream(line, hang=True))
-    groups = Client(service.url).stream_rewards([group(1)], RUBRIC)
+    service.script(stream(GROUP_LINE, hang=True))
+    groups = Client(service.url).stream_rewards([{"id": "q17", "prompt": "x?", "responses": ["1", "2"]}], RUBRIC)
     next(groups)
     assert "this stream belongs to the process" in in_a_fork(lambda: next(groups))
     groups.close()

@@ -55,7 +55,7 @@ class TestRecompute:
         }
 
     def test_the_run_may_differ_from_the_clients_run(self, service, connect):
-        service.script(stream(self.SUMMARY))
+        service.script(stream({"summary": self.SUMMARY["summary"] | {"run": "other"}}))
         list(connect(service.url, "r").recompute("other"))
         assert service.asked[0].json["run"] == "other"
 
@@ -151,13 +151,13 @@ class TestRuns:
     }
     CRITERION: ClassVar = {"criterion": "c1", "verdicts": 4, "failed": 1, "pass_rate": 1.0, "mean_score": 0.75}
 
-    def report(self, *steps, next_cursor=None):
+    def report(self, *steps, next_cursor=None, run="r"):
         """A page of a run's steps, as the service sends it."""
         told = [{**self.FIGURES, "step": step, "std_reward": 0.1, "criteria": [self.CRITERION]} for step in steps]
         rubric = {"digest": "sha256:" + "0" * 64, "name": "math", "version": 1}
         return ScriptedReply(
             body={
-                "run": self.RUN,
+                "run": self.RUN | {"run": run or None},
                 "rubrics": [rubric],
                 "criteria": [self.CRITERION],
                 "criteria_count": 1,
@@ -190,7 +190,7 @@ class TestRuns:
         ("name", "segment"), [("a/b ?#%", "a%2Fb%20%3F%23%25"), ("", ""), ("..", "%2E%2E"), ("ü", "%C3%BC")]
     )
     def test_a_run_may_have_any_name(self, service, connect, name, segment):
-        service.script(self.report(1))
+        service.script(self.report(1, run=name))
         connect(service.url, "another").run_report(name)
         assert service.asked[0].target == f"/v1/runs/{segment}?limit=500"
 
@@ -203,7 +203,7 @@ class TestRuns:
             "findings": [],
             "thresholds": {},
         }
-        service.script(ScriptedReply(body=told), ScriptedReply(body=told))
+        service.script(ScriptedReply(body=told), ScriptedReply(body=told | {"run": "c"}))
         assert connect(service.url, "a/b").run_monitors().last_step == 7
         assert connect(service.url, "a/b").run_monitors("c", until_step=7).findings == ()
         assert [one.target for one in service.asked] == ["/v1/runs/a%2Fb/monitors", "/v1/runs/c/monitors?until_step=7"]

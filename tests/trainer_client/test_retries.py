@@ -1,4 +1,5 @@
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, VERSION, ScriptedReply, problem
+from tests.trainer_client.fake_service import COMPARISONS, VERDICTS, VERSION, ScriptedReply, problem, rewarded
 from trainer_client import AdjudgeError, AsyncClient, Client, ConnectionFailed, Overloaded, TimedOut
 from trainer_client.client.connection import INITIAL_BACKOFF_S, MAX_BACKOFF_S, MAX_WAIT_S, RetryPolicy
 
@@ -30,7 +31,7 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}
 )
 def test_transient_errors_are_retried(service, connect, time, failure):
     service.script(failure, failure, ScriptedReply(body=VERSION))
-    assert connect(service.url).rubric("r").version == 3
+    assert connect(service.url).rubric("math/quadratics").version == 3
     assert (len(service.asked), len(time.waits)) == (3, 2)
 
 
@@ -48,7 +49,7 @@ def test_transient_errors_are_retried(service, connect, time, failure):
 def test_permanent_errors_are_not_retried(service, connect, time, failure):
     service.script(failure, ScriptedReply(body=VERSION))
     with pytest.raises(AdjudgeError):
-        connect(service.url).rubric("r")
+        connect(service.url).rubric("math/quadratics")
     assert (len(service.asked), time.waits) == (1, [])
 
 
@@ -63,7 +64,7 @@ def test_projects_and_keys_are_asked_for_once_since_they_may_exist_without_an_an
 
 
 def test_the_whole_request_is_sent_again_each_time(service, connect):
-    service.script(OVERLOADED, ScriptedReply(body=REWARDS))
+    service.script(OVERLOADED, ScriptedReply(body=rewarded))
     connect(service.url).rewards([GROUP], "r")
     assert service.asked[0].body == service.asked[1].body != b""
 
@@ -71,7 +72,7 @@ def test_the_whole_request_is_sent_again_each_time(service, connect):
 def test_retries_are_limited_and_the_last_error_is_raised(service, connect, time):
     service.script(OVERLOADED)
     with pytest.raises(Overloaded, match="req-7"):
-        connect(service.url, retries=3).rubric("r")
+        connect(service.url, retries=3).rubric("math/quadratics")
     assert (len(service.asked), len(time.waits)) == (4, 3)
 
 
@@ -85,7 +86,7 @@ def test_retries_of_a_stream_are_limited_too(service, connect, time):
 def test_without_retries_there_is_one_attempt(service, connect):
     service.script(OVERLOADED)
     with pytest.raises(Overloaded):
-        connect(service.url, retries=0).rubric("r")
+        connect(service.url, retries=0).rubric("math/quadratics")
     assert len(service.asked) == 1
 
 
@@ -113,21 +114,21 @@ async def test_a_programming_error_is_not_reported_as_a_failed_connection():
 
 def test_an_unreachable_service_is_retried(connect, time, unserved_url):
     with pytest.raises(ConnectionFailed):
-        connect(unserved_url, retries=2).rubric("r")
+        connect(unserved_url, retries=2).rubric("math/quadratics")
     assert len(time.waits) == 2
 
 
 def test_waits_double_and_are_scaled_by_the_random_number(service, connect, time):
     service.script(OVERLOADED)
     with pytest.raises(Overloaded):
-        connect(service.url, retries=4, random=lambda: 0.5).rubric("r")
+        connect(service.url, retries=4, random=lambda: 0.5).rubric("math/quadratics")
     assert time.waits == [0.25, 0.5, 1.0, 2.0]
 
 
 def test_retries_stop_when_the_budget_is_spent(service, connect, time):
     service.script(OVERLOADED)
     with pytest.raises(Overloaded):
-        connect(service.url, retries=100, retry_budget_s=1.0).rubric("r")
+        connect(service.url, retries=100, retry_budget_s=1.0).rubric("math/quadratics")
     assert time.waits == [0.25, 0.5]
 
 
@@ -136,7 +137,7 @@ def test_retry_after_in_seconds_is_honoured_with_jitter_on_top(service, connect,
     service.script(
         problem("overloaded", status, retryable=True, headers={"Retry-After": "7"}), ScriptedReply(body=VERSION)
     )
-    connect(service.url).rubric("r")
+    connect(service.url).rubric("math/quadratics")
     assert time.waits == [7.25]
 
 
@@ -145,7 +146,7 @@ def test_retry_after_as_a_date_uses_the_date_of_the_answer(service, connect, tim
     service.script(
         problem("overloaded", 429, retryable=True, headers={"Retry-After": then}), ScriptedReply(body=VERSION)
     )
-    connect(service.url).rubric("r")
+    connect(service.url).rubric("math/quadratics")
     (wait,) = time.waits
     assert 10 < wait <= 20.25  # the date has whole seconds, and time passes until it is read
 
@@ -155,7 +156,7 @@ def test_retry_after_without_a_date_in_the_answer_uses_the_local_clock(time):
     answers = iter([httpx2.Response(429, headers={"Retry-After": then}), httpx2.Response(200, json=VERSION)])
     transport = httpx2.MockTransport(lambda _: next(answers))
     with Client("http://judge", transport=transport, sleep=time.sleep, random=lambda: 0.0) as client:
-        client.rubric("r")
+        client.rubric("math/quadratics")
     (wait,) = time.waits
     assert 10 < wait <= 20
 
@@ -165,7 +166,7 @@ def test_an_invalid_retry_after_leaves_the_usual_wait(service, connect, time, as
     service.script(
         problem("overloaded", 429, retryable=True, headers={"Retry-After": asked}), ScriptedReply(body=VERSION)
     )
-    connect(service.url).rubric("r")
+    connect(service.url).rubric("math/quadratics")
     assert time.waits == [0.25]
 
 
@@ -173,14 +174,14 @@ def test_no_wait_exceeds_the_maximum(service, connect, time):
     service.script(
         problem("overloaded", 429, retryable=True, headers={"Retry-After": "86400"}), ScriptedReply(body=VERSION)
     )
-    connect(service.url).rubric("r")
+    connect(service.url).rubric("math/quadratics")
     assert time.waits == [MAX_WAIT_S]
 
 
 def test_a_service_that_hangs_times_out_and_is_not_retried(service, connect, time):
     service.script(ScriptedReply(hang=True))
     with pytest.raises(TimedOut, match="timeout_s"):
-        connect(service.url, timeout_s=0.5).rubric("r")
+        connect(service.url, timeout_s=0.5).rubric("math/quadratics")
     assert (len(service.asked), time.waits) == (1, [])
 
 
@@ -190,10 +191,10 @@ PAIR = {"id": "q17", "prompt": "x?", "a": "42", "b": "43"}
 @pytest.mark.parametrize(
     ("ask", "answer"),
     [
-        (lambda client, **more: client.rewards([GROUP], "r", **more), REWARDS),
-        (lambda client, **more: list(client.stream_rewards([GROUP], "r", **more)), REWARDS),
-        (lambda client, **more: client.verdicts([GROUP], "r", **more), VERDICTS),
-        (lambda client, **more: client.compare([PAIR], **more), COMPARISONS),
+        (lambda client, **more: client.rewards([GROUP], "r", **more), rewarded),
+        (lambda client, **more: list(client.stream_rewards([GROUP], "r", **more)), rewarded),
+        (lambda client, **more: client.verdicts([GROUP], "r", **more), lambda _: VERDICTS),
+        (lambda client, **more: client.compare([PAIR], **more), lambda _: COMPARISONS),
     ],
     ids=["rewards", "stream_rewards", "verdicts", "compare"],
 )
@@ -202,7 +203,12 @@ PAIR = {"id": "q17", "prompt": "x?", "a": "42", "b": "43"}
 )
 def test_the_client_waits_longer_than_the_deadline_of_judging(ask, answer, timeout_s, deadline_s, read_timeout_s):
     asked = []
-    transport = httpx2.MockTransport(lambda request: asked.append(request) or httpx2.Response(200, json=answer))
+
+    def reply(request):
+        asked.append(request)
+        return httpx2.Response(200, json=answer(json.loads(request.content)))
+
+    transport = httpx2.MockTransport(reply)
     with Client("http://judge", timeout_s=timeout_s, transport=transport) as client:
         ask(client, deadline_s=deadline_s)
     assert asked[0].extensions["timeout"]["read"] == read_timeout_s
@@ -211,7 +217,7 @@ def test_the_client_waits_longer_than_the_deadline_of_judging(ask, answer, timeo
 async def test_the_async_client_serves_concurrent_requests(service):
     service.script(ScriptedReply(body=VERSION))
     async with AsyncClient(service.url) as client:
-        versions = await asyncio.gather(*(client.rubric("r") for _ in range(20)))
+        versions = await asyncio.gather(*(client.rubric("math/quadratics") for _ in range(20)))
     assert len(versions) == len(service.asked) == 20
 
 

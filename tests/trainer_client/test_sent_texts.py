@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.fake_service import REWARDS, ScriptedReply
+from tests.trainer_client.fake_service import ScriptedReply, rewarded
 from trainer_client import Client, Group, Message, Response
 
 GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
@@ -23,7 +23,7 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
     ids=["any planes", "beside the surrogates", "the first half", "both halves, apart", "after a whole pair"],
 )
 def test_text_arrives_unchanged_except_for_lone_surrogates(service, connect, text, sent):
-    service.script(ScriptedReply(body=REWARDS))
+    service.script(ScriptedReply(body=rewarded))
     connect(service.url).rewards([GROUP | {"prompt": text, "responses": [text, "43"], "grounding": text}], "r")
     [group] = service.asked[0].json["groups"]
     assert group == GROUP | {"prompt": sent, "responses": [sent, "43"], "grounding": sent}
@@ -32,7 +32,12 @@ def test_text_arrives_unchanged_except_for_lone_surrogates(service, connect, tex
 @given(st.text(st.characters(codec=None, exclude_categories=())))
 def test_text_keeps_its_number_of_code_points_and_only_lone_surrogates_change(text):
     asked = []
-    transport = httpx2.MockTransport(lambda request: asked.append(request) or httpx2.Response(200, json=REWARDS))
+
+    def answer(request):
+        asked.append(request)
+        return httpx2.Response(200, json=rewarded(json.loads(request.content)))
+
+    transport = httpx2.MockTransport(answer)
     with Client("http://judge", transport=transport) as client:
         client.rewards([GROUP | {"responses": [text]}], "r")
     [arrived] = json.loads(asked[0].content)["groups"][0]["responses"]
@@ -41,7 +46,7 @@ def test_text_keeps_its_number_of_code_points_and_only_lone_surrogates_change(te
 
 
 def test_each_lone_surrogate_inside_messages_becomes_one_replacement_character(service, connect):
-    service.script(ScriptedReply(body=REWARDS))
+    service.script(ScriptedReply(body=rewarded))
     call = {"function": {"name": "f", "arguments": {"\udc00": [None, "\ud800"]}}}
     connect(service.url).rewards([GROUP | {"responses": [[{"role": "assistant", "tool_calls": [call]}]]}], "r")
     [[message]] = service.asked[0].json["groups"][0]["responses"]
@@ -49,7 +54,7 @@ def test_each_lone_surrogate_inside_messages_becomes_one_replacement_character(s
 
 
 def test_responses_may_be_texts_messages_or_mappings_with_their_lengths(service, connect):
-    service.script(ScriptedReply(body=REWARDS))
+    service.script(ScriptedReply(body=rewarded))
     messages = [
         {"role": "assistant", "content": "42", "reasoning_content": "6 * 7"},
         {"role": "tool", "content": "ok"},
@@ -60,7 +65,7 @@ def test_responses_may_be_texts_messages_or_mappings_with_their_lengths(service,
 
 
 def test_responses_may_be_models(service, connect):
-    service.script(ScriptedReply(body=REWARDS))
+    service.script(ScriptedReply(body=rewarded))
     responses = (Response(text="42", tokens=3), (Message(role="assistant", content="43"),))
     connect(service.url).rewards([Group(id="q17", prompt="x?", responses=responses)], "r")
     [group] = service.asked[0].json["groups"]

@@ -21,6 +21,11 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
 OVERLOADED = problem("overloaded", 429, retryable=True)
 
 
+def asked_groups(*ids):
+    """Groups of these ids, with as many responses as the scripted ones."""
+    return [GROUP | {"id": id_} for id_ in ids]
+
+
 def group_line(id_="q17", **more):
     return {"group": GROUP_LINE["group"] | {"id": id_} | more}
 
@@ -31,7 +36,7 @@ def problem_line(kind, status, *, retryable=False):
 
 def test_groups_arrive_as_they_finish_followed_by_the_summary(service, connect):
     service.script(stream(group_line("b"), group_line("a"), SUMMARY_LINE))
-    groups = connect(service.url, "run-3").stream_rewards([GROUP], "r", "points", step=7)
+    groups = connect(service.url, "run-3").stream_rewards(asked_groups("a", "b"), "r", "points", step=7)
     assert [group.id for group in groups] == ["b", "a"]
     assert groups.summary.usage.judge_calls == 2
     assert next(groups, None) is None
@@ -42,14 +47,14 @@ def test_groups_arrive_as_they_finish_followed_by_the_summary(service, connect):
 
 def test_a_group_is_available_before_the_next_one_arrives(service, connect):
     service.script(stream(group_line("first"), b'{"group": {"id": "second"', hang=True))
-    with connect(service.url).stream_rewards([GROUP], "r") as groups:
+    with connect(service.url).stream_rewards(asked_groups("first", "second"), "r") as groups:
         assert next(groups).id == "first"
 
 
 def test_the_request_equals_that_of_rewards_and_is_validated_at_once(service, connect):
-    service.script(stream(SUMMARY_LINE), ScriptedReply(body=REWARDS))
+    service.script(stream(group_line(), SUMMARY_LINE), ScriptedReply(body=REWARDS))
     client = connect(service.url)
-    assert list(client.stream_rewards([GROUP], "r", "stepwise", format_weight=0.2, deadline_s=5)) == []
+    assert len(list(client.stream_rewards([GROUP], "r", "stepwise", format_weight=0.2, deadline_s=5))) == 1
     client.rewards([GROUP], "r", "stepwise", format_weight=0.2, deadline_s=5)
     assert service.asked[0].body == service.asked[1].body
     with pytest.raises(InvalidRequest, match="rubric"):
@@ -64,7 +69,7 @@ def test_nothing_is_sent_before_the_first_group_is_requested(service, connect):
 @pytest.mark.parametrize("read", [0, 1])
 def test_before_the_end_there_is_no_summary(service, connect, read):
     service.script(stream(group_line("a"), group_line("b"), SUMMARY_LINE))
-    with connect(service.url).stream_rewards([GROUP], "r") as groups:
+    with connect(service.url).stream_rewards(asked_groups("a", "b"), "r") as groups:
         for _ in range(read):
             next(groups)
         with pytest.raises(RuntimeError, match="no summary before its end"):
@@ -78,7 +83,7 @@ def test_lines_are_assembled_from_pieces_of_any_size_and_end_at_line_feeds_only(
     response = {"reward": 1.0, "status": "scored", "verdicts": [verdict]}
     line = json.dumps(group_line(responses=[response]), ensure_ascii=False).encode() + b"\r\n"
     service.script(stream(line, b"\n", SUMMARY_LINE, piece=piece))
-    [group] = connect(service.url).stream_rewards([GROUP], "r")
+    [group] = connect(service.url).stream_rewards([GROUP | {"responses": ["42"]}], "r")
     assert group.responses[0].verdicts[0].rationale == odd
 
 
@@ -86,11 +91,11 @@ def test_a_line_may_have_megabytes(service, connect):
     verdict = {"criterion": "c1", "status": "ok", "score": 1.0, "rationale": "x" * 8_000_000}
     response = {"reward": 1.0, "status": "scored", "verdicts": [verdict]}
     service.script(stream(group_line(responses=[response]), SUMMARY_LINE, piece=65_536))
-    [group] = connect(service.url).stream_rewards([GROUP], "r")
+    [group] = connect(service.url).stream_rewards([GROUP | {"responses": ["42"]}], "r")
     assert len(group.responses[0].verdicts[0].rationale) == 8_000_000
 
 
-@given(st.lists(st.text(min_size=1), max_size=5), st.lists(st.integers(1, 40), min_size=1))
+@given(st.lists(st.text(min_size=1, max_size=256), min_size=1, max_size=5), st.lists(st.integers(1, 40), min_size=1))
 def test_the_same_groups_arrive_however_the_answer_is_split(ids, sizes):
     lines = [*(group_line(id_) for id_ in ids), SUMMARY_LINE]
     sent = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
@@ -104,7 +109,7 @@ def test_the_same_groups_arrive_however_the_answer_is_split(ids, sizes):
 
     answer = httpx2.Response(200, headers={"Content-Type": "application/x-ndjson"}, content=pieces())
     with Client("http://judge", transport=httpx2.MockTransport(lambda _: answer)) as client:
-        groups = client.stream_rewards([GROUP], "r")
+        groups = client.stream_rewards(asked_groups(*ids), "r")
         assert [group.id for group in groups] == ids
     assert groups.summary.request_id == "req-1"
 
@@ -144,7 +149,7 @@ def test_a_line_that_violates_the_contract_is_a_server_error_that_quotes_it(serv
 )
 def test_a_problem_after_some_groups_is_raised_as_its_class_and_ends_the_stream(service, connect, kind, status, error):
     service.script(stream(group_line("a"), group_line("b"), problem_line(kind, status, retryable=True)))
-    groups = connect(service.url).stream_rewards([GROUP], "r", on_failure="error")
+    groups = connect(service.url).stream_rewards(asked_groups("a", "b", "c"), "r", on_failure="error")
     assert [next(groups).id, next(groups).id] == ["a", "b"]
     with pytest.raises(AdjudgeError, match=f"{kind} happened") as raised:
         next(groups)

@@ -5,7 +5,7 @@ import pytest
 from tests.trainer_client.fake_service import COMPARISONS, VERDICTS, ScriptedReply
 from trainer_client import InvalidRequest, Pair
 
-GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
+GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}
 
 
 class TestVerdicts:

@@ -173,7 +173,11 @@ def test_a_batch_with_columns_of_different_length_is_refused(url):
 def answering(*rewards):
     """An answer with these rewards."""
     responses = [{"reward": reward, "status": "scored", "verdicts": []} for reward in rewards]
-    return ScriptedReply(body={**REWARDS, "groups": [{"id": "g", "responses": responses}]})
+
+    def answer(asked):
+        return {**REWARDS, "groups": [{"id": asked["groups"][0]["id"], "responses": responses}]}
+
+    return ScriptedReply(body=answer)
 
 
 def test_the_run_and_the_policy_version_are_sent_with_the_request(service):
@@ -193,12 +197,20 @@ def test_responses_to_the_same_row_share_a_group_id_and_others_do_not(service):
     assert len(set(ids)) == 3
 
 
-@pytest.mark.parametrize("reply", [answering(), answering(0.5, 0.5), ScriptedReply(body="<html>")])
-def test_an_invalid_answer_gives_nan(service, reply):
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (answering(), "mismatched"),
+        (answering(0.5, 0.5), "mismatched"),
+        (ScriptedReply(body=REWARDS), "mismatched"),
+        (ScriptedReply(body="<html>"), "server"),
+    ],
+)
+def test_an_invalid_answer_gives_nan(service, reply, kind):
     service.script(reply)
     result = scored("42", url=service.url, retries=0)
     assert math.isnan(result["score"])
-    assert result["failures"] == "server"
+    assert result["failures"] == kind
 
 
 def test_requests_of_one_event_loop_share_a_connection(service):

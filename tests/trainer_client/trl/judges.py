@@ -37,11 +37,28 @@ def by_text(said: Any) -> dict[str, Any]:
 
 
 def groups(body: dict[str, Any], reward: Callable[[Any], dict[str, Any]] = by_text, **more: Any) -> list[Any]:
-    """The lines of all requested groups."""
+    """The lines of all requested groups. Every criterion of an inline rubric has a verdict."""
     return [
-        {"group": {"id": g["id"], "rubric": DIGEST, "responses": [reward(r) for r in g["responses"]], **more}}
+        {
+            "group": {
+                "id": g["id"],
+                "rubric": DIGEST,
+                "responses": [complete(reward(r), g.get("rubric") or body.get("rubric")) for r in g["responses"]],
+                **more,
+            }
+        }
         for g in body["groups"]
     ]
+
+
+def complete(rewarded: dict[str, Any], rubric: Any) -> dict[str, Any]:
+    """The response with a verdict on each criterion of an inline rubric, in its order."""
+    if not isinstance(rubric, dict):
+        return rewarded
+    given = {one["criterion"]: one for one in rewarded["verdicts"]}
+    ids = [criterion["id"] for criterion in rubric["criteria"]]
+    verdicts = [given.get(id_) or verdict(id_, score=rewarded["reward"]) for id_ in ids]
+    return rewarded | {"verdicts": verdicts}
 
 
 def summary(**fields: Any) -> dict[str, Any]:

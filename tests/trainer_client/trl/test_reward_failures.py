@@ -6,6 +6,7 @@ import httpx2
 import pytest
 
 from tests.trainer_client.trl.judges import (
+    CRITERIA,
     FakeJudgeTransport,
     client,
     groups,
@@ -60,7 +61,7 @@ def raising(error):
         (lambda body: stream(b"{}{\n"), "malformed"),
         (lambda body: stream(), "unreachable"),
         (lambda body: stream({"problem": {**problem("internal", 500).json()}}), "server"),
-        (lambda body: stream(summary()), "missing"),
+        (lambda body: stream(summary()), "mismatched"),
     ],
 )
 async def test_a_failing_service_leaves_all_rows_without_a_reward_and_logs_the_reason(answer, kind, caplog):
@@ -121,26 +122,31 @@ async def test_groups_in_another_order_reach_their_own_rows():
     assert await reward(["a", "b", "a"], ["1", "2", "3"]) == [1.0, 2.0, 3.0]
 
 
-async def test_missing_responses_and_groups_leave_rows_without_a_reward():
-    def short(body):
-        lines = groups(body)[:1]
-        lines[0]["group"]["responses"].pop()
+UNKNOWN = {"group": {"id": "unknown", "responses": [response(9.0)] * 2}}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda lines: lines[0]["group"]["responses"].pop(),
+        lambda lines: lines[0]["group"]["responses"].append(response(9.0)),
+        lambda lines: lines.pop(),
+        lambda lines: lines.append(UNKNOWN),
+        lambda lines: lines.append(lines[0]),
+        lambda lines: lines[1]["group"]["responses"][0].update(verdicts=[verdict("another")]),
+    ],
+    ids=["lost response", "extra response", "lost group", "unknown group", "repeated group", "other criterion"],
+)
+async def test_no_row_is_rewarded_by_an_answer_that_is_not_that_of_its_request(spoil, caplog):
+    def spoilt(body):
+        lines = groups(body)
+        spoil(lines)
         return stream(*lines, summary())
 
-    reward = rewarding(FakeJudgeTransport(short))
-    assert await reward(["a", "a", "b"], ["1", "2", "3"]) == [1.0, None, None]
-    assert kinds(reward) == [(), ("missing",), ("missing",)]
-
-
-async def test_unexpected_rewards_are_ignored_and_counted_in_the_log(caplog):
-    def more(body):
-        lines = groups(body)
-        lines[0]["group"]["responses"].append(response(9.0))
-        unknown = {"group": {"id": "unknown", "responses": [response(9.0)] * 2}}
-        return stream(unknown, *lines, lines[0], summary())
-
-    assert await rewarding(FakeJudgeTransport(more))(*TWO) == [0.25, 0.5]
-    assert "it sent 5 unexpected rewards" in caplog.text
+    reward = rewarding(FakeJudgeTransport(spoilt), CRITERIA)
+    assert await reward(["a", "a", "b"], ["1", "2", "3"]) == [None, None, None]
+    assert kinds(reward) == [("mismatched",)] * 3
+    assert "is not that of this request" in caplog.text
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"1e999", b"-1e999"])
@@ -158,7 +164,8 @@ async def test_a_reward_that_is_not_a_finite_number_counts_as_missing(number):
 async def test_every_response_lists_each_kind_of_failure_once():
     def failing(body):
         failed = [verdict("a", None, "parse"), verdict("b", None, "parse"), verdict("c", None, "engine")]
-        answers = iter([response(None, *failed), response(0.5, verdict("a"), failed[2]), response(None, verdict())])
+        passed = [verdict("a"), verdict("b"), verdict("c")]
+        answers = iter([response(None, *failed), response(0.5, *passed[:2], failed[2]), response(None, *passed)])
         return stream(*groups(body, lambda said: next(answers)), summary())
 
     reward = rewarding(FakeJudgeTransport(failing))

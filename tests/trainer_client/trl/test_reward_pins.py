@@ -61,12 +61,11 @@ async def test_inline_and_versioned_rubrics_are_not_pinned(rubric):
     assert judge.asked[0] == judge.asked[1]
 
 
-async def test_an_answer_by_a_different_version_than_the_pinned_one_is_logged(caplog):
+async def test_an_answer_by_a_different_version_than_the_pinned_one_gives_no_reward(caplog):
     judge = FakeJudgeTransport(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
     reward = rewarding(judge, "r")
-    for _ in range(2):
-        await reward(["a"], ["1"])
-    assert "rubric r@3 was requested, but the service judged by r@4" in caplog.text
+    assert [await reward(["a"], ["1"]) for _ in range(2)] == [[1.0], [None]]
+    assert "it was judged by r@4, and r@3 was asked for" in caplog.text
     assert reward.state() == {"pins": {"r": "r@3"}}
 
 

@@ -95,6 +95,10 @@ class ServerError(AdjudgeError):
     """The service failed, or a proxy answered in its place."""
 
 
+class MismatchedAnswer(ServerError):
+    """The answer belongs to another request, or lacks a part of its own. None of it is used."""
+
+
 class ConnectionFailed(AdjudgeError):
     """The connection to the service failed, or broke before the answer was complete."""
 

@@ -8,21 +8,26 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import httpx2
 from pydantic import BaseModel, ValidationError
 
+from trainer_client.client.matching import ExpectedGroups, summary_problem
 from trainer_client.errors import (
     ERROR_CLASSES,
     AdjudgeError,
     ConnectionFailed,
+    MismatchedAnswer,
     ServerError,
     TimedOut,
     error_class_for_status,
 )
-from trainer_client.wire import GroupRewards, RewardAnswer, RewardEvent, RewardSummary
+from trainer_client.wire import GroupRewards, RewardAnswer, RewardEvent, RewardRequest, RewardSummary
 from trainer_client.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from trainer_client.client.calls import PreparedRequest
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
@@ -30,23 +35,48 @@ _RETRYABLE_STATUSES = frozenset({429, 502, 503})
 """Retryable statuses of answers without a problem document: a proxy is overloaded, or the service restarts."""
 
 
-def read_answer(response: httpx2.Response, answer: type[AnswerT]) -> AnswerT:
-    """Parse an answer, ignoring unknown fields.
+def read_answer(response: httpx2.Response, request: "PreparedRequest[AnswerT]") -> AnswerT:
+    """Parse the answer to a request, ignoring unknown fields.
 
     Raises:
         AdjudgeError: the answer is an error, or not a valid message.
+        MismatchedAnswer: the answer belongs to another request, or lacks a part of its own.
     """
     if not response.is_success:
         raise error_for(response)
+    request_id = response.headers.get("X-Request-Id")
     try:
-        return answer.model_validate_json(response.content)
+        answer = request.answer.model_validate_json(response.content)
     except ValidationError as error:
         raise ServerError(
-            f"the answer is not a valid {answer.__name__}; check that base_url is an Adjudge service of this version "
-            f"(status {response.status_code}: {_body_excerpt(response)})",
+            f"the answer is not a valid {request.answer.__name__}; check that base_url is an Adjudge service of this "
+            f"version (status {response.status_code}: {_body_excerpt(response)})",
             status=response.status_code,
-            request_id=response.headers.get("X-Request-Id"),
+            request_id=request_id,
         ) from error
+    require_match(request.mismatch(answer), f"{request.method} {request.path}", request_id)
+    return answer
+
+
+def require_match(problem: str | None, asked: str, request_id: str | None) -> None:
+    """Refuse an answer that does not belong to its request.
+
+    Args:
+        problem: how it differs from what was asked for; None if it belongs to the request.
+        asked: the request, for the message.
+        request_id: the service's id of the answer.
+
+    Raises:
+        MismatchedAnswer: there is a problem.
+    """
+    if problem is not None:
+        raise MismatchedAnswer(
+            f"the answer to {asked} is not that of this request: {problem} (request {request_id}). Nothing of it is "
+            "used. Check what stands between client and service: a proxy, a cache, or a connection that two processes "
+            "share",
+            status=200,
+            request_id=request_id,
+        )
 
 
 def is_ready(response: httpx2.Response) -> bool:
@@ -151,17 +181,25 @@ _EXCERPT_BYTES = 200
 class RewardStreamParser:
     """Parser of one streamed answer, fed with bytes as they arrive.
 
+    Args:
+        base_url: the service's URL, for messages.
+        request: the request for rewards.
+
     Attributes:
         started: whether a group has been yielded, after which the request cannot be retried.
         summary: the summary, once it has arrived.
         retried_error: the error after which the request is being sent again; None once the service answers.
     """
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, request: "PreparedRequest[RewardAnswer]") -> None:
+        assert request.rewards is not None
         self.started = False
         self.retried_error: AdjudgeError | None = None
         self.summary: RewardSummary | None = None
         self._base_url = base_url
+        self._request = request
+        self._asked: RewardRequest = request.rewards
+        self._expected = ExpectedGroups(request.rewards)
         self._request_id: str | None = None
         self._buffer: list[bytes] = []
 
@@ -169,6 +207,7 @@ class RewardStreamParser:
         """Whether an answer is streamed in lines; if not, pass the whole answer to `parse_whole`."""
         self._request_id = response.headers.get("X-Request-Id")
         self._buffer = []
+        self._expected = ExpectedGroups(self._asked)
         if response.is_success:
             self.retried_error = None
         return response.is_success and NDJSON in response.headers.get("Content-Type", "")
@@ -179,6 +218,7 @@ class RewardStreamParser:
         Raises:
             AdjudgeError: a line holds a problem.
             ServerError: a line breaks the wire contract.
+            MismatchedAnswer: a group was not asked for, or some are missing at the summary.
         """
         end_of_line, *line_starts = piece.split(b"\n")
         self._buffer.append(end_of_line)
@@ -207,7 +247,7 @@ class RewardStreamParser:
         Raises:
             AdjudgeError: the answer is an error, or not a valid message.
         """
-        answer = read_answer(response, RewardAnswer)
+        answer = read_answer(response, self._request)
         self.summary = RewardSummary.model_validate(answer.model_dump(exclude={"groups"}))
         yield from answer.groups
 
@@ -225,10 +265,16 @@ class RewardStreamParser:
             ) from error
         if event.problem is not None:
             raise error_for_problem(event.problem, event.problem.status)
-        self.summary = event.summary
+        if event.summary is not None:
+            self._require_match(self._expected.missing() or summary_problem(self._asked, event.summary))
+            self.summary = event.summary
         if event.group is not None:
+            self._require_match(self._expected.take(event.group))
             self.started = True
             yield event.group
+
+    def _require_match(self, problem: str | None) -> None:
+        require_match(problem, f"{self._request.method} {self._request.path}", self._request_id)
 
 
 class RewardStream(Iterator[GroupRewards]):

@@ -6,13 +6,13 @@ contract validates the values.
 
 import json
 import os
-import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from importlib.metadata import version
-from typing import Any, Generic, Literal, TypedDict
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from trainer_client.client.answers import AnswerT
+from trainer_client.client.matching import as_sent, comparisons_problem, groups_problem
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
     ComparisonAnswer,
@@ -65,7 +66,6 @@ ANSWER_MARGIN_S = 15.0
 
 _CONNECT_TIMEOUT_S = 10.0
 _ERRORS_SHOWN = 10
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ class PreparedRequest(Generic[AnswerT]):
 
     `min_timeout_s` is the read timeout if that is longer than the client's own. `accept` is the requested media type if
     it is not JSON. `headers` are additional headers, such as conditions and idempotency keys. A request that is not
-    `repeatable` is sent once: its first attempt may have succeeded though no answer came.
+    `repeatable` is sent once: its first attempt may have succeeded though no answer came. `mismatch` says how an answer
+    differs from what was asked for, None if it does not (`trainer_client.client.matching`). `rewards` is the request
+    for rewards, whose answer may be read group by group.
     """
 
     method: str
@@ -86,6 +88,8 @@ class PreparedRequest(Generic[AnswerT]):
     accept: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
+    mismatch: Callable[[AnswerT], str | None] = field(default=lambda _: None)
+    rewards: RewardRequest | None = None
 
     def with_accept(self, media_type: str) -> "PreparedRequest[AnswerT]":
         """Return a copy that requests the answer in this media type."""
@@ -264,7 +268,7 @@ def rewards_request(
     chosen = split_options(method, options, {"reward": RewardOptions, "judging": JudgingOptions}, given)
     reward = {"mode": mode, **chosen.pop("reward", {})}
     fields = {"run": run, "reward": reward, **chosen, **given}
-    return _judging_request("/v1/rewards", RewardRequest, RewardAnswer, fields, idempotency_key)
+    return judging_request("/v1/rewards", validated(RewardRequest, fields), RewardAnswer, _key_header(idempotency_key))
 
 
 def verdicts_request(
@@ -286,7 +290,9 @@ def verdicts_request(
     given = {"groups": groups, "rubric": rubric, "deadline_s": deadline_s, "step": step}
     chosen = split_options("verdicts", options, {"judging": JudgingOptions}, given)
     fields = {"run": run, **chosen, **given}
-    return _judging_request("/v1/verdicts", VerdictRequest, VerdictAnswer, fields, idempotency_key)
+    return judging_request(
+        "/v1/verdicts", validated(VerdictRequest, fields), VerdictAnswer, _key_header(idempotency_key)
+    )
 
 
 def comparison_request(
@@ -307,23 +313,43 @@ def comparison_request(
     """
     given = {"pairs": pairs, "rubric": rubric, "question": question, "deadline_s": deadline_s, "step": step}
     chosen = split_options("compare", options, {"judging": ComparisonOptions}, given)
-    return _judging_request("/v1/comparisons", ComparisonRequest, ComparisonAnswer, {"run": run, **chosen, **given})
+    request = validated(ComparisonRequest, {"run": run, **chosen, **given})
+    prepared = PreparedRequest("POST", "/v1/comparisons", ComparisonAnswer, to_json_bytes(request))
+    return replace(
+        prepared, min_timeout_s=request.deadline_s + ANSWER_MARGIN_S, mismatch=partial(comparisons_problem, request)
+    )
 
 
-def _judging_request(
-    path: str,
-    message: type[RewardRequest] | type[VerdictRequest] | type[ComparisonRequest],
-    answer: type[AnswerT],
-    fields: Mapping[str, Any],
-    idempotency_key: str | None = None,
-) -> PreparedRequest[AnswerT]:
+GroupsAnswerT = TypeVar("GroupsAnswerT", RewardAnswer, VerdictAnswer)
+MessageT = TypeVar("MessageT", bound=BaseModel)
+
+
+def judging_request(
+    path: str, request: RewardRequest | VerdictRequest, answer: type[GroupsAnswerT], headers: Mapping[str, str]
+) -> PreparedRequest[GroupsAnswerT]:
+    """Build the request that judges groups, from a complete message."""
+    return PreparedRequest(
+        "POST",
+        path,
+        answer,
+        to_json_bytes(request),
+        min_timeout_s=request.deadline_s + ANSWER_MARGIN_S,
+        headers=headers,
+        mismatch=partial(groups_problem, request),
+        rewards=request if isinstance(request, RewardRequest) else None,
+    )
+
+
+def validated(message: type[MessageT], fields: Mapping[str, Any]) -> MessageT:
+    """Return a message made of these fields; raise `InvalidRequest` if they break the wire contract."""
     try:
-        request = message.model_validate(fields)
+        return message.model_validate(fields)
     except ValidationError as error:
         raise invalid_request_error(error) from error
-    key = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
-    read_timeout_s = request.deadline_s + ANSWER_MARGIN_S
-    return PreparedRequest("POST", path, answer, to_json_bytes(request), min_timeout_s=read_timeout_s, headers=key)
+
+
+def _key_header(idempotency_key: str | None) -> dict[str, str]:
+    return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
 
 
 def to_json_bytes(request: BaseModel) -> bytes:
@@ -335,7 +361,7 @@ def to_json_bytes(request: BaseModel) -> bytes:
         return request.model_dump_json(exclude_unset=True, exclude_none=True).encode()
     except PydanticSerializationError:
         given = request.model_dump(exclude_unset=True, exclude_none=True)
-        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(given, ensure_ascii=False)).encode()
+        return as_sent(json.dumps(given, ensure_ascii=False)).encode()
 
 
 def invalid_request_error(error: ValidationError) -> InvalidRequest:

@@ -129,6 +129,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
             RubricRetired: the rubric is retired.
             UnknownRubric: there is no such rubric.
             JudgingFailed: judging failed and `on_failure` is `error`.
+            MismatchedAnswer: the answer belongs to another request, or lacks a group, a response or a criterion.
             AdjudgeError: the service cannot be reached, or its answer is invalid; see the subclasses.
             TypeError: there is no such option.
         """
@@ -170,6 +171,8 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
         Raises:
             InvalidRequest, TypeError: at once, as for `rewards`.
             ConnectionFailed: during iteration: the answer was cut off. The groups received so far are complete.
+            MismatchedAnswer: during iteration: the answer belongs to another request, or lacks a part of its own.
+                Do not use the groups that came before.
             AdjudgeError: during iteration, as for `rewards`.
         """
         request = rewards_request(
@@ -184,7 +187,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
             step=step,
             idempotency_key=idempotency_key,
         )
-        parser = RewardStreamParser(self.base_url)
+        parser = RewardStreamParser(self.base_url, request)
         return RewardStream(self._stream_groups(request.with_accept(NDJSON), parser), parser)
 
     def verdicts(
@@ -305,7 +308,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
             step=step,
             idempotency_key=idempotency_key,
         )
-        parser = RewardStreamParser(self.base_url)
+        parser = RewardStreamParser(self.base_url, request)
         return AsyncRewardStream(self._stream_groups(request.with_accept(NDJSON), parser), parser)
 
     async def verdicts(

@@ -276,7 +276,7 @@ class Connection:
         options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
             try:
-                return read_answer(self._request_once(**options), request.answer)
+                return read_answer(self._request_once(**options), request)
             except AdjudgeError as error:
                 wait = retry_state.wait_after(error) if request.repeatable else None
                 if wait is None:
@@ -379,7 +379,7 @@ class AsyncConnection:
         options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
             try:
-                return read_answer(await self._request_once(**options), request.answer)
+                return read_answer(await self._request_once(**options), request)
             except AdjudgeError as error:
                 wait = retry_state.wait_after(error) if request.repeatable else None
                 if wait is None:

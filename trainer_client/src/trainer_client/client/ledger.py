@@ -1,15 +1,17 @@
 """The clients' methods for recorded verdicts, recomputed rewards and training runs."""
 
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
 import httpx2
 from pydantic import ValidationError
 
-from trainer_client.client.answers import error_for, error_for_problem, typed_errors
+from trainer_client.client.answers import error_for, error_for_problem, require_match, typed_errors
 from trainer_client.client.calls import PreparedRequest, invalid_request_error, send_options, to_json_bytes
 from trainer_client.client.connection import AsyncConnection, Connection, own_pieces
+from trainer_client.client.matching import unequal
 from trainer_client.errors import ConnectionFailed, ServerError
 from trainer_client.wire import (
     CriterionKind,
@@ -182,7 +184,8 @@ def measures_request(run: str | None, step: int, measures: Mapping[str, float]) 
         body = StepMeasures(run=run or "", step=step, measures=dict(measures))
     except ValidationError as error:
         raise invalid_request_error(error) from error
-    return PreparedRequest("PUT", "/v1/measures", StepMeasures, to_json_bytes(body))
+    mismatch = partial(unequal, {"run": body.run, "step": body.step})
+    return PreparedRequest("PUT", "/v1/measures", StepMeasures, to_json_bytes(body), mismatch=mismatch)
 
 
 def runs_request(after: str | None) -> PreparedRequest[RunPage]:
@@ -198,13 +201,17 @@ def run_request(run: str | None, part: RunKeywords, after: str | None) -> Prepar
         for name, value in given.items()
         if value is not None
     }
-    return PreparedRequest("GET", f"/v1/runs/{_quote_segment(run or '')}", RunReport, params=params)
+    path = f"/v1/runs/{_quote_segment(run or '')}"
+    return PreparedRequest(
+        "GET", path, RunReport, params=params, mismatch=lambda report: unequal({"run": run or None}, report.run)
+    )
 
 
 def monitors_request(run: str | None, until_step: int | None) -> PreparedRequest[MonitorReport]:
     """Build `GET /v1/runs/{run}/monitors`."""
     params = {} if until_step is None else {"until_step": str(until_step)}
-    return PreparedRequest("GET", f"/v1/runs/{_quote_segment(run or '')}/monitors", MonitorReport, params=params)
+    path, mismatch = f"/v1/runs/{_quote_segment(run or '')}/monitors", partial(unequal, {"run": run or None})
+    return PreparedRequest("GET", path, MonitorReport, params=params, mismatch=mismatch)
 
 
 def corrected_rates_request(
@@ -214,7 +221,7 @@ def corrected_rates_request(
     given = {"first_step": first_step, "last_step": last_step}
     params = {name: str(value) for name, value in given.items() if value is not None}
     path = f"/v1/runs/{_quote_segment(run or '')}/corrected-rates"
-    return PreparedRequest("GET", path, CorrectedRates, params=params)
+    return PreparedRequest("GET", path, CorrectedRates, params=params, mismatch=partial(unequal, {"run": run or None}))
 
 
 def _quote_segment(run: str) -> str:
@@ -317,7 +324,7 @@ class LedgerMethods(RunMethods):
         return self._send(label_request(self.run if run is None else run, labels))
 
     def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> Generator[RecomputeEvent, None, None]:
-        parser = _RecomputeStreamParser(self.base_url)
+        parser = _RecomputeStreamParser(self.base_url, request)
         with (
             typed_errors(self.base_url),
             self._http.stream(**send_options(request, self.settings.timeout_s)) as response,
@@ -355,7 +362,7 @@ class AsyncLedgerMethods(AsyncRunMethods):
         return await self._send(label_request(self.run if run is None else run, labels))
 
     async def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> AsyncGenerator[RecomputeEvent, None]:
-        parser = _RecomputeStreamParser(self.base_url)
+        parser = _RecomputeStreamParser(self.base_url, request)
         with typed_errors(self.base_url):
             async with self._http.stream(**send_options(request, self.settings.timeout_s)) as response:
                 if not response.is_success:
@@ -379,9 +386,20 @@ def recompute_request(run: str | None, rules: RecomputeKeywords) -> PreparedRequ
         request = RecomputeRequest.model_validate({"run": run, "reward": reward, **given})
     except ValidationError as error:
         raise invalid_request_error(error) from error
-    return PreparedRequest(
-        "POST", "/v1/rewards/recompute", RecomputeEvent, to_json_bytes(request), accept="application/x-ndjson"
-    )
+    mismatch, body = partial(_recomputed_problem, run), to_json_bytes(request)
+    path, accept = "/v1/rewards/recompute", "application/x-ndjson"
+    return PreparedRequest("POST", path, RecomputeEvent, body, accept=accept, mismatch=mismatch)
+
+
+def _recomputed_problem(run: str | None, event: RecomputeEvent) -> str | None:
+    """Compare the run of an event, and check that each response of a group has one reward."""
+    for part in (event.start, event.summary):
+        if part is not None and (found := unequal({"run": run or None}, part)):
+            return found
+    positions = [] if event.group is None else [response.position for response in event.group.responses]
+    if event.group is not None and len(set(positions)) < len(positions):
+        return f"group {event.group.id!r} has a response more than once"
+    return None
 
 
 def label_request(run: str | None, labels: Mapping[str, bool | None]) -> PreparedRequest[LabelReceipt]:
@@ -405,14 +423,25 @@ def recorded_verdicts_request(
     """Build `GET /v1/verdicts` for the page after a cursor."""
     given = {"run": run or "", "limit": 500, **filters, "after": after}
     params = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in given.items() if v is not None}
-    return PreparedRequest("GET", "/v1/verdicts", RecordedPage, params=params)
+    of_record = {"run": run or None, "step": filters.get("step")}
+    of_verdict = {"criterion": filters.get("criterion")}
+
+    def mismatch(page: RecordedPage) -> str | None:
+        for recorded in page.verdicts:
+            found = unequal(of_record, recorded, unless_null=True)
+            if found := found or unequal(of_verdict, recorded.verdict, unless_null=True):
+                return f"verdict {recorded.id!r}: {found}"
+        return None
+
+    return PreparedRequest("GET", "/v1/verdicts", RecordedPage, params=params, mismatch=mismatch)
 
 
 class _RecomputeStreamParser:
     """Parser of one streamed answer, fed with bytes as they arrive. Only a line feed ends a line."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, request: PreparedRequest[RecomputeEvent]) -> None:
         self._base_url = base_url
+        self._request = request
         self._buffer = b""
         self._done = False
 
@@ -430,6 +459,7 @@ class _RecomputeStreamParser:
                 ) from error
             if event.problem is not None:
                 raise error_for_problem(event.problem, event.problem.status)
+            require_match(self._request.mismatch(event), f"{self._request.method} {self._request.path}", None)
             self._done = event.summary is not None
             yield event
 

@@ -2,21 +2,24 @@
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from trainer_client.client.answers import AnswerT, error_for, typed_errors
+from trainer_client.client.answers import error_for, require_match, typed_errors
 from trainer_client.client.calls import (
-    ANSWER_MARGIN_S,
     PreparedRequest,
     invalid_request_error,
+    judging_request,
     new_idempotency_header,
     send_options,
     to_json_bytes,
 )
 from trainer_client.client.connection import AsyncConnection, Connection, own_pieces
+from trainer_client.client.matching import unequal
 from trainer_client.errors import AdjudgeError, ConnectionFailed, InvalidRequest, ServerError, TimedOut
 from trainer_client.wire import RewardAnswer, RewardRequest, VerdictAnswer, VerdictRequest
 from trainer_client.wire.operations import (
@@ -57,7 +60,8 @@ def submit_request(request: OperationLike, run: str | None, idempotency_key: str
     if run is not None and "run" in type(valid).model_fields and getattr(valid, "run", None) is None:
         changes["run"] = run
     key = {"Idempotency-Key": idempotency_key} if idempotency_key else new_idempotency_header()
-    return PreparedRequest("POST", _PATH, Operation, to_json_bytes(valid.model_copy(update=changes)), headers=key)
+    body, mismatch = to_json_bytes(valid.model_copy(update=changes)), partial(unequal, {"kind": valid.kind})
+    return PreparedRequest("POST", _PATH, Operation, body, headers=key, mismatch=mismatch)
 
 
 def list_request(after: str | None) -> PreparedRequest[OperationList]:
@@ -72,36 +76,49 @@ def operation_request(operation_id: str, method: str = "GET", part: str = "") ->
         InvalidRequest: `operation_id` is not a valid id.
     """
     headers = new_idempotency_header() if method == "POST" else {}
-    return PreparedRequest(method, _path(operation_id) + part, Operation, headers=headers)
+    mismatch = partial(unequal, {"id": operation_id})
+    return PreparedRequest(method, _path(operation_id) + part, Operation, headers=headers, mismatch=mismatch)
 
 
 def results_request(operation_id: str, after: int) -> PreparedRequest[ResultPage]:
     """Build `GET /v1/operations/{id}/results` for the page after the first `after` results."""
-    return PreparedRequest(
-        "GET", f"{_path(operation_id)}/results", ResultPage, params={"after": str(after), "limit": str(_PAGE_SIZE)}
-    )
+
+    def mismatch(page: ResultPage) -> str | None:
+        end = after + len(page.results)
+        if len(page.results) > _PAGE_SIZE or page.next_cursor not in (None, str(end)):
+            return (
+                f"it has {len(page.results)} results up to {page.next_cursor}, and those after {after} were asked for"
+            )
+        return None
+
+    params = {"after": str(after), "limit": str(_PAGE_SIZE)}
+    return PreparedRequest("GET", f"{_path(operation_id)}/results", ResultPage, params=params, mismatch=mismatch)
 
 
 def events_request(operation_id: str, after: int) -> PreparedRequest[Operation]:
     """Build `GET /v1/operations/{id}/events`, resuming after a revision."""
     headers = {"Last-Event-ID": str(after)} if after else {}
-    return PreparedRequest("GET", f"{_path(operation_id)}/events", Operation, accept=EVENT_STREAM_TYPE, headers=headers)
+    path, mismatch = f"{_path(operation_id)}/events", partial(unequal, {"id": operation_id})
+    return PreparedRequest("GET", path, Operation, accept=EVENT_STREAM_TYPE, headers=headers, mismatch=mismatch)
 
 
 def chunk_rewards_request(request: RewardRequest, chunk: LeasedChunk | None) -> PreparedRequest[RewardAnswer]:
     """Build `POST /v1/rewards` from a complete request, for a chunk of an operation if given."""
-    return _chunk_request("/v1/rewards", request, RewardAnswer, chunk)
+    prepared = judging_request("/v1/rewards", request, RewardAnswer, {})
+    return prepared if chunk is None else replace(prepared, headers=_attempt_headers(chunk, prepared.body or b""))
 
 
 def chunk_verdicts_request(request: VerdictRequest, chunk: LeasedChunk | None) -> PreparedRequest[VerdictAnswer]:
     """Build `POST /v1/verdicts` from a complete request, for a chunk of an operation if given."""
-    return _chunk_request("/v1/verdicts", request, VerdictAnswer, chunk)
+    prepared = judging_request("/v1/verdicts", request, VerdictAnswer, {})
+    return prepared if chunk is None else replace(prepared, headers=_attempt_headers(chunk, prepared.body or b""))
 
 
 class OperationEventParser:
     """Parser of one event stream, fed with bytes as they arrive."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: PreparedRequest[Operation]) -> None:
+        self._request = request
         self._buffer = b""
         self._started = False
 
@@ -112,28 +129,23 @@ class OperationEventParser:
 
         Raises:
             ServerError: an event does not hold an operation.
+            MismatchedAnswer: an event is about another operation.
         """
         *events, self._buffer = (self._buffer + piece).replace(b"\r\n", b"\n").split(b"\n\n")
         for event in events:
             data = b"\n".join(line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:"))
             if data:
                 try:
-                    yield Operation.model_validate_json(data)
+                    operation = Operation.model_validate_json(data)
                 except ValidationError as error:
                     raise ServerError("an event of the stream is not a valid Operation", status=200) from error
+                require_match(self._request.mismatch(operation), f"{self._request.method} {self._request.path}", None)
+                yield operation
             elif not event.startswith(b":"):
                 continue
             elif self._started:
                 yield None
             self._started = True
-
-
-def _chunk_request(
-    path: str, request: RewardRequest | VerdictRequest, answer: type[AnswerT], chunk: LeasedChunk | None
-) -> PreparedRequest[AnswerT]:
-    body, read_timeout_s = to_json_bytes(request), request.deadline_s + ANSWER_MARGIN_S
-    headers = {} if chunk is None else _attempt_headers(chunk, body)
-    return PreparedRequest("POST", path, answer, body, min_timeout_s=read_timeout_s, headers=headers)
 
 
 def _attempt_headers(chunk: LeasedChunk, body: bytes) -> dict[str, str]:
@@ -230,7 +242,8 @@ class OperationMethods(Connection):
 
     def _events(self, operation_id: str, after: int) -> Generator[Operation | None, None, None]:
         """Yield the events of one stream, and None for each keepalive comment; see `OperationEventParser.feed`."""
-        events, request = OperationEventParser(), events_request(operation_id, after)
+        request = events_request(operation_id, after)
+        events = OperationEventParser(request)
         options = send_options(request, self.settings.timeout_s)
         with typed_errors(self.base_url), self._http.stream(**options) as response:
             if not response.is_success:
@@ -309,7 +322,8 @@ class AsyncOperationMethods(AsyncConnection):
 
     async def _events(self, operation_id: str, after: int) -> AsyncGenerator[Operation | None, None]:
         """Yield the events of one stream; see `OperationMethods._events`."""
-        events, request = OperationEventParser(), events_request(operation_id, after)
+        request = events_request(operation_id, after)
+        events = OperationEventParser(request)
         with typed_errors(self.base_url):
             async with self._http.stream(**send_options(request, self.settings.timeout_s)) as response:
                 if not response.is_success:

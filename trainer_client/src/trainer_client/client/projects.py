@@ -3,12 +3,14 @@
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from trainer_client.client.calls import PreparedRequest, invalid_request_error, to_json_bytes
 from trainer_client.client.connection import AsyncConnection, Connection
+from trainer_client.client.matching import unequal
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire.tenants import (
     ApiKey,
@@ -43,18 +45,20 @@ def projects_request(after: str | None) -> PreparedRequest[ProjectList]:
 
 def project_request(project_id: str) -> PreparedRequest[Project]:
     """Build `GET /v1/projects/{id}`."""
-    return PreparedRequest("GET", _project_path(project_id), Project)
+    return PreparedRequest("GET", _project_path(project_id), Project, mismatch=partial(unequal, {"id": project_id}))
 
 
 def create_project_request(project_id: str, limits: LimitsLike) -> PreparedRequest[Project]:
     """Build `POST /v1/projects`."""
     body = _body(NewProject, {"id": project_id, "limits": limits})
-    return PreparedRequest("POST", "/v1/projects", Project, body, repeatable=False)
+    mismatch = partial(unequal, {"id": project_id})
+    return PreparedRequest("POST", "/v1/projects", Project, body, repeatable=False, mismatch=mismatch)
 
 
 def limits_request(project_id: str, limits: LimitsLike) -> PreparedRequest[Project]:
     """Build `PUT /v1/projects/{id}/limits`."""
-    return PreparedRequest("PUT", f"{_project_path(project_id)}/limits", Project, _body(NewLimits, limits))
+    path, mismatch = f"{_project_path(project_id)}/limits", partial(unequal, {"id": project_id})
+    return PreparedRequest("PUT", path, Project, _body(NewLimits, limits), mismatch=mismatch)
 
 
 def keys_request(project: str | None, after: str | None) -> PreparedRequest[ApiKeyList]:
@@ -67,14 +71,22 @@ def create_key_request(
 ) -> PreparedRequest[CreatedApiKey]:
     """Build `POST /v1/keys`."""
     body = _body(NewApiKey, {"scopes": tuple(scopes), "label": label, "expires_at": expires_at})
-    return PreparedRequest("POST", "/v1/keys", CreatedApiKey, body, params=_params(project=project), repeatable=False)
+
+    def mismatch(key: CreatedApiKey) -> str | None:
+        if set(key.scopes) != set(scopes):
+            return f"the key may do {sorted(key.scopes)}, and {sorted(scopes)} was asked for"
+        return unequal({"project_id": project}, key, unless_null=True)
+
+    params = _params(project=project)
+    return PreparedRequest("POST", "/v1/keys", CreatedApiKey, body, params=params, repeatable=False, mismatch=mismatch)
 
 
 def revoke_key_request(key_id: str, project: str | None) -> PreparedRequest[ApiKey]:
     """Build `DELETE /v1/keys/{id}`."""
     if not _KEY_ID.fullmatch(key_id):
         raise InvalidRequest(f"{key_id!r} is not the id of a key; ids look like 2c7rnm4dqvyxkz5e")
-    return PreparedRequest("DELETE", f"/v1/keys/{key_id}", ApiKey, params=_params(project=project))
+    params, mismatch = _params(project=project), partial(unequal, {"id": key_id})
+    return PreparedRequest("DELETE", f"/v1/keys/{key_id}", ApiKey, params=params, mismatch=mismatch)
 
 
 def audit_request(subject: str | None, project: str | None, after: str | None) -> PreparedRequest[AuditTail]:

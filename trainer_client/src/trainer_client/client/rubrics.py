@@ -1,14 +1,21 @@
 """The clients' methods for rubrics, and the requests they send, validated against the wire contract."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from trainer_client._inputs import CriterionLike
-from trainer_client.client.answers import AnswerT
-from trainer_client.client.calls import PreparedRequest, invalid_request_error, new_idempotency_header, to_json_bytes
+from trainer_client.client.calls import (
+    PreparedRequest,
+    invalid_request_error,
+    new_idempotency_header,
+    to_json_bytes,
+    validated,
+)
 from trainer_client.client.connection import AsyncConnection, Connection
+from trainer_client.client.matching import rubric_problem, unequal
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
     AliasMove,
@@ -52,12 +59,23 @@ def publish_request(
     optional_fields = {"metadata": metadata, "tags": tags or None, "lineage": lineage, "parent": parent}
     given = {"criteria": criteria} | {field: value for field, value in optional_fields.items() if value is not None}
     path = f"{_path(name, _NEW_NAME)}/versions"
-    return _json_request("POST", path, RubricVersion, RubricPublication, given, new_idempotency_header())
+    request = validated(RubricPublication, given)
+    ids = tuple([criterion.id for criterion in request.criteria])
+
+    def mismatch(answer: RubricVersion) -> str | None:
+        if tuple([criterion.id for criterion in answer.criteria]) != ids:
+            return "its criteria are not those that were published"
+        return unequal({"name": name}, answer)
+
+    return PreparedRequest(
+        "POST", path, RubricVersion, to_json_bytes(request), headers=new_idempotency_header(), mismatch=mismatch
+    )
 
 
 def rubric_request(reference: str) -> PreparedRequest[RubricVersion]:
     """Build `GET /v1/rubrics/{reference}`; raise `InvalidRequest` if the reference is invalid."""
-    return PreparedRequest("GET", f"/v1/rubrics/{_reference(reference)}", RubricVersion)
+    path = f"/v1/rubrics/{_reference(reference)}"
+    return PreparedRequest("GET", path, RubricVersion, mismatch=partial(rubric_problem, reference))
 
 
 def rubrics_request(prefix: str, tag: str | None, text: str, after: str | None) -> PreparedRequest[RubricPage]:
@@ -69,59 +87,62 @@ def rubrics_request(prefix: str, tag: str | None, text: str, after: str | None) 
 
 def history_request(name: str, after: str | None) -> PreparedRequest[RubricHistory]:
     """Build `GET /v1/rubrics/{name}/versions` for the page after a cursor."""
-    return PreparedRequest("GET", f"{_path(name)}/versions", RubricHistory, params={"after": after} if after else {})
+    params = {"after": after} if after else {}
+    return PreparedRequest("GET", f"{_path(name)}/versions", RubricHistory, params=params, mismatch=_is_of(name))
 
 
 def diff_request(name: str, before: int | str, after: int | str) -> PreparedRequest[RubricDiff]:
     """Build `GET /v1/rubrics/{name}/diff`."""
-    return PreparedRequest("GET", f"{_path(name)}/diff", RubricDiff, params={"from": str(before), "to": str(after)})
+
+    def mismatch(answer: RubricDiff) -> str | None:
+        sides = [(before, answer.before), (after, answer.after)]
+        wrong = [unequal({"version": asked}, side) for asked, side in sides if isinstance(asked, int)]
+        return unequal({"name": name}, answer) or next(filter(None, wrong), None)
+
+    params = {"from": str(before), "to": str(after)}
+    return PreparedRequest("GET", f"{_path(name)}/diff", RubricDiff, params=params, mismatch=mismatch)
 
 
 def aliases_request(name: str) -> PreparedRequest[RubricAliases]:
     """Build `GET /v1/rubrics/{name}/aliases`."""
-    return PreparedRequest("GET", f"{_path(name)}/aliases", RubricAliases)
+    return PreparedRequest("GET", f"{_path(name)}/aliases", RubricAliases, mismatch=_is_of(name))
 
 
 def move_alias_request(name: str, alias: str, version: int, expected: int | None) -> PreparedRequest[RubricAlias]:
     """Build `PUT /v1/rubrics/{name}/aliases/{alias}`; with `expected` None, it succeeds only if the alias is new."""
     condition = {"If-None-Match": "*"} if expected is None else {"If-Match": f'"{expected}"'}
-    return _json_request("PUT", _alias_path(name, alias), RubricAlias, AliasMove, {"version": version}, condition)
+    body = to_json_bytes(validated(AliasMove, {"version": version}))
+    mismatch = partial(unequal, {"name": name, "alias": alias, "version": version})
+    return PreparedRequest("PUT", _alias_path(name, alias), RubricAlias, body, headers=condition, mismatch=mismatch)
 
 
 def remove_alias_request(name: str, alias: str, expected: int) -> PreparedRequest[RubricAliases]:
     """Build `DELETE /v1/rubrics/{name}/aliases/{alias}`."""
-    return PreparedRequest("DELETE", _alias_path(name, alias), RubricAliases, headers={"If-Match": f'"{expected}"'})
+    path, headers = _alias_path(name, alias), {"If-Match": f'"{expected}"'}
+    return PreparedRequest("DELETE", path, RubricAliases, headers=headers, mismatch=_is_of(name))
 
 
 def tags_request(name: str, tags: Sequence[str]) -> PreparedRequest[RubricTags]:
     """Build `PUT /v1/rubrics/{name}/tags`."""
-    return _json_request("PUT", f"{_path(name)}/tags", RubricTags, TagSet, {"tags": tags})
+    body = to_json_bytes(validated(TagSet, {"tags": tags}))
+    return PreparedRequest("PUT", f"{_path(name)}/tags", RubricTags, body, mismatch=_is_of(name))
 
 
 def retire_request(reference: str, reason: str) -> PreparedRequest[RubricVersion]:
     """Build `PUT /v1/rubrics/{reference}/retirement`."""
     path = f"/v1/rubrics/{_reference(reference)}/retirement"
-    return _json_request("PUT", path, RubricVersion, RetirementRequest, {"reason": reason})
+    body = to_json_bytes(validated(RetirementRequest, {"reason": reason}))
+    return PreparedRequest("PUT", path, RubricVersion, body, mismatch=partial(rubric_problem, reference))
 
 
 def restore_request(reference: str) -> PreparedRequest[RubricVersion]:
     """Build `DELETE /v1/rubrics/{reference}/retirement`."""
-    return PreparedRequest("DELETE", f"/v1/rubrics/{_reference(reference)}/retirement", RubricVersion)
+    path = f"/v1/rubrics/{_reference(reference)}/retirement"
+    return PreparedRequest("DELETE", path, RubricVersion, mismatch=partial(rubric_problem, reference))
 
 
-def _json_request(
-    method: str,
-    path: str,
-    answer: type[AnswerT],
-    message: type[BaseModel],
-    fields: Mapping[str, Any],
-    headers: Mapping[str, str] | None = None,
-) -> PreparedRequest[AnswerT]:
-    try:
-        body = to_json_bytes(message.model_validate(fields))
-    except ValidationError as error:
-        raise invalid_request_error(error) from error
-    return PreparedRequest(method, path, answer, body, headers=headers or {})
+def _is_of(name: str) -> Callable[[BaseModel], str | None]:
+    return partial(unequal, {"name": name})
 
 
 def _path(name: str, allowed: TypeAdapter[str] = _NAME) -> str:

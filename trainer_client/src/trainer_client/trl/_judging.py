@@ -25,6 +25,7 @@ from trainer_client.errors import (
     ConnectionFailed,
     InvalidRequest,
     JudgingFailed,
+    MismatchedAnswer,
     NotFound,
     NotReady,
     Overloaded,
@@ -64,7 +65,7 @@ class RubricPins:
         return self._pins.get(reference, reference)
 
     def pin_from_answer(self, reference: str, digest: str | None, used: Sequence[PinnedRubric]) -> None:
-        """Pin a reference to the version that an answer names, or warn if it differs from the pinned one.
+        """Pin a reference to the version that an answer names, unless it is pinned already.
 
         Args:
             reference: the reference as the user wrote it.
@@ -74,13 +75,8 @@ class RubricPins:
         name, _, version = self.pinned(reference).partition("@")
         same = [rubric for rubric in used if rubric.name == name and rubric.version is not None]
         versions = {rubric.version for rubric in same if digest in (None, rubric.digest)}
-        if not versions:
-            return
-        if not version.isdecimal():
+        if versions and not version.isdecimal():
             self._pin(reference, f"{name}@{max(v for v in versions if v is not None)}")
-        elif int(version) not in versions:
-            judged_by = ", ".join(f"{name}@{v}" for v in sorted(v for v in versions if v is not None))
-            logger.warning("rubric %s was requested, but the service judged by %s", self.pinned(reference), judged_by)
 
     def merge_ranks(self, ranks: Sequence[Mapping[str, str]]) -> None:
         """Agree on the pins of all ranks: the lowest rank with a pin of a reference decides it."""
@@ -193,6 +189,7 @@ _FAILURE_KINDS: dict[type[AdjudgeError], str] = {
     TimedOut: "timeout",
     Overloaded: "overloaded",
     NotReady: "not_ready",
+    MismatchedAnswer: "mismatched",
 }
 
 
@@ -227,7 +224,6 @@ class RowAnswers:
         kinds: the kind of failure of each row, which applies if it has no answer.
         digests: the digest of the rubric that judged each row, if the answer has it.
         usage: the usage of each completed request.
-        surplus: the number of answers that were not requested.
         last_error: the last error message.
     """
 
@@ -235,7 +231,6 @@ class RowAnswers:
     kinds: list[str]
     digests: list[str | None]
     usage: list[Usage] = field(default_factory=list)
-    surplus: int = 0
     last_error: str | None = None
 
 
@@ -300,11 +295,13 @@ class _JudgingCall:
             before = len(waiting)
             try:
                 await self._stream(waiting, seconds_left)
-                self._set_failure_kind(waiting.values(), "missing")
                 return
             except AdjudgeError as error:
                 if is_user_error(error):
                     raise
+                if isinstance(error, MismatchedAnswer):
+                    self._discard_answers(parts)
+                    waiting = {part.group.id: part for part in parts}
                 self._row_answers.last_error = str(error)
                 self._set_failure_kind(waiting.values(), failure_kind(error))
                 if not error.retryable or not 0 < len(waiting) < before:
@@ -328,10 +325,7 @@ class _JudgingCall:
         ) as stream:
             try:
                 async for group in stream:
-                    part = waiting.pop(group.id, None)
-                    if part is None:
-                        self._row_answers.surplus += len(group.responses)
-                        continue
+                    part = waiting.pop(group.id)
                     self._store_answers(part, group)
                     if isinstance(rubric := part.group.rubric or self._config.rubric, str):
                         answered.add((rubric, group.rubric))
@@ -346,11 +340,16 @@ class _JudgingCall:
             self._pins.pin_from_answer(reference, digest, summary.rubrics)
 
     def _store_answers(self, part: GroupSlice, group: GroupRewards) -> None:
-        self._set_failure_kind([part], "missing")
-        for row, answer in zip(part.rows, group.responses, strict=False):
+        for row, answer in zip(part.rows, group.responses, strict=True):
             self._row_answers.answers[row] = answer
             self._row_answers.digests[row] = group.rubric
-        self._row_answers.surplus += max(0, len(group.responses) - len(part.rows))
+
+    def _discard_answers(self, parts: Sequence[GroupSlice]) -> None:
+        """Take back the answers of a request, since some of what came with them is another request's."""
+        for part in parts:
+            for row in part.rows:
+                self._row_answers.answers[row] = None
+                self._row_answers.digests[row] = None
 
     def _set_failure_kind(self, parts: Iterable[GroupSlice], kind: str) -> None:
         for part in parts:
@@ -376,11 +375,10 @@ def is_user_error(error: AdjudgeError) -> bool:
 
 def failure_kind(error: AdjudgeError) -> str:
     """Return the kind of failure under which an error is logged."""
-    if error.status is not None and error.status < 300:
-        return "malformed"
     if error.status == 429:
         return "overloaded"
-    return next((kind for known, kind in _FAILURE_KINDS.items() if isinstance(error, known)), "server")
+    known = next((kind for known, kind in _FAILURE_KINDS.items() if isinstance(error, known)), None)
+    return known or ("malformed" if error.status is not None and error.status < 300 else "server")
 
 
 DEFAULT_RETRIES = 30

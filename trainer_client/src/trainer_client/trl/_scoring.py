@@ -374,14 +374,13 @@ async def judge_and_reward(
     )
     scored = _score_rows(rows, config, row_answers, extra_rewards, terms.weights, cache)
     result = RankResult(scored, row_answers.usage, row_answers.last_error, waited)
-    if result.unscored or row_answers.surplus:
+    if result.unscored:
         logger.warning(
-            "%d of %d responses have no reward from %s (%s)%s%s",
+            "%d of %d responses have no reward from %s (%s)%s",
             result.unscored,
             len(scored),
             client.base_url,
             format_counts(result.kinds) or "nothing failed",
-            f"; it sent {row_answers.surplus} unexpected rewards" if row_answers.surplus else "",
             f"; the last error: {row_answers.last_error}" if row_answers.last_error else "",
         )
     return result

@@ -25,6 +25,7 @@ from trainer_client.errors import (
     AdjudgeError,
     ConnectionFailed,
     InvalidRequest,
+    MismatchedAnswer,
     NotReady,
     Overloaded,
     ServerError,
@@ -43,6 +44,7 @@ _OUTAGES: dict[type[AdjudgeError], str] = {
     TimedOut: "timeout",
     Overloaded: "overloaded",
     NotReady: "not_ready",
+    MismatchedAnswer: "mismatched",
     ServerError: "server",
 }
 """Errors that are failures of the service and not of the request, by the kind under which they are logged."""
@@ -142,9 +144,7 @@ async def compute_score(
             step=policy_version(extra_info),
             **options,
         )
-        responses = [response for group in answer.groups for response in group.responses]
-        if len(responses) != 1:
-            raise ServerError(f"the service answered with {len(responses)} responses instead of one")
+        [response] = answer.groups[0].responses
     except tuple(_OUTAGES) as error:
         if on_failure == "error" and not suppressed_errors:
             raise
@@ -154,7 +154,7 @@ async def compute_score(
         kind = "timeout" if isinstance(error, asyncio.CancelledError) else "error"
         logger.error("the response has no reward (verl's reward manager would have scored it 0): %s", error or kind)
         return _result(None, "unscored", [kind]) | _step_options(options)
-    return _score_result(responses[0], step_deltas) | _step_options(options)
+    return _score_result(response, step_deltas) | _step_options(options)
 
 
 def compute_score_batch(
