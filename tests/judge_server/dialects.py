@@ -10,9 +10,11 @@ import json
 import math
 import random
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Any
 
 MODEL = "judge-1"
@@ -56,6 +58,7 @@ class ServerKind:
         models: the status and body of `/models`.
         named: `?model=`, where it must be given.
         decoding: what the engine says of its decoding.
+        context_tokens: of a prompt and its answer.
     """
 
     refuses: dict[str, Refusal] = field(default_factory=dict)
@@ -66,6 +69,7 @@ class ServerKind:
     models: Refusal = (200, {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "nobody"}]})
     named: str | None = None
     decoding: str = "greedy; top 20"
+    context_tokens: int = CONTEXT_TOKENS
 
 
 # The shapes of answers
@@ -295,18 +299,18 @@ def said(body: dict[str, Any], noise: random.Random) -> list[str]:
             made = list(range(schema["minItems"]))
         return re.findall(r"\w+|\W", json.dumps(made))
     last = text_of(body["messages"][-1])
-    if "no more" in last or "one word" in last:
+    if "no more" in last or "one word" in last or "apple" in last:
         return ["Yes"]
     return [STORY[0], *(f" {word}" for word in noise.choices(STORY, k=30))]
 
 
-def complete(body: dict[str, Any], number: int) -> dict[str, Any] | Refusal:
+def complete(body: dict[str, Any], number: int, context_tokens: int = CONTEXT_TOKENS) -> dict[str, Any] | Refusal:
     """The completion of a body, or its refusal because it is too long; `number` is different for every request."""
     limit = limit_of(body)
     read = sum(len(text_of(message).split()) + 4 for message in body["messages"])
-    if read + limit > CONTEXT_TOKENS:
+    if read + limit > context_tokens:
         words = (
-            f"This model's maximum context length is {CONTEXT_TOKENS} tokens. However, you requested {read + limit}."
+            f"This model's maximum context length is {context_tokens} tokens. However, you requested {read + limit}."
         )
         return openai_error(words, code="context_length_exceeded")
     seed = body.get("seed", number if body.get("temperature") else None)
@@ -347,7 +351,7 @@ class DialectServer:
             return 404, b'{"detail": "Not Found"}'
         self.asked.append(body)
         refusal = next((kind.refuses[name] for name in body if name in kind.refuses), None) or kind.refuses_value(body)
-        made = refusal or complete(body, len(self.asked))
+        made = refusal or complete(body, len(self.asked), kind.context_tokens)
         if isinstance(made, tuple):
             status, content = made
             return status, kind.frame(content)
@@ -381,3 +385,24 @@ async def dialect_server(kind: ServerKind) -> AsyncIterator[DialectServer]:
         yield made
     finally:
         server.close()
+
+
+@contextmanager
+def dialect_server_in_thread(kind: ServerKind) -> Iterator[DialectServer]:
+    """Serve in another thread until the block ends, for callers with an event loop of their own."""
+    ready: Future[tuple[DialectServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        async with dialect_server(kind) as server:
+            done = asyncio.Event()
+            ready.set_result((server, asyncio.get_running_loop(), done))
+            await done.wait()
+
+    thread = Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    server, loop, done = ready.result()
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()

@@ -82,10 +82,21 @@ def worker(
 
 
 @implemented_by("adjudge_services.cli.operating.doctor:doctor")
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            help="URL of an engine, or of a server of the OpenAI API, to check in place of the installation."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Check an installation part by part and say how to fix it. Exits with 1 if any part fails.
 
     If ADJUDGE_JUDGES is set, those judges are checked; otherwise the engine of this host is loaded and checked.
+
+    With a URL, print what was found out about the engine there and what is done about each gap. Exits with 1 if it
+    cannot judge. The key is ADJUDGE_ENGINE_API_KEY.
     """
 
 

@@ -1,4 +1,4 @@
-"""`adjudge doctor`: check an installation part by part.
+"""`adjudge doctor`: check an installation part by part, or an engine.
 
 Each check returns what it saw, or a `CheckWarning` for something that works but should be changed. A check that fails
 raises, with what to do.
@@ -17,16 +17,16 @@ from redis.exceptions import RedisError
 from rich.markup import escape
 from rich.table import Table
 
+from adjudge_services.cli.operating import endpoint
+from adjudge_services.cli.operating.endpoint import ask_easily
 from adjudge_services.cli.output import out, print_json
 from adjudge_services.judges import build_engine, judge_links
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import check_queue, has_usable_key, keys_required, operation_store, prepare_store
 from judge_server.cache import cache_from_url
 from judge_server.errors import EngineStartError
-from judge_server.judging.questions import YES_NO
-from judge_server.judging.replies import read_yes_no
 from judge_server.operations.queues import QUEUE
-from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
+from judge_server.ports import JudgeResult
 from judge_server.remote.executor import JudgeClient, JudgeUnavailable, identity_digest
 from rubric_store import RubricStore
 
@@ -163,8 +163,10 @@ Check = Callable[[Settings], Coroutine[Any, Any, str]]
 _STYLES = {"ok": "green", "warning": "yellow", "wrong": "bold red", "not checked": "dim"}
 
 
-def doctor(as_json: bool) -> None:
+def doctor(url: str | None, as_json: bool) -> None:
     """Run `adjudge doctor`."""
+    if url is not None:
+        endpoint.report(url, as_json)
     settings = Settings()
     wrong: set[str] = set()
     rows: list[tuple[str, str, str]] = []
@@ -227,21 +229,13 @@ async def _judge(settings: Settings) -> str:
     engine = build_engine(settings)
     try:
         identity = await engine.start()
-        token_choice = TokenChoice(YES_NO)
-        call = Call("Is the word 'apple' in this list? Answer yes or no.", token_choice)
-        batch = Batch("Answer with one word: yes or no.", "apple, pear, plum\n", (call,))
-        outcome = await anext(outcome async for _, outcome in engine.answer(batch))
-        finding = (
-            read_yes_no(token_choice, outcome, min_choice_mass=settings.min_choice_mass)
-            if isinstance(outcome, Reply)
-            else outcome
-        )
-        if not isinstance(finding, JudgeResult):
-            raise RuntimeError(f"the model gave no verdict: {finding.detail}")
-        if finding.probability is None:
-            return f"{identity.model}: answers {'yes' if finding.score else 'no'}, without probabilities"
-        mass = "unknown" if finding.choice_mass is None else f"{finding.choice_mass:.2f}"
-        return f"{identity.model}: P(yes) {finding.probability:.2f}, choice mass {mass}"
+        verdict = await ask_easily(engine, min_choice_mass=settings.min_choice_mass)
+        if not isinstance(verdict, JudgeResult):
+            raise RuntimeError(f"the model gave no verdict: {verdict.detail}")
+        if verdict.probability is None:
+            return f"{identity.model}: answers {'yes' if verdict.score else 'no'}, without probabilities"
+        mass = "unknown" if verdict.choice_mass is None else f"{verdict.choice_mass:.2f}"
+        return f"{identity.model}: P(yes) {verdict.probability:.2f}, choice mass {mass}"
     finally:
         await engine.close()
 
