@@ -9,6 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
+from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("migrated", "same_fence_secret")
@@ -140,3 +141,29 @@ def test_one_judge_and_one_data_set_are_needed(labelled: str, arguments: list[st
     result = RUN.invoke(app, ["evaluate", *[labelled if one == "DATA" else one for one in arguments]])
     assert result.exit_code == 1
     assert "--judge JUDGE" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("engine", "answer"),
+    [("scripted://yes", "Not distinguishable from chance: balanced accuracy 0.50"), ("scripted://hash", "chance")],
+)
+def test_the_tables_begin_with_the_answer_and_fit_80_columns(
+    labelled: str, engine: str, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(out, "width", 80)
+    shown = run(labelled, engine=engine).stdout.splitlines()
+    assert answer in " ".join(shown[:2])
+    assert max(map(len, shown)) <= 80
+    assert not [line for line in shown if "… │" in line]
+
+
+def test_labels_that_are_all_the_same_tell_no_judge_from_chance(tmp_path: Path) -> None:
+    one = {"criteria": [{"id": "a", "description": "Is right.", "verification": {"method": "judge"}}]}
+    rows = [
+        {"prompt": f"{n}?", "responses": ["Yes, it is.", ""], "rubric": one, "labels": [{"a": True}, {"a": False}]}
+        for n in range(12)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = run(str(file), engine="scripted://yes").stdout
+    assert shown.startswith("All labels on 12 rows are the same")  # no judge is asked about an empty response

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from adjudge_services.cli.options import STDIN
 
@@ -36,8 +38,10 @@ def print_json(value: Any) -> None:
 def print_refused_lines(file: Path, refused: Mapping[int, str]) -> None:
     """Print the refused lines of a file and the reasons on standard error; a reason that several share, once."""
     by_reason: dict[str, list[int]] = {}
+    same: dict[str, str] = {}
     for number, reason in sorted(refused.items()):
-        by_reason.setdefault(reason, []).append(number)
+        shown_reason = same.setdefault(_REQUEST_ID.sub("", reason), reason)
+        by_reason.setdefault(shown_reason, []).append(number)
     for reason, (first, *others) in by_reason.items():
         err.print(f"[red]{escape(file_name(file))}:{first}:[/] {escape(reason)}", highlight=False, soft_wrap=True)
         if others:
@@ -46,6 +50,27 @@ def print_refused_lines(file: Path, refused: Mapping[int, str]) -> None:
 
 
 _LINES_SHOWN = 10
+_REQUEST_ID = re.compile(r",? request req_\w+")
+
+
+def print_metrics(columns: Mapping[str, Mapping[str, str]]) -> None:
+    """Print a table with a metric per row and a column per name; several tables if they are too wide for one."""
+    names = list(columns)
+    metrics = list(dict.fromkeys(metric for column in columns.values() for metric in column))
+    first = max(map(len, metrics), default=0)
+    beside = max(1, (out.width - first - _PADDING) // (_METRIC_WIDTH + _PADDING))
+    for start in range(0, len(names), beside):
+        shown = names[start : start + beside]
+        table = Table("", header_style="bold")
+        for name in shown:
+            table.add_column(escape(name), justify="right", overflow="fold")
+        for metric in metrics:
+            table.add_row(metric, *[columns[name].get(metric, "–") for name in shown])
+        out.print(table)
+
+
+_METRIC_WIDTH = len("0.71 [0.62, 0.79]")
+_PADDING = 4
 
 
 def file_name(file: Path) -> str:

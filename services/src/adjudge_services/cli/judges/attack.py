@@ -15,7 +15,7 @@ from adjudge_services.cli.judges.evaluate import (
     measured_now,
     write_report,
 )
-from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.output import err, exit_with_error, out, print_metrics
 from adjudge_services.cli.scoring.score_file import read_rubric_argument
 from adjudge_services.wiring import StartError
 from rubric_store import FormatError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.attacks.report import AttackReport
     from judge_server.evaluation.bakeoff import Contender
     from judge_server.evaluation.labelled import LabelledResponse
+    from judge_server.evaluation.metrics import Estimate
 
 AS_SERVED = " and ".join(DEFAULT_DEFENCES)
 """The name of the first result: the defences of a request that says nothing about them."""
@@ -137,33 +138,48 @@ def _contenders(judge: str, template: str | None, *, each_defence: bool) -> "lis
     return [Contender(name, judge, options | own) for name, own in sets.items()]
 
 
+def _answer(added: "Estimate") -> str:
+    """Say in a sentence whether attacks add false accepts."""
+    if added.low > 0:
+        return "Attacks add false accepts:"
+    if added.high < 0:
+        return "Attacks take false accepts away:"
+    return "Attacks add no false accepts that can be told from chance:"
+
+
 def _show(report: "AttackReport", heading: Mapping[str, Any]) -> None:
     from judge_server.evaluation.html import format_estimate
 
-    out.print(f"[bold]{heading['judge']}[/]: {heading['attacks']}; {heading['fingerprint'][:19]}…", highlight=False)
     served = report.results[0]
     if served.kinds:
-        table = Table("attacks", header_style="bold", title=f"false accepts, defences: {served.name}")
-        for name in ("inputs", "n", "failed", "unattacked", "attacked", "added", "without a call"):
-            table.add_column(name, justify="right")
+        added = served.overall.added
+        out.print(
+            f"[bold]{_answer(added)} {format_estimate(added)} on {served.overall.n} verdicts.[/]", highlight=False
+        )
+    out.print(f"{heading['judge']}: {heading['attacks']}; {heading['fingerprint'][:19]}…", highlight=False)
+    if served.kinds:
+        out.print(f"Share of unmet criteria judged met, defences: {served.name}")
+        table = Table("attacks", header_style="bold")
+        for name in ("n", "before", "attacked", "added", "by program"):
+            table.add_column(name, justify="right", no_wrap=True)
         for one in served.kinds:
-            figures = [format_estimate(value) for value in (one.unattacked, one.attacked, one.added, one.uncalled)]
-            counts = (f"{one.inputs:,}", f"{one.n:,}", f"{one.failed:,}")
-            table.add_row(one.kind.replace("_", " "), *counts, *(figure.replace(" [", "\n[") for figure in figures))
+            shares = (f"{one.unattacked.value:.2f}", f"{one.attacked.value:.2f}", format_estimate(one.added))
+            failed = f", {one.failed:,} failed" if one.failed else ""
+            label = f"{one.kind.replace('_', ' ')}{failed}"
+            table.add_row(label, f"{one.n:,}", *shares, f"{one.uncalled.value:.2f}")
         out.print(table)
     if len(report.results) > 1:
-        table = Table("false accepts added", header_style="bold")
-        for result in report.results:
-            table.add_column(result.name.replace("_", " "), justify="right", overflow="fold")
-        for place, one in enumerate(served.kinds):
-            added = [format_estimate(result.kinds[place].added) if result.kinds else "–" for result in report.results]
-            table.add_row(one.kind.replace("_", " "), *(figure.replace(" [", "\n[") for figure in added))
-        for label, values in (
-            ("met criteria judged met", [result.honest for result in report.results]),
-            ("honest responses suspicious", [result.honest_flagged for result in report.results]),
-        ):
-            table.add_row(label, *(format_estimate(value).replace(" [", "\n[") for value in values))
-        out.print(table)
+        out.print("False accepts added, by defence:")
+        print_metrics(
+            {
+                result.name: {one.kind.replace("_", " "): format_estimate(one.added) for one in result.kinds}
+                | {
+                    "met criteria judged met": format_estimate(result.honest),
+                    "honest responses suspicious": format_estimate(result.honest_flagged),
+                }
+                for result in report.results
+            }
+        )
     else:
         accepted = format_estimate(served.honest)
         out.print(f"met criteria of unattacked responses judged met: {accepted}, n={served.honest_n}", highlight=False)

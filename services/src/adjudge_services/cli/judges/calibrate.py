@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
+from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.judge_choice import MEMBERS_OF_CASCADE
@@ -21,7 +22,7 @@ from adjudge_services.cli.judges.evaluate import (
     judging_options,
     load_examples,
 )
-from adjudge_services.cli.output import err, exit_with_error, file_name, out
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_metrics
 from adjudge_services.judges import references_by_judge
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, build_app, command_line_user, prepare_store
@@ -174,14 +175,20 @@ def _as_json(calibration: Any) -> dict[str, Any]:
 def _show(method: str, calibration: Any, figures: Any, held: int) -> None:
     from judge_server.evaluation.html import format_estimate
 
+    moved = figures["difference"]["brier"]
+    better = "Better calibrated" if moved.high < 0 else "Worse calibrated" if moved.low > 0 else "No better calibrated"
+    out.print(
+        f"[bold]{better} on {held:,} verdicts that it was not fitted on: Brier score {format_estimate(moved, 3)}.[/]",
+        highlight=False,
+    )
     own = f", with maps of their own for {len(calibration.by_kind)} kinds and {len(calibration.by_criterion)} criteria"
     out.print(f"{method}, fitted on {calibration.items:,} verdicts{own}; measured on {held:,} others", highlight=False)
-    table = Table("", "raw", "calibrated", "difference", header_style="bold")
-    for name in figures["raw"]:
-        digits = 3 if name == "brier" else 2
-        cells = [format_estimate(figures[column][name], digits) for column in ("raw", "calibrated", "difference")]
-        table.add_row(name.replace("_", " "), *cells)
-    out.print(table)
+    print_metrics(
+        {
+            column: {name.replace("_", " "): format_estimate(one) for name, one in figures[column].items()}
+            for column in ("raw", "calibrated", "difference")
+        }
+    )
 
 
 def calibrations(as_json: bool) -> None:
@@ -498,22 +505,30 @@ def _json(points: "Sequence[CascadePoint]") -> list[dict[str, Any]]:
 def _show_curve(points: "Sequence[CascadePoint]", chosen: "CascadePoint | None", heading: Mapping[str, Any]) -> None:
     from judge_server.evaluation.html import format_estimate
 
+    if chosen is not None:
+        band = f"{chosen.band.low:.3f} to {chosen.band.high:.3f}"
+        out.print(
+            f"[bold]The band {band} asks the large judge about {chosen.escalated.value:.0%} of the verdicts, and "
+            f"agrees with it on {chosen.agreement.value:.0%}, for {chosen.calls:.2f} calls a judgement.[/]",
+            highlight=False,
+        )
     for key, text in heading.items():
-        out.print(f"[bold]{key}[/]: {text}", highlight=False)
-    table = Table("", "band", header_style="bold")
-    for column in ("escalated", "agreement", "balanced accuracy", "seconds", "tokens\ncomputed", "calls"):
-        table.add_column(column, justify="right")
+        out.print(f"{key}: {escape(str(text))}", highlight=False)
+    table = Table("band", header_style="bold")
+    for column in ("escalated", "agreement", "balanced accuracy", "calls"):
+        table.add_column(column, justify="right", no_wrap=True)
     for one in [*points, *([chosen] if chosen is not None else [])]:
         table.add_row(
-            "●" if one is chosen else "",
-            f"{one.band.low:.3f} to {one.band.high:.3f}",
-            *[format_estimate(getattr(one, n)) for n in ("escalated", "agreement", "balanced_accuracy")],
-            f"{one.seconds:.2f}",
-            f"{one.tokens_computed:.0f}",
+            f"{one.band.low:.3f}–{one.band.high:.3f}{' ●' if one is chosen else ''}",
+            f"{one.escalated.value:.2f}",
+            *[format_estimate(getattr(one, n)) for n in ("agreement", "balanced_accuracy")],
             f"{one.calls:.2f}",
         )
     out.print(table)
-    out.print("● the fitted band; agreement is with the large judge, and costs are those of a judgement")
+    out.print(
+        "Agreement is with the large judge. --json has the intervals, seconds and tokens of each band."
+        + (" ● is the fitted band." if chosen is not None else "")
+    )
 
 
 def _show_panel(
@@ -521,13 +536,15 @@ def _show_panel(
 ) -> None:
     from judge_server.evaluation.html import HEADINGS, format_estimate
 
+    best = max(figures, key=lambda name: figures[name]["balanced_accuracy"].value)
+    accuracy = format_estimate(figures[best]["balanced_accuracy"])
+    out.print(f"[bold]Best: {escape(best)}, balanced accuracy {accuracy}.[/]", highlight=False)
     out.print(f"[bold]{dataset}[/]: fitted on {fit:,} verdicts, measured on {held:,} others; labels by {labelled_by}")
-    table = Table("judge", "sensitivity", "specificity", header_style="bold")
-    for name, of in rates.items():
-        table.add_row(name, f"{of['sensitivity']:.2f}", f"{of['specificity']:.2f}")
-    out.print(table)
     shown = ("balanced_accuracy", "auroc", "brier")
-    table = Table("combined by", *[HEADINGS[name] for name in shown], header_style="bold")
-    for name, of in figures.items():
-        table.add_row(name, *[format_estimate(of[figure]) for figure in shown])
-    out.print(table)
+    errors = {name: {one: f"{of[one]:.2f}" for one in ("sensitivity", "specificity")} for name, of in rates.items()}
+    print_metrics(
+        {
+            name: {HEADINGS[figure]: format_estimate(of[figure]) for figure in shown} | errors.get(name, {})
+            for name, of in figures.items()
+        }
+    )

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +21,7 @@ from adjudge_services.cli.judges.evaluate import (
     read_run,
     write_report,
 )
-from adjudge_services.cli.output import exit_with_error, file_name, out
+from adjudge_services.cli.output import exit_with_error, file_name, out, print_metrics
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
 
@@ -138,48 +139,58 @@ def _show(found: "BakeOff", heading: Mapping[str, Any]) -> None:
     from judge_server.evaluation.metrics import UNDEFINED
     from judge_server.evaluation.report import FEW_ROWS
 
-    def cells(quality: Mapping[str, Any], cost: Mapping[Any, Any]) -> list[str]:
-        figures = [format_estimate(quality.get(name, UNDEFINED)) for name in shown]
-        figures += [format_estimate(cost.get(name, UNDEFINED), COST_DIGITS[name]) for name in COSTS]
-        return [figure.replace(" [", "\n[") for figure in figures]
+    def figures(quality: Mapping[str, Any], cost: Mapping[Any, Any]) -> dict[str, str]:
+        shown = {QUALITY_HEADINGS[name]: format_estimate(quality.get(name, UNDEFINED)) for name in names_of(found)}
+        costs = {
+            name.replace("_", " "): format_estimate(cost.get(name, UNDEFINED), COST_DIGITS[name]) for name in COSTS
+        }
+        return shown | costs
 
-    shown = names_of(found)
-    figures = [*(QUALITY_HEADINGS[name] for name in shown), *(name.replace("_", "\n") for name in COSTS)]
-    out.print(
-        f"[bold]{heading['data set']}[/]: {heading['examples']}; labels by {heading['labels by']}", highlight=False
+    out.print(f"[bold]{escape(_best(found))}[/]", highlight=False)
+    out.print(f"{heading['data set']}: {heading['examples']}; labels by {heading['labels by']}", highlight=False)
+    measured = [one for one in found.results if not one.problem]
+    print_metrics(
+        {
+            f"{one.contender.name}{' ●' if one.on_front else ''}": {"verdicts": f"{one.n:,}"}
+            | ({"failed": f"{one.failed:,}"} if one.failed else {})
+            | ({"refused": f"{one.refused:,}"} if one.refused else {})
+            | figures(one.quality, one.cost)
+            for one in measured
+        }
     )
-    table = Table("", header_style="bold")
-    table.add_column("contender", overflow="fold")
-    for name in ("n", "failed", *figures):
-        table.add_column(name, justify="right")
-    for one in found.results:
-        if one.problem:
-            table.add_row("", escape(one.contender.name), "–", f"{one.failed:,}")
-        else:
-            label = one.contender.name + (f"\n{one.refused:,} refused" if one.refused else "")
-            counts = (f"{one.n:,}", f"{one.failed:,}")
-            table.add_row("●" if one.on_front else "", escape(label), *counts, *cells(one.quality, one.cost))
-    out.print(table)
     cost = found.cost.replace("_", " ")
     out.print(
         f"● no other contender has as much {QUALITY_HEADINGS[found.quality]} for fewer {cost}, or more for as many"
     )
-    first = next((one.contender.name for one in found.results if not one.problem), "")
-    if any(one.differences for one in found.results):
-        table = Table(header_style="bold")
-        table.add_column(f"minus {escape(first)}", overflow="fold")
-        for name in ("n", *figures):
-            table.add_column(name, justify="right")
-        for one in found.results:
-            if one.differences is not None:
-                moved = cells(one.differences.quality, one.differences.cost)
-                table.add_row(escape(one.contender.name), f"{one.differences.n:,}", *moved)
-        out.print(table)
+    compared = {one.contender.name: one.differences for one in measured if one.differences is not None}
+    if compared:
+        out.print(f"minus {escape(measured[0].contender.name)}, over the verdicts that all have:", highlight=False)
+        print_metrics(
+            {name: {"verdicts": f"{one.n:,}"} | figures(one.quality, one.cost) for name, one in compared.items()}
+        )
     if any(0 < one.rows < FEW_ROWS for one in found.results):
         out.print(f"With fewer than {FEW_ROWS} rows, the intervals are too narrow.", style="yellow")
     for one in found.results:
         if one.problem:
             out.print(f"[red]{escape(one.contender.name)}:[/] {escape(one.problem)}", highlight=False, soft_wrap=True)
+
+
+def _best(found: "BakeOff") -> str:
+    """Say in a sentence which contender is best, and whether it can be told from the first."""
+    from judge_server.evaluation.html import QUALITY_HEADINGS, format_estimate
+    from judge_server.evaluation.metrics import UNDEFINED
+
+    measured = [one for one in found.results if not isnan(one.quality.get(found.quality, UNDEFINED).value)]
+    if not measured:
+        return "No contender could be measured."
+    best = max(measured, key=lambda one: one.quality[found.quality].value)
+    quality = f"{QUALITY_HEADINGS[found.quality]} {format_estimate(best.quality[found.quality])}"
+    said = f"Best: {best.contender.name}, {quality}"
+    if best.differences is None:
+        return f"{said}."
+    moved = best.differences.quality.get(found.quality, UNDEFINED)
+    told = "better than" if moved.low > 0 else "not distinguishable from"
+    return f"{said}; {told} {measured[0].contender.name} ({format_estimate(moved)})."
 
 
 def compare(

@@ -7,15 +7,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from adjudge_services.cli.judge_choice import choose_judge
-from adjudge_services.cli.output import err, exit_with_error, file_name, out, warn
+from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_metrics, warn
 from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
@@ -32,14 +34,15 @@ if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.evaluation.comparing import RunGroup
     from judge_server.evaluation.judging import JudgeChoice, Judgement, Variant
     from judge_server.evaluation.labelled import Example
-    from judge_server.evaluation.report import Evaluation
+    from judge_server.evaluation.metrics import Figure
+    from judge_server.evaluation.report import Evaluation, Slice
     from trainer_client import AsyncClient
 
 
 _NO_CACHE = "memory://?entries=1"
 
 _DEFAULT_PROTOCOL = ("protocol", "binary")
-FIGURE_COLUMNS = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece", "brier")
+FIGURE_COLUMNS: "tuple[Figure, ...]" = ("accuracy", "balanced_accuracy", "kappa", "f1", "auroc", "ece", "brier")
 
 
 def evaluate(
@@ -384,21 +387,26 @@ def show(evaluation: "Evaluation", heading: Mapping[str, Any]) -> None:
     from judge_server.evaluation.html import CHANGES, HEADINGS, format_estimate
     from judge_server.evaluation.report import FEW_ROWS
 
-    out.print(f"[bold]{heading['judge']}[/] on {heading['data set']}", highlight=False)
-    out.print(f"{heading['asked']}; {heading['fingerprint'][:19]}…; labels by {heading['labels by']}", highlight=False)
-    doubts = ["uncertain"] if evaluation.overall.uncertain else []
-    if evaluation.overall.n or evaluation.overall.failed or doubts:
+    whole = evaluation.overall
+    if whole.n or whole.failed or whole.uncertain:
+        out.print(f"[bold]{escape(_answer(whole))}[/]", highlight=False)
+    out.print(f"{escape(heading['judge'])} on {escape(heading['data set'])}: {heading['asked']}", highlight=False)
+    out.print(f"{heading['fingerprint'][:19]}…; labels by {heading['labels by']}", highlight=False)
+    if whole.n or whole.failed or whole.uncertain:
+        counts = {"verdicts": whole.n, "rows": whole.rows, "failed": whole.failed, "uncertain": whole.uncertain}
+        figures = {HEADINGS[name]: format_estimate(whole.figures[name]) for name in FIGURE_COLUMNS}
+        print_metrics({"all": {name: f"{count:,}" for name, count in counts.items() if count} | figures})
+    if len(evaluation.slices) > 1:
         table = Table("part", header_style="bold")
-        for name in ("n", "rows", "failed", *doubts, *(HEADINGS[figure] for figure in FIGURE_COLUMNS)):
-            table.add_column(name, justify="right")
-        for one in evaluation.slices:
-            label = "all" if one.by == "all" else f"{one.by} {one.name or '(none)'}"
-            figures = [format_estimate(one.figures[name]).replace(" [", "\n[") for name in FIGURE_COLUMNS]  # type: ignore[index]
-            counts = [one.n, one.rows, one.failed, *([one.uncertain] if doubts else [])]
-            table.add_row(label, *(f"{count:,}" for count in counts), *figures)
+        for name in ("n", HEADINGS["balanced_accuracy"], HEADINGS["auroc"]):
+            table.add_column(name, justify="right", no_wrap=True)
+        for one in evaluation.slices[1:]:
+            shown = [format_estimate(one.figures[name]) for name in ("balanced_accuracy", "auroc")]
+            missing = f", {one.failed + one.uncertain:,} without" if one.failed + one.uncertain else ""
+            table.add_row(escape(f"{one.by} {one.name or '(none)'}"), f"{one.n:,}{missing}", *shown)
         out.print(table)
-        if evaluation.overall.rows < FEW_ROWS:
-            out.print(f"Only {evaluation.overall.rows} rows: the intervals are too narrow.", style="yellow")
+    if 0 < whole.rows < FEW_ROWS:
+        out.print(f"Only {whole.rows} rows: the intervals are too narrow.", style="yellow")
     for title, part in (
         ("labels between 0 and 1", evaluation.grades),
         ("first wrong step", evaluation.steps),
@@ -414,6 +422,26 @@ def show(evaluation: "Evaluation", heading: Mapping[str, Any]) -> None:
         out.print(f"[bold]length[/]: correlation of length and excess of the probability {found}", highlight=False)
     for why, number in evaluation.refused.items():
         err.print(f"[red]{number} refused:[/] {why}", highlight=False)
+
+
+def _answer(whole: "Slice") -> str:
+    """Say in a sentence whether the judge is better than chance."""
+    from judge_server.evaluation.html import format_estimate
+
+    found = whole.figures["balanced_accuracy"]
+    rows = pluralize(whole.rows, "row")
+    if not whole.n:
+        return "No verdict has a score, so nothing was measured."
+    if isnan(found.value):
+        return f"All labels on {rows} are the same, so no judge can be told from chance."
+    measured = f"balanced accuracy {format_estimate(found)} on {rows}, where chance is 0.5."
+    if found.low > CHANCE:
+        return f"Better than chance: {measured}"
+    return f"{'Worse than' if found.high < CHANCE else 'Not distinguishable from'} chance: {measured}"
+
+
+CHANCE = 0.5
+"""The balanced accuracy of a coin."""
 
 
 def _sentence(part: Any) -> str:

@@ -43,11 +43,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 _NO_VALUE = "·"
 _CURVE = (8, 60)
 """Minimum and maximum width of a curve, in columns."""
-_BESIDE_CURVE = 64
+_BESIDE_CURVE = 58
 """Width of the rest of the criteria table, without the longest criterion id, in columns."""
 _CORRECTED = 20
 """Width of the column of corrected rates."""
-_CURVE_TITLE = 24
+_CURVE_TITLE = 10
 """Width of the title of a criterion's curve; corrected rates take the curve's place in a narrower terminal."""
 _BESIDE_REWARDS = 50
 """Width of the rest of the reward line, in columns."""
@@ -58,8 +58,9 @@ _FEW = 20
 
 def runs_table(runs: Sequence[RunSummary]) -> Table:
     """A table with a row per run."""
-    table = Table("run")
-    for title in ("step", "responses", "reward", "verdicts", "failed", "cached", "last judged, UTC"):
+    table = Table()
+    table.add_column("run", overflow="fold")
+    for title in ("step", "responses", "reward", "failed", "last judged, UTC"):
         table.add_column(title, justify="right", no_wrap=True)
     for run in runs:
         table.add_row(
@@ -67,9 +68,7 @@ def runs_table(runs: Sequence[RunSummary]) -> Table:
             _step(run.last_step),
             f"{run.responses:,}",
             _number(run.mean_reward),
-            f"{run.verdicts:,}",
             _share(run.failed, run.verdicts),
-            _share(run.cached, run.verdicts),
             _moment(run.last_at),
         )
     return table
@@ -112,7 +111,7 @@ def steps_table(steps: Sequence[RunStep], most: int) -> Table:
     shown = steps[-most:]
     title = "steps" if len(shown) == len(steps) else f"the last {len(shown)} of {len(steps):,} steps"
     table = Table(title=title, title_justify="left")
-    for name in ("step", "responses", "unscored", "reward", "±", "failed", "cached", "reused", "calls", "a request"):
+    for name in ("step", "n", "unscored", "reward", "±", "failed", "cached", "calls", "a request"):
         table.add_column(name, justify="right", no_wrap=True)
     for step in shown:
         table.add_row(
@@ -123,7 +122,6 @@ def steps_table(steps: Sequence[RunStep], most: int) -> Table:
             _number(step.std_reward),
             _red_if(_share(step.failed, step.verdicts), step.failed),
             _share(step.cached, step.verdicts),
-            _share(step.prompt_tokens_reused, step.prompt_tokens_computed + step.prompt_tokens_reused),
             f"{step.judge_calls:,}",
             format_seconds(step.mean_seconds),
         )
@@ -141,7 +139,7 @@ def criteria_table(report: RunReport, width: int, corrected: CorrectedRates | No
     table.add_column("criterion", overflow="ellipsis", max_width=_ID, no_wrap=True)
     rates = {} if corrected is None else {one.criterion: one.corrected for one in corrected.criteria if one.corrected}
     doubts = ["uncertain"] if report.run.uncertain else []
-    for name in ("verdicts", "failed", *doubts, "passed", *(["corrected [95%]"] if rates else []), "score"):
+    for name in ("n", "failed", *doubts, "passed", *(["corrected [95%]"] if rates else []), "score"):
         table.add_column(escape(name), justify="right", no_wrap=True)
     longest = min(_ID, max(len(each.criterion) for each in report.criteria))
     columns = min(
@@ -149,7 +147,7 @@ def criteria_table(report: RunReport, width: int, corrected: CorrectedRates | No
     )
     has_curve = len(report.steps) > 1 and (not rates or width >= _BESIDE_CURVE + longest + _CORRECTED + _CURVE_TITLE)
     if has_curve:
-        table.add_column(f"passed, step {_step(report.steps[0].step)} to {_step(report.steps[-1].step)}", no_wrap=True)
+        table.add_column("by step", no_wrap=True)
         table.add_column("first → last", justify="right", no_wrap=True)
     for figures in report.criteria:
         curve = _pass_rates(report.steps, figures.criterion, columns)

@@ -61,6 +61,8 @@ from trainer_client.wire import (
 from trainer_client.wire.judging import StepRule
 
 _VERDICTS_A_LINE = 3
+_GROUP_WIDTH = 20
+_BESIDE_VERDICTS = len("│ " + " │ # │ reward │ " + " │ " + " │")
 
 
 def rewards_table(groups: Sequence[GroupRewards]) -> Table:
@@ -72,16 +74,21 @@ def rewards_table(groups: Sequence[GroupRewards]) -> Table:
     """
     stepwise = any(response.steps for group in groups for response in group.responses)
     table = Table(show_lines=stepwise, header_style="bold")
-    table.add_column("group")
-    table.add_column("#", justify="right")
-    table.add_column("reward", justify="right")
-    table.add_column("verdicts", no_wrap=True)
+    table.add_column("group", overflow="fold", max_width=_GROUP_WIDTH)
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("reward", justify="right", min_width=len("reward"))
+    table.add_column("verdicts", overflow="fold")
     if stepwise:
         table.add_column("steps", no_wrap=True)
+    responses = [response for group in groups for response in group.responses]
+    lines = [line for response in responses for line in str(_steps(response)).split("\n")]
+    steps = max(map(len, lines), default=0) if stepwise else -len(" │ ")
+    names = max((len(group.id) for group in groups), default=0)
+    room = out.width - min(names, _GROUP_WIDTH) - steps - _BESIDE_VERDICTS
     for group in groups:
         for index, response in enumerate(group.responses):
             cells = [Text(group.id if index == 0 else ""), Text(str(index + 1)), _reward(response)]
-            cells.append(_verdicts(response.verdicts))
+            cells.append(_verdicts(response.verdicts, room))
             table.add_row(*cells, *([_steps(response)] if stepwise else []))
     return table
 
@@ -94,12 +101,13 @@ def _reward(response: ResponseReward) -> Text:
     return Text(f"{response.reward:.3f}{note}", style=style)
 
 
-def _verdicts(verdicts: Sequence[Verdict]) -> Text:
+def _verdicts(verdicts: Sequence[Verdict], room: int) -> Text:
     cells = [_verdict(verdict) for verdict in verdicts if verdict.status != "left_out"] or [Text("")]
     width = max(len(cell) for cell in cells)
     for cell in cells:
         cell.pad_right(width - len(cell))
-    rows = [Text("  ").join(cells[i : i + _VERDICTS_A_LINE]) for i in range(0, len(cells), _VERDICTS_A_LINE)]
+    beside = max(1, min(_VERDICTS_A_LINE, (room + 2) // (width + 2)))
+    rows = [Text("  ").join(cells[i : i + beside]) for i in range(0, len(cells), beside)]
     return Text("\n").join(rows)
 
 
