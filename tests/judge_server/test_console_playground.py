@@ -4,6 +4,7 @@ import asyncio
 import html
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,6 +16,7 @@ from judge_server.api.console.playground import PlaygroundForm, judged_responses
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ports import Batch
 from rubric_store import RubricStore, RubricTexts
+from tests.growth import assert_linear
 from tests.judge_server import support
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, STEPPED
@@ -263,6 +265,32 @@ def test_the_code_snippets_make_the_same_request() -> None:
         exec(made, {"transport": httpx2.MockTransport(answer)})
     assert RewardRequest.model_validate(sent[0]) == request.model_copy(update={"run": None})
     compile(trl, "", "exec")
+
+
+CONVERSATION = [{"role": "user", "content": "Is 7 prime?"}, {"role": "assistant", "content": "Yes."}]
+PASTED = {
+    "words": lambda n: "word " * (n // 5),
+    "no spaces": lambda n: "a" * n,
+    "lines": lambda n: "\n" * n + "x",
+    "escapes": lambda n: "\\'\"" * (n // 3),
+    "messages": lambda n: json.dumps(CONVERSATION * (n // 100)),
+    "lists": lambda n: "[" * 500 + "]" * 500 + " " * n,
+}
+
+
+@pytest.mark.parametrize("text", PASTED)
+def test_writing_a_request_as_code_takes_time_linear_in_its_texts(text: str) -> None:
+    def work(size: int) -> Callable[[], object]:
+        request = PlaygroundForm(prompt="p", responses=[PASTED[text](size)], rubric="r").request(RubricTexts())
+        return lambda: snippets(request, "http://judge:8000")
+
+    assert_linear(work, 50_000)
+
+
+def test_a_pasted_conversation_is_strict_json() -> None:
+    twice = '[{"role": "user", "content": "a", "content": "b"}]'
+    request = PlaygroundForm(prompt="p", responses=[twice], rubric="r").request(RubricTexts())
+    assert request.groups[0].responses == (twice,)
 
 
 def test_the_parts_of_a_response_join_to_its_text() -> None:

@@ -5,6 +5,7 @@ import html
 import io
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.api.console.rubrics import compare, version_tree
+from judge_server.rubrics import diff_words
+from tests.growth import assert_linear
 from tests.judge_server.auth.keyed import KeyedService
 from tests.judge_server.support import CRITERIA, criteria, request
 from tests.judge_server.test_console import HOSTILE, checked, keyed, links, page, recorded, sign_in
@@ -287,6 +290,49 @@ def test_both_sides_of_a_comparison_are_the_compared_texts(
             same = ["".join(piece.text for piece in pieces if piece.same) for pieces in row.words]
             assert same[0] == same[1]
             assert bool(row.changes) >= (row.before != row.after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shared"),
+    [
+        ("States that 7 is prime.", "States clearly that 7 is prime.", "States that 7 is prime."),
+        ("The answer is 12 km.", "The answer is 13 km.", "The answer is  km."),
+        ("a b c d e", "a x c y e", "a  c  e"),
+        ("one two", "three four", " "),
+        ("a a a a", "a a", "a a"),
+    ],
+)
+def test_words_that_two_texts_share_are_told_from_others(before: str, after: str, shared: str) -> None:
+    for pieces, text in zip(diff_words(before, after), (before, after), strict=True):
+        assert "".join(piece.text for piece in pieces) == text
+        assert "".join(piece.text for piece in pieces if piece.same) == shared
+
+
+REPEATED = {
+    "one word": lambda n: ("a " * n, "b " + "a " * n + "b"),
+    "two words": lambda n: ("a b " * n, "b a " * n),
+    "halves": lambda n: ("a b " * n, "a " * n + "b " * n),
+    "other words": lambda n: (" ".join(map(str, range(n))), " ".join(map(str, range(n, 0, -1)))),
+    "every other word": lambda n: (" ".join(map(str, range(n))), " ".join(f"{k} x" for k in range(n))),
+    "one long word": lambda n: ("a" * n, "a" * n + "b"),
+    "marks": lambda n: ("(" * n + ")", ")" + "(" * n),
+}
+
+
+@pytest.mark.parametrize("texts", REPEATED)
+def test_comparing_two_texts_takes_time_linear_in_them(texts: str) -> None:
+    def work(size: int) -> Callable[[], object]:
+        before, after = REPEATED[texts](size)
+        return lambda: diff_words(before, after)
+
+    assert_linear(work, 5_000)
+
+
+def test_a_comparison_of_many_pieces_shows_texts_as_a_whole() -> None:
+    before, after = [" ".join(f"{k} {word}" for k in range(1800)) for word in "xy"]
+    (first, second) = compare(version(criteria(before, "Short.")), version(criteria(after, "Very short."), 2)).rows
+    assert [len(side) for side in first.words] == [1, 1]
+    assert [len(side) for side in second.words] == [2, 2]
 
 
 @given(st.lists(st.integers(0, 30), max_size=12))

@@ -8,11 +8,13 @@ Diffs are pure functions over criteria. They match criteria by id, which is stab
 """
 
 import asyncio
+import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from judge_server.errors import (
     AliasMoved,
@@ -402,3 +404,87 @@ def _alias_moved(name: str, alias: str, current: int | None) -> AliasMoved:
 
 def _invalid(field: str, error: ValueError | str) -> InvalidRequest:
     return InvalidRequest(str(error), errors=(FieldError(field=field, message=str(error)),))
+
+
+class TextPiece(NamedTuple):
+    """A part of a text: `same`, or in only one of the two texts."""
+
+    text: str
+    same: bool
+
+
+_WORDS = re.compile(r"\s+|\d+(?:[.,]\d+)*|\w+|[^\w\s]")
+_DIFF_LEVELS = 6
+
+
+def diff_words(before: str, after: str) -> tuple[list[TextPiece], list[TextPiece]]:
+    """Both texts in pieces, which tell the words that they share from those that only one has.
+
+    It takes time linear in the texts, but for the sorting of words: see `_shared_blocks`.
+    """
+    old, new = _WORDS.findall(before), _WORDS.findall(after)
+    pieces: tuple[list[TextPiece], list[TextPiece]] = ([], [])
+    i = k = 0
+    for at, place, length in [*_shared_blocks(old, new), (len(old), len(new), 0)]:
+        for side, words in zip(pieces, (old[i:at], new[k:place]), strict=True):
+            side += [TextPiece("".join(words), same=False)] if words else []
+        for side in pieces:
+            side += [TextPiece("".join(old[at : at + length]), same=True)] if length else []
+        i, k = at + length, place + length
+    return pieces
+
+
+def _shared_blocks(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Blocks of words that two texts share, in order: the place in the old, the place in the new, the number of words.
+
+    These are the beginnings and the ends that agree, and between them the longest series of words that occur once on
+    both sides; the parts between those are compared in the same way, for `_DIFF_LEVELS` levels.
+    """
+    pairs: list[tuple[int, int]] = []
+    parts = [(0, len(old), 0, len(new), _DIFF_LEVELS)]
+    while parts:
+        i, j, k, n, levels = parts.pop()
+        while i < j and k < n and old[i] == new[k]:
+            pairs.append((i, k))
+            i, k = i + 1, k + 1
+        while i < j and k < n and old[j - 1] == new[n - 1]:
+            j, n = j - 1, n - 1
+            pairs.append((j, n))
+        if not levels or i == j or k == n:
+            continue
+        anchors = _longest_series(_unique_in_both(old, i, j, new, k, n))
+        for at, place in [*anchors, (j, n)] if anchors else ():
+            parts.append((i, at, k, place, levels - 1))
+            i, k = at + 1, place + 1
+        pairs += anchors
+    blocks: list[tuple[int, int, int]] = []
+    for at, place in sorted(pairs):
+        if blocks and (at, place) == (blocks[-1][0] + blocks[-1][2], blocks[-1][1] + blocks[-1][2]):
+            blocks[-1] = (*blocks[-1][:2], blocks[-1][2] + 1)
+        else:
+            blocks.append((at, place, 1))
+    return blocks
+
+
+def _unique_in_both(old: Sequence[str], i: int, j: int, new: Sequence[str], k: int, n: int) -> list[tuple[int, int]]:
+    """The places of the words that occur once in each part, in the order of the old text."""
+    before, after = Counter(old[i:j]), Counter(new[k:n])
+    places = {word: place for place, word in enumerate(new[k:n], k)}
+    return [(at, places[word]) for at, word in enumerate(old[i:j], i) if before[word] == 1 and after.get(word) == 1]
+
+
+def _longest_series(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The longest series of pairs that rises on both sides, of pairs that rise on the first."""
+    ends: list[int] = []
+    best: list[int] = []
+    previous: list[int] = []
+    for place, (_, value) in enumerate(pairs):
+        length = bisect_left(ends, value)
+        previous.append(best[length - 1] if length else -1)
+        ends[length : length + 1], best[length : length + 1] = [value], [place]
+    series = []
+    at = best[-1] if best else -1
+    while at >= 0:
+        series.append(pairs[at])
+        at = previous[at]
+    return series[::-1]

@@ -7,14 +7,14 @@ name@version and a digest. Whether such a version was retired in the meantime is
 """
 
 import asyncio
-import difflib
 import os
 import re
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from time import monotonic
 from typing import Any
 
@@ -331,18 +331,35 @@ def split_reference(reference: str) -> tuple[str, str]:
     return _NOT_IN_NAMES.sub("-", name.lower())[:_NAME_LENGTH], rest
 
 
-def nearest_name(name: str, names: Mapping[str, int]) -> str | None:
-    """The name most similar to this one; None if none is similar."""
-    matches = difflib.get_close_matches(name, names, 1)
-    return matches[0] if matches else None
+_MIN_SIMILARITY = 0.5
+
+
+def most_similar(text: str, known: Iterable[str]) -> str | None:
+    """The known text that shares the most pairs of characters with this one; None if none shares half of them.
+
+    Similarity is 2 |shared| / (|pairs of one| + |pairs of the other|), in time linear in the texts.
+    """
+    own = _pairs(text)
+    best, nearest = _MIN_SIMILARITY, None
+    for one in known:
+        pairs = _pairs(one)
+        similarity = 2 * (own & pairs).total() / (own.total() + pairs.total())
+        if similarity >= best and (similarity > best or nearest is None):
+            best, nearest = similarity, one
+    return nearest
+
+
+def _pairs(text: str) -> Counter[str]:
+    """The pairs of characters that follow each other, with the text's beginning and end."""
+    return Counter(map("".join, pairwise(f"\0{text}\0")))
 
 
 def nearest_reference(name: str, selector: str, latest: int, aliases: Mapping[str, int]) -> str:
     """A reference to an existing name: to the version or alias nearest to the selector, else to the bare name."""
     if re.fullmatch(r"[1-9][0-9]{0,8}", selector):
         return f"{name}@{min(int(selector), latest)}"
-    matches = difflib.get_close_matches(selector.lower()[:_ALIAS_LENGTH], aliases, 1) if selector else []
-    return f"{name}@{matches[0]}" if matches else name
+    alias = most_similar(selector.lower()[:_ALIAS_LENGTH], aliases) if selector else None
+    return f"{name}@{alias}" if alias else name
 
 
 RunLarge = Callable[[Callable[[], PreparedPublication]], Awaitable[PreparedPublication]]
@@ -446,7 +463,7 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
         name, selector = split_reference(reference)
         rows = await self._read(*queries.neighbours(project_id, name, _NEIGHBOURS))
         latest = {row.name: row.latest_version for row in rows}
-        found = await asyncio.to_thread(nearest_name, name, latest)
+        found = await asyncio.to_thread(most_similar, name, latest)
         if found is None:
             return None
         return nearest_reference(found, selector, latest[found], (await self.aliases(project_id, found)).aliases)

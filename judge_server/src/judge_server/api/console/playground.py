@@ -5,10 +5,10 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from pprint import pformat
+from functools import partial
 from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
@@ -27,6 +27,7 @@ from judge_server.observability.logs import bind_log_context
 from judge_server.ports import RubricTexts
 from judge_server.rubrics import find_rubric
 from judge_server.scoring.scorer import JudgedVerdict, StreamPart
+from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
 from trainer_client.steps import has_format
 from trainer_client.text.thinking import judged_content
 from trainer_client.wire import (
@@ -44,6 +45,7 @@ from trainer_client.wire import (
     as_response,
     groups,
 )
+from trainer_client.wire.base import NotStrictJsonError, strict_json
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, PROTOCOLS_FOR
 
@@ -88,6 +90,12 @@ class PlaygroundForm:
             material={name: form.text(name) for name in _MATERIAL},
             **{name: value for name, value in chosen.items() if value},
         )
+
+    @property
+    def characters(self) -> int:
+        """The characters of all texts together."""
+        texts = (self.prompt, self.rubric_text, *self.responses, *self.material.values())
+        return sum(map(len, texts))
 
     def request(self, texts: RubricTexts | None) -> RewardRequest:
         """The scoring request. Reading a rubric may take a while: call it in a thread.
@@ -149,8 +157,8 @@ def _text_or_messages(text: str) -> Any:
     """The messages of a conversation if the text is JSON of some, otherwise the text."""
     if text.lstrip().startswith("["):
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
+            value = strict_json(text)
+        except NotStrictJsonError:
             return text
         if value and isinstance(value, list) and all(isinstance(one, dict) and "role" in one for one in value):
             return value
@@ -179,7 +187,7 @@ class Snippet:
 def snippets(request: RewardRequest, base_url: str) -> tuple[Snippet, ...]:
     """A request for curl, for the Python client, and as the reward of a trainer of TRL."""
     body = request.model_dump(mode="json", exclude_unset=True, exclude={"run"})
-    code = json.dumps(body, indent=2, ensure_ascii=False)
+    code = _on_lines(body, partial(json.dumps, ensure_ascii=False))
     (group,) = body["groups"]
     rubric, mode = body.get("rubric"), body["reward"].pop("mode")
     options = body["reward"] | body.get("judging", {})
@@ -221,8 +229,30 @@ def snippets(request: RewardRequest, base_url: str) -> tuple[Snippet, ...]:
     )
 
 
+_LINE = 100
+_LEVELS_ON_LINES = 5
+"""Levels of lists and objects of which each entry has a line of its own; deeper ones stay on one line."""
+
+
 def _literal(value: Any) -> str:
-    return pformat(value, width=100, sort_dicts=False)
+    return _on_lines(value, repr)
+
+
+def _on_lines(value: Any, literal: Callable[[Any], str], level: int = 0) -> str:
+    """Write a JSON value as code, in time linear in its size; what fits into a line stays in one."""
+    whole = literal(value) if not isinstance(value, list | dict) or level == _LEVELS_ON_LINES else None
+    if whole is None and len(value) <= _LINE // 2 and len(short := literal(value)) <= _LINE:
+        whole = short
+    if whole is not None:
+        return whole
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    parts = (
+        [f"{literal(name)}: {_on_lines(one, literal, level + 1)}" for name, one in value.items()]
+        if isinstance(value, dict)
+        else [_on_lines(one, literal, level + 1) for one in value]
+    )
+    margin = "\n" + "    " * level
+    return f"{begin}{margin}    " + f",{margin}    ".join(parts) + f"{margin}{end}"
 
 
 _LEVELS = 5
@@ -338,7 +368,9 @@ async def judge(console: Console, request: Request, form: Form) -> Response:
     service, project = console.service, project_of(request)
     filled = PlaygroundForm.read(form)
     try:
-        body = await asyncio.to_thread(filled.request, service.rubric_texts)
+        body = await run_in_thread(filled.request, service.rubric_texts)
+        address_here = f"{request.url.scheme}://{request.url.netloc}"
+        code = await run_inline_or_in_thread(filled.characters > LARGE_CHARACTERS, snippets, body, address_here)
         bind_log_context(run=body.run)
         await refuse_unusable_patterns(service.checker, project, body.rubric, deadline_s=body.deadline_s)
         criteria = await _criteria(console, request, body)
@@ -355,10 +387,11 @@ async def judge(console: Console, request: Request, form: Form) -> Response:
     except ServiceError as error:
         return await _page(console, request, filled, error)
     group_href = address("group", run=RUN, request=record_id.hex(), group=body.groups[0].id)
-    parts = _html(console, request, body, criteria, first, stream, group_href if recorder is not None else "")
+    large = filled.characters > LARGE_CHARACTERS
+    parts = _html(console, request, body, large, criteria, first, stream, group_href if recorder is not None else "")
     return console.streamed_page(
         request, "playground.html.jinja", parts, **choices, form=filled, error=None, request_body=body,
-        snippets=snippets(body, f"{request.url.scheme}://{request.url.netloc}"), criteria=criteria,
+        snippets=code, criteria=criteria,
     )  # fmt: skip
 
 
@@ -366,6 +399,7 @@ async def _html(
     console: Console,
     request: Request,
     body: RewardRequest,
+    large: bool,
     criteria: Sequence[Criterion] | None,
     first: "asyncio.Future[StreamPart]",
     stream: AsyncGenerator[StreamPart, None],
@@ -389,8 +423,9 @@ async def _html(
                         rewarded = part
                     case RewardSummary():
                         assert rewarded is not None
+                        shown = await run_inline_or_in_thread(large, judged_responses, body, rewarded, criteria)
                         yield console.render(
-                            "playground_results.html.jinja", responses=judged_responses(body, rewarded, criteria),
+                            "playground_results.html.jinja", responses=shown,
                             criteria=criteria, summary=part, after_s=after_s, group_href=group_href,
                         )  # fmt: skip
                 part = await anext(stream, None)

@@ -1,6 +1,5 @@
 """The list of rubrics, and their editor, import and archiving."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from judge_server.errors import InvalidRequest, TooLarge
 from judge_server.ports import LintFinding, NamedRubric
 from judge_server.ports.stores import RubricDocument
 from judge_server.rubrics import find_rubric
+from judge_server.time_sharing import run_in_thread
 from trainer_client.wire import RubricContent, RubricVersion, parse_reference
 from trainer_client.wire.rubrics import Reason
 
@@ -62,7 +62,7 @@ async def import_file(console: Console, request: Request, form: Form) -> Respons
     problems: list[str] = []
     found: Sequence[NamedRubric] = ()
     try:
-        found = await asyncio.to_thread(texts.read, file.content, file.name)
+        found = await run_in_thread(texts.read, file.content, file.name)
     except ValueError as error:
         problems = str(error).splitlines()
     if len(found) > _MAX_IMPORTED:
@@ -119,7 +119,7 @@ async def edit(console: Console, request: Request) -> Response:
         return await editor(console, request, "", _EXAMPLE, None)
     version = await find_rubric(console.service.rubrics, project_of(request), reference)
     content = RubricContent.model_construct(criteria=version.criteria)
-    text = await asyncio.to_thread(console.service.readable_texts().write, content)
+    text = await run_in_thread(console.service.readable_texts().write, content)
     return await editor(console, request, version.name, text, version)
 
 
@@ -199,7 +199,7 @@ async def _preview(console: Console, text: str, parent: RubricVersion | None) ->
             return Preview((), rubric, None, findings)
         return Preview((), rubric, compare(parent, content), findings, content.digest == parent.digest)
 
-    return await asyncio.to_thread(work)
+    return await run_in_thread(work)
 
 
 async def _parent(console: Console, request: Request, form: Form) -> RubricVersion | None:

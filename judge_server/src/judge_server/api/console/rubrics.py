@@ -1,11 +1,8 @@
 """The page of a rubric: its versions and their differences, criteria, pass rates and separation."""
 
-import asyncio
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from difflib import SequenceMatcher
 from typing import Any, NamedTuple, get_args
 
 from starlette.requests import Request
@@ -19,7 +16,8 @@ from judge_server.api.console.rendering import Console, Row, Table, address, csv
 from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.api.console.run_view import HEAT_LEVELS
 from judge_server.ledger.rows import digest_bytes
-from judge_server.rubrics import diff_versions, find_rubric, history
+from judge_server.rubrics import TextPiece, diff_versions, diff_words, find_rubric, history
+from judge_server.time_sharing import run_in_thread
 from trainer_client.wire import (
     DEFAULT_JUDGE,
     Criterion,
@@ -32,9 +30,8 @@ from trainer_client.wire import (
 from trainer_client.wire.ledger_rows import RubricRate, RubricUse
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
 
-_WORDS = re.compile(r"\s+|\d+(?:[.,]\d+)*|\w+|[^\w\s]")
-_MAX_WORD_PAIRS = 2_000_000
-"""Pairs of words that a comparison looks at, in some tenths of a second; texts after that are compared as a whole."""
+_MAX_PIECES = 5000
+"""Pieces that a comparison shows of all descriptions; those after that are shown as a whole."""
 
 
 class TreeNode(NamedTuple):
@@ -71,13 +68,6 @@ def version_tree(versions: Sequence[VersionSummary]) -> list[TreeNode]:
             waiting.append(TreeNode(own[-1], node.depth, False))
         waiting += [TreeNode(version, node.depth + 1, True) for version in reversed(own[:-1])]
     return nodes
-
-
-class TextPiece(NamedTuple):
-    """A part of a text: `same`, or in only one of the two texts."""
-
-    text: str
-    same: bool
 
 
 class SideBySide(NamedTuple):
@@ -118,12 +108,12 @@ def compare(before: RubricVersion, after: RubricVersion | RubricContent) -> Comp
     for place, id_ in enumerate(old):
         if id_ not in new:
             ids.insert(min(place, len(ids)), id_)
-    left = _MAX_WORD_PAIRS
+    left = _MAX_PIECES
     rows = []
     for id_ in ids:
-        row, pairs = _side_by_side(id_, old.get(id_), new.get(id_), moved=id_ in moved, word_pairs=left)
+        row = _side_by_side(id_, old.get(id_), new.get(id_), moved=id_ in moved, max_pieces=left)
         rows.append(row)
-        left -= pairs
+        left -= sum(map(len, row.words))
     return Comparison(tuple(rows), sum(bool(row.changes) for row in rows))
 
 
@@ -131,34 +121,19 @@ _WORDING = {"description": "reworded", "weight": "reweighted"}
 
 
 def _side_by_side(
-    id_: str, before: Criterion | None, after: Criterion | None, *, moved: bool, word_pairs: int
-) -> tuple[SideBySide, int]:
-    """A criterion before and after, and how many pairs of words were looked at."""
+    id_: str, before: Criterion | None, after: Criterion | None, *, moved: bool, max_pieces: int
+) -> SideBySide:
+    """A criterion before and after."""
     if before is None or after is None:
         left, right = [(TextPiece(one.description, same=False),) if one else () for one in (before, after)]
-        return SideBySide(id_, before, after, ("added",) if before is None else ("removed",), (left, right)), 0
+        return SideBySide(id_, before, after, ("added",) if before is None else ("removed",), (left, right))
     fields = [name for name in Criterion.model_fields if getattr(before, name) != getattr(after, name)]
     changes = [_WORDING.get(name, f"{name.replace('_', ' ')} changed") for name in fields] + ["moved"] * moved
-    pieces, pairs = _word_pieces(before.description, after.description, word_pairs)
-    return SideBySide(id_, before, after, tuple(changes), pieces), pairs
-
-
-_Pieces = tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]]
-
-
-def _word_pieces(before: str, after: str, word_pairs: int) -> tuple[_Pieces, int]:
-    """The pieces of both texts, and how many pairs of words were looked at: at most `word_pairs`."""
-    if before == after:
-        return ((TextPiece(before, same=True),), (TextPiece(after, same=True),)), 0
-    old, new = _WORDS.findall(before), _WORDS.findall(after)
-    if len(old) * len(new) > word_pairs:
-        return ((TextPiece(before, same=False),), (TextPiece(after, same=False),)), 0
-    left: list[TextPiece] = []
-    right: list[TextPiece] = []
-    for kind, i, j, k, n in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
-        left += [TextPiece("".join(old[i:j]), kind == "equal")] if j > i else []
-        right += [TextPiece("".join(new[k:n]), kind == "equal")] if n > k else []
-    return (tuple(left), tuple(right)), len(old) * len(new)
+    old, new = diff_words(before.description, after.description)
+    if len(old) + len(new) > max_pieces:
+        same = before.description == after.description
+        old, new = [TextPiece(before.description, same)], [TextPiece(after.description, same)]
+    return SideBySide(id_, before, after, tuple(changes), (tuple(old), tuple(new)))
 
 
 class RateCell(NamedTuple):
@@ -264,7 +239,7 @@ async def _version(console: Console, request: Request, version: RubricVersion) -
     return console.page(
         request, "rubric.html.jinja", digest=version.digest, version=version, criteria=version.criteria, history=known,
         tree=version_tree(known.versions), rates=await _rates(console, request, version, known),
-        findings=None if texts is None else await asyncio.to_thread(texts.lint, version.criteria),
+        findings=None if texts is None else await run_in_thread(texts.lint, version.criteria),
         aliases=aliases.aliases, done=_DONE[done] if done else "",
         csv_href=address("rubric/rates.csv", reference=version.reference), measurable=service.operations is not None,
     )  # fmt: skip
@@ -304,7 +279,7 @@ async def comparison(console: Console, request: Request) -> Response:
     before = await find_rubric(
         console.service.rubrics, project, f"{name}@{text_parameter(request, 'from') or after.parent or after.version}"
     )
-    compared = await asyncio.to_thread(compare, before, after)
+    compared = await run_in_thread(compare, before, after)
     return console.page(
         request, "rubric_compare.html.jinja", name=name, versions=known.versions, before=before, after=after,
         comparison=compared,

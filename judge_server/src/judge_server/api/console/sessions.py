@@ -123,12 +123,18 @@ class ConsoleAccess:
         return identity
 
 
+_MAX_PAGE_CHARACTERS = 4096
+
+
 def _to_sign_in(request: Request) -> Response:
     """Send the browser to the form, and from there back to the page that is asked for, or that HTMX was used on."""
     open_page = request.headers.get("HX-Current-URL")
-    parts = request.url if open_page is None else urlsplit(open_page)
-    here = parts.path + (f"?{parts.query}" if parts.query else "")
-    form = f"{SIGN_IN}?next={quote(here, safe='')}"
+    try:
+        parts = urlsplit(f"?{request.scope['query_string'].decode()}" if open_page is None else open_page)
+    except ValueError:
+        parts = urlsplit("")
+    here = (request.scope["path"] if open_page is None else parts.path) + (f"?{parts.query}" if parts.query else "")
+    form = SIGN_IN if len(here) > _MAX_PAGE_CHARACTERS else f"{SIGN_IN}?next={quote(here, safe='')}"
     return (
         RedirectResponse(form, 303) if open_page is None else Response(status_code=401, headers={"HX-Redirect": form})
     )
@@ -207,7 +213,7 @@ def _not_from_this_page() -> Forbidden:
 
 def set_cookie(request: Request, response: Response, name: str, value: str, max_age: int | None = None) -> None:
     """Set a cookie that only this console receives: no script reads it and no other site's request carries it."""
-    secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+    secure = "https" in (request.scope["scheme"], request.headers.get("x-forwarded-proto"))
     response.set_cookie(name, value, max_age=max_age, path=CONSOLE, secure=secure, httponly=True, samesite="strict")
 
 

@@ -1,8 +1,6 @@
 """`adjudge rubrics show`, `list`, `search`, `history` and `diff`: read the store."""
 
-import difflib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -16,7 +14,7 @@ from adjudge_services.cli.output import exit_with_error, out, print_json
 from adjudge_services.cli.rubrics.files import summaries, with_store
 from adjudge_services.cli.rubrics.generate import validity_line
 from judge_server.generation.validity import published_validity
-from judge_server.rubrics import PROJECT_ID, difference, find_rubric
+from judge_server.rubrics import PROJECT_ID, diff_words, difference, find_rubric
 from judge_server.rubrics import history as history_of
 from rubric_store import RubricStore
 from trainer_client.wire import Criterion, Lineage, RubricDiff, RubricHistory, RubricSummary, RubricVersion
@@ -183,7 +181,6 @@ def _maker(lineage: Lineage | None) -> str:
     return ", ".join(part for part in (lineage.author, made) if part)
 
 
-_PIECES = re.compile(r"\w+|\s+|[^\w\s]")
 _MIN_SIMILARITY = 0.4
 
 
@@ -251,14 +248,13 @@ def _change_line(id_: str, field: str, before: str, after: str) -> Text:
 
 def _wording(before: str, after: str) -> Iterator[Text]:
     """Both wordings, with the differing words highlighted if the wordings are similar enough."""
-    old, new = _PIECES.findall(before), _PIECES.findall(after)
-    match = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    pieces = diff_words(before, after)
+    shared = sum(len(piece.text) for side in pieces for piece in side if piece.same)
+    highlighted = shared >= _MIN_SIMILARITY * (len(before) + len(after))
     old_line, new_line = Text("    - ", style="red"), Text("    + ", style="green")
-    highlighted = match.ratio() >= _MIN_SIMILARITY
-    for kind, i, j, k, m in match.get_opcodes():
-        style = "bold underline" if highlighted and kind != "equal" else ""
-        old_line.append("".join(old[i:j]), style)
-        new_line.append("".join(new[k:m]), style)
+    for line, side in zip((old_line, new_line), pieces, strict=True):
+        for piece in side:
+            line.append(piece.text, "bold underline" if highlighted and not piece.same else "")
     yield old_line
     yield new_line
 
