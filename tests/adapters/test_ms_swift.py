@@ -1,5 +1,6 @@
 """The reward function, called by the Swift function that computes its trainers' rewards."""
 
+import asyncio
 import math
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from swift.rewards import orms
 from swift.rl_core.data import GRPOSample
 from swift.rl_core.grpo_algorithm import compute_rewards_per_func
 
+from trainer_client import InvalidRequest
 from trainer_client.adapters import NoReward
 from trainer_client.adapters.ms_swift import rubric_orm
 
@@ -47,6 +49,13 @@ def test_swift_computes_the_rubric_rewards(url):
 def test_columns_of_the_dataset_provide_a_rubric_and_a_ground_truth(url):
     columns = {"rubric": [ANSWER] * 2, "ground_truth": ["14"] * 2}
     assert rewards(rubric_orm(url), [RIGHT, WRONG], **columns)[0] == [1.0, 0.0]
+
+
+def test_a_ranking_needs_whole_groups():
+    orm = rubric_orm("http://judge.invalid", RUBRIC, mode="ranking")
+    function = orm(args=SimpleNamespace(run_name="swift", num_generations=4))
+    with pytest.raises(InvalidRequest, match=r"scores 2 of them at a time, and a group has 4"):
+        asyncio.run(function(["14", "15"], messages=[[{"role": "user", "content": "7 * 2?"}]] * 2))
 
 
 def test_a_failed_judgement_is_an_error_since_swift_would_count_0(away):

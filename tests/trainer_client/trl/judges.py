@@ -107,6 +107,23 @@ def obliging(body: dict[str, Any]) -> httpx2.Response:
     return stream(*groups(body), summary())
 
 
+def ranking(body: dict[str, Any]) -> httpx2.Response:
+    """Rank the responses of each group by the numbers in their texts: the share of the others that are not greater."""
+    lines = []
+    for group in body["groups"]:
+        worth = [float(said["text"]) for said in group["responses"]]
+        others = [[n for n in range(len(worth)) if n != place] for place in range(len(worth))]
+        beaten = [[float(worth[place] > worth[n]) for n in others[place]] for place in range(len(worth))]
+        responses = [
+            response(
+                sum(won) / len(won), *[verdict(f"beats_{n}", score=s) for n, s in zip(others[place], won, strict=True)]
+            )
+            for place, won in enumerate(beaten)
+        ]
+        lines.append({"group": {"id": group["id"], "rubric": DIGEST, "responses": responses}})
+    return stream(*lines, summary(mode="ranking"))
+
+
 def accept_measures(body: bytes) -> httpx2.Response:
     """Accept a report of measures as the service does."""
     return httpx2.Response(200, content=body)

@@ -13,10 +13,12 @@ import torch
 
 from tests.trainer_client.trl.judges import (
     FakeJudgeTransport,
+    Trainer,
     groups,
     obliging,
     pinned,
     problem,
+    ranking,
     rewarding,
     stream,
     summary,
@@ -81,6 +83,13 @@ async def two_rewards_in_opposite_order() -> Any:
     return [reward.state() for reward in rewards]
 
 
+async def ranked(prompts: list[str], said: list[str], size: int | None = None) -> Any:
+    """The rewards of a ranking, for a trainer that gives each prompt so many responses, if it is known."""
+    marks = {} if size is None else {"log_metric": Trainer(num_generations=size).log_metric}
+    judge = FakeJudgeTransport(ranking)
+    return await outcome(rewarding(judge, mode="ranking")(prompts, said, **marks)), len(judge.asked)
+
+
 async def after_an_error() -> Any:
     return await outcome(rewarding(FakeJudgeTransport())(*ROWS))
 
@@ -93,6 +102,10 @@ async def scenes() -> dict[str, Any]:
         "own function fails": await own_function_fails(),
         "pins differ": await pins_differ(),
         "two rewards": await two_rewards_in_opposite_order(),
+        "whole groups": await ranked([f"{RANK}"] * 3, ["1", "2", "3"]),
+        "split group": await ranked(["a", "a", "b", "b"] if RANK else ["a"] * 4, list("1234")),
+        "repeated prompt": await ranked(["a"] * 4, list("1234"), size=4),
+        "known split group": await ranked(["a"] * 4, list("1234"), size=8),
         "after an error": await after_an_error(),
     }
 

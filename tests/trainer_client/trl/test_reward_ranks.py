@@ -78,6 +78,29 @@ def test_two_reward_functions_exchange_separately_whichever_finishes_first(ranks
 
 
 @pytest.mark.trl
+def test_a_ranking_of_whole_groups_is_made_on_each_rank(ranks):
+    assert scene(ranks, "whole groups") == [[[0.0, 0.5, 1.0], 1]] * 2
+    three = [0.0, 1 / 3, 2 / 3, 1.0]
+    assert scene(ranks, "repeated prompt") == [[three, 1]] * 2
+
+
+@pytest.mark.trl
+def test_a_ranking_of_a_group_that_is_split_over_ranks_is_refused(ranks):
+    for rank in scene(ranks, "split group"):
+        (kind, text, _), _ = rank
+        assert kind == "InvalidRequest"
+        assert "a group is split: 4 on rank 0 and 2 on rank 1. Give every rank all responses to its prompts" in text
+
+
+@pytest.mark.trl
+def test_a_ranking_that_the_trainers_numbers_would_split_is_refused_before_anything_is_judged(ranks):
+    for (kind, text, _), asked in scene(ranks, "known split group"):
+        assert (kind, asked) == ("InvalidRequest", 0)
+        assert "each rank scores 4 responses, and a group has 8" in text
+        assert "to a multiple of num_generations, such as 8, or num_generations to a divisor of 4" in text
+
+
+@pytest.mark.trl
 def test_ranks_stay_in_step_after_errors(ranks):
     assert scene(ranks, "after an error") == [[1.0, 2.0, 3.0, 4.0]] * 2
 

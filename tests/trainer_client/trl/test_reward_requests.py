@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.trainer_client.trl.judges import FakeJudgeTransport, rewarding
+from tests.trainer_client.trl.judges import FakeJudgeTransport, ranking, rewarding
 from tests.trainer_client.trl.test_reward_rows import read
+from trainer_client import InvalidRequest
 from trainer_client.trl import _judging
 from trainer_client.trl._judging import split_requests
 
@@ -54,6 +55,15 @@ def test_requests_stay_below_the_size_that_a_service_accepts(monkeypatch):
 def test_every_long_column_counts_towards_the_size(columns, monkeypatch):
     monkeypatch.setattr(_judging, "MAX_CHARACTERS", 200 + ID)
     assert places(read(["a", "b"], **columns)) == [[[0]], [[1]]]
+
+
+async def test_a_ranking_of_a_group_that_is_too_large_for_one_request_is_refused():
+    judge = FakeJudgeTransport(ranking)
+    reward = rewarding(judge, mode="ranking")
+    assert await reward(["a", "b", "a", "b"], list("1234")) == [0.0, 0.0, 1.0, 1.0]
+    with pytest.raises(InvalidRequest, match="the group of row 1 has 3 responses that do not fit into one request"):
+        await reward(["a", *"bbb", "a"], ["1", *["x" * 3_000_000] * 3, "2"])
+    assert len(judge.asked) == 1
 
 
 async def test_thousands_of_rows_return_in_order():

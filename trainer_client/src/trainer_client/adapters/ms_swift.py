@@ -17,6 +17,8 @@ from swift.rewards import AsyncORM
 from trainer_client import AsyncClient, Client
 from trainer_client.adapters.scorer import RubricScorer
 from trainer_client.client.calls import RubricLike
+from trainer_client.errors import InvalidRequest
+from trainer_client.wire import COMPARES_RESPONSES
 
 __all__ = ["rubric_orm"]
 
@@ -58,8 +60,17 @@ def rubric_orm(
         def __init__(self, args: Any = None, **kwargs: Any) -> None:
             super().__init__(args, **kwargs)
             self._scorer = RubricScorer(client, rubric, **{"run": getattr(args, "run_name", None), **options})
+            self._group_size = getattr(args, "num_generations", None)
 
         async def __call__(self, completions: Sequence[str], **columns: Any) -> list[float]:
+            size, rows = self._group_size, len(completions)
+            if options.get("mode") in COMPARES_RESPONSES and (not isinstance(size, int) or rows % size):
+                raise InvalidRequest(
+                    f"the mode compares the responses of a group with each other, but a process scores {rows} of them "
+                    f"at a time, and a group has {size or 'an unknown number'}, so that a group may be split. Set "
+                    "per_device_train_batch_size x steps_per_generation to a multiple of num_generations, or choose "
+                    "another mode"
+                )
             prompts = [messages[:-1] for messages in columns["messages"]]
             judged = {
                 key: values

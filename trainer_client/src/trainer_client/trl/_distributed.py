@@ -63,6 +63,8 @@ class RankSummary:
         last_error: the last error message from the service, if any.
         fatal: the class name and message of an error that must stop training, if any.
         pins: the pinned rubrics.
+        compared: the number of responses of each group whose rewards depend on the other responses of the group, by
+            the group's id; without groups that are known to be whole.
     """
 
     rows: int = 0
@@ -72,6 +74,7 @@ class RankSummary:
     last_error: str | None = None
     fatal: tuple[str, str] | None = None
     pins: Mapping[str, str] = field(default_factory=dict)
+    compared: Mapping[str, int] = field(default_factory=dict)
 
 
 def rank() -> int | None:
@@ -147,6 +150,7 @@ def raise_if_failed(
 
     Raises:
         Exception: the error of the lowest rank that failed.
+        InvalidRequest: several ranks have responses of one group that must be compared with each other.
         TooManyUnscored: too many responses have no reward.
     """
     failed = next((number for number, summary in enumerate(summaries) if summary.fatal), None)
@@ -154,6 +158,7 @@ def raise_if_failed(
         if own_error is not None and failed == (rank() or 0):
             raise own_error
         raise _error_of(failed, *(summaries[failed].fatal or ("", ""))) from own_error
+    _refuse_split_groups(summaries)
     rows = max(batch_rows, sum(summary.rows for summary in summaries))
     unscored = sum(summary.unscored for summary in summaries)
     missing = sum(summary.missing for summary in summaries)
@@ -172,6 +177,18 @@ def raise_if_failed(
             f"only {math.floor(max_unscored * rows)}: {format_counts(kinds)}."
             f"{f' The last error: {last}.' if last else ''} {remedy}"
         )
+
+
+def _refuse_split_groups(summaries: Sequence[RankSummary]) -> None:
+    for id_ in {id_ for summary in summaries for id_ in summary.compared}:
+        shares = {number: summary.compared[id_] for number, summary in enumerate(summaries) if id_ in summary.compared}
+        if len(shares) > 1:
+            parts = " and ".join(f"{count} on rank {number}" for number, count in shares.items())
+            raise InvalidRequest(
+                f"the mode compares the responses of a group with each other, but a group is split: {parts}. Give "
+                "every rank all responses to its prompts, so that the batch of each rank is a multiple of the group, "
+                "or choose another mode"
+            )
 
 
 def format_counts(kinds: Mapping[str, int]) -> str:
@@ -208,6 +225,33 @@ class TrainerContext:
             return None
         pad = getattr(getattr(self._trainer, "_tokenizer", None), "pad_token_id", None)
         return frozenset(int(token) for token in (*eos, pad) if token is not None)
+
+    @property
+    def group_size(self) -> int | None:
+        """The number of responses to each prompt, which follow each other in a batch; None if unknown."""
+        training = getattr(getattr(self._trainer, "model", None), "training", True)
+        size = getattr(self._trainer, "num_generations", None)
+        if not training:
+            size = getattr(self._trainer, "num_generations_eval", size)
+        return size if isinstance(size, int) and size > 0 else None
+
+    def check_whole_groups(self, rows: int) -> None:
+        """Check that the trainer gives this rank whole groups, if it is known how large they are.
+
+        Args:
+            rows: the number of responses that this rank scores.
+
+        Raises:
+            InvalidRequest: a group is split over several ranks.
+        """
+        size = self.group_size
+        if rank() is not None and size is not None and rows % size:
+            raise InvalidRequest(
+                f"the mode compares the responses of a group with each other, but each rank scores {rows} responses, "
+                f"and a group has {size}, so that a group is split over several ranks. Set per_device_train_batch_size "
+                f"x steps_per_generation (and per_device_eval_batch_size) to a multiple of num_generations, such as "
+                f"{math.ceil(rows / size) * size}, or num_generations to a divisor of {rows}, or choose another mode"
+            )
 
     def check_penalties(self, options: RewardKeywords, *, tokens: bool) -> None:
         """Check that the caller provides what the requested penalties need.

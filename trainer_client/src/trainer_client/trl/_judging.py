@@ -33,6 +33,7 @@ from trainer_client.errors import (
 )
 from trainer_client.trl._dataset import RowBatch, RowGroup
 from trainer_client.wire import (
+    COMPARES_RESPONSES,
     FailurePolicy,
     Group,
     GroupRewards,
@@ -244,12 +245,26 @@ async def judge(
 
     Raises:
         InvalidRequest, NotFound, JudgingFailed, Forbidden, BudgetExhausted: the service rejects the request.
+        InvalidRequest: the mode compares the responses of a group, and a group is too large for one request.
     """
-    count = len(rows.responses)
+    count, requests = len(rows.responses), list(split_requests(rows))
+    if config.mode in COMPARES_RESPONSES:
+        _refuse_split_groups(requests)
     row_answers = RowAnswers([None] * count, ["timeout"] * count, [None] * count)
     judging = _JudgingCall(client, rows.responses, config, pins, row_answers)
-    await gather_with_timeout(config.deadline_s + grace_s, [judging.request(parts) for parts in split_requests(rows)])
+    await gather_with_timeout(config.deadline_s + grace_s, [judging.request(parts) for parts in requests])
     return row_answers
+
+
+def _refuse_split_groups(requests: Sequence[Sequence[GroupSlice]]) -> None:
+    for part in (part for parts in requests for part in parts):
+        if len(part.rows) < (count := len(part.group.rows)):
+            raise InvalidRequest(
+                "the mode compares the responses of a group with each other, but the group of row "
+                f"{part.group.rows[0]} has {count} responses that do not fit into one request of {MAX_CHARACTERS:,} "
+                f"characters and {MAX_RESPONSES:,} responses; generate fewer or shorter ones for a prompt, or choose "
+                "another mode"
+            )
 
 
 async def gather_with_timeout(seconds: float, work: Sequence[Coroutine[Any, Any, None]]) -> None:

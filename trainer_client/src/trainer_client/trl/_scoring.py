@@ -386,12 +386,28 @@ async def judge_and_reward(
     return result
 
 
-def rank_summary(result: RankResult | None, error: Exception | None, rows: int, pins: Mapping[str, str]) -> RankSummary:
-    """Summarize the result of N rows, or the error, for the other ranks."""
+def rank_summary(
+    result: RankResult | None,
+    error: Exception | None,
+    rows: int,
+    pins: Mapping[str, str],
+    *,
+    compares_responses: bool = False,
+) -> RankSummary:
+    """Summarize the result of N rows, or the error, for the other ranks.
+
+    Args:
+        result: the result; None if there is an error.
+        error: the error, if any.
+        rows: N.
+        pins: the pinned rubrics.
+        compares_responses: whether rewards depend on the other responses of a group, which may be split over ranks.
+    """
     if result is None:
         return RankSummary(rows, fatal=(type(error).__name__, str(error)), pins=pins)
     missing = sum(row.reward is None for row in result.rows)
-    return RankSummary(rows, result.unscored, missing, result.kinds, result.last_error, pins=pins)
+    compared = Counter(row.group for row in result.rows) if compares_responses else Counter[str]()
+    return RankSummary(rows, result.unscored, missing, result.kinds, result.last_error, pins=pins, compared=compared)
 
 
 async def _run_cooperatively(work: Iterable[None]) -> None:

@@ -50,6 +50,7 @@ from trainer_client.trl._scoring import (
     rank_summary,
 )
 from trainer_client.wire import (
+    COMPARES_RESPONSES,
     NEEDS_NO_RUBRIC,
     ZERO_POLICIES,
     Criterion,
@@ -218,7 +219,9 @@ class RubricReward:
                 result = await self._score(arguments, context, getattr(trainer_state, "global_step", None))
             except Exception as failed:  # noqa: BLE001 - the other ranks are waiting for this one
                 error = failed
-            summaries = await order.all_gather(rank_summary(result, error, len(prompts), self._pins.state()))
+            splits = self.mode in COMPARES_RESPONSES and context.group_size is None
+            summary = rank_summary(result, error, len(prompts), self._pins.state(), compares_responses=splits)
+            summaries = await order.all_gather(summary)
         finally:
             order.end()
         self._pins.merge_ranks([summary.pins for summary in summaries])
@@ -365,6 +368,8 @@ class RubricReward:
         if context.counts_missing_as_zero:
             self._warn_once(MISSING_AS_ZERO_WARNING)
         context.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
+        if self.mode in COMPARES_RESPONSES:
+            context.check_whole_groups(len(arguments["prompts"]))
         columns = dict(arguments)
         prompts, completions, ids = (columns.pop(name) for name in ("prompts", "completions", "completion_ids"))
         self._warn_about_lookalikes(columns)

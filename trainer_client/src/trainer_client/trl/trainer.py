@@ -39,7 +39,7 @@ from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.methods import Method, Rollout
 from trainer_client.trl.reward import RubricReward
-from trainer_client.wire import NEEDS_NO_RUBRIC
+from trainer_client.wire import COMPARES_RESPONSES, NEEDS_NO_RUBRIC
 
 logger = logging.getLogger(__name__)
 
@@ -439,7 +439,7 @@ def _rubric_reward(functions: Sequence[Any], name: str, method: Method) -> Rubri
             "mode out, or use 'stepwise'"
         )
     by_accuracy = method.dynamic_sampling and method.filter_metric == "accuracy"
-    by_accuracy = by_accuracy and reward.mode not in (*NEEDS_NO_RUBRIC, "ranking")
+    by_accuracy = by_accuracy and reward.mode not in NEEDS_NO_RUBRIC | COMPARES_RESPONSES
     reward.needs_criteria = method.stepwise or reward.mode == "stepwise" or by_accuracy
     reward.without_rubric = method.without_rubric
     return reward

@@ -28,6 +28,7 @@ from trainer_client.wire.judging import (
 from trainer_client.wire.ledger import CriterionFigures, JudgingFigures, RunPage, RunReport, RunStep, RunSummary
 from trainer_client.wire.problems import FieldError, Problem, ProblemType
 from trainer_client.wire.rewards import (
+    COMPARES_RESPONSES,
     NEEDS_NO_RUBRIC,
     NOT_LINEAR,
     PROTOCOLS_FOR,
@@ -107,6 +108,7 @@ from trainer_client.wire.verdicts import (
 )
 
 __all__ = [
+    "COMPARES_RESPONSES",
     "DEFAULT_JUDGE",
     "NEEDS_NO_RUBRIC",
     "NOT_LINEAR",

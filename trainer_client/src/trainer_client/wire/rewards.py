@@ -92,6 +92,9 @@ PROTOCOLS_FOR: dict[RewardMode, tuple[UsedProtocol, ...]] = {
 }
 """The protocols that each mode supports, its default first. `outcome` does not call a judge."""
 
+COMPARES_RESPONSES: frozenset[RewardMode] = frozenset({"ranking"})
+"""The modes whose rewards depend on the other responses of the group, which must be judged in one request."""
+
 NEEDS_NO_RUBRIC: frozenset[RewardMode] = frozenset({"likert", "outcome"})
 
 UncertainBand = Annotated[

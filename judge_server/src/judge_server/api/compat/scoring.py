@@ -17,6 +17,7 @@ from judge_server.ledger.recorder import TRANSIENT_FAILURES
 from judge_server.observability.logs import bind_log_context
 from judge_server.scoring.planner import JudgedRequest
 from trainer_client.wire import (
+    COMPARES_RESPONSES,
     FieldError,
     Group,
     ResponseReward,
@@ -31,11 +32,9 @@ from trainer_client.wire.groups import Prompt, RubricChoice, RubricRef, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName
 from trainer_client.wire.problems import field_errors
 
-_NEEDS_GROUPS = frozenset({"ranking"})
-
 
 def _judges_one_response(mode: Any) -> Any:
-    if mode in _NEEDS_GROUPS:
+    if mode in COMPARES_RESPONSES:
         raise ValueError(
             f"mode {mode!r} compares the responses of a group, and this trainer sends one response at a time; use "
             "another mode, or call the client from a reward function that gets whole groups (docs/trainers.md)"
