@@ -255,6 +255,10 @@ KINDS: dict[str, ServerKind] = {
         refuses_value=alternating(500, ALTERNATE),
         decoding="greedy; top 20; system text in the user message",
     ),
+    "no-system-role-before-turns": ServerKind(
+        refuses_value=lambda body: alternating(500, ALTERNATE)(body) if len(body["messages"]) > 2 else None,
+        decoding="greedy; top 20; system text in the user message",
+    ),
     "bare-list": ServerKind(
         models=(200, [CARD]),
         shape=with_legacy_logprobs,

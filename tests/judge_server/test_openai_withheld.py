@@ -32,7 +32,16 @@ from judge_server.ports import (
 )
 from tests.judge_server import support
 from tests.judge_server.conftest import Serve
-from tests.judge_server.dialects import KINDS, DialectServer, ServerKind, chunks, complete, dialect_server, streamed
+from tests.judge_server.dialects import (
+    KINDS,
+    DialectServer,
+    ServerKind,
+    chunks,
+    complete,
+    dialect_server,
+    openai_error,
+    streamed,
+)
 from tests.judge_server.engines import YES_NO, answers, asked
 
 Change = Callable[[dict[str, Any]], Any]
@@ -308,6 +317,66 @@ async def test_a_schema_that_is_refused_is_sent_once_and_others_still_are() -> N
             assert isinstance(outcome, Reply)
         sent = ["response_format" in body for body in server.asked[before:]]
     assert sent == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("refused", "words", "asked_for", "sent"),
+    [
+        (lambda limit: limit < 256, "max_tokens or model output limit was reached", 12, [12, 16, 64, 256, 256]),
+        (
+            lambda limit: limit > 8192,
+            "max_tokens is too large: 32000. It supports at most 8192",
+            32000,
+            [32000, 16000, 8000, 8000],
+        ),
+    ],
+    ids=["too-short", "too-long"],
+)
+async def test_a_token_limit_that_is_refused_later_is_changed_once(
+    refused: Callable[[int], bool], words: str, asked_for: int, sent: list[int]
+) -> None:
+    def refuse(body: dict[str, Any]) -> Any:
+        return openai_error(words) if refused(body["max_tokens"]) else None
+
+    async with serving() as (server, engine):
+        engine = OpenAIEngine(server.url, context_tokens=10**6)
+        await engine.start()
+        server.kind = replace(server.kind, refuses_value=refuse, context_tokens=10**6)
+        before = len(server.asked)
+        for _ in range(2):
+            (outcome,) = await answers(engine, asked("Is it?", answer=TextOutput(asked_for)))
+            assert isinstance(outcome, Reply), outcome
+        assert [body["max_tokens"] for body in server.asked[before:]] == sent
+        await engine.close()
+
+
+async def test_a_limit_that_is_never_taken_fails_the_call() -> None:
+    async with serving() as (server, engine):
+        await engine.start()
+        server.kind = replace(server.kind, refuses_value=lambda _: openai_error("max_tokens is not to our taste"))
+        (outcome,) = await answers(engine, asked("Is it?"))
+        server.kind = KINDS["as-specified"]
+        (later,) = await answers(engine, asked("Is it?"))
+    assert isinstance(outcome, CallFailure)
+    assert "not to our taste" in outcome.detail
+    assert isinstance(later, Reply)
+    assert server.asked[-1]["max_tokens"] == 1
+
+
+async def test_a_temperature_of_votes_that_is_refused_is_reported_in_the_endpoints_words() -> None:
+    async with serving() as (server, engine):
+        await engine.start()
+        server.kind = replace(server.kind, refuses_value=lambda _: openai_error("temperature must be at most 0.5"))
+        (outcome,) = await answers(engine, asked("Is it?", answer=TextOutput(9), sample=VOTE))
+    assert outcome == CallFailure("engine", "HTTP 400: temperature must be at most 0.5")
+
+
+async def test_a_wrong_path_says_where_the_api_begins() -> None:
+    async with serving() as (server, _):
+        engine = OpenAIEngine(server.url.replace("/v1", "/api"), model="judge-1")
+        with pytest.raises(EngineStartError, match="ends where the OpenAI API begins, usually in /v1"):
+            await engine.start()
+        await engine.close()
 
 
 @pytest.mark.parametrize(

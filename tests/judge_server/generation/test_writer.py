@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -206,6 +207,19 @@ async def test_a_transient_engine_failure_is_retried_and_a_lasting_one_is_not_a_
     with pytest.raises(WriterFailed, match="gone away"):
         await (await writer_of(until(100))).write_text("?", max_tokens=4)
     assert asked == MAX_CALL_ATTEMPTS
+
+
+async def test_a_failure_that_no_retry_helps_is_not_retried() -> None:
+    asked = 0
+
+    def answer(batch: Batch, call: Call) -> Reply | CallFailure:
+        nonlocal asked
+        asked += 1
+        return CallFailure("engine", "the endpoint's quota is exhausted", math.inf)
+
+    with pytest.raises(WriterFailed, match=r"quota is exhausted \(1 attempt\)"):
+        await (await writer_of(answer)).write_text("?", max_tokens=4)
+    assert asked == 1
 
 
 async def test_a_prompt_that_does_not_fit_is_discarded_and_not_retried() -> None:

@@ -1,6 +1,7 @@
 """Messages between an api and a judge mean the same on both sides."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -99,6 +100,13 @@ def test_a_result_event_carries_results_failures_and_their_cost() -> None:
     charged = JudgementResults(calls=10)
     read.account.charge_to(charged)
     assert (charged.calls, charged.tokens_computed, charged.seconds_judging) == (13, 100, 0.5)
+
+
+def test_a_failure_that_no_retry_helps_can_be_sent() -> None:
+    outcomes = JudgementResults({b"0" * 32: CallFailure("engine", "the quota is exhausted", math.inf)})
+    line = ResultEvent.of([b"0" * 32], outcomes, UsageDelta.of(outcomes).since(UsageDelta(calls=1)))
+    read = ResultEvent.model_validate_json(line.model_dump_json(exclude_defaults=True)).read()
+    assert read == {b"0" * 32: CallFailure("engine", "the quota is exhausted")}
 
 
 async def test_a_reply_is_read_as_the_same_verdict_on_both_sides() -> None:

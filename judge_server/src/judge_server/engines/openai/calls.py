@@ -215,7 +215,7 @@ def max_prompt_tokens(messages: Sequence[ChatMessage]) -> int:
 
 def reserved_tokens(call: Call, dialect: Dialect) -> int:
     """Return how many tokens of the context everything that the model writes may take."""
-    reasons = call.reasoning.max_tokens + call.think_tokens if call.reasoning is not None else 0
+    reasons = dialect.limit(call.reasoning.max_tokens + call.think_tokens) if call.reasoning is not None else 0
     then = call.answer.then if isinstance(call.answer, TokenChoice) else None
     follow_up_tokens = len(then.ask.encode()) + LABEL_JSON_TOKENS if then is not None and then.ask else 0
     return reasons + call.think_tokens + answer_tokens(call, dialect) + follow_up_tokens

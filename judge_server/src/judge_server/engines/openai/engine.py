@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import SplitResult
 
@@ -31,7 +31,16 @@ from judge_server.engines.openai.calls import (
 )
 from judge_server.engines.openai.completions import ChatCompletion, ModelList, TokenCounts, parse_body
 from judge_server.engines.openai.http import EndpointError, OpenAIHttp, base_url_of
-from judge_server.engines.openai.probe import NOT_YET, REFUSALS, Endpoint, TokenCounter, min_tokens, probe
+from judge_server.engines.openai.probe import (
+    LEAST_TOKENS,
+    NOT_YET,
+    REFUSALS,
+    Endpoint,
+    TokenCounter,
+    min_tokens,
+    probe,
+    refuses_limit,
+)
 from judge_server.errors import EngineUnavailable
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Reply, TokenChoice
 
@@ -73,7 +82,7 @@ class OpenAIEngine:
         self._context_tokens = context_tokens
         self._semaphore = asyncio.Semaphore(self._concurrency)
         self._endpoint: Endpoint | None = None
-        self._refused_constraints: set[str] = set()
+        self._learned = Learned()
         self._counter: TokenCounter | None = None
         self._running_calls = RunningCalls()
 
@@ -185,23 +194,58 @@ class OpenAIEngine:
                 if (endpoint := self._endpoint) is None:
                     return CallFailure("engine", "the engine is not running")
                 session = self._http.session_of(batch.system, batch.shared, *batch.images)
-                return await Conversation(self._http, endpoint, session, self._refused_constraints).reply(batch, call)
+                return await Conversation(self._http, endpoint, session, self._learned).reply(batch, call)
         except EndpointError as error:
             return error.failure
+
+
+@dataclass(slots=True)
+class Learned:
+    """What an endpoint refused after the start, and no verdict depends on.
+
+    Attributes:
+        refused_constraints: JSON schemas and labels that it does not take, as canonical JSON.
+        least_tokens, most_tokens: the token limits that it takes.
+    """
+
+    refused_constraints: set[str] = field(default_factory=set)
+    least_tokens: int = 1
+    most_tokens: float = math.inf
+
+    def limit(self, tokens: int) -> int:
+        """Return the token limit to send in place of this one."""
+        return int(min(max(tokens, self.least_tokens), self.most_tokens))
+
+    def refuse_limit(self, tokens: int) -> bool:
+        """Record that a limit was refused: a short one is raised, a long one halved. Return whether one is left to try.
+
+        Models that think need more room for some questions than for others, and every model writes only so much.
+        """
+        longer = next((limit for limit in LEAST_TOKENS if limit > tokens), None)
+        if longer is None:
+            self.most_tokens = min(self.most_tokens, tokens // 2)
+        else:
+            self.least_tokens = max(self.least_tokens, longer)
+        return self.limit(tokens) != tokens
+
+    def keep_limits(self, accepted: "Learned") -> None:
+        """Take over the limits of a request that was accepted."""
+        self.least_tokens = max(self.least_tokens, accepted.least_tokens)
+        self.most_tokens = min(self.most_tokens, accepted.most_tokens)
 
 
 class Conversation:
     """Sends a call to an endpoint turn by turn: rationale, answer, and a label choice that follows it.
 
-    All turns carry `session`, so that a router sends them to the engine that has computed their prefix. Constraints
-    that the endpoint refuses are added to `refused_constraints`, and no later conversation sends them.
+    All turns carry `session`, so that a router sends them to the engine that has computed their prefix. What the
+    endpoint refuses is added to `learned`, and no later conversation sends it.
     """
 
-    def __init__(self, http: OpenAIHttp, endpoint: Endpoint, session: str, refused_constraints: set[str]) -> None:
+    def __init__(self, http: OpenAIHttp, endpoint: Endpoint, session: str, learned: Learned) -> None:
         self._http = http
         self._endpoint = endpoint
         self._session = session
-        self._refused_constraints = refused_constraints
+        self._learned = learned
 
     async def reply(self, batch: Batch, call: Call) -> Reply | CallFailure:
         """Return the reply to one call; raises `EndpointError` if a request fails."""
@@ -242,7 +286,7 @@ class Conversation:
         given = {name: body[name] for name in CONSTRAINTS if name in body}
         constraint = json.dumps(given, sort_keys=True)
         free = {name: value for name, value in body.items() if name not in CONSTRAINTS}
-        if not given or constraint in self._refused_constraints:
+        if not given or constraint in self._learned.refused_constraints:
             return await self._chat(free)
         try:
             return await self._chat(body)
@@ -251,14 +295,22 @@ class Conversation:
             if error.status not in (400, 422) or error.failure.kind != "engine":
                 raise
         found = await self._chat(free)
-        self._refused_constraints.add(constraint)
+        self._learned.refused_constraints.add(constraint)
         return found
 
     async def _chat(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
-        try:
-            completion = await self._http.chat(body, session=self._session)
-        except EndpointError as error:
-            raise self._changed(body, error) from error
+        limit_field = self._endpoint.dialect.limit_field
+        limits = replace(self._learned)  # kept only if the endpoint takes them: its words alone prove nothing
+        while True:
+            body = {**body, limit_field: limits.limit(body[limit_field])}
+            try:
+                completion = await self._http.chat(body, session=self._session)
+            except EndpointError as error:
+                if refuses_limit(error) and limits.refuse_limit(body[limit_field]):
+                    continue
+                raise self._changed(body, error) from error
+            self._learned.keep_limits(limits)
+            break
         if completion.withheld:
             raise EndpointError(CallFailure("engine", completion.withheld, math.inf), 200)
         if completion.model != self._endpoint.answered_as:
@@ -270,8 +322,9 @@ class Conversation:
                 ),
                 200,
             )
-        limit = body[self._endpoint.dialect.limit_field]
-        return completion, completion.tokens(most_prompt=max_prompt_tokens(body["messages"]), most_written=limit)
+        return completion, completion.tokens(
+            most_prompt=max_prompt_tokens(body["messages"]), most_written=body[limit_field]
+        )
 
     def _changed(self, body: dict[str, Any], error: EndpointError) -> EndpointError:
         """Return the error, with what to do if it refuses what the endpoint accepted when the judge started.
@@ -281,7 +334,8 @@ class Conversation:
         if error.status not in REFUSALS or error.failure.kind != "engine":
             return error
         words = error.failure.detail.lower()
-        named = [option for option in ("logprobs", "temperature") if option in body and option in words]
+        asked = ("logprobs", "temperature") if body.get("temperature") == 0 else ("logprobs",)
+        named = [option for option in asked if option in body and option in words]
         if not self._endpoint.dialect.system_role or not re.search(r"\bsystem\b|roles? must alternate", words):
             roles = []
         else:

@@ -124,6 +124,8 @@ async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | No
         return await _probe(http, model, context_tokens)
     except EndpointError as error:
         remedy = "" if error.status else "; start the server, or correct the engine URL"
+        if error.status in (404, 405) and "model" not in error.failure.detail.lower():
+            remedy = "; check that the engine URL ends where the OpenAI API begins, usually in /v1"
         may_recover = error.status in NOT_YET or error.failure.kind == "overloaded"
         refusal = EngineNotReady if may_recover else EngineStartError
         raise refusal(f"{http.base_url} cannot judge: {error.failure.detail}{remedy}") from error
@@ -264,13 +266,28 @@ def _blamed(error: EndpointError, asked: Dialect) -> set[str]:
     if asked.limit_field == "max_tokens" and "max_completion_tokens" in words:
         return {"field"}
     blamed = {"temperature"} if "temperature" in words else set()
-    return blamed | ({"limit"} if re.search(r"max\w*[_ ]tokens|output limit|token limit", words) else set())
+    return blamed | ({"limit"} if refuses_limit(error) else set())
+
+
+def refuses_limit(error: EndpointError) -> bool:
+    """Whether the words of a refusal blame the token limit."""
+    refused = error.status in REFUSALS and error.failure.kind == "engine"
+    return refused and bool(_LIMIT.search(error.failure.detail))
+
+
+_LIMIT = re.compile(r"max\w*[_ ]tokens|(output|token) limit", re.IGNORECASE)
 
 
 async def _takes_system_role(http: OpenAIHttp, dialect: Dialect) -> bool:
-    """Whether the endpoint takes a system message; templates of some models refuse any."""
-    messages = [{"role": "system", "content": "Answer in one word."}, *_user(_COLOUR)]
-    return await _try(http, dialect.body(messages, 1)) is not None
+    """Whether the endpoint takes a system message; templates of some models refuse any, or one before several turns."""
+    turns: list[ChatMessage] = [*_user(_COLOUR), {"role": "assistant", "content": "Red."}, *_user(_COLOUR)]
+    system: ChatMessage = {"role": "system", "content": "Answer in one word."}
+    folding = replace(dialect, system_role=False)
+    if await _try(http, dialect.body([system, *turns], 1)) is not None:
+        return True
+    if await _try(http, folding.body([system, *turns], 1)) is not None:
+        return False
+    return await _try(http, dialect.body([system, *_user(_COLOUR)], 1)) is not None
 
 
 async def _accepts(http: OpenAIHttp, dialect: Dialect, **options: Any) -> bool:
