@@ -21,7 +21,9 @@ import pytest
 from judge_server.judging.presentation import fit_grounding
 from judge_server.judging.tolerant_json import find_values
 from judge_server.prompts.fencing import neutralise
-from judge_server.verifiers.check import read_quantity, stated_value, texts_equal
+from judge_server.verifiers.answers import stated_value
+from judge_server.verifiers.check import texts_equal
+from judge_server.verifiers.quantities import read_quantity
 from judge_server.verifiers.schemas import last_block
 from tests.judge_server.conftest import Serve
 from tests.judge_server.golden_files import written_api

@@ -147,7 +147,7 @@ def test_words_are_never_read_as_products_of_their_letters(expected, answer):
 def test_an_unreadable_expected_answer_is_a_failure_that_says_so(broken):
     failed = decide(answered("math", "1", ground_truth=broken))
     assert failed.kind == "parse"
-    assert f"the ground truth {broken!r} is not a formula that math-verify can read" in failed.detail
+    assert f"the ground truth {broken!r} is not a whole formula" in failed.detail
     assert "the expected answer" in decide(answered("math", "1", expected=broken)).detail
 
 

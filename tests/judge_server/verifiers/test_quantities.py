@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from judge_server.verifiers.check import read_quantity, within_tolerance
+from judge_server.verifiers.quantities import read_quantity, within_tolerance
 from judge_server.verifiers.worker import decide
 from tests.judge_server.verifiers.checks import answered, check
 
@@ -62,6 +62,12 @@ TOLERANCE = st.floats(min_value=0, max_value=1e100)
         ("18 dollars", "18"),
         ("5cm", "5"),
         ("1/2 cup", "1/2"),
+        ("3 million", "3000000"),
+        ("5 dozen", "60"),
+        ("٣", "3"),
+        ("１２", "12"),
+        ("2½", "5/2"),
+        (r"6.02\times 10^{23}", "602e21"),
     ],
 )
 def test_a_number_is_read_as_people_write_it(text, value):
@@ -84,8 +90,6 @@ def test_a_number_is_read_as_people_write_it(text, value):
         "2x",
         "5xy",
         "5i",
-        "3 million",
-        "5 dozen",
         "1/0",
         "5 or more",
         r"\frac{1}{2}5",
@@ -96,7 +100,6 @@ def test_a_number_is_read_as_people_write_it(text, value):
         "NaN",
         "inf",
         "1e9999",
-        "٣",
         "9" * 300,
     ],
 )
@@ -171,5 +174,4 @@ def test_more_tolerance_never_excludes_a_number(a, b, less, more):
 def test_any_text_is_read_without_error(text):
     quantity = read_quantity(text)
     if quantity is not None:
-        assert Fraction(quantity.digits) == quantity.value
-        assert read_quantity(quantity.digits).value == quantity.value
+        assert read_quantity(f"{quantity.value.numerator}/{quantity.value.denominator}").value == quantity.value

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.verifiers.check import find, strip_markup, texts_equal
+from judge_server.verifiers.check import find, texts_equal
+from judge_server.verifiers.notation import strip_markup
 from judge_server.verifiers.worker import decide
 from tests.judge_server.verifiers.checks import answered, check
 
@@ -120,7 +121,8 @@ def test_an_answer_is_the_same_in_any_markup(dress):
 
 READ_IT_ALL = """
 import resource
-from judge_server.verifiers.check import stated_value, strip_markup
+from judge_server.verifiers.answers import stated_value
+from judge_server.verifiers.notation import strip_markup
 resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
 for layer in (" .", "()"), ("\\\\(", "\\\\)"), ("", " ."):
     for read in strip_markup, stated_value:

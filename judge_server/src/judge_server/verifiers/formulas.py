@@ -1,129 +1,551 @@
-"""Compare answers as mathematics with math-verify, and answers in words as text.
+"""Compare two answers: as what they denote where every token of both is accounted for, else as text.
 
-math-verify would read words as products of letters. It may hang or exhaust memory, so it runs in a worker process that
-can be killed.
+Both answers are read in the same way, by `judge_server.verifiers.reader`. `docs/scoring.md` has a table of what is
+equal to what. Comparing may take long on a hostile answer, so it runs in a worker process that can be killed.
 """
 
 import re
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
 
-import math_verify  # type: ignore[import-untyped]
+from judge_server.verifiers.answers import read_answer, stated_value
+from judge_server.verifiers.notation import Token, same_characters, strip_markup, tokens_of
+from judge_server.verifiers.reader import RELATIONS, Term, number
+from judge_server.verifiers.units import Unit
+from judge_server.verifiers.values import equal_numbers, is_scalar, ratio_is_constant, rational, symbols
+from trainer_client.text.final_answer import extract_final_answer
 
-from judge_server.verifiers.check import (
-    read_quantity,
-    stated_value,
-    strip_markup,
-    texts_equal,
-    without_spaced_groups,
-    without_text_commands,
-)
-
-_LETTER = re.compile(r"\(?(?P<letter>[A-Za-z])\)?")
-_LABEL = re.compile(r"\(?(?P<letter>[A-Za-z])[).:]\s.*", re.DOTALL)
-_SIGNS = re.compile(r"[\\^_=<>{}|$+*]|/\s*\d|\d\s*/")
-_WORD = re.compile(r"[^\W\d_]{3,}|\b(?i:no)\b")
-_OTHER_SCRIPT = re.compile(r"[^\W\d_a-zA-Z\u0370-\u03ff]")
-_MATHEMATICAL = re.compile("and|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|log|exp|sqrt|max|min|gcd|lcm|mod|det")
-_BARE_PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])|π")
-_PI = r"\\pi "
-_UPRIGHT_E = re.compile(r"\\(?:mathrm|text)\s*\{\s*e\s*\}")
-
-_Formulas = list[object]
+MAX_ITEMS = 200
+"""The most items of a list or set that is compared in any order."""
 
 
 class UnreadableFormula(ValueError):
-    """The expected answer cannot be read as mathematics or words."""
+    """The expected answer is broken: brackets that do not close, or an operator without an operand."""
 
 
 def equal(expected: str, answer: str) -> bool:
     """Whether a final answer equals the expected one, as written or as stated in a sentence ("The speed is 80 km/h").
 
-    Identical texts are equal whether or not they can be read. Raises `UnreadableFormula` if the expected answer has to
-    be read and cannot.
+    Raises `UnreadableFormula` if the expected answer is broken and the answer is not the same text.
     """
-    return _equal(expected, answer) or ((value := stated_value(answer)) is not None and _equal(expected, value))
-
-
-def _equal(expected: str, answer: str) -> bool:
-    if texts_equal(strip_markup(expected), strip_markup(answer), case_sensitive=True):
+    if _equal(expected, answer):
         return True
-    if _in_words(expected):
-        return _same_words(expected, answer)
-    if (letter := _letter(expected)) and letter in (_letter(answer), _label(answer)):
+    values = [stated_value(text) for text in (expected, answer)]
+    if values != [None, None] and _equal(values[0] or expected, values[1] or answer):
         return True
-    return _same_decimal(expected, answer) or _verify(_parse(expected), _read(_boxed(answer)))
+    if is_broken(tokens_of(expected)):
+        raise UnreadableFormula(expected)
+    return False
 
 
 def response_states(expected: str, response: str) -> bool:
-    """Whether the answer that math-verify finds in a full response equals the expected one.
+    """Whether the answer that a full response states, or all of it, equals the expected one.
 
-    Raises `UnreadableFormula` if the expected answer cannot be read.
+    Without a stated answer and unless the whole response is one, the last formula in delimiters is the answer.
+    Raises `UnreadableFormula` if the expected answer is broken.
     """
-    if _in_words(expected):
-        return _same_words(expected, response)
-    return _verify(_parse(expected), _read(response))
+    stated = extract_final_answer(response)
+    if equal(expected, response if stated is None else stated):
+        return True
+    formulas = _FORMULA.findall(response) if stated is None else []
+    return bool(formulas) and equal(expected, formulas[-1])
 
 
-def _parse(expected: str) -> _Formulas:
-    parsed = _read(_boxed(expected))
-    if not parsed:
-        raise UnreadableFormula(expected)
-    return parsed
+_FORMULA = re.compile(r"\$\$[^$]+\$\$|\$[^$]+\$|\\\([^\\]*(?:\\(?!\))[^\\]*)*\\\)|\\\[[^\\]*(?:\\(?!\])[^\\]*)*\\\]")
 
 
-def _boxed(answer: str) -> str:
-    quantity = read_quantity(answer)
-    if quantity is not None and "=" not in answer and not quantity.decimal_comma:
-        return rf"\boxed{{{quantity.digits}{'%' * quantity.percent}}}"
-    formula = _UPRIGHT_E.sub("e", without_spaced_groups(strip_markup(answer)))
-    return rf"\boxed{{{_BARE_PI.sub(_PI, formula)}}}"
+def _equal(expected: str, answer: str) -> bool:
+    wanted, given = read_answer(expected), read_answer(answer)
+    if not wanted.tokens or not given.tokens:
+        return strip_markup(expected) == strip_markup(answer)
+    if _written(wanted.tokens) == _written(given.tokens):
+        return True
+    if (choice := _same_choice(expected, answer)) is not None:
+        return choice
+    return any(_same(a, b) for a in wanted.readings for b in given.readings)
 
 
-def _same_decimal(expected: str, answer: str) -> bool:
-    """Whether two numbers, at least one with a decimal comma, are equal. `_verify` compares them as lists."""
-    wanted, given = read_quantity(expected), read_quantity(answer)
-    if wanted is None or given is None or not (wanted.decimal_comma or given.decimal_comma):
+_CHOICE = re.compile(
+    r"(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer|alternative)\s*:?\s+)?(?P<open>\(?)(?P<letter>[A-Za-z])(?P<close>[).:]?\)?)(?:\s+(?P<rest>\S.*))?",
+    re.DOTALL | re.IGNORECASE,
+)
+_ANOTHER_CHOICE = re.compile(r"(?:^|[\s,;(])\(?[A-Za-z][).]|\b(?:or|and)\s+\(?[A-Z]\b")
+
+
+def _same_choice(expected: str, answer: str) -> bool | None:
+    """Whether two choices, `B` and `(b) 42`, are the same; None if one of the answers is no choice."""
+    choices = [_choice(text) for text in (expected, answer)]
+    if choices[0] is None or choices[1] is None:
+        return None
+    (a, text_a), (b, text_b) = choices[0], choices[1]
+    if not text_a and not text_b and a != b and a.upper() == b.upper():
+        return a.upper() < "I"
+    if a.upper() != b.upper():
         return False
-    return wanted.value == given.value and wanted.percent == given.percent
+    return not text_a or not text_b or _equal(text_a, text_b)
 
 
-def _read(text: str) -> _Formulas:
-    formulas: _Formulas = math_verify.parse(text, fallback_mode="no_fallback", parsing_timeout=None)
-    return formulas
+def _choice(answer: str) -> tuple[str, str] | None:
+    """Return the letter of a choice and the text that follows it; None if an answer is no choice."""
+    text = strip_markup(without_text_commands(strip_markup(same_characters(answer))))
+    match = _CHOICE.fullmatch(text.strip())
+    if match is None or (match["open"] and ")" not in match["close"]):
+        return None
+    rest = match["rest"] or ""
+    if rest and (not match["close"] or match["letter"].upper() > "J" or _ANOTHER_CHOICE.search(rest)):
+        return None
+    return match["letter"], rest
 
 
-def _verify(wanted: _Formulas, given: _Formulas) -> bool:
-    try:
-        return bool(given) and bool(math_verify.verify(wanted, given, timeout_seconds=None, raise_on_error=True))
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001 - sympy raises anything on what it cannot compare
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mbox)\s*\{(?P<inside>[^{}]*)\}")
+
+
+def without_text_commands(answer: str) -> str:
+    r"""Replace `\text{…}`, `\mathrm{…}` and the like by their content."""
+    return _TEXT_COMMAND.sub(lambda command: f" {command['inside']} ", answer).replace("\\ ", " ").replace("~", " ")
+
+
+def _written(tokens: Sequence[Token]) -> list[str]:
+    """Return an answer as it is compared as text: the tokens in order, without braces around a single one."""
+    in_words = any(token.kind == "word" and len(token.text) > 2 for token in tokens)
+    written: list[str] = []
+    for token in tokens:
+        text = token.text
+        if token.kind == "word":
+            text = text.casefold() if in_words or text.casefold() in ("no", "am", "pm", "yes") else text
+            single = len(text) == 1 and written and len(written[-1]) >= 1 and written[-1].startswith("\0")
+            if single and not in_words:
+                written[-1] += text
+                continue
+            text = "\0" + text if len(text) == 1 or not in_words else "\0 " + text
+        elif text == "}" and len(written) > 1 and written[-2] == "{":
+            written.pop(-2)
+            continue
+        elif text == ")" and len(written) > 2 and "mod" in written[-2] and written[-3] == "(":
+            written.pop(-3)
+            continue
+        written.append(text)
+    return [text.removeprefix("\0").strip() for text in written if text != " "]
+
+
+_OPERATORS = frozenset(["+", "-", "*", "/", "^", "_", "\\cdot", "\\times", "\\pm", *RELATIONS])
+_PAIRS = {"}": "{", "\\}": "\\{"}
+
+
+def is_broken(tokens: Sequence[Token]) -> bool:
+    """Whether an answer is no whole one: nothing but signs, braces that do not close, or an operand that lacks."""
+    opened: list[str] = []
+    for token in tokens:
+        if token.text in _PAIRS.values():
+            opened.append(token.text)
+        elif token.text in _PAIRS and (not opened or opened.pop() != _PAIRS[token.text]):
+            return True
+    if opened or not tokens:
+        return True
+    has_content = any(token.kind in ("number", "word") or token.text.startswith("\\") for token in tokens)
+    last = tokens[-1].text
+    return not has_content or (
+        last in _OPERATORS
+        and (len(tokens) < 2 or tokens[-1].kind != "sign" or last not in "-+" or not tokens[-2].text.isalpha())
+    )
+
+
+# Comparing terms
+
+
+def _same(a: Term, b: Term) -> bool:
+    """Whether two terms denote the same."""
+    if a == b:
+        return True
+    a, b = _spread(a), _spread(b)
+    if "quantity" in (a.head, b.head):
+        return _same_quantity(a, b)
+    if is_scalar(a) and is_scalar(b):
+        return equal_numbers(a, b)
+    if _is_about_relations(a) or _is_about_relations(b):
+        return _same_relation(a, b)
+    if a.head == b.head == "symbol":
+        return a.text == b.text
+    if _is_set(a) or _is_set(b):
+        return _same_sets(a, b)
+    if a.head in ("list", "set") and b.head in ("list", "set"):
+        return _same_items(a.parts, b.parts)
+    if a.head != b.head or len(a.parts) != len(b.parts):
         return False
+    if a.head in ("interval", "matrix", "sequence", "row", "tuple"):
+        texts = {a.text.replace("<>", ""), b.text.replace("<>", "")}
+        return len(texts) == 1 and all(map(_same, a.parts, b.parts))
+    if a.head in ("add", "multiply", "divide", "power", "call", "negate", "inverse", "plus_minus"):
+        return a.text == b.text and all(map(_same, a.parts, b.parts))
+    return False
 
 
-def _in_words(answer: str) -> bool:
-    """Whether an answer is words (`Paris`, `June 20`) and not a formula: it has letters that name no function."""
-    if read_quantity(answer) is not None:
+def _spread(term: Term) -> Term:
+    r"""Write `a \pm b` as the list of both values."""
+    if term.head == "plus_minus":
+        return Term("list", (term.parts[0], Term("negate", term.parts)), text="or")
+    if term.head == "add" and any(part.head == "plus_minus" for part in term.parts):
+        signs = [part for part in term.parts if part.head == "plus_minus"]
+        if len(signs) > 1:
+            return term
+        both = [
+            Term("add", tuple(sign(part) if part is signs[0] else part for part in term.parts))
+            for sign in (lambda part: part.parts[0], lambda part: Term("negate", part.parts))
+        ]
+        return Term("list", tuple(both), text="or")
+    if term.head in ("list", "set") and any(_spread(part).head == "list" for part in term.parts):
+        items: list[Term] = []
+        for part in term.parts:
+            spread = _spread(part)
+            items += spread.parts if spread.head == "list" else (part,)
+        return Term(term.head, tuple(items), text=term.text)
+    if (
+        term.head in ("divide", "multiply")
+        and term.parts
+        and _spread(term.parts[0]).head == "list"
+        and term.parts[0].head in ("add", "plus_minus")
+    ):
+        top = _spread(term.parts[0])
+        return Term("list", tuple(Term(term.head, (part, *term.parts[1:])) for part in top.parts), text="or")
+    return term
+
+
+def _same_items(a: Sequence[Term], b: Sequence[Term]) -> bool:
+    """Whether two lists have the same items, in any order, each as often."""
+    if len(a) != len(b):
         return False
-    bare = without_text_commands(strip_markup(answer))
-    if _SIGNS.search(bare):
+    numbers = [
+        [rational(item) if is_scalar(item) and not symbols(item) else None for item in items] for items in (a, b)
+    ]
+    if None not in numbers[0] and None not in numbers[1]:
+        return Counter(numbers[0]) == Counter(numbers[1])
+    if all(map(_same, a, b)):
+        return True
+    if len(a) > MAX_ITEMS:
         return False
-    words = (word for word in _WORD.findall(bare) if not _MATHEMATICAL.fullmatch(word))
-    return any(words) or _OTHER_SCRIPT.search(bare) is not None
+    rest = list(b)
+    for item in a:
+        found = next((index for index, other in enumerate(rest) if _same(item, other)), None)
+        if found is None:
+            return False
+        rest.pop(found)
+    return True
 
 
-def _same_words(expected: str, answer: str) -> bool:
-    return texts_equal(_words(expected), _words(answer), case_sensitive=False)
+# Quantities
 
 
-def _words(answer: str) -> str:
-    return strip_markup(without_text_commands(strip_markup(answer)))
+def _same_quantity(a: Term, b: Term) -> bool:
+    if a.unit is None or b.unit is None:
+        quantity, bare = (b, a) if a.unit is None else (a, b)
+        return _is_bare_amount(quantity, bare)
+    (amount_a,), (amount_b,) = a.parts, b.parts
+    unit_a, unit_b = a.unit, b.unit
+    if unit_a.things and unit_b.things and unit_a.things != unit_b.things:
+        return False
+    if {unit_a.dimensions, unit_b.dimensions} == {(("degree", 1),), (("rad", 1),)}:
+        return _same(*(_radians(term) if term.unit == _DEGREE else term.parts[0] for term in (a, b)))
+    if unit_a.dimensions != unit_b.dimensions:
+        return False
+    if unit_a.size == unit_b.size:
+        return _same(amount_a, amount_b)
+    return _same(_times(amount_a, unit_a.size), _times(amount_b, unit_b.size))
 
 
-def _letter(answer: str) -> str | None:
-    match = _LETTER.fullmatch(_words(answer))
-    return match["letter"].upper() if match else None
+_DEGREE = Unit((("degree", 1),))
 
 
-def _label(answer: str) -> str | None:
-    match = _LABEL.fullmatch(_words(answer))
-    return match["letter"].upper() if match else None
+def _is_bare_amount(quantity: Term, bare: Term) -> bool:
+    """Whether a number without a unit is the amount of a quantity.
+
+    A percentage is also its hundredth, an angle in degrees also its radians, and a unit that changes the number counts.
+    """
+    unit, amount = quantity.unit, quantity.parts[0]
+    if unit is None:
+        return False
+    if bare.head == "relation":
+        value = _unwrapped(bare)
+        return (
+            value is not None and _is_bare_amount(quantity, value[1])
+            if value and value[1].unit is None
+            else (value is not None and _same(quantity, value[1]))
+        )
+    if unit.dimensions == (("percent", 1),) and _same(_times(amount, unit.size / 100), bare):
+        return True
+    if unit == _DEGREE and _mentions_pi(bare) and _same(_radians(quantity), bare):
+        return True
+    return not unit.needed and _same(amount, bare)
+
+
+def _radians(quantity: Term) -> Term:
+    return Term("multiply", (quantity.parts[0], Term("divide", (Term("symbol", text="\\pi"), number(180)))))
+
+
+def _mentions_pi(term: Term) -> bool:
+    return term.text == "\\pi" or any(map(_mentions_pi, term.parts))
+
+
+def _times(amount: Term, size: Fraction) -> Term:
+    if amount.head == "number":
+        return Term("number", value=amount.value * size)
+    return Term("multiply", (amount, number(size)))
+
+
+# Relations and sets
+
+_Span = tuple[Term | None, bool, Term | None, bool]
+"""An interval: its lower end (None: unbounded), whether it belongs to it, and the same of the upper end."""
+
+_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+
+
+def _is_about_relations(term: Term) -> bool:
+    return term.head == "relation" or (term.head == "list" and any(part.head == "relation" for part in term.parts))
+
+
+def _is_set(term: Term) -> bool:
+    return term.head == "set_operation" or term.text == "\\mathbb R"
+
+
+def _unwrapped(term: Term) -> tuple[str, Term] | None:
+    """Return the name and value of `x = 5`; the name is empty for `2 + 3 = 5`. None if a relation is no such one."""
+    if term.head != "relation":
+        return None
+    signs = term.text.split()
+    if len(term.parts) != len(signs) + 1:
+        return None
+    first, last = term.parts[0], term.parts[-1]
+    if signs == ["in"] and first.head == "symbol":
+        return first.text, last
+    if set(signs) != {"="}:
+        return None
+    if _is_name(first):
+        name, values = first.text, term.parts[1:]
+    elif len(term.parts) == 2 and _is_name(last):
+        name, values = last.text, term.parts[:1]
+    else:
+        name, values = "", term.parts
+    if not name and any(symbols(value) for value in values):
+        return None
+    if name in symbols(values[-1]) or any(not _same(value, values[-1]) for value in values[:-1]):
+        return None
+    return name, values[-1]
+
+
+def _is_name(term: Term) -> bool:
+    if term.head == "symbol":
+        return term.text not in ("\\pi", "e", "i", "\\infty", "\\emptyset")
+    return term.head == "call" and term.text.startswith("of ")
+
+
+def _items(term: Term) -> tuple[Term, ...]:
+    return term.parts if term.head == "list" else (term,)
+
+
+def _values_of_one_name(term: Term) -> tuple[str, tuple[Term, ...]] | None:
+    """Return the name and the values of `x = 1 or x = 2`, or of `x = 1, 2`; None if an answer is no such list."""
+    name, values = None, []
+    for item in _items(term):
+        if item.head == "relation":
+            value = _unwrapped(item)
+            if value is None or name not in (None, value[0]):
+                return None
+            name = value[0]
+            values.append(value[1])
+        elif name is None:
+            return None
+        else:
+            values.append(item)
+    return None if name is None else (name, tuple(values))
+
+
+def _same_relation(a: Term, b: Term) -> bool:
+    values_a, values_b = _values_of_one_name(a), _values_of_one_name(b)
+    if values_a and values_b:
+        if not values_a[0] or not values_b[0] or values_a[0] == values_b[0]:
+            return _same(_listed(values_a[1], a.text), _listed(values_b[1], b.text))
+    elif values_a and not _is_about_relations(b):
+        return _same(_listed(values_a[1], a.text), b)
+    elif values_b and not _is_about_relations(a):
+        return _same(a, _listed(values_b[1], b.text))
+    if _same_sets(a, b):
+        return True
+    items_a, items_b = _items(a), _items(b)
+    if len(items_a) != len(items_b) or not (_is_about_relations(a) and _is_about_relations(b)):
+        return False
+    if len(items_a) > 1:
+        joined = {a.text, b.text}
+        return joined != {"and", "or"} and _same_items(items_a, items_b)
+    return _same_single_relation(a, b)
+
+
+def _listed(values: tuple[Term, ...], joiner: str) -> Term:
+    return values[0] if len(values) == 1 else Term("list", values, text=joiner)
+
+
+def _oriented(term: Term) -> tuple[list[str], tuple[Term, ...]]:
+    """Return the signs and parts of a relation, those of a falling chain in reverse."""
+    signs, parts = term.text.split(), term.parts
+    if len(parts) == len(signs) + 1 and all(sign in (">", ">=") for sign in signs):
+        return [_FLIPPED[sign] for sign in reversed(signs)], parts[::-1]
+    return signs, parts
+
+
+def _same_single_relation(a: Term, b: Term) -> bool:
+    if a.head != "relation" or b.head != "relation":
+        return False
+    open_a, open_b = (len(term.parts) == len(term.text.split()) for term in (a, b))
+    if open_a or open_b:
+        return _same_open_relation(a, b, open_a, open_b)
+    (signs_a, parts_a), (signs_b, parts_b) = _oriented(a), _oriented(b)
+    if signs_a != signs_b or len(parts_a) != len(parts_b):
+        return False
+    if all(map(_same, parts_a, parts_b)):
+        return True
+    if signs_a in (["="], ["!="]) and all(map(_same, parts_a, parts_b[::-1])):
+        return True
+    if not all(map(is_scalar, (*parts_a, *parts_b))) or not set(signs_a) <= {"=", "!=", "<", "<="}:
+        return False
+    differences = [
+        [Term("add", (left, Term("negate", (right,)))) for left, right in pairwise(parts)]
+        for parts in (parts_a, parts_b)
+    ]
+    return all(
+        ratio_is_constant(x, y, positive=sign in ("<", "<=")) for x, y, sign in zip(*differences, signs_a, strict=True)
+    )
+
+
+def _same_open_relation(a: Term, b: Term, open_a: bool, open_b: bool) -> bool:
+    """Compare relations of which one has nothing before its sign, as in `\\geq 5`; a single name may stand there."""
+    if len(a.text.split()) != 1 or len(b.text.split()) != 1:
+        return False
+    sign_a, sign_b = a.text, b.text
+    right_a, right_b = a.parts[-1], b.parts[-1]
+    for term, is_open in ((a, open_a), (b, open_b)):
+        if not is_open and not _is_name(term.parts[0]):
+            return False
+    return sign_a == sign_b and _same(right_a, right_b)
+
+
+def _same_sets(a: Term, b: Term) -> bool:
+    """Whether two sets of numbers are the same, given as intervals or as solved inequalities."""
+    set_a, set_b = _spans(a), _spans(b)
+    if set_a is None or set_b is None or len(set_a[1]) != len(set_b[1]):
+        return False
+    if set_a[0] and set_b[0] and set_a[0] != set_b[0]:
+        return False
+    ordered_a, ordered_b = _ordered(set_a[1]), _ordered(set_b[1])
+    if ordered_a is None or ordered_b is None:
+        return False
+    return all(map(_same_span, ordered_a, ordered_b))
+
+
+def _same_span(a: _Span, b: _Span) -> bool:
+    if (a[0] is None) != (b[0] is None) or (a[2] is None) != (b[2] is None) or a[1] != b[1] or a[3] != b[3]:
+        return False
+    return all(x is None or y is None or _same(x, y) for x, y in ((a[0], b[0]), (a[2], b[2])))
+
+
+def _ordered(spans: Sequence[_Span]) -> list[_Span] | None:
+    keys = []
+    for low, _, high, _ in spans:
+        sizes = [None if end is None else _approximate(end) for end in (low, high)]
+        if (low is not None and sizes[0] is None) or (high is not None and sizes[1] is None):
+            return list(spans) if len(spans) == 1 else None
+        keys.append(
+            (sizes[0] if sizes[0] is not None else float("-inf"), sizes[1] if sizes[1] is not None else float("inf"))
+        )
+    return [spans[index] for index in sorted(range(len(spans)), key=lambda index: keys[index])]
+
+
+def _approximate(term: Term) -> float | None:
+    from judge_server.verifiers.values import approximate
+
+    return approximate(term)
+
+
+def _spans(term: Term) -> tuple[str, list[_Span]] | None:
+    """Return the variable (or nothing) and the intervals of a set of numbers; None if a term is no such set."""
+    if term.head == "relation":
+        return _relation_spans(term)
+    if term.head == "list":
+        found = [_spans(part) for part in term.parts]
+        if any(each is None for each in found):
+            return None
+        sets = [each for each in found if each is not None]
+        if len({name for name, _ in sets if name}) > 1 or not any(name for name, _ in sets):
+            return None
+        name = next(name for name, _ in sets if name)
+        spans = [span for _, spans in sets for span in spans]
+        if term.text == "or":
+            return name, spans
+        return _intersected(name, [spans for _, spans in sets])
+    if term.head == "interval" or (term.head == "tuple" and len(term.parts) == 2 and not term.text):
+        low, high = (None if _is_unbounded(part) else part for part in term.parts)
+        brackets = term.text or "()"
+        return "", [(low, brackets[0] == "[" and low is not None, high, brackets[1] == "]" and high is not None)]
+    if term.head == "set":
+        return "", [(part, True, part, True) for part in term.parts]
+    if term.head == "symbol" and term.text == "\\mathbb R":
+        return "", [(None, False, None, False)]
+    if term.head == "set_operation":
+        return _operation_spans(term)
+    return None
+
+
+def _operation_spans(term: Term) -> tuple[str, list[_Span]] | None:
+    sets = [_spans(part) for part in term.parts]
+    if any(each is None for each in sets):
+        return None
+    parts = [each[1] for each in sets if each is not None]
+    if term.text == "union":
+        return "", [span for spans in parts for span in spans]
+    if term.text == "without" and parts[0] == [(None, False, None, False)] and term.parts[1].head == "set":
+        points = _ordered(parts[1])
+        if points is None:
+            return None
+        ends = [None, *[point[0] for point in points], None]
+        return "", [(low, False, high, False) for low, high in pairwise(ends)]
+    return None
+
+
+def _is_unbounded(term: Term) -> bool:
+    return (term.parts[0] if term.head == "negate" else term).text == "\\infty"
+
+
+def _relation_spans(term: Term) -> tuple[str, list[_Span]] | None:
+    signs, parts = _oriented(term)
+    if len(parts) != len(signs) + 1:
+        return None
+    if signs == ["in"] and parts[0].head == "symbol":
+        inner = _spans(parts[1])
+        return None if inner is None else (parts[0].text, inner[1])
+    names = [index for index, part in enumerate(parts) if part.head == "symbol" and _is_name(part)]
+    if len(names) != 1 or any(symbols(part) for index, part in enumerate(parts) if index != names[0]):
+        return None
+    name, at = parts[names[0]].text, names[0]
+    if signs == ["!="]:
+        other = parts[1 - at]
+        return name, [(None, False, other, False), (other, False, None, False)]
+    if signs == ["="]:
+        return name, [(parts[1 - at], True, parts[1 - at], True)]
+    if len(signs) > 2 or not set(signs) <= {"<", "<="} or (len(signs) == 2 and at != 1):
+        return None
+    low: tuple[Term | None, bool] = (None, False) if at == 0 else (parts[at - 1], signs[at - 1] == "<=")
+    high: tuple[Term | None, bool] = (None, False) if at == len(signs) else (parts[at + 1], signs[at] == "<=")
+    ends = [None if end is not None and _is_unbounded(end) else end for end in (low[0], high[0])]
+    return name, [(ends[0], low[1], ends[1], high[1])]
+
+
+def _intersected(name: str, sets: Sequence[list[_Span]]) -> tuple[str, list[_Span]] | None:
+    """Intersect half-lines: one that begins and one that ends."""
+    spans = [spans[0] for spans in sets if len(spans) == 1]
+    if len(spans) != 2 or len(sets) != 2:
+        return None
+    lower = [span for span in spans if span[2] is None and span[0] is not None]
+    upper = [span for span in spans if span[0] is None and span[2] is not None]
+    if len(lower) != 1 or len(upper) != 1:
+        return None
+    return name, [(lower[0][0], lower[0][1], upper[0][2], upper[0][3])]

@@ -4,11 +4,10 @@ Time is limited in CPU seconds, so that a busy machine makes no check fail. The 
 enforces them in native code and without the parent: it refuses memory above the limit and ends a check that exceeds
 its time. A first try is first interrupted by Python, so that the process remains for the next check.
 
-The service decides quick checks itself by `decide`, so math-verify and jsonschema, half a second of imports, are only
+The service decides quick checks itself by `decide`, so mpmath and jsonschema are only
 imported by the checks that need them.
 """
 
-import logging
 import re
 import resource
 import signal
@@ -19,14 +18,13 @@ from fractions import Fraction
 from types import FrameType
 
 from judge_server.ports import CallFailure, JudgeResult
-from judge_server.verifiers.check import (
-    Check,
+from judge_server.verifiers.answers import stated_value
+from judge_server.verifiers.check import Check, find, step_to_search, texts_equal
+from judge_server.verifiers.quantities import (
+    Quantity,
+    compared_values,
     exact_fraction,
-    find,
     read_quantity,
-    stated_value,
-    step_to_search,
-    texts_equal,
     within_tolerance,
 )
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
@@ -133,28 +131,36 @@ def _by_math(subject: str, expected: str, wanted: MathVerification) -> JudgeResu
     try:
         return SATISFIED if compare(expected, subject) else NOT_SATISFIED
     except formulas.UnreadableFormula:
-        return _unreadable(expected, wanted, "not a formula that math-verify can read")
+        return _unreadable(expected, wanted, "not a whole formula: a bracket or an operand lacks")
 
 
 def _by_number(subject: str, expected: str | float, wanted: NumericVerification) -> JudgeResult | CallFailure:
-    targets: tuple[Fraction, ...]
     if isinstance(expected, str):
-        quantity = read_quantity(expected)
-        if quantity is None:
+        target = _number_in(expected, wanted)
+        if target is None:
             return _unreadable(expected, wanted, "not a number")
-        targets = quantity.readings
     else:
-        targets = (exact_fraction(expected),)
-    answer = read_quantity(subject)
-    if answer is None and wanted.of == "final_answer":
-        answer = read_quantity(stated_value(subject) or "")
-    values = answer.readings if answer is not None else ()
+        target = Quantity(exact_fraction(expected))
+    answer = _number_in(subject, wanted)
+    pairs = [] if answer is None else compared_values(answer, target)
     satisfied = any(
-        within_tolerance(value, target, absolute=wanted.absolute, relative=wanted.relative)
-        for value in values
-        for target in targets
+        within_tolerance(value, goal, absolute=_absolute(wanted, goal) * float(size), relative=wanted.relative)
+        for value, goal, size in pairs
     )
     return SATISFIED if satisfied else NOT_SATISFIED
+
+
+def _number_in(text: str, wanted: NumericVerification) -> Quantity | None:
+    number = read_quantity(text)
+    if number is None and wanted.of == "final_answer":
+        number = read_quantity(stated_value(text) or "")
+    return number
+
+
+def _absolute(wanted: NumericVerification, expected: Fraction) -> float:
+    """The absolute tolerance; its default is at most as large a share of the expected number."""
+    default = NumericVerification.model_fields["absolute"].default
+    return min(default, default * float(abs(expected))) if wanted.absolute == default else wanted.absolute
 
 
 def _by_schema(subject: str, wanted: JsonSchemaVerification) -> JudgeResult | CallFailure:
@@ -182,7 +188,6 @@ def init_worker(memory_mb: int) -> None:
     """Set up a worker process: load libraries, limit memory, and let SIGTERM end it at once."""
     from judge_server.verifiers import formulas, schemas
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
     formulas.equal("1/2", "0.5")
     schemas.satisfies("{}", {"type": "object"})
     signal.signal(signal.SIGINT, signal.SIG_IGN)

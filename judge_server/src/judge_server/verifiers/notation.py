@@ -1,0 +1,424 @@
+r"""Write one answer in one way: characters that mean the same become one, markup goes, and the rest becomes tokens.
+
+Nothing that can carry meaning is dropped here, so a reader that accounts for every token accounts for the whole text.
+All functions take time linear in the length of the text.
+"""
+
+import re
+import unicodedata
+from typing import NamedTuple
+
+from trainer_client.text.final_answer import boxed_answer
+
+LAYERS = 16
+"""How many nested layers of markup around an answer are removed."""
+
+CURRENCY_SIGN = "\x01"
+"""A dollar sign that is money and no delimiter of a formula."""
+
+_INVISIBLE = re.compile("[\u00ad\u034f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff]")
+_QUOTES = str.maketrans(dict.fromkeys("‘’‚‛ʼ´", "'") | dict.fromkeys("“”„‟«»「」『』", '"'))
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ"
+_LOWERED = "₀₁₂₃₄₅₆₇₈₉₊₋ₙ"
+_RAISED_RUN, _LOWERED_RUN = re.compile(f"[{_RAISED}]+"), re.compile(f"[{_LOWERED}]+")
+_RAISED_PLAIN = str.maketrans(_RAISED, "0123456789+-ni")
+_LOWERED_PLAIN = str.maketrans(_LOWERED, "0123456789+-n")
+_GREEK = {
+    letter: rf"\{name} "
+    for letter, name in zip(
+        "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ",
+        [
+            "alpha",
+            "beta",
+            "gamma",
+            "delta",
+            "epsilon",
+            "zeta",
+            "eta",
+            "theta",
+            "iota",
+            "kappa",
+            "lambda",
+            "mu",
+            "nu",
+            "xi",
+            "pi",
+            "rho",
+            "sigma",
+            "tau",
+            "upsilon",
+            "phi",
+            "chi",
+            "psi",
+            "omega",
+            "Gamma",
+            "Delta",
+            "Theta",
+            "Lambda",
+            "Xi",
+            "Pi",
+            "Sigma",
+            "Phi",
+            "Psi",
+            "Omega",
+        ],
+        strict=True,
+    )
+}
+_SIGNS = str.maketrans(
+    dict.fromkeys("−–—‐‑‒―﹣－", "-")
+    | {"×": r"\times ", "✕": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "∗": "*", "÷": "/", "⁄": "/"}
+    | {"∕": "/", "√": r"\sqrt ", "∛": r"\sqrt[3] ", "∞": r"\infty ", "≤": r"\leq ", "⩽": r"\leq ", "≥": r"\geq "}
+    | {"⩾": r"\geq ", "≠": r"\neq ", "≈": r"\approx ", "≃": r"\approx ", "≅": r"\cong ", "≡": r"\equiv "}
+    | {"∈": r"\in ", "∉": r"\notin ", "∪": r"\cup ", "∩": r"\cap ", "∖": r"\setminus ", "∅": r"\emptyset "}
+    | {"±": r"\pm ", "∓": r"\mp ", "º": "°", "˚": "°", "′": "'", "″": "''", "‴": "'''", "ℝ": r"\mathbb{R} "}
+    | {"ℤ": r"\mathbb{Z} ", "ℕ": r"\mathbb{N} ", "ℚ": r"\mathbb{Q} ", "ℂ": r"\mathbb{C} ", "…": "...", "⋯": "..."}
+    | {"、": ", ", "。": ". ", "٫": ".", "٬": ",", "٪": "%", "µ": "μ", "Ω": "Ω", "∆": r"\Delta ", "℃": "°C", "℉": "°F"}
+    | {"¢": " cents ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∠": r"\angle "}
+    | {
+        "△": r"\triangle ",
+        "→": r"\to ",
+        "∧": r"\land ",
+        "∨": r"\lor ",
+        "¬": r"\neg ",
+        "⊂": r"\subset ",
+        "∥": r"\parallel ",
+    }
+)
+_MICRO_OR_OHM = re.compile(r"μ(?=[A-Za-z])")
+_VULGAR = re.compile("[¼½¾⅐-⅞↉]")
+_OTHER_DIGIT = re.compile(r"(?![0-9])\d")
+
+
+def same_characters(text: str) -> str:
+    """Write characters that read the same in one way: NFC, straight quotes, ASCII digits, no invisible ones."""
+    if text.isascii():
+        return text
+    plain = _INVISIBLE.sub("", unicodedata.normalize("NFC", text)).translate(_QUOTES)
+    return _OTHER_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), plain)
+
+
+def _as_latex(text: str) -> str:
+    """Write mathematical characters as their LaTeX commands, and compatibility characters as their plain ones."""
+    if text.isascii():
+        return text
+    text = _MICRO_OR_OHM.sub("u", _INVISIBLE.sub("", text).replace("µ", "μ"))
+    text = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED_PLAIN)}}}", text)
+    text = _LOWERED_RUN.sub(lambda run: f"_{{{run[0].translate(_LOWERED_PLAIN)}}}", text)
+    text = _VULGAR.sub(
+        lambda part: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", part[0]).split("⁄")), text
+    )
+    text = text.translate(_QUOTES).translate(_SIGNS)
+    text = same_characters(unicodedata.normalize("NFKC", text)).translate(_SIGNS)
+    return re.sub("[α-ωΓΔΘΛΞΠΣΦΨΩ]", lambda letter: _GREEK.get(letter[0], letter[0]), text)
+
+
+_WRAPPED = re.compile(
+    r"\$\$(?P<a>[^$]*)\$\$|\$(?P<b>[^$]*)\$|\\\((?P<c>.*)\\\)|\\\[(?P<d>.*)\\\]|\*\*(?P<e>[^*]*)\*\*|\*(?P<g>[^*]+)\*"
+    r"|__(?P<h>[^_]*)__|`(?P<f>[^`]*)`|\"(?P<i>[^\"]*)\"|'(?P<j>[^']*)'|``(?P<k>[^`']*)''",
+    re.DOTALL,
+)
+
+
+def strip_markup(answer: str) -> str:
+    r"""Remove `\boxed{…}`, `$…$`, `\(…\)`, `\[…\]`, bold and italic marks, quotes or backticks, and a full stop.
+
+    Up to `LAYERS` layers are removed, so that the work is bounded by that many passes over the answer.
+    """
+    for _ in range(LAYERS):
+        stripped = answer.strip()
+        if stripped.endswith((".", ",", ";", ":", "?", "。")) and not stripped.endswith(("..", "\\,", "\\;", "\\:")):
+            stripped = stripped[:-1].rstrip()
+        if stripped.count("**") == 1:
+            stripped = stripped.removeprefix("**").removesuffix("**").strip()
+        if wrapped := _WRAPPED.fullmatch(stripped):
+            stripped = next(inside for inside in wrapped.groups() if inside is not None)
+        if stripped.startswith("\\boxed"):
+            stripped = boxed_answer(stripped) or stripped
+        if stripped == answer:
+            break
+        answer = stripped
+    return answer
+
+
+class Token(NamedTuple):
+    r"""A token of an answer.
+
+    Attributes:
+        kind: `number`, `command` (`\frac`, `\{`), `word` (a run of letters) or `sign` (any other character).
+        text: as it is compared.
+        spaced: whether white space lies before it.
+        upright: whether it is inside `\text{…}` or the like.
+    """
+
+    kind: str
+    text: str
+    spaced: bool = False
+    upright: bool = False
+
+
+_REPEATED = r"(?:\\(?:overline|bar|dot)\s*(?:\{\s*\d+\s*\}|\d)|\(\d+\)|(?:\d\u0305)+)"
+_TOKEN = re.compile(
+    r"(?P<space>(?:\s|~|\\[ ,;:!>]|\\(?:q?quad|enspace|thinspace|hfill|left|right|middle|[bB]igg?[lr]?|displaystyle"
+    r"|textstyle|limits|nolimits)(?![A-Za-z])\.?)+)"
+    rf"|(?P<number>\d*\.\d*{_REPEATED}|(?:\d+\.\d+)\s*(?:\.\.\.|\\[lc]?dots(?![A-Za-z])\s*)(?!\s*[,\d])"
+    r"|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3}(?![\w.]))?|\d+\.(?!\w))"
+    r"|(?P<command>\\[A-Za-z]+\*?|\\.)|(?P<ellipsis>\.\.\.+)|(?P<word>[^\W\d_]+)|(?P<sign>.)",
+    re.DOTALL | re.ASCII,
+)
+_TOKEN_LETTERS = re.compile(r"[^\W\d_]+")
+_GROUPED = re.compile(r"(?<=\d)(?:,?\\[,!]|,?\{,\}(?:\\!)?)\s*(?=\d{3}(?!\d))", re.ASCII)
+_INLINE = re.compile(r"\$\$?([^$]+)\$\$?")
+_TEXT_COMMANDS = frozenset(
+    [
+        r"\text",
+        r"\textbf",
+        r"\textit",
+        r"\textrm",
+        r"\textsf",
+        r"\texttt",
+        r"\textnormal",
+        r"\mathrm",
+        r"\mathbf",
+        r"\mathit",
+        r"\mathsf",
+        r"\mathtt",
+        r"\mbox",
+        r"\hbox",
+        r"\emph",
+        r"\operatorname",
+        r"\operatorname*",
+        r"\boldsymbol",
+        r"\bm",
+        r"\underline",
+        r"\boxed",
+        r"\fbox",
+        r"\rm",
+        r"\bf",
+        r"\unit",
+        r"\pmb",
+    ]
+)
+_SAME_COMMAND = {
+    "\\dfrac": "\\frac",
+    "\\tfrac": "\\frac",
+    "\\cfrac": "\\frac",
+    "\\dbinom": "\\binom",
+    "\\tbinom": "\\binom",
+    "\\le": "\\leq",
+    "\\leqslant": "\\leq",
+    "\\ge": "\\geq",
+    "\\geqslant": "\\geq",
+    "\\ne": "\\neq",
+    "\\lt": "<",
+    "\\gt": ">",
+    "\\simeq": "\\approx",
+    "\\thickapprox": "\\approx",
+    "\\varnothing": "\\emptyset",
+    "\\O": "\\emptyset",
+    "\\lbrace": "\\{",
+    "\\rbrace": "\\}",
+    "\\lbrack": "[",
+    "\\rbrack": "]",
+    "\\lparen": "(",
+    "\\rparen": ")",
+    "\\lvert": "|",
+    "\\rvert": "|",
+    "\\vert": "|",
+    "\\mid": "|",
+    "\\ast": "*",
+    "\\div": "/",
+    "\\slash": "/",
+    "\\colon": ":",
+    "\\prime": "'",
+    "\\dots": "...",
+    "\\ldots": "...",
+    "\\cdots": "...",
+    "\\dotsc": "...",
+    "\\dotsb": "...",
+    "\\&": "&",
+    "\\%": "%",
+    "\\#": "#",
+    "\\_": "_",
+    "\\degree": "°",
+    "\\degrees": "°",
+    "\\textdegree": "°",
+    "\\infin": "\\infty",
+    "\\varepsilon": "\\epsilon",
+    "\\varphi": "\\phi",
+    "\\vartheta": "\\theta",
+    "\\euro": "€",
+    "\\pounds": "£",
+    "\\yen": "¥",
+    "\\tan": "\\tan",
+    "\\arcsin": "\\arcsin",
+    "\\smallsetminus": "\\setminus",
+    "\\backslash": "\\setminus",
+    "\\lor": "\\vee",
+    "\\land": "\\wedge",
+    "\\rightarrow": "\\to",
+    "\\widehat": "\\hat",
+    "\\rbracl": "\\}",
+    "\\tg": "\\tan",
+    "\\lnot": "\\neg",
+    "\\over": "\\over",
+}
+
+
+def tokens_of(answer: str) -> list[Token]:
+    """Return the tokens of an answer without the markup around it."""
+    text = strip_markup(_as_latex(strip_markup(same_characters(answer))))
+    text = text.replace("\\$", CURRENCY_SIGN)
+    if not _only_money(text):
+        text = _INLINE.sub(r" \1 ", text)
+    text = _GROUPED.sub("", text.replace("$", CURRENCY_SIGN))
+    return _merge_groups(_unwrap(_split(text)))
+
+
+def _only_money(text: str) -> bool:
+    """Whether each dollar sign stands before a digit, so that none closes a formula."""
+    return all(re.match(r"\s?[\d.]", part, re.ASCII) for part in text.split("$")[1:])
+
+
+def _split(text: str) -> list[Token]:
+    found: list[Token] = []
+    spaced = False
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or "sign"
+        if kind == "space":
+            spaced = True
+            continue
+        written = match[0]
+        if kind == "ellipsis":
+            kind, written = "command", "..."
+        elif kind == "command":
+            written = _SAME_COMMAND.get(written, written)
+            kind = "command" if written.startswith("\\") or written == "..." else "sign"
+        elif kind == "sign" and written.isalpha():
+            kind = "word"
+        if (kind == "word" and found and found[-1].kind == "word" and not spaced and not found[-1].text.isascii()) or (
+            kind == "word" and found and not spaced and found[-1].kind == "word" and not written.isascii()
+        ):
+            found[-1] = found[-1]._replace(text=found[-1].text + written)
+        else:
+            found.append(Token(kind, written, spaced))
+        spaced = False
+    return found
+
+
+def _unwrap(tokens: list[Token]) -> list[Token]:
+    r"""Take `\text{…}` and the like away and mark what was inside; take `^\circ` for a degree sign."""
+    kept: list[Token] = []
+    braces: list[bool] = []  # of each open brace, whether it belongs to a text command
+    upright, opens = 0, False
+    after_text = False
+    for token in tokens:
+        if token.text in _TEXT_COMMANDS:
+            opens, after_text = True, after_text or token.spaced
+            continue
+        if token.text == "{" and token.kind == "sign":
+            braces.append(opens)
+            upright += opens
+            if opens:
+                opens, after_text = False, True
+                continue
+        elif token.text == "}" and token.kind == "sign" and braces and braces.pop():
+            upright -= 1
+            after_text = True
+            continue
+        opens = False
+        kept.append(Token(token.kind, token.text, token.spaced, upright > 0))
+    return _with_degrees(kept)
+
+
+def _with_degrees(tokens: list[Token]) -> list[Token]:
+    kept: list[Token] = []
+    for token in tokens:
+        if token.text == "}" and [each.text for each in kept[-3:]] == ["^", "{", "\\circ"]:
+            kept[-3:] = [Token("sign", "°")]
+        elif token.text == "\\circ" and kept and kept[-1].text == "^":
+            kept[-1] = Token("sign", "°")
+        elif token.text == "}" and [each.text for each in kept[-3:]] == ["^", "{", "°"]:
+            kept[-3:] = [Token("sign", "°")]
+        else:
+            kept.append(token)
+    return kept
+
+
+_OPENING, _CLOSING = ("(", "[", "\\{"), (")", "]", "\\}")
+_LEADING_GROUP = re.compile(r"[1-9]\d{0,2}", re.ASCII)
+_INNER_GROUP = re.compile(r"\d{3}", re.ASCII)
+_LAST_GROUP = re.compile(r"\d{3}(?:\.\d*)?", re.ASCII)
+
+
+def _merge_groups(tokens: list[Token]) -> list[Token]:
+    """Join the groups of thousands of numbers: `1,234`, `1 234`. Within brackets, an unspaced comma may separate."""
+    spaced_commas = _brackets_with_spaced_commas(tokens)
+    kept: list[Token] = []
+    open_brackets: list[int] = []
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        if token.text in _OPENING:
+            open_brackets.append(at)
+        elif token.text in _CLOSING and open_brackets:
+            open_brackets.pop()
+        if token.kind != "number":
+            kept.append(token)
+            at += 1
+            continue
+        by_comma, by_space = _run(tokens, at, comma=True), _run(tokens, at, comma=False)
+        may_group = not open_brackets or open_brackets[-1] in spaced_commas
+        if len(by_comma) > 1:
+            groups = by_comma if may_group and _is_grouped(by_comma) else by_comma[:1]
+            joined, step = groups, 2 * len(groups) - 1
+            if len(groups) == 1:  # a list: keep all its numbers, so that none of them begins a group
+                kept += tokens[at : at + 2 * len(by_comma) - 1]
+                at += 2 * len(by_comma) - 1
+                continue
+        elif len(by_space) > 1 and not _is_grouped(by_space):
+            kept += tokens[at : at + len(by_space)]
+            at += len(by_space)
+            continue
+        else:
+            joined, step = by_space, len(by_space)
+        kept.append(token._replace(text="".join(joined)))
+        at += step
+    return kept
+
+
+def _brackets_with_spaced_commas(tokens: list[Token]) -> set[int]:
+    found: set[int] = set()
+    opened: list[int] = []
+    for at, token in enumerate(tokens):
+        if token.text in _OPENING:
+            opened.append(at)
+        elif token.text in _CLOSING and opened:
+            opened.pop()
+        elif token.spaced and opened and at and tokens[at - 1].text == ",":
+            found.add(opened[-1])
+    return found
+
+
+def _run(tokens: list[Token], at: int, *, comma: bool) -> list[str]:
+    """Return the numbers from `at` on that only an unspaced comma, or only a space, separates."""
+    run = [tokens[at].text]
+    step = 2 if comma else 1
+    while at + step < len(tokens) and tokens[at + step].kind == "number":
+        if comma:
+            if tokens[at + 1].text != "," or tokens[at + 1].spaced or tokens[at + 2].spaced:
+                break
+        elif not tokens[at + 1].spaced:
+            break
+        at += step
+        run.append(tokens[at].text)
+    return run
+
+
+def _is_grouped(run: list[str]) -> bool:
+    return (
+        len(run) > 1
+        and _LEADING_GROUP.fullmatch(run[0]) is not None
+        and all(map(_INNER_GROUP.fullmatch, run[1:-1]))
+        and _LAST_GROUP.fullmatch(run[-1]) is not None
+    )

@@ -1,0 +1,1115 @@
+r"""Read an answer as a value: a number, a quantity, an expression, a relation, a list, a set, an interval or a matrix.
+
+The grammar accounts for every token, so a reading that leaves a part of the text out does not exist: an answer with a
+token that has no place in the grammar is not read at all (None), and is compared as text. The expected answer and the
+given one are read by the same functions. Reading takes time linear in the length of the answer; brackets nest at most
+`MAX_DEPTH` deep. No library for mathematics is needed here, so that numbers can be compared on the event loop.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from judge_server.verifiers import units
+from judge_server.verifiers.notation import CURRENCY_SIGN, Token
+from judge_server.verifiers.units import Unit
+
+MAX_DEPTH = 40
+"""How deep brackets, fractions and powers of an answer may nest."""
+
+MAX_TOKENS = 4000
+"""The most tokens of an answer that is read as mathematics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A part of an answer.
+
+    Attributes:
+        head: what it is: `number`, `symbol`, `add`, `multiply`, `divide`, `power`, `inverse`, `scaled`, `negate`,
+            `plus_minus`, `call`, `list`, `tuple`, `set`, `interval`, `set_operation`, `matrix`, `row`, `relation`,
+            `quantity` or `sequence`.
+        parts: its parts in order. A relation with nothing before its first sign has one part fewer.
+        text: the name of a symbol or function, the signs of a relation or sequence, the brackets of an interval or
+            matrix, or what joins the items of a list.
+        value: of a number.
+        digits: the number of significant digits of a number with a decimal point; 0 without one.
+        places: the number of digits after the decimal point.
+        unit: of a quantity.
+    """
+
+    head: str
+    parts: tuple["Term", ...] = ()
+    text: str = ""
+    value: Fraction = Fraction(0)
+    digits: int = 0
+    places: int = 0
+    unit: Unit | None = None
+
+
+def number(value: Fraction | int) -> Term:
+    """Return an exact number."""
+    return Term("number", value=Fraction(value))
+
+
+class NotRead(Exception):
+    """A token has no place in the grammar."""
+
+
+RELATIONS = {"=": "=", "\\approx": "=", "<": "<", ">": ">", "\\leq": "<=", "\\geq": ">=", "\\neq": "!=", "\\in": "in"}
+RELATIONS |= {"\\notin": "not in", "\\equiv": "equiv", "\\cong": "cong", "\\sim": "=", "\\doteq": "="}
+_SET_OPERATIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "without"}
+FUNCTIONS = frozenset(
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "arccot",
+        "sinh",
+        "cosh",
+        "tanh",
+        "exp",
+        "ln",
+        "log",
+        "lg",
+        "max",
+        "min",
+        "gcd",
+        "lcm",
+        "det",
+        "dim",
+        "ker",
+        "deg",
+        "sgn",
+        "floor",
+        "ceil",
+    ]
+)
+_WRITTEN_FUNCTIONS = FUNCTIONS | {"sqrt", "abs"}
+_SYMBOL_COMMANDS = frozenset(
+    rf"\{name}"
+    for name in [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "pi",
+        "rho",
+        "sigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Pi",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+        "infty",
+        "emptyset",
+        "ell",
+        "hbar",
+        "Re",
+        "Im",
+        "top",
+        "bot",
+    ]
+)
+_GREEK_WORDS = frozenset(name[1:] for name in _SYMBOL_COMMANDS if len(name) > 3)
+_ACCENTS = frozenset(
+    [
+        r"\vec",
+        r"\hat",
+        r"\bar",
+        r"\tilde",
+        r"\overline",
+        r"\overrightarrow",
+        r"\dot",
+        r"\ddot",
+        r"\mathbb",
+        r"\mathcal",
+        r"\mathfrak",
+        r"\mathscr",
+    ]
+)
+_OPENING = {"(": ")", "[": "]", "\\{": "\\}", "]": "["}
+_END = Token("end", "")
+_REPEATING = re.compile(
+    r"(?P<fixed>\d*\.\d*?)(?:\\(?:overline|bar|dot)\s*\{?\s*(?P<a>\d+)\s*\}?|\((?P<b>\d+)\)|(?P<c>(?:\d\u0305)+))",
+    re.ASCII,
+)
+_GOES_ON = re.compile(r"(?P<number>\d+\.\d+)\D.*", re.ASCII | re.DOTALL)
+_RECURRING = re.compile(r"(?P<fixed>\d+\.\d*?)(?P<block>\d{1,12}?)(?P=block)(?P<rest>(?P=block)*\d*)", re.ASCII)
+_UNREADABLE_ALONE = re.compile(r"[A-Za-z]{3,}")
+
+
+def number_term(written: str) -> Term:
+    """Read a number token; raise `NotRead` if its digits go on in an unknown way."""
+    if "\\" in written or "(" in written or "\u0305" in written:
+        return _repeating(written)
+    if (goes_on := _GOES_ON.fullmatch(written)) and not re.match(r"\d+\.\d+[eE]", written):
+        return _recurring(goes_on["number"])
+    if len(written) > 3000:
+        raise NotRead
+    mantissa = re.split("[eE]", written)[0]
+    places = len(mantissa.partition(".")[2])
+    digits = len(mantissa.replace(".", "").lstrip("0")) if places else 0
+    value = Fraction(written if written[0] != "." else "0" + written)
+    if len(written) > len(mantissa) and digits:
+        places -= int(written[len(mantissa) + 1 :])
+    return Term("number", value=value, digits=digits, places=places)
+
+
+def _repeating(written: str) -> Term:
+    match = _REPEATING.fullmatch(written)
+    if match is None or len(written) > 200:
+        raise NotRead
+    block = (match["a"] or match["b"] or match["c"]).replace("\u0305", "")
+    whole, _, fixed = match["fixed"].partition(".")
+    base = Fraction(int((whole or "0") + fixed), 10 ** len(fixed))
+    return number(base + Fraction(int(block), (10 ** len(block) - 1) * 10 ** len(fixed)))
+
+
+def _recurring(written: str) -> Term:
+    """Read `0.333…`: a block that is repeated to the end goes on; other digits are a decimal that was cut off."""
+    if len(written) > 60:
+        raise NotRead
+    for start in range(written.index(".") + 1, len(written)):
+        tail = written[start:]
+        for length in range(1, len(tail) // 2 + 1):
+            block = tail[:length]
+            if len(tail) >= max(2 * length, 3 if length == 1 else 0) and all(
+                digit == block[at % length] for at, digit in enumerate(tail)
+            ):
+                if len(tail) % length:
+                    continue
+                return _repeating(f"{written[:start]}({block})")
+    places = len(written.partition(".")[2])
+    digits = len(written.replace(".", "").lstrip("0"))
+    return Term("number", text="cut off", value=Fraction(written), digits=digits, places=places)
+
+
+def read(tokens: Sequence[Token], *, glued_units: bool = False) -> Term | None:
+    """Read an answer; None if a token of it has no place in the grammar.
+
+    Args:
+        tokens: of `judge_server.verifiers.notation.tokens_of`.
+        glued_units: take a letter after digits for a unit or scale (`5m`, `5M`), not for a factor.
+    """
+    if len(tokens) > MAX_TOKENS:
+        return None
+    try:
+        return _Parser(list(tokens), glued_units).answer()
+    except NotRead:
+        return None
+
+
+class _Parser:
+    """A recursive descent over tokens. Every method consumes what it reads, or raises `NotRead`."""
+
+    def __init__(self, tokens: list[Token], glued_units: bool) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._depth = 0
+        self._bars = 0
+        self._glued_units = glued_units
+
+    def answer(self) -> Term:
+        """Read all tokens."""
+        if sequence := _sequence(self._tokens):
+            return sequence
+        term = self._list(("",))
+        if self._at != len(self._tokens):
+            raise NotRead
+        return term
+
+    def _peek(self, ahead: int = 0) -> Token:
+        at = self._at + ahead
+        return self._tokens[at] if at < len(self._tokens) else _END
+
+    def _next(self) -> Token:
+        token = self._peek()
+        if token is _END:
+            raise NotRead
+        self._at += 1
+        return token
+
+    def _accept(self, *texts: str) -> bool:
+        if self._peek().text in texts and self._peek() is not _END:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> None:
+        if not self._accept(text):
+            raise NotRead
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise NotRead
+
+    def _joiner(self) -> str | None:
+        """Consume what separates two items; None if nothing does."""
+        found = None
+        if self._accept(",", ";"):
+            found = ","
+        word = self._peek()
+        if word.kind == "word" and word.text in ("and", "or") and word.spaced | word.upright:
+            self._at += 1
+            found = word.text
+        elif word.text in ("\\vee", "\\wedge", "&"):
+            self._at += 1
+            found = "or" if word.text == "\\vee" else "and"
+        return found
+
+    def _list(self, closing: tuple[str, ...]) -> Term:
+        """Read items up to a closing token, which stays."""
+        items = [self._item(closing)]
+        joiners: set[str] = set()
+        while (joiner := self._joiner()) is not None:
+            joiners.add(joiner)
+            items.append(self._item(closing))
+        if len(items) == 1:
+            return items[0]
+        if len(joiners) > 1:
+            joiners.discard(",")
+        if len(joiners) > 1:
+            raise NotRead
+        return Term("list", tuple(items), text=joiners.pop())
+
+    def _item(self, closing: tuple[str, ...]) -> Term:
+        """Read a relation, or what stands on a side of one."""
+        self._refuse_labels_and_names()
+        parts: list[Term] = []
+        signs: list[str] = []
+        if (sign := self._relation()) is not None:
+            signs.append(sign)
+        elif (name := self._name_before_sign()) is not None:
+            parts.append(name)
+            signs.append(self._relation() or "")
+        parts.append(self._side())
+        while (sign := self._relation()) is not None:
+            signs.append(sign)
+            parts.append(self._side())
+        if not signs:
+            return parts[0]
+        if len(parts) == 1 and signs == ["="]:
+            return parts[0]
+        return Term("relation", tuple(parts), text=" ".join(signs))
+
+    def _refuse_labels_and_names(self) -> None:
+        """Refuse `(a) 2`, and names in letters such as `AB` or `H_2O`, whose order matters."""
+        if self._peek().text == "(" and self._peek(2).text == ")":
+            label, after = self._peek(1), self._peek(3)
+            if (
+                label.kind in ("word", "number")
+                and len(label.text) < 4
+                and (after.spaced or after.upright)
+                and (after.kind in ("number", "word") or after.text in ("\\frac", "\\sqrt", "-", "(", CURRENCY_SIGN))
+            ):
+                raise NotRead
+        if self._peek().kind != "word":
+            return
+        capitals, letters, at = 0, 0, self._at
+        for token in self._tokens[at:]:
+            if token.text in (",", ";", "and", "or"):
+                break
+            if token.kind == "word":
+                if token.text in _WRITTEN_FUNCTIONS:
+                    return
+                capitals += sum(map(str.isupper, token.text))
+                letters += len(token.text)
+            elif (token.kind == "number" and token.spaced) or (
+                token.kind != "number" and token.text not in ("'", "_", "{", "}")
+            ):
+                return
+        if capitals > 1:
+            raise NotRead
+
+    def _name_before_sign(self) -> Term | None:
+        """Read words before an equals sign, as in `Area = 25`; None if it is no such name."""
+        ahead = 0
+        while self._peek(ahead).kind == "word" and ahead < 8:
+            ahead += 1
+        words = self._tokens[self._at : self._at + ahead]
+        if not words or RELATIONS.get(self._peek(ahead).text) != "=" or all(len(word.text) < 3 for word in words):
+            return None
+        self._at += ahead
+        return Term("symbol", text="name " + " ".join(word.text.casefold() for word in words))
+
+    def _relation(self) -> str | None:
+        token = self._peek()
+        if token.text in ("\\not",):
+            after = self._peek(1).text
+            if after in ("=", "\\in"):
+                self._at += 2
+                return "!=" if after == "=" else "not in"
+            raise NotRead
+        if token.text in ("<", ">", "!", ":") and self._peek(1).text == "=" and not self._peek(1).spaced:
+            self._at += 2
+            return {"<": "<=", ">": ">=", "!": "!=", ":": "="}[token.text]
+        if token.text == "=" and self._peek(1).text in ("=", "<", ">"):
+            raise NotRead
+        sign = RELATIONS.get(token.text)
+        if sign is not None:
+            self._at += 1
+            return sign
+        return None
+
+    def _side(self) -> Term:
+        """Read an expression with its unit, or sets that are joined."""
+        self._deeper()
+        term = self._quantity()
+        while self._peek().text in _SET_OPERATIONS:
+            operation = _SET_OPERATIONS[self._next().text]
+            other = self._quantity()
+            same = term.head == "set_operation" and term.text == operation and operation != "without"
+            term = Term("set_operation", (*(term.parts if same else (term,)), other), text=operation)
+        self._depth -= 1
+        return term
+
+    def _quantity(self) -> Term:
+        negative = False
+        before = self._currency_ahead()
+        if before is not None:
+            negative = self._accept("-") or (self._accept("+") and False)
+            unit = self._currency()
+            negative ^= self._accept("-")
+            amount = self._product()
+            if (short := self._short_scale()) is not None:
+                amount = _scaled_number(amount, short)
+            words = self._unit()
+            if words is not None:
+                if words.dimensions[: len(unit.dimensions)] != unit.dimensions and words != unit:
+                    raise NotRead
+                unit = words
+            unit = self._per(unit) or unit
+            amount = Term("negate", (amount,)) if negative else amount
+            return Term("quantity", (amount,), unit=unit)
+        amount = self._sum()
+        unit_after = self._unit() or self._per(Unit())
+        return amount if unit_after is None else Term("quantity", (amount,), unit=unit_after)
+
+    def _per(self, unit: Unit) -> Unit | None:
+        """Consume `per day` or `/day`; None if no unit follows."""
+        if self._peek().text not in ("/", "per", "a", "an", "each", "every"):
+            return None
+        found = self._unit_at(self._at + 1, glued=False)
+        if found is None:
+            return None
+        self._at, divisor = found
+        unit = unit.times(divisor, -1)
+        kept = unit.things[: len(unit.things) - len(divisor.things)]
+        return replace(unit, things=(*kept, *("per " + thing for thing in divisor.things)))
+
+    def _currency_ahead(self) -> Unit | None:
+        ahead = 1 if self._peek().text in ("-", "+") else 0
+        token = self._peek(ahead)
+        if token.text in units.CURRENCIES:
+            return units.CURRENCIES[token.text]
+        after = self._peek(ahead + 1)
+        if token.kind == "word" and token.text in (
+            "USD",
+            "EUR",
+            "GBP",
+            "JPY",
+            "INR",
+            "Rs",
+            "RMB",
+            "CNY",
+            "US",
+            "CAD",
+            "AUD",
+            "A",
+            "C",
+        ):
+            if after.text in units.CURRENCIES and not after.spaced:
+                return units.CURRENCIES[after.text]
+            if len(token.text) > 1 and token.text != "US" and (after.kind == "number" or after.text == "."):
+                return units.unit(token.text, glued=False)
+        return None
+
+    def _currency(self) -> Unit:
+        token = self._next()
+        if token.text in units.CURRENCIES:
+            return units.CURRENCIES[token.text]
+        if self._peek().text == CURRENCY_SIGN:
+            self._at += 1
+            other = {"A": "AUD", "AUD": "AUD", "C": "CAD", "CAD": "CAD", "US": "USD", "USD": "USD"}.get(token.text)
+            found = units.unit(other, glued=False) if other else None
+        elif self._peek().text in units.CURRENCIES:
+            raise NotRead
+        else:
+            found = units.unit(token.text, glued=False)
+            self._accept(".")
+        if found is None:
+            raise NotRead
+        return found
+
+    def _short_scale(self) -> Fraction | None:
+        """Consume a letter that scales an amount of money."""
+        token = self._peek()
+        found = units.SHORT_SCALES.get(token.text) or (Fraction(10**6) if token.text == "m" else None)
+        if token.kind == "word" and found is not None:
+            self._at += 1
+            return found
+        return None
+
+    def _sum(self) -> Term:
+        """Read terms that are added or subtracted."""
+        self._deeper()
+        terms: list[Term] = []
+        sign = "+"
+        if self._peek().text in ("+", "-", "\\pm", "\\mp"):
+            sign = self._next().text
+        elif self._peek().kind == "word" and self._peek().text.casefold() in ("negative", "minus", "positive", "plus"):
+            sign = "-" if self._next().text.casefold() in ("negative", "minus") else "+"
+        terms.append(_signed(sign, self._product()))
+        while self._peek().text in ("+", "-", "\\pm", "\\mp"):
+            sign = self._next().text
+            if self._accept("-"):
+                sign = {"+": "-", "-": "+"}.get(sign, "")
+                if not sign:
+                    raise NotRead
+            terms.append(_signed(sign, self._product()))
+        self._depth -= 1
+        return terms[0] if len(terms) == 1 else Term("add", tuple(terms))
+
+    def _product(self) -> Term:
+        """Read factors, with or without a sign between them."""
+        factors = [self._scaled(self._power())]
+        constant = _is_constant(factors[0])
+        while True:
+            token = self._peek()
+            if token.text in ("\\cdot", "\\times", "*"):
+                self._at += 1
+                factors.append(self._signed_factor())
+            elif token.text == "/":
+                if constant and len(self._peek(1).text) > 2 and self._unit_at(self._at + 1, glued=False) is not None:
+                    break
+                self._at += 1
+                factors.append(Term("inverse", (self._signed_factor(),)))
+            elif self._begins_factor(factors, constant):
+                factor = self._simple_fraction() if token.kind == "number" else self._power()
+                if len(factors) == 1 and (mixed := _mixed(factors[0], factor)) is not None:
+                    factors = [self._scaled(mixed)]
+                else:
+                    factors.append(factor)
+            else:
+                break
+            constant = constant and _is_constant(factors[-1])
+        if len(factors) == 1:
+            return factors[0]
+        if len(factors) == 2 and factors[1].head == "inverse":
+            return self._scaled(Term("divide", (factors[0], factors[1].parts[0])))
+        return self._scaled(Term("multiply", tuple(factors)))
+
+    def _simple_fraction(self) -> Term:
+        top = number_term(self._next().text)
+        self._expect("/")
+        return Term("divide", (top, number_term(self._next().text)))
+
+    def _signed_factor(self) -> Term:
+        negative = self._accept("-")
+        factor = self._scaled(self._power())
+        return Term("negate", (factor,)) if negative else factor
+
+    def _scaled(self, term: Term) -> Term:
+        """Apply words that scale the number before them, as in `5 million` or `3 squared`."""
+        while self._peek().kind == "word" and (term.head in ("number", "divide", "multiply", "scaled")):
+            word = self._peek()
+            folded = word.text.casefold()
+            if folded in ("squared", "cubed") and term.head == "number":
+                term = Term("power", (term, number(2 if folded == "squared" else 3)))
+            elif (by := units.scale(word.text)) is not None and (
+                word.spaced or word.upright or len(word.text) > 2 or not word.text.isascii() or folded in ("bn", "mn")
+            ):
+                term = _scaled_number(term, by)
+            elif (
+                folded == "and"
+                and term.head == "number"
+                and (self._peek(1).text, self._peek(2).text) in (("a", "half"), ("one", "half"))
+            ):
+                self._at += 2
+                term = number(term.value + Fraction(1, 2))
+            elif (
+                self._glued_units and word.text in units.SHORT_SCALES and not word.spaced and term.head == "number"
+            ) or (
+                word.text in ("k", "M", "B") and word.spaced | word.upright and term.head == "number" and self._ends(1)
+            ):
+                term = _scaled_number(term, units.SHORT_SCALES[word.text])
+            else:
+                return term
+            self._at += 1
+        return term
+
+    def _ends(self, ahead: int) -> bool:
+        """Whether an item ends after `ahead` tokens."""
+        token = self._peek(ahead)
+        return token is _END or token.text in (",", ";", ")", "]", "\\}", "and", "or", "-") or token.text in RELATIONS
+
+    def _begins_factor(self, factors: Sequence[Term], constant: bool) -> bool:
+        """Whether the next token begins a factor that is written without a sign."""
+        token = self._peek()
+        if token is _END:
+            return False
+        if token.kind == "word":
+            if token.text in ("and", "or", "mod", "if", "choose"):
+                return False
+            if constant and self._unit_at(self._at, glued=not (token.spaced or token.upright)) is not None:
+                return False
+            short = not (token.spaced or token.upright) or len(token.text) < 3
+            return short or token.text in _WRITTEN_FUNCTIONS | _GREEK_WORDS
+        if token.kind == "number":
+            whole = len(factors) == 1 and factors[0].head == "number"
+            return whole and token.spaced and self._peek(1).text == "/" and self._peek(2).kind == "number"
+        if token.kind == "command":
+            is_factor = token.text in _SYMBOL_COMMANDS or token.text in _ACCENTS or token.text[1:] in FUNCTIONS
+            return is_factor or token.text in ("\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\angle")
+        return token.text in ("(", "{") or (token.text == "|" and not self._bars)
+
+    def _power(self) -> Term:
+        """Read a factor with its powers, factorials and percent signs."""
+        self._deeper()
+        term = self._primary()
+        while True:
+            token = self._peek()
+            if token.text in ("^", "*") and (token.text == "^" or self._peek(1).text == "*"):
+                self._at += 1 if token.text == "^" else 2
+                if self._peek().text == "'" or self._peek().text in ("\\prime",):
+                    raise NotRead
+                term = Term("power", (term, self._exponent()))
+            elif token.text == "!" and self._peek(1).text not in ("!", "="):
+                self._at += 1
+                term = Term("call", (term,), text="factorial")
+            elif token.text == "!":
+                if self._peek(1).text == "!":
+                    raise NotRead
+                break
+            else:
+                break
+        self._depth -= 1
+        return term
+
+    def _exponent(self) -> Term:
+        if self._peek().text == "{":
+            return self._braced()
+        negative = self._accept("-")
+        if not negative:
+            self._accept("+")
+        term = self._power()
+        return Term("negate", (term,)) if negative else term
+
+    def _braced(self) -> Term:
+        self._deeper()
+        self._expect("{")
+        bars, self._bars = self._bars, 0
+        term = self._list(("}",))
+        self._bars = bars
+        self._expect("}")
+        self._depth -= 1
+        return Term("set", term.parts) if term.head == "list" else term
+
+    def _argument(self) -> Term:
+        r"""Read an argument of a command: `{…}`, or one digit, letter or command."""
+        if self._peek().text == "{":
+            return self._braced()
+        token = self._peek()
+        if token.kind == "number" and token.text.isdigit() and len(token.text) > 1:
+            self._tokens[self._at] = Token("number", token.text[1:])
+            return number(int(token.text[0]))
+        if token.kind == "word" and len(token.text) > 1 and not token.upright:
+            self._tokens[self._at] = Token("word", token.text[1:])
+            return Term("symbol", text=token.text[0])
+        return self._primary()
+
+    def _primary(self) -> Term:
+        token = self._next()
+        if token.kind == "number":
+            term = number_term(token.text)
+            if self._peek().text == "_":
+                return self._based(token)
+            return term
+        if token.kind == "word":
+            return self._word(token)
+        if token.kind == "command":
+            self._deeper()
+            term = self._command(token)
+            self._depth -= 1
+            return term
+        if token.text in ("(", "["):
+            return self._bracketed(token.text)
+        if token.text == "]" and self._depth < 4:
+            return self._bracketed(token.text)
+        if token.text == "{":
+            self._at -= 1
+            return self._braced()
+        if token.text == "|":
+            self._bars += 1
+            self._deeper()
+            term = self._sum()
+            self._depth -= 1
+            self._bars -= 1
+            self._expect("|")
+            return Term("call", (term,), text="abs")
+        raise NotRead
+
+    def _based(self, digits: Token) -> Term:
+        """Read digits to a base, as in `4210_5`: they are that and nothing else."""
+        self._at += 1
+        base = self._subscript()
+        words = {
+            "two": "2",
+            "three": "3",
+            "four": "4",
+            "five": "5",
+            "six": "6",
+            "seven": "7",
+            "eight": "8",
+            "nine": "9",
+        }
+        words |= {"ten": "10", "twelve": "12", "sixteen": "16"}
+        return Term("sequence", (number_term(digits.text),), text="base " + words.get(base, base))
+
+    def _subscript(self) -> str:
+        """Read a subscript as it is written."""
+        if self._peek().text != "{":
+            return self._next().text
+        self._at += 1
+        depth = 1
+        written: list[str] = []
+        while True:
+            token = self._next()
+            depth += (token.text == "{") - (token.text == "}")
+            if not depth:
+                return " ".join(written)
+            written.append(token.text)
+
+    def _name(self, base: str) -> Term:
+        """Read the subscript and primes of a name, and its arguments if it is a function's."""
+        while True:
+            if self._peek().text == "_" and self._peek() is not _END:
+                self._at += 1
+                base += "_" + self._subscript()
+            elif self._peek().text == "'":
+                self._at += 1
+                base += "'"
+            elif self._peek().text == "^" and self._peek(1).text == "'":
+                self._at += 2
+                base += "'"
+            elif self._peek().text == "^" and self._peek(1).text == "{" and self._peek(2).text == "'":
+                self._at += 2
+                while self._accept("'"):
+                    base += "'"
+                self._expect("}")
+            else:
+                break
+        if (
+            self._peek().text == "("
+            and not self._peek().spaced
+            and (base.rstrip("'") in ("f", "g", "h", "F", "G", "P") or "'" in base)
+        ):
+            self._at += 1
+            arguments = self._bracketed("(")
+            return Term("call", arguments.parts if arguments.head == "tuple" else (arguments,), text="of " + base)
+        return Term("symbol", text=base)
+
+    def _word(self, token: Token) -> Term:
+        text = token.text
+        if text in _WRITTEN_FUNCTIONS:
+            if text == "sqrt":
+                return Term("call", (self._function_argument(),), text="sqrt")
+            return self._function(text)
+        if text == "pi" or text in _GREEK_WORDS:
+            return self._name("\\" + text)
+        if text.casefold() in ("infinity", "infty", "inf", "oo"):
+            return Term("symbol", text="\\infty")
+        if len(text) == 1:
+            return self._name(text)
+        if token.upright or not text.isascii() or len(text) > 4:
+            raise NotRead
+        after = self._peek()
+        alone = self._at == 1 and (after is _END or after.kind == "word" or after.text in (",", ";"))
+        if len(text) > 2 and (alone or token.spaced or (after.kind == "word" and after.spaced)):
+            raise NotRead
+        if len(text) == 2 and text.casefold() in (
+            "no",
+            "on",
+            "am",
+            "pm",
+            "or",
+            "is",
+            "if",
+            "to",
+            "by",
+            "of",
+            "in",
+            "at",
+            "ad",
+            "bc",
+            "up",
+        ):
+            raise NotRead
+        if after.kind == "number" and not after.spaced:
+            raise NotRead
+        letters, last = text[:-1], text[-1]
+        self._at -= 1
+        self._tokens[self._at] = Token("word", last)
+        term = Term("symbol", text=letters[0])
+        for letter in letters[1:]:
+            term = Term("multiply", (term, Term("symbol", text=letter)))
+        return Term("multiply", (term, self._power()))
+
+    def _command(self, token: Token) -> Term:
+        text = token.text
+        if text == "\\frac":
+            top = self._argument()
+            return Term("divide", (top, self._argument()))
+        if text == "\\sqrt":
+            if self._accept("["):
+                index = self._sum()
+                self._expect("]")
+                return Term("power", (self._argument(), Term("divide", (number(1), index))))
+            if self._peek().text == "(":
+                return Term("call", (self._primary(),), text="sqrt")
+            return Term("call", (self._argument(),), text="sqrt")
+        if text == "\\binom":
+            top = self._argument()
+            return Term("call", (top, self._argument()), text="binom")
+        if text == "\\{":
+            if self._accept("\\}"):
+                return Term("symbol", text="\\emptyset")
+            return self._bracketed(text)
+        if text in ("\\lfloor", "\\lceil"):
+            term = self._sum()
+            self._expect(text.replace("\\l", "\\r"))
+            return Term("call", (term,), text="floor" if text == "\\lfloor" else "ceil")
+        if text == "\\langle":
+            term = self._list(("\\rangle",))
+            self._expect("\\rangle")
+            return Term("tuple", term.parts if term.head == "list" else (term,), text="<>")
+        if text == "\\|":
+            term = self._sum()
+            self._expect("\\|")
+            return Term("call", (term,), text="norm")
+        if text[1:] in FUNCTIONS:
+            return self._function(text[1:])
+        if text in _SYMBOL_COMMANDS:
+            return self._name(text)
+        if text in _ACCENTS:
+            written = self._subscript()
+            return self._name(f"{text} {written}")
+        if text == "\\angle" and self._peek().kind == "word":
+            return self._name(f"\\angle {self._next().text}")
+        if text == "\\begin":
+            return self._matrix()
+        raise NotRead
+
+    def _bracketed(self, opening: str) -> Term:
+        """Read what a bracket that is already consumed opens: a group, tuple, set or interval."""
+        self._deeper()
+        bars, self._bars = self._bars, 0
+        inside = self._list(tuple(_OPENING.values()))
+        self._bars = bars
+        closing = self._next().text
+        self._depth -= 1
+        parts = inside.parts if inside.head == "list" else (inside,)
+        if opening == "\\{":
+            if closing != "\\}":
+                raise NotRead
+            return Term("set", parts)
+        if closing not in (")", "]", "["):
+            raise NotRead
+        if len(parts) == 1:
+            if (opening, closing) == ("(", ")") or (
+                (opening, closing) == ("[", "]") and inside.head in ("add", "multiply", "divide")
+            ):
+                return inside
+            if (opening, closing) == ("[", "]"):
+                return Term("tuple", parts, text="[]")
+            raise NotRead
+        if inside.text != ",":
+            raise NotRead
+        if (opening, closing) == ("(", ")"):
+            return Term("tuple", parts)
+        if len(parts) != 2:
+            if (opening, closing) == ("[", "]"):
+                return Term("tuple", parts, text="[]")
+            raise NotRead
+        return Term("interval", parts, text=("[" if opening == "[" else "(") + ("]" if closing == "]" else ")"))
+
+    def _function(self, name: str) -> Term:
+        power: Term | None = None
+        base: Term | None = None
+        while self._peek().text in ("^", "_"):
+            if self._next().text == "^":
+                power = self._exponent()
+            else:
+                base = self._argument()
+        if base is not None and name != "log":
+            raise NotRead
+        argument = self._function_argument()
+        if power is not None and name in ("sin", "cos", "tan") and _is_minus_one(power):
+            name, power = "arc" + name, None
+        arguments = argument.parts if argument.head in ("tuple", "list") else (argument,)
+        if name == "log" and base is not None:
+            term = Term("divide", (Term("call", (argument,), text="ln"), Term("call", (base,), text="ln")))
+        else:
+            term = Term("call", arguments, text=name)
+        return term if power is None else Term("power", (term, power))
+
+    def _function_argument(self) -> Term:
+        """Read the argument of a function: in brackets, or the factors that follow without a sign."""
+        if self._peek().text in ("(", "[", "{", "|"):
+            return self._power() if self._peek().text != "{" else self._braced()
+        negative = self._accept("-")
+        term = self._power()
+        factors = [term]
+        while not self._peek().spaced or self._peek().kind == "command":
+            token = self._peek()
+            is_other = token.text in ("(", "{") or token.text[1:] in FUNCTIONS or token.text in FUNCTIONS
+            if is_other or not self._begins_factor(factors, _is_constant(factors[-1])):
+                break
+            factors.append(self._power())
+        term = Term("multiply", tuple(factors)) if len(factors) > 1 else term
+        if self._peek().text == "°":
+            self._at += 1
+            term = Term("multiply", (term, Term("divide", (Term("symbol", text="\\pi"), number(180)))))
+        return Term("negate", (term,)) if negative else term
+
+    def _matrix(self) -> Term:
+        self._expect("{")
+        kind = self._next().text
+        self._expect("}")
+        if kind not in ("pmatrix", "bmatrix", "vmatrix", "matrix", "Bmatrix", "array", "smallmatrix"):
+            raise NotRead
+        if kind == "array":
+            self._subscript()
+        self._deeper()
+        rows: list[Term] = []
+        while True:
+            cells = [self._side()]
+            while self._accept("&"):
+                cells.append(self._side())
+            rows.append(Term("row", tuple(cells)))
+            if not self._accept("\\\\"):
+                break
+            if self._peek().text == "\\end":
+                break
+        for text in ("\\end", "{", kind, "}"):
+            self._expect(text)
+        self._depth -= 1
+        return Term("matrix", tuple(rows), text="determinant" if kind == "vmatrix" else "")
+
+    def _unit(self) -> Unit | None:
+        """Consume a unit; None if none follows."""
+        token = self._peek()
+        found = self._unit_at(self._at, glued=not (token.spaced or token.upright))
+        if found is None:
+            return None
+        self._at, unit = found
+        return unit
+
+    def _unit_at(self, at: int, *, glued: bool) -> tuple[int, Unit] | None:
+        """Return where a unit ends that begins at a token, and the unit; None if none does, or more follows it."""
+        tokens = self._tokens
+        here = tokens[at] if at < len(tokens) else _END
+        if here.text == "%":
+            unit: Unit | None = units.PERCENT
+            at += 1
+        elif here.text == "‰" or here.text == "‱":
+            unit, at = (units.PER_MILLE if here.text == "‰" else units.BASIS_POINT), at + 1
+        else:
+            unit, at = _read_unit(tokens, at, glued=glued, unsure_allowed=self._glued_units)
+        if unit is None or at - self._at > 16:
+            return None
+        after = tokens[at] if at < len(tokens) else _END
+        if after.text == "." and at + 1 == len(tokens):
+            at, after = at + 1, _END
+        is_end = (
+            after is _END
+            or after.text in (",", ";", ")", "]", "\\}", "}", "|", "\\cup", "&", "\\\\", "-", "+")
+            or after.text in RELATIONS
+        )
+        return (at, unit) if is_end or (after.kind == "word" and after.text in ("and", "or")) else None
+
+
+def _read_unit(tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed: bool) -> tuple[Unit | None, int]:
+    """Read a product and quotient of units, as in `km/h`, `square feet` or `eggs per day`."""
+    unit: Unit | None = None
+    power = 1
+    for _ in range(6):
+        factor, after = _read_unit_factor(tokens, at, glued=glued and unit is None, unsure_allowed=unsure_allowed)
+        if factor is None:
+            return (unit, at) if power == 1 and unit is not None and not _joins(tokens, at - 1) else (None, at)
+        unit = Unit().times(factor, power) if unit is None else unit.times(factor, power)
+        if power < 0 and factor.things:
+            unit = replace(
+                unit, things=(*unit.things[: -len(factor.things)], *("per " + thing for thing in factor.things))
+            )
+        at = after
+        token = tokens[at] if at < len(tokens) else _END
+        following = tokens[at + 1] if at + 1 < len(tokens) else _END
+        power = 1
+        if token.text in ("/", "per", "a", "an", "each", "every") and (
+            token.text == "/" or token.spaced | token.upright
+        ):
+            power, at = -1, at + 1
+        elif (token.text in ("\\cdot", "*", "\\times") and following.kind == "word") or (
+            token.text == "of" and following.kind == "word"
+        ):
+            at += 1
+        elif token.kind != "word":
+            return unit, at
+    return unit, at
+
+
+def _joins(tokens: Sequence[Token], at: int) -> bool:
+    return tokens[at].text in ("/", "per", "a", "an", "each", "every", "\\cdot", "*", "\\times", "of")
+
+
+def _read_unit_factor(
+    tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed: bool
+) -> tuple[Unit | None, int]:
+    def word(index: int) -> str:
+        return tokens[index].text if index < len(tokens) and tokens[index].kind == "word" else ""
+
+    if at < len(tokens) and tokens[at].text == "°":
+        if word(at + 1) in ("C", "F") and not tokens[at + 1].spaced:
+            return Unit((("°" + word(at + 1), 1),)), at + 2
+        return units.DEGREE, at + 1
+    if at < len(tokens) and tokens[at].text in units.CURRENCIES:
+        return units.CURRENCIES[tokens[at].text], at + 1
+    phrase = (word(at).casefold(), word(at + 1).casefold())
+    if phrase in (("basis", "points"), ("basis", "point")):
+        return units.BASIS_POINT, at + 2
+    if phrase == ("per", "cent"):
+        return units.PERCENT, at + 2
+    if phrase in (("per", "mille"), ("per", "mil")):
+        return units.PER_MILLE, at + 2
+    if phrase == ("degrees", "celsius") or phrase == ("degrees", "fahrenheit"):
+        return Unit((("°" + phrase[1][0].upper(), 1),)), at + 2
+    if phrase[0] in ("percent", "pct", "percentage"):
+        if singular_point(phrase[1]):
+            return Unit((("percentage point", 1),)), at + 2
+        return (units.PERCENT, at + 1) if phrase[0] != "percentage" else (None, at)
+    if phrase[0] in ("celsius", "fahrenheit"):
+        return Unit((("°" + phrase[0][0].upper(), 1),)), at + 1
+    exponent = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}.get(phrase[0], 0)
+    if exponent:
+        skip = 2 if phrase[0] in ("sq", "cu") and at + 1 < len(tokens) and tokens[at + 1].text == "." else 1
+        measured = units.unit(word(at + skip), glued=False)
+        if measured is not None and measured.dimensions:
+            return Unit().times(measured, exponent), at + skip + 1
+        if phrase[0] != "square":
+            return None, at
+    if phrase in (("nautical", "miles"), ("light", "years"), ("light", "year"), ("nautical", "mile")):
+        return Unit(((phrase[0], 1),)), at + 2
+    found = units.unit(word(at), glued=glued) if word(at) else None
+    if found is None or (found.needed and glued and not unsure_allowed and found not in (units.BASIS_POINT,)):
+        return None, at
+    return _with_exponent(found, tokens, at + 1)
+
+
+def singular_point(word: str) -> bool:
+    """Whether a word is `point` or `points`."""
+    return word in ("point", "points")
+
+
+def _with_exponent(found: Unit, tokens: Sequence[Token], at: int) -> tuple[Unit | None, int]:
+    """Apply an exponent that is written after a unit."""
+    rest = [token.text for token in tokens[at : at + 5]]
+    if rest[:1] in (["squared"], ["cubed"]):
+        return Unit().times(found, 2 if rest[0] == "squared" else 3), at + 1
+    if rest[:1] != ["^"]:
+        return found, at
+    digits = rest[1:2]
+    length = 2
+    if digits == ["{"]:
+        digits, length = (
+            ([rest[2]], 4) if rest[3:4] == ["}"] else (["-" + rest[3]], 5) if rest[2:3] == ["-"] else ([""], 0)
+        )
+    elif digits == ["-"]:
+        digits, length = ["-" + "".join(rest[2:3])], 3
+    if digits and re.fullmatch(r"-?[1-4]", digits[0], re.ASCII):
+        return Unit(needed=found.needed).times(found, int(digits[0])), at + length
+    return None, at
+
+
+def _sequence(tokens: Sequence[Token]) -> Term | None:
+    """Read numbers that hyphens, slashes, colons or points join: a range, a date, a score, a ratio, a time of day."""
+    if len(tokens) < 3 or tokens[0].kind != "number":
+        return None
+    signs = [token.text for token in tokens[1::2]]
+    numbers = tokens[::2]
+    if any(token.kind != "number" for token in numbers) or not set(signs) <= {"-", "/", ":", "."}:
+        return None
+    if len(numbers) == len(signs) or signs == ["/"] or len(set(signs)) > 1:
+        return None
+    return Term("sequence", tuple(number_term(token.text) for token in numbers), text=" ".join(signs))
+
+
+def _scaled_number(term: Term, by: Fraction) -> Term:
+    if term.head == "number":
+        if term.value.numerator.bit_length() > 14_000:
+            raise NotRead
+        return number(term.value * by)
+    return Term("scaled", (term, number(by)))
+
+
+def _signed(sign: str, term: Term) -> Term:
+    if sign == "+":
+        return term
+    if sign == "-":
+        return Term("negate", (term,))
+    return Term("plus_minus", (term,), text=sign)
+
+
+def _is_constant(term: Term) -> bool:
+    """Whether a term has no letters but those of constants, so that a unit may follow."""
+    if term.head == "symbol":
+        return term.text in ("\\pi", "e")
+    if term.head in ("tuple", "list", "set", "interval", "matrix") or term.text.startswith("of "):
+        return False
+    return all(map(_is_constant, term.parts))
+
+
+def _mixed(whole: Term, fraction: Term) -> Term | None:
+    """Read a mixed number such as `1 4/5`; None if it is a product."""
+    parts = fraction.parts
+    if whole.head != "number" or whole.digits or whole.value.denominator != 1 or fraction.head != "divide":
+        return None
+    if any(part.head != "number" or part.digits for part in parts):
+        return None
+    if not 0 < parts[0].value < parts[1].value:
+        raise NotRead
+    return number(whole.value + parts[0].value / parts[1].value)
+
+
+def _is_minus_one(term: Term) -> bool:
+    return term.head == "negate" and term.parts[0].head == "number" and term.parts[0].value == 1

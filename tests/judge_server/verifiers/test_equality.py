@@ -1,0 +1,194 @@
+"""Which answers are equal: tables of pairs by class, and what holds for every answer key."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from judge_server.verifiers.answers import read_answer
+from judge_server.verifiers.formulas import UnreadableFormula, equal
+from judge_server.verifiers.quantities import read_quantity
+from judge_server.verifiers.worker import decide
+from tests.hypothesis_examples import examples
+from tests.judge_server.verifiers.checks import answered, check
+
+HERE = Path(__file__).parent
+PAIRS = [json.loads(line) for line in (HERE / "answer_pairs.jsonl").read_text().splitlines()]
+STATED = [json.loads(line) for line in (HERE / "stated_answers.jsonl").read_text().splitlines()]
+KEYS = json.loads((HERE / "math500_answers.json").read_text())
+NUMBERS = [key for key in KEYS if read_quantity(key) is not None]
+
+
+@pytest.mark.parametrize("row", PAIRS, ids=lambda row: row["expected"])
+def test_answers_are_equal_or_different_whichever_is_the_expected_one(row):
+    for want in ("equal", "different"):
+        wrong = [
+            pair
+            for answer in row.get(want, [])
+            for pair in ((row["expected"], answer), (answer, row["expected"]))
+            if equal(*pair) != (want == "equal")
+        ]
+        assert wrong == []
+
+
+@pytest.mark.parametrize("row", STATED, ids=lambda row: row["class"])
+def test_responses_get_the_reward_that_their_answer_deserves(row):
+    found = [decide(check(row["method"], text, ground_truth=row["ground_truth"])).score for text in row["responses"]]
+    assert found == [float(row["want"])] * len(row["responses"])
+
+
+def _changed(key):
+    """Other answers that differ from a number in its sign, a digit, its exponent, its relation or its scale."""
+    yield f"-{key}" if not key.startswith("-") else key[1:]
+    yield rf"{key} \text{{ million}}"
+    yield rf"{key}\text{{ hundredths}}"
+    yield rf"{key} \times 10^{{3}}"
+    yield f"({key})^2"
+    for relation in (r"\neq", r"\geq", r"\leq", "<", ">", r"\not=", r"\notin"):
+        yield f"{relation} {key}"
+    for at, digit in enumerate(key):
+        if digit.isascii() and digit.isdigit():
+            yield f"{key[:at]}{(int(digit) + 1) % 10}{key[at + 1 :]}"
+    for word in (
+        "increase",
+        "decrease",
+        "PM",
+        "N of here",
+        "BC",
+        "left",
+        "profit",
+        "squared",
+        "times as many",
+        "or 3",
+        "and more",
+    ):
+        yield rf"{key}\text{{ {word}}}"
+
+
+@pytest.mark.parametrize("key", sorted(set(NUMBERS)))
+def test_a_changed_number_is_refused(key):
+    value = read_quantity(key).value
+    changed = [each for each in _changed(key) if key != "0" and equal(key, each)]
+    assert [each for each in changed if value not in (0, 1, -1) or ("^2" not in each and "squared" not in each)] == []
+    numeric = [decide(answered("numeric", each, ground_truth=key)).score for each in _changed(key) if key != "0"]
+    assert sum(numeric) == 0
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_decoration_is_never_refused(key):
+    dresses = (
+        "{}",
+        " {} ",
+        "{}.",
+        "**{}**",
+        "**{}",
+        "${}$",
+        "$${}$$",
+        r"\({}\)",
+        r"\boxed{{{}}}",
+        '"{}"',
+        "“{}”",
+        r"\,{}\,",
+    )
+    assert [dress for dress in dresses if not equal(key, dress.format(key))] == []
+    assert key not in NUMBERS or "=" in key or equal(key, f"= {key}")
+
+
+@pytest.mark.parametrize("key", sorted(set(NUMBERS) - {"x=5"}))
+def test_an_approximation_is_announced_by_many_words(key):
+    for word in ("about", "approximately", "roughly", r"\approx", "≈"):
+        assert equal(key, f"{word} {key}")
+
+
+@settings(max_examples=examples(100))
+@given(st.sampled_from(KEYS), st.sampled_from(KEYS))
+def test_equality_is_symmetric(a, b):
+    assert equal(a, b) == equal(b, a)
+
+
+TEXTS = st.text(max_size=30) | st.text(r"\frac{}()[]^_$0123456789xyz+-=,.%<>'| ", max_size=25)
+
+
+@settings(max_examples=examples(200))
+@given(TEXTS)
+def test_every_text_equals_itself(text):
+    assert equal(text, text)
+
+
+@settings(max_examples=examples(200))
+@given(TEXTS, TEXTS)
+def test_equality_of_any_texts_is_symmetric(a, b):
+    try:
+        assert equal(a, b) == equal(b, a)
+    except UnreadableFormula:
+        assume(False)
+
+
+@given(st.integers(-(10**30), 10**30), st.integers(1, 10**30), st.integers(1, 10**30))
+def test_rational_numbers_are_compared_exactly(top, bottom, off):
+    assert equal(rf"\frac{{{top}}}{{{bottom}}}", f"{2 * top}/{2 * bottom}")
+    assert not equal(rf"\frac{{{top}}}{{{bottom}}}", rf"\frac{{{top}}}{{{bottom}}} + \frac{{1}}{{{off}}}")
+
+
+@settings(max_examples=examples(50))
+@given(st.integers(2, 99), st.integers(20, 400), st.sampled_from([r"\sqrt{%d}", r"\ln %d", r"\pi^{%d}", r"e^{-%d}"]))
+def test_irrational_numbers_are_compared_with_as_many_digits_as_they_need(number, places, form):
+    value = form % number
+    assert not equal(value, rf"{value} + 10^{{-{places}}}")
+    assert equal(value, rf"{value} + 10^{{-{places}}} - 10^{{-{places}}}")
+
+
+GROWING = [
+    "1" + "+1" * 1,
+    "(",
+    "[",
+    "{",
+    "x",
+    "-",
+    r"\frac",
+    "1,",
+    "1 ",
+    "x=",
+    "a ",
+    "2 million ",
+    r"\text{",
+    "$",
+    "**",
+    "'",
+    "^",
+    "x^",
+    "1/",
+    "|",
+    "(a) ",
+    "5 km ",
+    "\\sqrt",
+    "½",
+    "²",
+    "!",
+    "or ",
+    "1-",
+    "é",
+    r"\{",
+    "\\left(",
+    "0.3",
+    "...",
+    "is ",
+    "B) ",
+]
+
+
+@pytest.mark.parametrize("unit", GROWING)
+def test_reading_takes_time_linear_in_the_length_of_a_text(unit):
+    import time
+
+    def seconds(length):
+        text = unit * (length // len(unit))
+        began = time.process_time()
+        read_answer(text)
+        return time.process_time() - began
+
+    seconds(10_000)
+    small, large = min(seconds(20_000) for _ in range(3)), min(seconds(80_000) for _ in range(3))
+    assert large < 12 * small + 0.05
