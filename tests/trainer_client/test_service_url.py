@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.trainer_client.fake_service import REWARDS, ScriptedReply
+from tests.trainer_client.fake_service import REWARDS, ScriptedReply, rewarded
 from trainer_client import AsyncClient, Client, Criterion
 from trainer_client.verl import compute_score
 
@@ -27,8 +27,7 @@ def test_without_an_address_the_error_names_the_variable(client_class, monkeypat
 
 async def test_verl_uses_the_address_of_the_environment(service, monkeypatch):
     monkeypatch.setenv("ADJUDGE_URL", service.url)
-    answer = {**REWARDS, "groups": [{**REWARDS["groups"][0], "responses": REWARDS["groups"][0]["responses"][:1]}]}
-    service.script(ScriptedReply(body=answer))
+    service.script(ScriptedReply(body=rewarded))
     scored = await compute_score("data", "42", "42", {"prompt": "6 * 7?"}, rubric=CRITERIA)
     assert scored["score"] == 1.0
 

@@ -4,11 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, Trainer, rewarding
 from trainer_client import InvalidRequest
 from trainer_client.trl._dataset import read_rows
 from trainer_client.wire import RubricContent, content_digest
+
+torch = pytest.importorskip("torch")
 
 
 def read(
@@ -53,6 +56,41 @@ def test_ids_differ_between_steps_and_between_text_and_messages_of_the_same_cont
         read([prompt], step=step).groups[0].id for prompt in ("a", messages, json.dumps(messages)) for step in (1, 2)
     }
     assert len(ids) == 6
+
+
+def seen(*, red=0, kind="image"):
+    """A small picture as data sets hold it, of one color."""
+    pixels = np.zeros((2, 3, 3), np.uint8)
+    pixels[0, 0, 0] = red
+    match kind:
+        case "image":
+            return Image.fromarray(pixels)
+        case "array":
+            return pixels
+        case "tensor":
+            return torch.from_numpy(pixels)
+        case "list of tensors":
+            return [torch.from_numpy(pixels), torch.ones(2)]
+        case _:
+            return {"bytes": pixels.tobytes(), "path": None}
+
+
+KINDS = ["image", "array", "tensor", "list of tensors", "bytes"]
+
+
+def looking(picture):
+    return [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": "What is it?"}]}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompts_that_differ_only_by_their_picture_are_apart(kind):
+    reds = [0, 7, 0, 7]
+    inside = read([looking(seen(red=red, kind=kind)) for red in reds])
+    beside = read(["a"] * 4, image=[seen(red=red, kind=kind) for red in reds])
+    assert [group.rows for group in inside.groups] == [group.rows for group in beside.groups] == [[0, 2], [1, 3]]
+    again = read([looking(seen(red=7, kind=kind))])
+    assert again.groups[0].id == inside.groups[1].id  # as on another rank
+    assert inside.groups[0].fields["prompt"][0].content == "[image]\nWhat is it?"
 
 
 def test_an_id_does_not_depend_on_the_order_of_a_messages_fields():

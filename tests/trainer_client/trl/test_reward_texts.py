@@ -2,6 +2,7 @@
 
 import warnings
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +53,26 @@ def message(**fields):
 def test_a_message_keeps_the_fields_that_a_judge_reads(given, sent):
     assert wire_text([given]).value == [sent]
     Response.model_validate({"text": [sent]})
+
+
+def test_arguments_that_arrow_fills_in_do_not_reach_the_judge_and_a_policys_own_null_does():
+    arguments = {"a": 1, "b": None, "c": [{"d": 2, "e": None}, None]}
+    conversation = [message(tool_calls=[{"function": {"name": "add", "arguments": arguments}}])]
+    asked = wire_text(conversation, padded=True).value[0]["tool_calls"][0]["function"]["arguments"]
+    assert asked == '{"a": 1, "c": [{"d": 2}, null]}'
+    said = wire_text(conversation).value[0]["tool_calls"][0]["function"]["arguments"]
+    assert said == '{"a": 1, "b": null, "c": [{"d": 2, "e": null}, null]}'
+
+
+async def test_a_prompt_from_arrow_is_sent_without_its_nulls():
+    def calling(name, **arguments):
+        return [message(tool_calls=[{"function": {"name": name, "arguments": arguments}}])]
+
+    table = pyarrow.Table.from_pylist([{"prompt": calling("add", a=1)}, {"prompt": calling("find", text="x")}])
+    judge = FakeJudgeTransport()
+    await rewarding(judge)(table.column("prompt").to_pylist(), ["1", "1"])
+    calls = [group["prompt"][0]["tool_calls"][0]["function"] for group in judge.asked[0]["groups"]]
+    assert calls == [{"name": "add", "arguments": '{"a": 1}'}, {"name": "find", "arguments": '{"text": "x"}'}]
 
 
 def test_tool_calls_beyond_the_limit_of_a_message_continue_in_further_messages():

@@ -7,14 +7,16 @@ completion is never rejected for what the policy wrote.
 
 import hashlib
 import json
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from trainer_client._inputs import RubricOrReference, as_text, is_empty_rubric, parse_rubric
+from trainer_client._inputs import RubricOrReference, as_text, is_empty_rubric, parse_rubric, to_plain_data
 from trainer_client.errors import InvalidRequest
 from trainer_client.tables import lookalike
 from trainer_client.wire import Group, Response, RubricContent
@@ -24,16 +26,64 @@ _CALLS_PER_MESSAGE = 128
 
 
 class WireText(NamedTuple):
-    """A text, or the fields of messages, and the number of parts that are shown only by their type."""
+    """A text, or the fields of messages.
+
+    Attributes:
+        value: what is sent.
+        media: the digest of each part that is shown only by its type, such as an image.
+    """
 
     value: str | list[dict[str, Any]]
-    non_text_parts: int = 0
+    media: tuple[str, ...] = ()
+
+    @property
+    def non_text_parts(self) -> int:
+        """The number of parts that are shown only by their type."""
+        return len(self.media)
 
     @property
     def key(self) -> str:
         """A key that is equal for equal values, on every rank."""
-        return self.value if isinstance(self.value, str) else json.dumps(self.value)
+        text = self.value if isinstance(self.value, str) else json.dumps(self.value)
+        return json.dumps([text, *self.media]) if self.media else text
 
+
+def media_digest(given: object) -> str:
+    """Hash an image, or another value that is no text; equal content has equal digests, on every rank."""
+    hasher = hashlib.sha256()
+    for piece in _media_pieces(given):
+        hasher.update(len(piece).to_bytes(8, "big") + piece)
+    return hasher.hexdigest()
+
+
+def _media_pieces(given: Any) -> Iterator[bytes]:
+    """Yield the content of a value: its nesting, and of images, arrays and tensors their form and elements."""
+    if isinstance(given, bytes | bytearray | memoryview):
+        yield bytes(given)
+    elif isinstance(given, Mapping):
+        present = sorted((str(key), value) for key, value in given.items() if value is not None)
+        yield b"mapping %d" % len(present)
+        for key, value in present:
+            yield key.encode("utf-8", "surrogatepass")
+            yield from _media_pieces(value)
+    elif isinstance(given, list | tuple):
+        yield b"sequence %d" % len(given)
+        for item in given:
+            yield from _media_pieces(item)
+    elif given is None or isinstance(given, str | int | float):
+        yield repr(given).encode("utf-8", "surrogatepass")
+    elif hasattr(given, "detach"):  # a tensor
+        yield from _media_pieces(given.detach().cpu().tolist())
+    elif hasattr(given, "tobytes"):  # an image or an array
+        form = [getattr(given, name, None) for name in ("mode", "size", "dtype", "shape")]
+        yield repr(form).encode()
+        yield given.tobytes()
+    else:
+        yield pickle.dumps(given)
+
+
+MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
+"""The columns in which data sets hold what belongs to a prompt and is no text. The judge does not see them."""
 
 COLUMNS = ("rubric", "grounding", "reference_answer", "ground_truth")
 """The columns that are read from a dataset. Columns and single values may be missing."""
@@ -179,11 +229,13 @@ def read_rows(
     for name, values in given.items():
         if len(values) != len(prompts):
             raise ValueError(f"{len(values)} {name} for {len(prompts)} prompts; give one for each prompt")
-    read_prompt, read_row_rubric, read_empty = (
-        _LastValueCache(wire_text),
+    read_prompt, read_row_rubric, read_empty, read_media = (
+        _LastValueCache(partial(wire_text, padded=True)),
         _LastValueCache(_read_row_rubric),
         _LastValueCache(is_empty_rubric),
+        _LastValueCache(media_digest),
     )
+    media = [columns[name] for name in MEDIA_COLUMNS if columns.get(name) is not None]
     default = _rubric_key(rubric)
     groups: dict[tuple[object, ...], RowGroup] = {}
     responses: list[Response] = []
@@ -208,7 +260,8 @@ def read_rows(
             responses.append(
                 _response(wire_response, None if completion_ids is None else completion_ids[row], stop_token_ids)
             )
-            key = (type(wire_prompt.value), wire_prompt.key, own_key or default, *texts.items())
+            shown = [read_media([values[row] for values in media])] if media else []
+            key = (type(wire_prompt.value), wire_prompt.key, own_key or default, *texts.items(), *shown)
             if key not in groups:
                 groups[key] = _group(key, step, wire_prompt, texts, own)
         except ValidationError as error:
@@ -257,7 +310,7 @@ class _LastValueCache(Generic[ReadT]):
 def _equal(one: Any, other: Any) -> bool:
     try:
         return one is other or bool(one == other)
-    except ValueError:  # arrays, such as images in a prompt, compare element by element
+    except (ValueError, TypeError, RuntimeError):  # arrays and tensors in a prompt compare element by element
         return False
 
 
@@ -293,11 +346,16 @@ def _rubric_key(rubric: RubricOrReference | None) -> str | None:
     return rubric if isinstance(rubric, str) or rubric is None else rubric.digest
 
 
-def wire_text(given: object) -> WireText:
+def wire_text(given: object, *, padded: bool = False) -> WireText:
     """Read a prompt or a completion: text, or TRL's messages.
 
     Fields that the wire does not have are dropped, and so are None values, which Arrow adds to messages. A part that
     is not text becomes its type in brackets, such as `[image]`.
+
+    Args:
+        given: the prompt or the completion.
+        padded: whether it comes from a dataset, where Arrow gives the arguments of each tool call those of all others,
+            with the value None. A policy's own None stays.
 
     Raises:
         ValueError: the value is neither text nor messages.
@@ -307,21 +365,19 @@ def wire_text(given: object) -> WireText:
     if not isinstance(given, Sequence) or not all(isinstance(message, Mapping) for message in given):
         raise ValueError(f"a value of type {type(given).__name__} is neither text nor a list of messages")
     messages: list[dict[str, Any]] = []
-    non_text_parts = 0
+    media: list[str] = []
     for message in given:
-        content, left_out = _content(message.get("content"))
-        non_text_parts += left_out
-        messages += _messages(message, content)
-    return WireText(messages, non_text_parts)
+        messages += _messages(message, _content(message.get("content"), media), padded=padded)
+    return WireText(messages, tuple(media))
 
 
-def _messages(given: Mapping[str, Any], content: str | None) -> Iterator[dict[str, Any]]:
+def _messages(given: Mapping[str, Any], content: str | None, *, padded: bool) -> Iterator[dict[str, Any]]:
     """Yield a message, followed by messages with the tool calls beyond the limit of one message."""
     message: dict[str, Any] = {"role": given.get("role")}
     thinking = given.get("reasoning_content") or given.get("thinking")
     given_calls = given.get("tool_calls")
     calls = (
-        [_call(call) for call in given_calls if isinstance(call, Mapping)]
+        [_call(call, padded=padded) for call in given_calls if isinstance(call, Mapping)]
         if isinstance(given_calls, list | tuple)
         else []
     )
@@ -339,13 +395,13 @@ def _messages(given: Mapping[str, Any], content: str | None) -> Iterator[dict[st
         yield {"role": given.get("role"), "tool_calls": calls[start : start + _CALLS_PER_MESSAGE]}
 
 
-def _content(given: object) -> tuple[str | None, int]:
+def _content(given: object, media: list[str]) -> str | None:
+    """Return the text of a message's content, and add the digests of its other parts to `media`."""
     if given is None or isinstance(given, str):
-        return given, 0
+        return given
     if not isinstance(given, Sequence):
-        return _json(given), 0
+        return _json(given)
     texts: list[str] = []
-    non_text_parts = 0
     for part in given:
         if isinstance(part, str):
             texts.append(part)
@@ -354,15 +410,17 @@ def _content(given: object) -> tuple[str | None, int]:
         else:
             kind = part.get("type") if isinstance(part, Mapping) else None
             texts.append(f"[{kind or type(part).__name__}]")
-            non_text_parts += 1
-    return "\n".join(texts), non_text_parts
+            media.append(media_digest(part))
+    return "\n".join(texts)
 
 
-def _call(given: Mapping[str, Any]) -> dict[str, Any]:
+def _call(given: Mapping[str, Any], *, padded: bool) -> dict[str, Any]:
     """Convert a tool call, with its arguments as text, since a policy's arguments may be invalid JSON."""
     function = given.get("function")
     named = function if isinstance(function, Mapping) else given
     arguments = named.get("arguments")
+    if padded and not isinstance(arguments, str):
+        arguments = to_plain_data(arguments)
     call: dict[str, Any] = {
         "function": {
             "name": str(named.get("name") or ""),
