@@ -72,8 +72,10 @@ demo-all: $(STAMP) ## score all examples; some minutes on two cores
 		--table --judge llamacpp://$(MODEL)
 
 test: $(STAMP) ## run the tests, with a PostgreSQL, a Redis and a judge model of its own; all but the slow ones
-	@$(BIN)/pytest -n 4 --dist worksteal -m "not model and not vllm and not containers and not slow"
-	@$(BIN)/pytest -n 2 --dist worksteal -m "model and not slow" $(MODEL_TESTS)
+	@failed=0; \
+	$(BIN)/pytest -n 4 --dist worksteal -m "not model and not vllm and not containers and not slow" || failed=1; \
+	$(BIN)/pytest -n 2 --dist worksteal -m "model and not slow" $(MODEL_TESTS) || failed=1; \
+	exit $$failed
 
 test-slow: $(STAMP) ## the slow tests: faults, upgrades, lost packets, fresh installs; FILES says in which files
 	@$(BIN)/pytest -m "slow and model" $(FILES) || [ $$? = 5 ]

@@ -30,10 +30,14 @@ FINDINGS = [
 @pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
 async def cache(request: pytest.FixtureRequest) -> AsyncIterator[VerdictCache]:
     """A cache of each kind."""
-    url = "memory://" if request.param == "memory" else request.getfixturevalue("redis_url")
-    made = cache_from_url(url)
+    made = cache_from_url("memory://") if request.param == "memory" else patient(request.getfixturevalue("redis_url"))
     yield made
     await made.close()
+
+
+def patient(redis_url: str, *, ttl_s: int = 100) -> RedisCache:
+    """A cache that waits for a Redis on a slow machine."""
+    return RedisCache(redis_url, ttl_s=ttl_s, timeout_s=60.0)
 
 
 def digests(n: int) -> list[bytes]:
@@ -116,7 +120,7 @@ async def test_a_verdict_in_memory_expires_and_can_then_be_replaced() -> None:
 async def test_long_rationales_are_compressed_in_redis_and_short_ones_stay_readable(redis_url: str) -> None:
     long, short = digests(2)
     text = "The response says so in its third step, and gives no reason for it. " * 100
-    cache = RedisCache(redis_url)
+    cache = patient(redis_url)
     await cache.put_many({long: JudgeResult(1.0, rationale=text), short: FINDINGS[0]})
     async with Redis.from_url(redis_url) as redis:
         assert await redis.strlen(b"adjudge:verdict:1:" + long) < len(text) / 10
@@ -129,7 +133,7 @@ async def test_a_verdict_that_an_older_version_stored_is_still_read(redis_url: s
     (digest,) = digests(1)
     async with Redis.from_url(redis_url) as redis:
         await redis.set(b"adjudge:verdict:1:" + digest, '[0.5, null, null, null, 3.0, "\\u6570"]', ex=100)
-    cache = RedisCache(redis_url)
+    cache = patient(redis_url)
     assert dict(await cache.get_many([digest])) == {digest: JudgeResult(0.5, grade=3.0, rationale="数")}
     await cache.close()
 
@@ -138,7 +142,7 @@ async def test_a_verdict_that_an_older_version_stored_is_still_read(redis_url: s
 async def test_an_uncalibrated_verdict_is_stored_as_before_calibration_existed(redis_url: str) -> None:
     old, new = digests(2)
     value = b"[1.0, 0.75, 0.9, 2, null, null]"
-    cache = RedisCache(redis_url)
+    cache = patient(redis_url)
     async with Redis.from_url(redis_url) as redis:
         await redis.set(b"adjudge:verdict:1:" + old, value, ex=100)
         found = (await cache.get_many([old]))[old]
@@ -159,7 +163,7 @@ async def test_reading_and_writing_many_verdicts_take_one_redis_round_trip_each(
         sent.append(1)
         await send(self, command, *more, **options)  # type: ignore[arg-type]
 
-    cache = RedisCache(redis_url)
+    cache = patient(redis_url)
     await cache.ready()
     monkeypatch.setattr(AbstractConnection, "send_packed_command", counted)
     many = dict.fromkeys(digests(300), FINDINGS[0])
@@ -173,7 +177,7 @@ async def test_reading_and_writing_many_verdicts_take_one_redis_round_trip_each(
 @pytest.mark.redis
 async def test_processes_on_one_redis_share_verdicts_until_they_expire(redis_url: str) -> None:
     (digest,) = digests(1)
-    one, other = RedisCache(redis_url, ttl_s=100), RedisCache(redis_url)
+    one, other = patient(redis_url, ttl_s=100), patient(redis_url)
     await one.put_many({digest: FINDINGS[0]})
     await other.put_many({digest: FINDINGS[1]})
     assert dict(await other.get_many([digest])) == {digest: FINDINGS[0]}
@@ -189,7 +193,7 @@ async def test_the_url_sets_bounds_and_time_to_live(redis_url: str) -> None:
     memory = cache_from_url("memory://?entries=1&bytes=9999&ttl_s=5")
     await memory.put_many(dict.fromkeys([a, b], FINDINGS[0]))
     assert set(await memory.get_many([a, b])) == {b}
-    in_redis = cache_from_url(f"{redis_url}?ttl_s=50")
+    in_redis = cache_from_url(f"{redis_url}?ttl_s=50&timeout_s=60")
     await in_redis.put_many({a: FINDINGS[0]})
     async with Redis.from_url(redis_url) as redis:
         assert 0 < await redis.ttl(b"adjudge:verdict:1:" + a) <= 50
@@ -236,7 +240,7 @@ async def small_redis(tmp_path: Path) -> AsyncIterator[Redis]:
 
 def cache_at(connection: Redis) -> RedisCache:
     """A cache in the Redis of a connection."""
-    return RedisCache(f"redis://127.0.0.1:{connection.connection_pool.connection_kwargs['port']}/0")
+    return patient(f"redis://127.0.0.1:{connection.connection_pool.connection_kwargs['port']}/0")
 
 
 async def fill(cache: VerdictCache) -> list[bytes]:
@@ -280,7 +284,7 @@ async def test_a_full_redis_evicts_verdicts_and_keeps_queued_messages(small_redi
 @pytest.mark.redis
 def test_reset_redis_connections_are_replaced_on_the_event_loop_of_the_service(redis_url: str) -> None:
     async def reset_between_uses() -> None:
-        cache = RedisCache(redis_url)
+        cache = patient(redis_url)
         one, other = digests(2)
         await cache.put_many({one: FINDINGS[0]})
         await reset(cache)
@@ -302,7 +306,7 @@ def test_reset_redis_connections_are_replaced_on_the_event_loop_of_the_service(r
 
 @pytest.mark.redis
 async def test_many_concurrent_readers_share_a_few_connections_and_all_are_answered(redis_url: str) -> None:
-    cache, many = RedisCache(redis_url), digests(300)
+    cache, many = patient(redis_url), digests(300)
     await cache.put_many(dict.fromkeys(many, FINDINGS[0]))
     found = await asyncio.gather(*(cache.get_many([digest]) for digest in many))
     assert [dict(one) for one in found] == [{digest: FINDINGS[0]} for digest in many]

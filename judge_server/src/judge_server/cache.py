@@ -29,7 +29,7 @@ _WEEK_S = 7 * 24 * 3600
 _ENTRY_BYTES = 350
 """The approximate memory of an entry without its rationale."""
 
-_TIMEOUT_S = 1.0
+REDIS_TIMEOUT_S = 1.0
 
 _PREFIX = b"adjudge:verdict:1:"
 _COMPRESSED_FROM = 512
@@ -47,7 +47,7 @@ _values_of = attrgetter(*[field.name for field in fields(JudgeResult)])  # a fif
 
 
 def cache_from_url(url: str) -> VerdictCache:
-    """Create the cache for a URL: `memory://?entries=&bytes=&ttl_s=` or `redis://HOST:PORT/DB?ttl_s=`.
+    """Create the cache for a URL: `memory://?entries=&bytes=&ttl_s=` or `redis://HOST:PORT/DB?ttl_s=&timeout_s=`.
 
     Raises:
         ValueError: the scheme is unknown, and the message lists the known ones; or an option is unknown.
@@ -61,7 +61,8 @@ def cache_from_url(url: str) -> VerdictCache:
         return MemoryCache(entries, max_bytes=size, ttl_s=ttl_s)
     redis = redis_url_of(url)
     if redis is not None:
-        return RedisCache(redis, ttl_s=ttl_s)
+        timeout_s = options.number("timeout_s", REDIS_TIMEOUT_S)
+        return RedisCache(redis, ttl_s=ttl_s, timeout_s=timeout_s)
     raise ValueError(f"cache {url!r} is unknown; use memory:// or redis://HOST:PORT/DB")
 
 
@@ -70,8 +71,11 @@ def redis_url_of(url: str) -> str | None:
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss", "unix"):
         return None
-    redis_options = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "ttl_s"])
+    redis_options = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name not in _OWN_OPTIONS])
     return parts._replace(query=redis_options).geturl()
+
+
+_OWN_OPTIONS = frozenset({"ttl_s", "timeout_s"})
 
 
 class MemoryCache:
@@ -147,13 +151,20 @@ class RedisCache:
 
     The raw probability is omitted if it equals the probability, as in values from before calibration, so that older
     and newer processes share entries. Values of 512 bytes or more, which have long rationales, are compressed.
-    `clock` returns seconds.
+    `clock` returns seconds. A call that takes more than `timeout_s` seconds counts as a miss.
     """
 
-    def __init__(self, url: str, *, ttl_s: int = _WEEK_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        ttl_s: int = _WEEK_S,
+        clock: Callable[[], float] = time.monotonic,
+        timeout_s: float = REDIS_TIMEOUT_S,
+    ) -> None:
         from judge_server.resilient_redis import ResilientRedis  # slow to import, and needed by this cache only
 
-        self._redis = ResilientRedis(url, _TIMEOUT_S, clock)
+        self._redis = ResilientRedis(url, timeout_s, clock)
         self._ttl_s = ttl_s
 
     async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, JudgeResult]:

@@ -18,11 +18,14 @@ from tests.fixtures.ports import unused_port
 async def rates(request: pytest.FixtureRequest) -> AsyncIterator[RateLimiter]:
     """Each kind of rate limiter."""
     memory = request.param == "memory"
-    made: RateLimiter = (
-        LocalRateLimiter(time.monotonic) if memory else RedisRateLimiter(request.getfixturevalue("redis_url"))
-    )
+    made: RateLimiter = LocalRateLimiter(time.monotonic) if memory else patient(request.getfixturevalue("redis_url"))
     yield made
     await made.close()
+
+
+def patient(redis_url: str) -> RedisRateLimiter:
+    """A limiter that waits for a Redis on a slow machine."""
+    return RedisRateLimiter(redis_url, timeout_s=60.0)
 
 
 def project() -> str:
@@ -73,7 +76,7 @@ async def test_a_changed_limit_applies_at_once(rates: RateLimiter) -> None:
 
 @pytest.mark.redis
 async def test_all_processes_on_a_redis_count_together(redis_url: str) -> None:
-    mine, several = project(), [RedisRateLimiter(redis_url) for _ in range(3)]
+    mine, several = project(), [patient(redis_url) for _ in range(3)]
     assert sum([await let_through(one, mine, 7, 5) for one in several]) == 7
     for one in several:
         await one.close()
@@ -81,7 +84,7 @@ async def test_all_processes_on_a_redis_count_together(redis_url: str) -> None:
 
 @pytest.mark.redis
 async def test_a_projects_bucket_expires_when_it_is_full(redis_url: str) -> None:
-    rates, mine = RedisRateLimiter(redis_url), project()
+    rates, mine = patient(redis_url), project()
     await rates.wait_for(mine, 60)
     left_ms = await rates._redis.client.pttl(f"adjudge:rate:1:{mine}")
     assert 0 < left_ms <= 1000

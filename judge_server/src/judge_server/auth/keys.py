@@ -84,12 +84,17 @@ class LocalRateLimiter:
 
 
 class RedisRateLimiter:
-    """Counts the requests of projects over all processes on one Redis."""
+    """Counts the requests of projects over all processes on one Redis.
 
-    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+    After `timeout_s` seconds without an answer, this process counts alone.
+    """
+
+    def __init__(
+        self, url: str, clock: Callable[[], float] = time.monotonic, *, timeout_s: float = RATE_REDIS_TIMEOUT_S
+    ) -> None:
         from judge_server.resilient_redis import ResilientRedis  # slow to import, and needed by this limiter only
 
-        self._redis = ResilientRedis(url, RATE_REDIS_TIMEOUT_S, clock)
+        self._redis = ResilientRedis(url, timeout_s, clock)
         self._count = self._redis.client.register_script(_COUNT)
         self._local = LocalRateLimiter(clock)
 
