@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
+from typing import NamedTuple
 
 from judge_server.verifiers.answers import read_answer, stated_value
 from judge_server.verifiers.notation import Token, same_characters, strip_markup, tokens_of
 from judge_server.verifiers.reader import RELATIONS, Term, number
 from judge_server.verifiers.units import Unit
-from judge_server.verifiers.values import equal_numbers, is_scalar, ratio_is_constant, rational, symbols
+from judge_server.verifiers.values import approximate, equal_numbers, is_scalar, ratio_is_constant, rational, symbols
 from trainer_client.text.final_answer import extract_final_answer
 
 MAX_ITEMS = 200
@@ -310,7 +311,10 @@ def _is_set(term: Term) -> bool:
 
 
 def _unwrapped(term: Term) -> tuple[str, Term] | None:
-    """Return the name and value of `x = 5`; the name is empty for `2 + 3 = 5`. None if a relation is no such one."""
+    """Return the name and value of `x = 5`; the name is empty for `2 + 3 = 5`. None if a relation is no such one.
+
+    The value of `x = 1/3 ≈ 0.33` is 1/3. A name of several variables, as in `(x, y) = (1, 2)`, is a name too.
+    """
     if term.head != "relation":
         return None
     signs = term.text.split()
@@ -319,57 +323,119 @@ def _unwrapped(term: Term) -> tuple[str, Term] | None:
     first, last = term.parts[0], term.parts[-1]
     if signs == ["in"] and first.head == "symbol":
         return first.text, last
-    if set(signs) != {"="}:
+    if not set(signs) <= {"=", "~"}:
         return None
     if _is_name(first):
-        name, values = first.text, term.parts[1:]
-    elif len(term.parts) == 2 and _is_name(last):
-        name, values = last.text, term.parts[:1]
+        name, values, between = first, term.parts[1:], signs[1:]
+    elif len(term.parts) == 2 and _is_name(last) and signs == ["="]:
+        name, values, between = last, term.parts[:1], []
     else:
-        name, values = "", term.parts
-    if not name and any(symbols(value) for value in values):
+        name, values, between = None, term.parts, signs
+        if any(symbols(value) for value in values):
+            return None
+    if name is not None and _names_in(name) & symbols(values[0]):
         return None
-    if name in symbols(values[-1]) or any(not _same(value, values[-1]) for value in values[:-1]):
-        return None
-    return name, values[-1]
+    for index, sign in enumerate(between):
+        if not (_is_roughly if sign == "~" else _same)(values[index], values[index + 1]):
+            return None
+    return "" if name is None else _shown(name), values[0]
+
+
+def _names_in(name: Term) -> set[str]:
+    return {name.text} if name.head == "call" and name.text.startswith("of ") else symbols(name)
+
+
+def _is_roughly(exact: Term, decimal: Term) -> bool:
+    """Whether a decimal is a value rounded or cut off, with however few digits."""
+    terms = [term.parts[0] if term.head == "quantity" else term for term in (exact, decimal)]
+    if not all(is_scalar(term) and not symbols(term) for term in terms):
+        return False
+    a, b = (approximate(term) for term in terms)
+    if a is None or b is None:
+        return False
+    inner = terms[1].parts[0] if terms[1].head == "negate" else terms[1]
+    return (
+        abs(a - b) <= max(10.0 ** -min(inner.places, 300) if inner.head == "number" else 0.0, 1e-3 * abs(a))
+        and a * b >= 0
+    )
 
 
 def _is_name(term: Term) -> bool:
+    """Whether a term is what an equation gives a value: a variable, a function's value, or a length such as `|AB|`."""
     if term.head == "symbol":
         return term.text not in ("\\pi", "e", "i", "\\infty", "\\emptyset")
-    return term.head == "call" and term.text.startswith("of ")
+    if term.head == "tuple":
+        return all(part.head == "symbol" and _is_name(part) for part in term.parts)
+    if term.head == "sequence":
+        return bool(term.parts) and all(map(_is_name, term.parts))
+    if term.head == "call" and term.text == "abs":
+        return term.parts[0].head in ("symbol", "multiply") and _is_length(term.parts[0])
+    return (term.head == "call" and term.text.startswith("of ")) or (
+        term.head in ("multiply", "divide") and _is_length(term)
+    )
+
+
+def _is_length(term: Term) -> bool:
+    """Whether a term is capital letters side by side, or a quotient of such."""
+    if term.head == "symbol":
+        return term.text[0].isupper()
+    return term.head in ("multiply", "divide") and all(map(_is_length, term.parts))
+
+
+def _shown(name: Term) -> str:
+    """Return a name as text."""
+    if name.head == "symbol":
+        return name.text
+    return f"{name.head} {name.text} {' '.join(map(_shown, name.parts))}"
 
 
 def _items(term: Term) -> tuple[Term, ...]:
     return term.parts if term.head == "list" else (term,)
 
 
-def _values_of_one_name(term: Term) -> tuple[str, tuple[Term, ...]] | None:
+class _Named(NamedTuple):
+    """Values of one name; of `x_1 = 1, x_2 = 2`, the name is `x` and `indexed` is true."""
+
+    name: str
+    values: tuple[Term, ...]
+    indexed: bool
+
+
+def _values_of_one_name(term: Term) -> _Named | None:
     """Return the name and the values of `x = 1 or x = 2`, or of `x = 1, 2`; None if an answer is no such list."""
-    name, values = None, []
+    names: list[str] = []
+    values = []
     for item in _items(term):
         if item.head == "relation":
             value = _unwrapped(item)
-            if value is None or name not in (None, value[0]):
+            if value is None:
                 return None
-            name = value[0]
+            names.append(value[0])
             values.append(value[1])
-        elif name is None:
+        elif not names:
             return None
         else:
             values.append(item)
-    return None if name is None else (name, tuple(values))
+    if len(set(names)) == 1:
+        return _Named(names[0], tuple(values), indexed=False)
+    bases = {re.sub(r"_\d{1,3}$", "", name, flags=re.ASCII) for name in names}
+    if len(bases) != 1 or len(set(names)) != len(values):
+        return None
+    return _Named(bases.pop(), tuple(values), indexed=True)
 
 
 def _same_relation(a: Term, b: Term) -> bool:
     values_a, values_b = _values_of_one_name(a), _values_of_one_name(b)
     if values_a and values_b:
-        if not values_a[0] or not values_b[0] or values_a[0] == values_b[0]:
-            return _same(_listed(values_a[1], a.text), _listed(values_b[1], b.text))
+        both_indexed = values_a.indexed and values_b.indexed
+        if not both_indexed and (not values_a.name or not values_b.name or values_a.name == values_b.name):
+            return _same(_listed(values_a.values, a.text), _listed(values_b.values, b.text))
+    elif _values_in_order(a, b) or _values_in_order(b, a):
+        return True
     elif values_a and not _is_about_relations(b):
-        return _same(_listed(values_a[1], a.text), b)
+        return _same(_listed(values_a.values, a.text), b)
     elif values_b and not _is_about_relations(a):
-        return _same(a, _listed(values_b[1], b.text))
+        return _same(a, _listed(values_b.values, b.text))
     if _same_sets(a, b):
         return True
     items_a, items_b = _items(a), _items(b)
@@ -379,6 +445,14 @@ def _same_relation(a: Term, b: Term) -> bool:
         joined = {a.text, b.text}
         return joined != {"and", "or"} and _same_items(items_a, items_b)
     return _same_single_relation(a, b)
+
+
+def _values_in_order(named: Term, bare: Term) -> bool:
+    """Whether the values of `x = 1, y = 2` are those of a list, in its order."""
+    if bare.head != "list" or _is_about_relations(bare) or len(_items(named)) != len(bare.parts):
+        return False
+    values = [_unwrapped(item) for item in _items(named)]
+    return all(value is not None and _same(value[1], item) for value, item in zip(values, bare.parts, strict=True))
 
 
 def _listed(values: tuple[Term, ...], joiner: str) -> Term:
@@ -404,7 +478,7 @@ def _same_single_relation(a: Term, b: Term) -> bool:
         return False
     if all(map(_same, parts_a, parts_b)):
         return True
-    if signs_a in (["="], ["!="]) and all(map(_same, parts_a, parts_b[::-1])):
+    if signs_a in (["="], ["!="], ["~"]) and all(map(_same, parts_a, parts_b[::-1])):
         return True
     if not all(map(is_scalar, (*parts_a, *parts_b))) or not set(signs_a) <= {"=", "!=", "<", "<="}:
         return False
@@ -451,19 +525,13 @@ def _same_span(a: _Span, b: _Span) -> bool:
 def _ordered(spans: Sequence[_Span]) -> list[_Span] | None:
     keys = []
     for low, _, high, _ in spans:
-        sizes = [None if end is None else _approximate(end) for end in (low, high)]
+        sizes = [None if end is None else approximate(end) for end in (low, high)]
         if (low is not None and sizes[0] is None) or (high is not None and sizes[1] is None):
             return list(spans) if len(spans) == 1 else None
         keys.append(
             (sizes[0] if sizes[0] is not None else float("-inf"), sizes[1] if sizes[1] is not None else float("inf"))
         )
     return [spans[index] for index in sorted(range(len(spans)), key=lambda index: keys[index])]
-
-
-def _approximate(term: Term) -> float | None:
-    from judge_server.verifiers.values import approximate
-
-    return approximate(term)
 
 
 def _spans(term: Term) -> tuple[str, list[_Span]] | None:

@@ -159,7 +159,7 @@ class Token(NamedTuple):
 
 _REPEATED = r"(?:\\(?:overline|bar|dot)\s*(?:\{\s*\d+\s*\}|\d)|\(\d+\)|(?:\d\u0305)+)"
 _TOKEN = re.compile(
-    r"(?P<space>(?:\s|~|\\[ ,;:!>]|\\(?:q?quad|enspace|thinspace|hfill|left|right|middle|[bB]igg?[lr]?|displaystyle"
+    r"(?P<space>(?:\s|~|\\[ ,;:!>]|\\q?quad|\\(?:enspace|thinspace|hfill|left|right|middle|[bB]igg?[lr]?|displaystyle"
     r"|textstyle|limits|nolimits)(?![A-Za-z])\.?)+)"
     rf"|(?P<number>\d*\.\d*{_REPEATED}|(?:\d+\.\d+)\s*(?:\.\.\.|\\[lc]?dots(?![A-Za-z])\s*)(?!\s*[,\d])"
     r"|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3}(?![\w.]))?|\d+\.(?!\w))"
@@ -167,7 +167,8 @@ _TOKEN = re.compile(
     re.DOTALL | re.ASCII,
 )
 _TOKEN_LETTERS = re.compile(r"[^\W\d_]+")
-_GROUPED = re.compile(r"(?<=\d)(?:,?\\[,!]|,?\{,\}(?:\\!)?)\s*(?=\d{3}(?!\d))", re.ASCII)
+_GROUPED = re.compile(r"(?<=\d)(?:,?\\[,!]|,?\{\s?,\s?\}(?:\\!)?)\s*(?=\d{3}(?!\d))", re.ASCII)
+_ESCAPED, _DOUBLY_ESCAPED = re.compile(r"(?<!\\)\\[A-Za-z]"), re.compile(r"\\\\(?=[A-Za-z,!;:{}%$])")
 _INLINE = re.compile(r"\$\$?([^$]+)\$\$?")
 _TEXT_COMMANDS = frozenset(
     [
@@ -268,6 +269,8 @@ _SAME_COMMAND = {
 def tokens_of(answer: str) -> list[Token]:
     """Return the tokens of an answer without the markup around it."""
     text = strip_markup(_as_latex(strip_markup(same_characters(answer))))
+    if not _ESCAPED.search(text):
+        text = _DOUBLY_ESCAPED.sub(r"\\", text)
     text = text.replace("\\$", CURRENCY_SIGN)
     if not _only_money(text):
         text = _INLINE.sub(r" \1 ", text)

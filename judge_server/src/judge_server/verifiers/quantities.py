@@ -35,7 +35,7 @@ def read_quantity(text: str) -> Quantity | None:
 
 
 def _quantity(term: Term) -> Quantity | None:
-    if term.head == "relation" and term.text == "=" and len(term.parts) == 2 and term.parts[0].head == "symbol":
+    if term.head == "relation" and term.text in ("=", "~") and len(term.parts) == 2 and term.parts[0].head == "symbol":
         term = term.parts[1]
     if term.head == "quantity":
         value = _plain(term.parts[0])

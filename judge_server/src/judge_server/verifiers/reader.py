@@ -57,8 +57,8 @@ class NotRead(Exception):
     """A token has no place in the grammar."""
 
 
-RELATIONS = {"=": "=", "\\approx": "=", "<": "<", ">": ">", "\\leq": "<=", "\\geq": ">=", "\\neq": "!=", "\\in": "in"}
-RELATIONS |= {"\\notin": "not in", "\\equiv": "equiv", "\\cong": "cong", "\\sim": "=", "\\doteq": "="}
+RELATIONS = {"=": "=", "\\approx": "~", "<": "<", ">": ">", "\\leq": "<=", "\\geq": ">=", "\\neq": "!=", "\\in": "in"}
+RELATIONS |= {"\\notin": "not in", "\\equiv": "equiv", "\\cong": "cong", "\\sim": "~", "\\doteq": "="}
 _SET_OPERATIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "without"}
 FUNCTIONS = frozenset(
     [
@@ -169,7 +169,7 @@ _UNREADABLE_ALONE = re.compile(r"[A-Za-z]{3,}")
 
 def number_term(written: str) -> Term:
     """Read a number token; raise `NotRead` if its digits go on in an unknown way."""
-    if "\\" in written or "(" in written or "\u0305" in written:
+    if _REPEATING.fullmatch(written):
         return _repeating(written)
     if (goes_on := _GOES_ON.fullmatch(written)) and not re.match(r"\d+\.\d+[eE]", written):
         return _recurring(goes_on["number"])
@@ -279,7 +279,7 @@ class _Parser:
         if self._accept(",", ";"):
             found = ","
         word = self._peek()
-        if word.kind == "word" and word.text in ("and", "or") and word.spaced | word.upright:
+        if word.kind == "word" and word.text in ("and", "or"):
             self._at += 1
             found = word.text
         elif word.text in ("\\vee", "\\wedge", "&"):
@@ -318,7 +318,7 @@ class _Parser:
             parts.append(self._side())
         if not signs:
             return parts[0]
-        if len(parts) == 1 and signs == ["="]:
+        if len(parts) == 1 and signs[0] in ("=", "~") and len(signs) == 1:
             return parts[0]
         return Term("relation", tuple(parts), text=" ".join(signs))
 
@@ -357,7 +357,11 @@ class _Parser:
         while self._peek(ahead).kind == "word" and ahead < 8:
             ahead += 1
         words = self._tokens[self._at : self._at + ahead]
-        if not words or RELATIONS.get(self._peek(ahead).text) != "=" or all(len(word.text) < 3 for word in words):
+        if (
+            not words
+            or RELATIONS.get(self._peek(ahead).text) not in ("=", "~")
+            or all(len(word.text) < 3 for word in words)
+        ):
             return None
         self._at += ahead
         return Term("symbol", text="name " + " ".join(word.text.casefold() for word in words))
@@ -390,6 +394,11 @@ class _Parser:
             other = self._quantity()
             same = term.head == "set_operation" and term.text == operation and operation != "without"
             term = Term("set_operation", (*(term.parts if same else (term,)), other), text=operation)
+        while self._peek().text == ":" and self._peek(1).text != "=":
+            self._at += 1
+            same = term.head == "sequence" and not term.text.startswith("base")
+            parts = (*(term.parts if same else (term,)), self._quantity())
+            term = Term("sequence", parts, text=" ".join(":" * (len(parts) - 1)))
         self._depth -= 1
         return term
 
@@ -589,6 +598,8 @@ class _Parser:
             whole = len(factors) == 1 and factors[0].head == "number"
             return whole and token.spaced and self._peek(1).text == "/" and self._peek(2).kind == "number"
         if token.kind == "command":
+            if token.text == "\\frac" and constant and self._unit_at(self._at, glued=False) is not None:
+                return False
             is_factor = token.text in _SYMBOL_COMMANDS or token.text in _ACCENTS or token.text[1:] in FUNCTIONS
             return is_factor or token.text in ("\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\angle")
         return token.text in ("(", "{") or (token.text == "|" and not self._bars)
@@ -757,22 +768,27 @@ class _Parser:
         alone = self._at == 1 and (after is _END or after.kind == "word" or after.text in (",", ";"))
         if len(text) > 2 and (alone or token.spaced or (after.kind == "word" and after.spaced)):
             raise NotRead
-        if len(text) == 2 and text.casefold() in (
-            "no",
-            "on",
-            "am",
-            "pm",
-            "or",
-            "is",
-            "if",
-            "to",
-            "by",
-            "of",
-            "in",
-            "at",
-            "ad",
-            "bc",
-            "up",
+        if (
+            len(text) == 2
+            and text[1:].islower()
+            and text.casefold()
+            in (
+                "no",
+                "on",
+                "am",
+                "pm",
+                "or",
+                "is",
+                "if",
+                "to",
+                "by",
+                "of",
+                "in",
+                "at",
+                "ad",
+                "bc",
+                "up",
+            )
         ):
             raise NotRead
         if after.kind == "number" and not after.spaced:
@@ -850,6 +866,8 @@ class _Parser:
                 (opening, closing) == ("[", "]") and inside.head in ("add", "multiply", "divide")
             ):
                 return inside
+            if inside.head == "matrix" and closing != "[":
+                return inside
             if (opening, closing) == ("[", "]"):
                 return Term("tuple", parts, text="[]")
             raise NotRead
@@ -876,7 +894,7 @@ class _Parser:
         argument = self._function_argument()
         if power is not None and name in ("sin", "cos", "tan") and _is_minus_one(power):
             name, power = "arc" + name, None
-        arguments = argument.parts if argument.head in ("tuple", "list") else (argument,)
+        arguments = argument.parts if argument.head in ("tuple", "list", "set") else (argument,)
         if name == "log" and base is not None:
             term = Term("divide", (Term("call", (argument,), text="ln"), Term("call", (base,), text="ln")))
         else:
@@ -942,6 +960,8 @@ class _Parser:
         if here.text == "%":
             unit: Unit | None = units.PERCENT
             at += 1
+        elif here.text == "\\frac":
+            unit, at = _read_unit_fraction(tokens, at)
         elif here.text == "‰" or here.text == "‱":
             unit, at = (units.PER_MILLE if here.text == "‰" else units.BASIS_POINT), at + 1
         else:
@@ -957,6 +977,21 @@ class _Parser:
             or after.text in RELATIONS
         )
         return (at, unit) if is_end or (after.kind == "word" and after.text in ("and", "or")) else None
+
+
+def _read_unit_fraction(tokens: Sequence[Token], at: int) -> tuple[Unit | None, int]:
+    r"""Read `\frac{km}{h}`."""
+    found: list[Unit] = []
+    at += 1
+    for _ in range(2):
+        if at >= len(tokens) or tokens[at].text != "{":
+            return None, at
+        unit, at = _read_unit(tokens, at + 1, glued=False, unsure_allowed=False)
+        if unit is None or at >= len(tokens) or tokens[at].text != "}":
+            return None, at
+        found.append(unit)
+        at += 1
+    return found[0].times(found[1], -1), at
 
 
 def _read_unit(tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed: bool) -> tuple[Unit | None, int]:
@@ -984,7 +1019,7 @@ def _read_unit(tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed:
             token.text == "of" and following.kind == "word"
         ):
             at += 1
-        elif token.kind != "word":
+        elif token.kind != "word" or not units.may_follow(tokens[at - 1].text, token.text):
             return unit, at
     return unit, at
 
@@ -1017,7 +1052,7 @@ def _read_unit_factor(
     if phrase[0] in ("percent", "pct", "percentage"):
         if singular_point(phrase[1]):
             return Unit((("percentage point", 1),)), at + 2
-        return (units.PERCENT, at + 1) if phrase[0] != "percentage" else (None, at)
+        return units.PERCENT, at + 1
     if phrase[0] in ("celsius", "fahrenheit"):
         return Unit((("°" + phrase[0][0].upper(), 1),)), at + 1
     exponent = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}.get(phrase[0], 0)

@@ -265,3 +265,11 @@ def unit(word: str, *, glued: bool) -> Unit | None:
     if known is not None:
         return known
     return Unit(things=(one,)) if one in _THINGS else None
+
+
+def may_follow(word: str, following: str) -> bool:
+    """Whether two units may stand side by side, as in `N m` or `chicken eggs`; an amount of money follows none."""
+    after = unit(following, glued=False)
+    if after is None or any(base.isupper() and len(base) == 3 for base, _ in after.dimensions):
+        return after is None
+    return (word in _EXACT) == (following in _EXACT)

@@ -333,6 +333,8 @@ def _call(name: str, values: list[Number], point: _Point, term: Term) -> Number:
         return _unknown_function(name, values, point)
     if name == "factorial":
         return _factorial(values[0])
+    if name in ("max", "min", "gcd", "lcm") and len(values) < 2:
+        raise Undefined
     if name in ("binom", "gcd", "lcm"):
         return _of_integers(name, values)
     if name in ("max", "min"):
