@@ -12,11 +12,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from judge_server.verifiers.answers import read_answer, stated_value
+from judge_server.verifiers.check import texts_equal
 from judge_server.verifiers.notation import Token, same_characters, strip_markup, tokens_of
 from judge_server.verifiers.reader import RELATIONS, Term, number
 from judge_server.verifiers.units import Unit
 from judge_server.verifiers.values import approximate, equal_numbers, is_scalar, ratio_is_constant, rational, symbols
 from trainer_client.text.final_answer import extract_final_answer
+
+MAX_CHARACTERS = 20_000
+"""The most characters of an answer that is read; longer ones are compared as texts."""
 
 MAX_ITEMS = 200
 """The most items of a list or set that is compared in any order."""
@@ -36,7 +40,7 @@ def equal(expected: str, answer: str) -> bool:
     values = [stated_value(text) for text in (expected, answer)]
     if values != [None, None] and _equal(values[0] or expected, values[1] or answer):
         return True
-    if is_broken(tokens_of(expected)):
+    if len(expected) <= MAX_CHARACTERS and is_broken(tokens_of(expected)):
         raise UnreadableFormula(expected)
     return False
 
@@ -44,20 +48,26 @@ def equal(expected: str, answer: str) -> bool:
 def response_states(expected: str, response: str) -> bool:
     """Whether the answer that a full response states, or all of it, equals the expected one.
 
-    Without a stated answer and unless the whole response is one, the last formula in delimiters is the answer.
+    Without a stated answer, that is the last sentence or the last formula in delimiters.
     Raises `UnreadableFormula` if the expected answer is broken.
     """
     stated = extract_final_answer(response)
-    if equal(expected, response if stated is None else stated):
-        return True
-    formulas = _FORMULA.findall(response) if stated is None else []
-    return bool(formulas) and equal(expected, formulas[-1])
+    if stated is not None:
+        return equal(expected, stated)
+    sentences = _SENTENCE_END.split(response.strip())
+    candidates = [response, sentences[-1], *_FORMULA.findall(sentences[-1])[-1:], *_FORMULA.findall(response)[-1:]]
+    return any(equal(expected, candidate) for candidate in dict.fromkeys(candidates))
 
 
-_FORMULA = re.compile(r"\$\$[^$]+\$\$|\$[^$]+\$|\\\([^\\]*(?:\\(?!\))[^\\]*)*\\\)|\\\[[^\\]*(?:\\(?!\])[^\\]*)*\\\]")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_FORMULA = re.compile(
+    r"\$\$[^$]++\$\$|\$[^$]++\$|\\\((?:[^\\]|\\(?![()\[\]]))*+\\\)|\\\[(?:[^\\]|\\(?![()\[\]]))*+\\\]"
+)
 
 
 def _equal(expected: str, answer: str) -> bool:
+    if max(len(expected), len(answer)) > MAX_CHARACTERS:
+        return texts_equal(strip_markup(expected), strip_markup(answer), case_sensitive=False)
     wanted, given = read_answer(expected), read_answer(answer)
     if not wanted.tokens or not given.tokens:
         return strip_markup(expected) == strip_markup(answer)

@@ -57,7 +57,7 @@ class JudgeVerification(RequestModel):
 
 
 class MathVerification(RequestModel):
-    """Satisfied if math-verify finds both expressions equal: `1/2`, `0.5` and `\\frac12` are the same answer.
+    """Satisfied if both answers denote the same: `1/2`, `0.5` and `\\frac12`; other answers are compared as text.
 
     Without `expected`, the group's `ground_truth` is used.
 
@@ -182,7 +182,7 @@ class NumericVerification(RequestModel):
     Attributes:
         method: a comparison of numbers.
         expected: the expected number; the group's `ground_truth` by default.
-        absolute: the greatest absolute difference.
+        absolute: the greatest absolute difference; the default is at most 1e-9 of the expected number.
         relative: the greatest difference as a share of the expected number.
         of: what is compared.
     """

@@ -3,7 +3,7 @@
 The JSON Schemas bound what an engine may write; parsing is more lenient. Output that is out of bounds can thus be read,
 and `judge_server.generation.structure` rejects it under the reason that names the fault.
 
-Answers are compared with the ground truth by a program where possible (math-verify, in a process that can be killed).
+Answers are compared with the ground truth by a program where possible (`math`, in a process that can be killed).
 The model compares only answers in words that do not match word for word.
 """
 
@@ -265,7 +265,7 @@ class AnswerComparer:
         return "right" if label == "yes" else "wrong"
 
     async def _compare_by_program(self, answer: str, final: str | None, ground_truth: str) -> Agreement:
-        """Compare the final answer; if the answer marks none, let math-verify search the whole text for one."""
+        """Compare the final answer; if the answer marks none, compare the last formula or sentence."""
         programs: tuple[Verification, ...] = (MathVerification(method="math", of="response"),)
         if final is not None:
             programs = (MathVerification(method="math"), ExactVerification(method="exact"))

@@ -82,7 +82,7 @@ def _bounded(suggest: int, pitfall: int, bonus: int) -> type[ContrastiveRubric]:
 
 
 class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParameters]):
-    """Splits solutions into right and wrong by math-verify, then writes items.
+    """Splits solutions into right and wrong by their final answers, then writes items.
 
     A rubric has suggest items, exactly one answer item, and optionally pitfall and bonus items.
     """
