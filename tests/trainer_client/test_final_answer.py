@@ -1,11 +1,10 @@
-import subprocess
-import sys
+import time
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from trainer_client.text.final_answer import extract_final_answer
+from trainer_client.text.final_answer import extract_final_answer, final_answer_line
 
 
 @pytest.mark.parametrize(
@@ -71,9 +70,9 @@ def test_the_later_of_a_box_and_a_final_answer_line_counts(text, answer):
         (r"Therefore $x \geq 5$ is the solution.", r"x \geq 5"),
         ("Steps.\nThus, $5$ or $7$ it is.\n", "5, 7"),
         (r"Hence \[ x = 2 \]", "x = 2"),
-        ("Adding them up.\nSo the answer is 12.", "12."),
+        ("Adding them up.\nSo the answer is 12.", "12"),
         ("The solution is $x != 5$", "$x != 5$"),
-        ("Half of 16 is 8. The answer is 8.", "8."),
+        ("Half of 16 is 8. The answer is 8.", "8"),
         ("5 + 3 = 8! Therefore, the final answer is 8", "8"),
         ("It has $10,200 + $255. Final Answer: The final answer is $10,455$. I hope it is correct.", "$10,455$"),
         ("The answer is 5. The answer is 7", "7"),
@@ -109,7 +108,7 @@ def test_without_a_box_the_marked_answer_is_used(text, answer):
     ("text", "answer"),
     [
         ("Answer $ 9 $", "$ 9 $"),
-        ("**Answer** \\(x + 1\\).", "\\(x + 1\\)."),
+        ("**Answer** \\(x + 1\\).", "\\(x + 1\\)"),
         ("Answer $$\n9\n$$", "9"),
         ("Answer: \\(\n9\n\\)", "9"),
         ("**Final Answer:**\n\n\\[\nx = 5\n\\]\nThat is all.", "x = 5"),
@@ -118,7 +117,7 @@ def test_without_a_box_the_marked_answer_is_used(text, answer):
             "\\begin{matrix} 1 \\\\[2pt] 2 \\end{matrix}",
         ),
         ("Answer:\n\\[ 5 \\] or\n\\[ 7 \\]", "\\[ 5 \\] or"),
-        ("Answer:\n$$\n5", "$$"),
+        ("Answer:\n$$\n5", "5"),
     ],
 )
 def test_a_formula_at_the_start_of_an_answer_is_read_to_its_end(text, answer):
@@ -131,8 +130,8 @@ def test_a_formula_at_the_start_of_an_answer_is_read_to_its_end(text, answer):
         ("Final Answer: The final answer is $10,455$. I hope it is correct.", "$10,455$"),
         ("Final answer: the answer is:\n5", "5"),
         ("Final Answer\nThe answer is 5", "5"),
-        ("Final answer: $5$. Or maybe $7$.", "$5$. Or maybe $7$."),
-        ("Final answer: $5$. Or 7.", "$5$. Or 7."),
+        ("Final answer: $5$. Or maybe $7$.", "$5$. Or maybe $7$"),
+        ("Final answer: $5$. Or 7.", "$5$. Or 7"),
         ("Final answer: Dr. Smith", "Dr. Smith"),
     ],
 )
@@ -148,12 +147,12 @@ def test_repeated_announcements_and_trailing_words_are_stripped_from_the_answer(
         "Answer $5 at once",
         "no answer here",
         "#### A heading\nand text",
-        "a: lower case",
+        "a: lower case\nand more",
         "Finally answer",
         "Final answer:",
         "\\boxed{",
-        "We have $x = 3$",
-        "So be it.",
+        "We have $x = 3$\nand more",
+        "So be it.\nAnything else?",
         "Therefore $x = 5$.\nAnything else?",
     ],
 )
@@ -161,44 +160,91 @@ def test_a_text_without_a_marked_answer_has_none(text):
     assert extract_final_answer(text) is None
 
 
-READ_IT_ALL = r"""
-import resource
-from trainer_client.text.final_answer import extract_final_answer, final_answer_line
-resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
-few, many = 20_000, 100_000
-box = "\\boxed{"
-for text in (
-    box * few,
-    box * few + "}" * few,
-    box * few + "x" + "}" * few,
-    (box + "1}") * few,
-    (box + "1} and ") * few,
-    (box + " } ") * few,
-    "A:" + " " * many + "\nx",
-    "A:\n****\n" * few,
-    "Answer $$\n" * many,
-    "Answer:\n\\(" * many,
-    "Answer " + "$" * many + "\n" + "Answer $x" * many,
-    "#" * many + " " * many + "\nx",
-    "\n####" + " " * many + "\nx",
-    "Final answer" + " " * many + "x",
-    "Final answer: " * many,
-    box + "1}" + ". Final answer:" * many,
-    "Final answer: the answer is " + " " * many + "**" * many,
-    "So " + "$" * many,
-    "So " + "\\(" * many,
-    "So $x" * many,
-    "The answer is. " * many,
-):
-    extract_final_answer(text), final_answer_line(text)
-print("read")
-"""
+BOX = "\\boxed{"
+HOSTILE = [
+    BOX,
+    BOX + "1}",
+    BOX + "1} and ",
+    BOX + " } ",
+    "\\boxed\\a{",
+    "\\boxed\\a",
+    "\\fbox[",
+    "A:\n****\n",
+    "Answer $$\n",
+    "Answer:\n\\(",
+    "Answer $x",
+    "Answer " + "$" * 50,
+    "\n#### ",
+    "Final answer: ",
+    ". Final answer:",
+    "**Final answer:** x ",
+    "So $",
+    "So $x",
+    "So \\(",
+    "The answer is. ",
+    "The answer is well known. ",
+    "the answer is 5, ",
+    "Answer:\n- ",
+    "Answer:\n(a) ",
+    "Answer: 5, which is ",
+    "5 because since, as ",
+    "Answer: 5. It is ",
+    ". ",
+    "* * ",
+    "# ",
+    "✅ ",
+    "> - 1. ",
+    "so ",
+    "so the final correct ",
+    "answer",
+    "答案",
+    "答",
+    "，所以答案是",
+    "الإجابة: ",
+    "<answer>",
+    "</answer>",
+    "<answer></answer>",
+    "[answer]",
+    '{"answer": "',
+    "'answer': \"",
+    '"answer": [',
+    '"answer": 5, ',
+    "<|im_end|>",
+    "</s>\n",
+    "Wait. ",
+    "Wait, no, ",
+    "* (> ",
+    "! ",
+    "“",
+    "((",
+    "b*",
+    "\n",
+    " ",
+    "İ answer: ",
+]
 
 
-def test_a_hostile_text_takes_linear_time():
-    # Texts of up to 1.5 million characters: 1 s of processor time if parsing is linear, minutes if it is not.
-    done = subprocess.run([sys.executable, "-c", READ_IT_ALL], capture_output=True, text=True, check=False)
-    assert done.stdout == "read\n", done.stderr
+def processor_time(text: str) -> float:
+    """The least of three measurements of the time in which a text is read, in seconds."""
+    taken = []
+    for _ in range(3):
+        began = time.process_time()
+        extract_final_answer(text), final_answer_line(text)
+        taken.append(time.process_time() - began)
+    return min(taken)
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_a_hostile_text_takes_linear_time(unit):
+    for shape in ("{}", "The answer is 5. {}"):
+        few, many = (shape.format(unit * (size // len(unit))) for size in (2_000, 16_000))
+        # Eight times the text takes about eight times as long, and 64 times if the time is quadratic.
+        assert processor_time(many) < 24 * processor_time(few) + 0.05
+
+
+def test_a_long_hostile_text_is_read():
+    for unit in HOSTILE:
+        extract_final_answer(unit * (100_000 // len(unit)))
 
 
 @given(st.text())

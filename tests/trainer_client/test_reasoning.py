@@ -54,6 +54,10 @@ def test_truncated_thinking_has_an_empty_answer():
         "  Final answer",
         "__The Final Answer__: 3",
         "Final answer\r",
+        "✅ **My final answer:** 3",
+        "> - Final answer: 3",
+        "最终答案：3",
+        "Respuesta final: 3",
     ],
 )
 def test_without_thinking_the_answer_begins_at_the_final_answer_line(line):
@@ -65,7 +69,7 @@ def test_without_thinking_the_answer_begins_at_the_final_answer_line(line):
     [
         "The final answer must be positive",
         "final answers: 3",
-        "My final answer: 3",
+        "Her final answer: 3",
         "Answer: 3",
         "A: 3",
         "Finally: 3",

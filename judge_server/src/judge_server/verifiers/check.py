@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from judge_server.verifiers.notation import same_characters
 from trainer_client.steps import WHOLE_RESPONSE, Step
+from trainer_client.text.answer_text import plain_answer
 from trainer_client.text.final_answer import extract_final_answer
 from trainer_client.wire.criteria import (
     ContainsVerification,
@@ -120,11 +121,13 @@ class Check:
     def expected(self) -> str | float | None:
         """What the verification compares with: its own expected answer, or the ground truth; None if there is neither.
 
-        If the ground truth is a worked solution that states a final answer, final answers are compared with that one.
+        Both are read by the rules for final answers (`stated_answer`), unless whole responses are compared.
         """
         program = self.program
         if not isinstance(program, MathVerification | ExactVerification | NumericVerification):
             return None
+        if isinstance(program.expected, str) and program.of == "final_answer":
+            return plain_answer(program.expected) or program.expected
         if program.expected is not None or self.ground_truth is None:
             return program.expected
         if program.of == "response" and isinstance(program, ExactVerification):
@@ -156,8 +159,10 @@ class Check:
 
 
 def stated_answer(ground_truth: str) -> str:
-    """Return the final answer that a ground truth states, or all of it if it states none."""
-    return extract_final_answer(ground_truth) or ground_truth
+    """Return the final answer that a ground truth states, by the rules for responses; all of it if it states none."""
+    if (stated := extract_final_answer(ground_truth)) is not None:
+        return stated
+    return ground_truth if "\n" in ground_truth.strip() else plain_answer(ground_truth) or ground_truth
 
 
 def step_to_search(verification: Verification) -> int | None:

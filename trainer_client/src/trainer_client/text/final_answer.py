@@ -1,44 +1,74 @@
 r"""Find the final answer that a response states, and the line on which it begins.
 
+An answer can stand in a few places (`extract_final_answer` lists them). The last statement wins, and one that the
+response takes back afterwards is none. What is found does not depend on the right answer, so a response has one answer,
+whatever it guesses.
+
 All functions take time linear in the length of the text, whatever a policy writes.
 """
 
+import json
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-_BOX = re.compile(r"\\boxed[ \t]*+\{")
+from trainer_client.text.answer_text import HEDGE, is_value, open_marks, plain_answer, without_end_tokens
+from trainer_client.text.answer_words import Announcement, announcements, lowered
+
+_BOX_COMMAND = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
+_BOX = re.compile(rf"{_BOX_COMMAND.pattern}(?:[ \t]*+\[[^\[\]{{}}\n]{{0,40}}\]){{0,2}}+[ \t]*+(?P<brace>\{{)?+")
+_UNBRACED = re.compile(r"(?:\\[A-Za-z]++(?:[ \t]++(?=[\w{]))?|\{(?:[^{}]++|\{[^{}]*+\})*+\}|\\[%$,!]|[^\s\\{}$*_`])++")
 _BRACES = re.compile(r"\\[{}\\]|[{}]")
-_ANSWER_LINE = re.compile(
-    r"^[#*_ \t]*+(?:(?i:(?:the[ \t]+)?final[ \t]+answer)\b|(?:(?i:answer)|A)(?=[*_ \t]*:)"
-    r"|(?i:answer)(?=[*_ \t]*(?:\$\$|\\\[|(?:\$[^$\n]++\$|\\\([^\\\n]*+\\\))[*_. \t]*$)))"
-    r"[*_ \t]*(?:is\b)?[:*_ \t]*(?P<answer>.*)$",
-    re.MULTILINE,
-)
-_FINAL_ANSWER_LINE = re.compile(r"^[#*_ \t]*+(?i:(?:the[ \t]+)?final[ \t]+answer)[#*_ \t\r]*(?::|$|is\b)", re.MULTILINE)
-_REPEATED_ANNOUNCEMENT = re.compile(r"(?:the[ \t]++)?(?:final[ \t]++)?answer[ \t]*+(?:is\b[ \t]*+:?|:)[ \t]*+", re.I)
 _NEXT_TEXT_LINE = re.compile(r"\s*+(?P<line>[^\n]*+)")
 _DISPLAYED_FORMULA = re.compile(
-    r"\s*+(?:\$\$(?P<a>[^$]++)\$\$|\\\((?P<b>(?:[^\\]|\\[^()\[\]])*+)\\\)|\\\[(?P<c>(?:[^\\]|\\[^()\[\]])*+)\\\])"
+    r"[\s*_]*+(?:\$\$(?P<a>[^$]++)\$\$|\\\((?P<b>(?:[^\\]|\\[^()\[\]])*+)\\\)|\\\[(?P<c>(?:[^\\]|\\[^()\[\]])*+)\\\])"
     r"[*_.,; \t]*+$",
     re.MULTILINE,
 )
-_FORMULA_AND_WORDS = re.compile(r"(?P<formula>\$[^$]++\$|\\\([^\\]*+\\\))\.[ \t]++[A-Z][^\d$\\]*+")
-_FINAL_ANSWER_SENTENCE = re.compile(r"(?<=[.!?][ \t])[*_]*+(?i:(?:the[ \t]++)?final[ \t]++answer)[*_]*+:[*_ \t]*+")
-_MINERVA_CLOSING = "I hope it is correct"
-_GSM8K_ANSWER = re.compile(r"####(?!#)[ \t]*+(?P<answer>.+)")
-_CONCLUSION = re.compile(r"[#*_ \t]*+(?:so|therefore|thus|hence|in conclusion|we (?:find|conclude|get|obtain))\b", re.I)
-_THE_ANSWER_IS = re.compile(
-    r"(?:^[#*_ \t]*+|(?<=[.!?][ \t]))(?:(?:so|therefore|thus|hence)\b,?[ \t]*+)?"
-    r"(?:the[ \t]++(?:final[ \t]++)?(?:answer|solution)[ \t]++is\b|final[ \t]++answer[ \t]*+:)[: \t]*+(?=\S)",
-    re.I,
+_GSM8K_ANSWER = re.compile(r"^[ \t]*+####(?!#)[ \t]*+(?P<answer>\S.*+)$", re.MULTILINE)
+_A_LINE = re.compile(r"^[#*_> \t]*+A[*_ \t]*+:[*_: \t]*+", re.MULTILINE)
+_B_LABEL = re.compile(r"(?<!\w)B[*_ \t]*+:")
+_NOT_BARE = re.compile(r"\banswers?\b|\\(?:boxed|f(?:rame)?box)", re.IGNORECASE)
+_TAG = re.compile(r"[<\[](?P<close>/?)(?:final[ _-]?)?(?:answer|ans)[>\]]", re.IGNORECASE)
+_HAS_CONTENT = re.compile(r"[^\W_]|[\\∅∞]")
+_JSON_KEY = re.compile(
+    r"""(?P<quote>["'])(?:the[ _-]?)?(?:final|correct)?[ _-]?(?:answer|ans|答案)(?P=quote)\s*+:\s*+"""
+    r"""(?P<value>"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+'|\[[^\[\]{}]*+\]|[-+\w.%/]++)(?=\s*+(?:[,}\n]|\Z))""",
+    re.IGNORECASE,
 )
+_CONCLUSION = re.compile(r"[#*_ \t]*+(?:so|therefore|thus|hence|in conclusion|we (?:find|conclude|get|obtain))\b", re.I)
 _FORMULA = re.compile(
     r"\$\$(?P<a>[^$]++)\$\$|\$(?P<b>[^$]++)\$"
     r"|\\\((?P<c>(?:[^\\]|\\(?![()\[\]]))*+)\\\)|\\\[(?P<d>(?:[^\\]|\\(?![()\[\]]))*+)\\\]"
 )
 _JOINING_WORD = re.compile(r"\b(?:and|or)\b|[,;]")
 _MAX_ADJACENT_GAP, _MAX_JOINED_GAP = 10, 70
+_ITEM = re.compile(
+    r"[ \t]*+(?:(?:[-*+•]|(?P<number>\d{1,2})[.)])[ \t]++|(?P<label>\([A-Za-z0-9]{1,4}\)|[A-Za-z][:)])[ \t]*+)(?=\S)"
+)
+_MAX_ITEMS, _MAX_LEADING_LINES, _MAX_ANNOUNCED = 26, 2, 64
+_FENCE = re.compile(r"\s*+```[a-z]*+\n(?P<inside>[^`]++)```\s*+", re.IGNORECASE)
+_CLOSING_LINE = re.compile(
+    r"[*_]*+(?:i hope|hope (?:this|that|it)|let me know|feel free|please let|thank|is there anything|if you have any"
+    r"|happy to|glad to)\b[^\n\d$\\]*+",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(
+    r"(?:^|(?<=[.!?…)*}$\s][ \t\n]))[*_>( \t]{0,16}+(?:(?P<wrong>(?:oh |but |hmm,? )?wait,? no\b|no[,.!—–]|nope\b"
+    r"|oops\b|scratch that|correction\b|sorry[,.]|my mistake|on second thought"
+    r"|let me (?:correct|redo|start over|reconsider)"
+    r"|i (?:made|have made|was)(?: a| an)? (?:mistake|error|wrong|mistaken)"
+    r"|(?:that|this|it)(?: is|['’]s| was) (?:clearly |definitely )?(?:wrong|incorrect|false|not (?:right|correct|true))"
+    r"|(?:that|this) (?:can['’]t|cannot) be\b)"
+    r"|(?:oh |but |hmm+,? )?(?:wait|actually|hold on)\b|hmm+\b|or (?:maybe|rather|perhaps)\b|alternatively\b)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_IS_NUMBER = re.compile(r"[-+−$€£]*+[ \t]*+\d[\d,.]*+(?:/\d++)?+[ \t]*+%?+\s*+")
+_NUMBER = re.compile(r"\d++(?:[.,]\d++)*+")
+_MAX_BARE_WORDS, _MAX_BARE = 5, 200
+
+_Kind = Literal["marked", "announced", "said", "loose"]
 
 
 class _Span(NamedTuple):
@@ -49,36 +79,50 @@ class _Span(NamedTuple):
     content: str
 
 
+class _Statement(NamedTuple):
+    """An answer, the place of its statement among others, the end of it, and how it is stated.
+
+    `marked` answers stand in a box, a tag, or JSON, `announced` ones after `Answer:`, `said` ones after `The answer
+    is`, and `loose` ones after what may also begin something else: `A:`, `Solution:`.
+    """
+
+    place: int
+    end: int
+    answer: str
+    kind: _Kind
+
+
 def extract_final_answer(text: str) -> str | None:
     r"""Extract the final answer of a response; None if it states none.
 
-    This is the content of the last non-empty `\boxed{…}` (see `boxed_answer`), unless a line that begins with
-    `Final answer` or a sentence that begins with `Final answer:` follows it. Without a box, it is the first of these
-    that is not empty:
+    An answer can stand in these places; the last one in the text counts:
 
-    - the last line, if it begins with `####` (GSM8K's format);
-    - the text after the last line that begins with `A:`, `Answer:` or `Final answer` (also as a heading or in bold;
-      `Answer` needs no colon before a formula): the rest of that line, or the next non-empty line if there is no rest;
-      a displayed formula that begins there is taken to its end;
-    - the conclusion of the last line: the text after the last `The answer is` or `Final answer:` that begins a sentence
-      of it, or the last formula of a line that begins with `Therefore`, `Thus`, `Hence`, `So`, `We find` or the like.
+    - a non-empty box (`boxed_answer`), a tag `<answer>…</answer>`, or the value of `"answer"` in JSON;
+    - after `Answer:` at the start of a line or a sentence (also in bold, in a heading, in a list, after an emoji, or
+      in another language: see `answer_words`), up to the end of the line, of a displayed formula or of a list. If
+      nothing follows on the line, the next line counts;
+    - after `####` (GSM8K's format) if it is a value, or on the last line;
+    - after `The answer is`, at the start of a sentence. After one of the places above, only a value counts.
 
-    For `$5$. I hope it is correct.`, the ending in Minerva's prompt, the answer is `$5$`.
+    Without any of these, it is the first of the following: what follows `A:`, or `Solution:` if that is short; the last
+    formula of a last line that begins with `Therefore`, `So`, or the like; the whole response, if it is one short line.
+
+    A later sentence that repeats an earlier answer (`\boxed{4}`, then `Final answer: She has 4 apples`) confirms it. An
+    answer that the response then takes back ("Wait, actually 74") is none.
+
+    Decoration and reasons are removed (`answer_text.plain_answer`); `72 or 73` and `5, if n is even` stay whole.
     """
-    if boxes := _last_boxes(text):
-        return _first_answer(text, _announcements_after(text, boxes[-1].end)) or _join_contents(boxes)
-    last_line = text.rstrip().rpartition("\n")[2]
-    if closing := _GSM8K_ANSWER.fullmatch(last_line):
-        return closing["answer"].strip()
-    return _first_answer(text, [line.start("answer") for line in _ANSWER_LINE.finditer(text)]) or _conclusion(last_line)
+    body = _without_closing_lines(text)
+    return _stated(body, nested=False) or _bare(body)
 
 
 def boxed_answer(text: str) -> str | None:
     r"""Return the content of the last non-empty `\boxed{…}` of a text, or None.
 
-    Adjacent boxes are one answer, as in math-verify: `\boxed{2} and \boxed{3}` gives `2, 3`. A box belongs to the next
-    one if fewer than 10 characters lie between them, or if the two differ and fewer than 70 characters lie between
-    them, with a comma, a semicolon, `and` or `or` among these.
+    `\fbox` and `\framebox` are boxes too, and so is a box without braces: `\boxed7`, `\boxed\frac12`. Adjacent boxes
+    are one answer, as in math-verify: `\boxed{2} and \boxed{3}` gives `2, 3`. A box belongs to the next one if fewer
+    than 10 characters lie between them, or if the two differ and fewer than 70 characters lie between them, with a
+    comma, a semicolon, `and` or `or` among these.
 
     Braces nest, `\{` and `\}` do not count, and a box that is not closed is ignored. Of nested boxes, the inner one is
     the last.
@@ -90,16 +134,240 @@ def boxed_answer(text: str) -> str | None:
 def final_answer_line(text: str) -> int | None:
     r"""Find the start of the line that states the final answer, in code points; None if no line does.
 
-    This is the last line that begins with `Final answer` (or `The final answer`; also as a heading or in bold) and
-    continues with a colon, with `is`, or not at all. Otherwise, it is the line of the last non-empty `\boxed{…}`, or of
-    the first one if several are one answer. `A:` and `Answer:` do not count, since a response may also contain
-    questions with answers.
+    This is the last line that begins with `Final answer` (or `The final answer`; also as a heading or in bold, or in
+    another language) and continues with a colon, with `is`, or not at all. Otherwise, it is the line of the last
+    non-empty `\boxed{…}`, or of the first one if several are one answer. `A:` and `Answer:` do not count, since a
+    response may also contain questions with answers.
     """
-    announced = [line.start() for line in _FINAL_ANSWER_LINE.finditer(text)]
+    lower = lowered(text)
+    announced = [
+        each.start
+        for each in announcements(text, lower)
+        if each.is_final
+        and each.form != "none"
+        and not lower[each.start : each.end].rstrip().endswith(" be")
+        and (each.start == 0 or text[each.start - 1] == "\n")
+    ]
     if announced:
         return announced[-1]
     boxes = _last_boxes(text)
     return text.rfind("\n", 0, boxes[0].start) + 1 if boxes else None
+
+
+def _stated(text: str, *, nested: bool) -> str | None:
+    """The answer that a text states in one of its places; `nested` leaves out tags and JSON, which do not nest."""
+    statements: list[_Statement] = []
+    if not nested:
+        statements += [each for each in (_tagged(text), _in_json(text)) if each is not None]
+    if boxes := _last_boxes(text):
+        statements.append(_Statement(boxes[-1].end, boxes[-1].end, _join_contents(boxes), "marked"))
+    last_line_start = text.rfind("\n") + 1
+    statements += _announced(text)
+    statements += [
+        _Statement(line.start(), line.end(), plain_answer(line["answer"], keeps_mark=False), "announced")
+        for line in deque(_GSM8K_ANSWER.finditer(text), _MAX_ANNOUNCED)
+        if _IS_NUMBER.fullmatch(line["answer"]) or line.start() >= last_line_start
+    ]
+    final: _Statement | None = None
+    for statement in sorted(statements, key=lambda each: each.place):
+        if final is None or _replaces(statement, final):
+            final = statement
+    if final is None or (final.kind == "loose" and not is_value(final.answer)):
+        conclusion = _conclusion(text[last_line_start:])
+        return conclusion if final is None or conclusion is not None else final.answer
+    return None if _is_taken_back(text, final) else final.answer
+
+
+def _replaces(new: _Statement, old: _Statement) -> bool:
+    """Whether a statement counts rather than an earlier one."""
+    if new.kind == "loose":
+        return old.kind == "loose"
+    if new.kind == "marked" or old.kind == "loose" or is_value(new.answer):
+        return True
+    if new.kind == "said":
+        return old.kind == "said"
+    repeats = len(new.answer) > len(old.answer) and re.search(
+        rf"(?<!\w){re.escape(old.answer[:200])}(?!\w)", new.answer
+    )
+    return not repeats or HEDGE.search(new.answer) is not None
+
+
+def _is_taken_back(text: str, statement: _Statement) -> bool:
+    """Whether the text after a statement takes its answer back, and does not come to the same one again."""
+    doubt = _TAKEN_BACK.search(text, max(statement.end - 1, 0))
+    if doubt is None:
+        return False
+    rest = text[doubt.end() :]
+    own, others = _NUMBER.findall(statement.answer), _NUMBER.findall(rest)
+    if own:
+        return others[-1] not in own if others else doubt["wrong"] is not None
+    return re.search(rf"(?<!\w){re.escape(statement.answer[:200])}(?!\w)", rest) is None
+
+
+def _without_closing_lines(text: str) -> str:
+    """The text without end tokens, white space and courtesies ("Let me know …") at its end."""
+    text = without_end_tokens(text)
+    for _ in range(_MAX_LEADING_LINES):
+        before, line_break, last = text.rpartition("\n")
+        if not line_break or not _CLOSING_LINE.fullmatch(last.strip()):
+            break
+        text = without_end_tokens(before)
+    return text
+
+
+def _bare(text: str) -> str | None:
+    """A response that is nothing but a short answer; None if it is anything else."""
+    fence = _FENCE.fullmatch(text)
+    body = (fence["inside"] if fence else text).strip()
+    if formula := _DISPLAYED_FORMULA.fullmatch(body):
+        return (formula[formula.lastgroup or 0]).strip() or None
+    if "\n" in body or len(body) > _MAX_BARE or _NOT_BARE.search(body):
+        return None
+    answer = plain_answer(body)
+    if _HAS_CONTENT.search(answer) is None:
+        return None
+    return answer if is_value(answer) or len(answer.split()) <= _MAX_BARE_WORDS else None
+
+
+def _tagged(text: str) -> _Statement | None:
+    """The content of the last tag `<answer>` that is not empty; one in angle brackets may lack its end."""
+    end = len(text)
+    is_closed = False
+    for tag in reversed(list(_TAG.finditer(text))):
+        if not tag["close"] and (is_closed or tag[0][0] == "<"):
+            content = text[tag.end() : end].partition("</")[0] if not is_closed else text[tag.end() : end]
+            if _HAS_CONTENT.search(content):
+                return _Statement(end, end, _content(content, is_cut=not is_closed), "marked")
+        is_closed, end = bool(tag["close"]), tag.start()
+    return None
+
+
+def _content(text: str, *, is_cut: bool = False) -> str:
+    """The answer in a tag or a text of JSON: what it states, or else all of it, or its first line if it was cut off."""
+    stripped = without_end_tokens(text).strip()
+    if stated := _stated(stripped, nested=True) or _bare(stripped):
+        return stated
+    return plain_answer(stripped.partition("\n")[0] if is_cut else stripped)
+
+
+def _in_json(text: str) -> _Statement | None:
+    """The value of the last `"answer"` in JSON."""
+    last = deque(_JSON_KEY.finditer(text), 1)
+    if not last:
+        return None
+    found = last[0]
+    value = found["value"]
+    if value[0] in "\"'":
+        inside = value[1:-1]
+        try:
+            decoded = json.loads(f'"{inside}"') if value[0] == '"' else inside
+        except ValueError:
+            decoded = inside
+        value = _content(inside if re.search(r"[\x00-\x08\x0b-\x1f]", decoded) else decoded)
+    elif value[0] == "[":
+        value = value[1:-1].replace('"', "").strip()
+    return _Statement(found.end(), found.end(), value, "marked") if value.strip() and value != "null" else None
+
+
+def _announced(text: str) -> list[_Statement]:
+    """The last answers that the text announces, in order."""
+    lower = lowered(text)
+    found = deque(announcements(text, lower), _MAX_ANNOUNCED)
+    starts = [*[each.start for each in found], len(text)][1:]
+    statements = []
+    for announcement, limit in zip(found, starts, strict=True):
+        answer, end = _announced_answer(text, announcement, limit)
+        if answer and (kind := _kind(announcement, answer, is_last=not text[end:].strip())):
+            statements.append(_Statement(announcement.end, end, answer, kind))
+    for line in deque(_A_LINE.finditer(text), _MAX_ANNOUNCED):
+        letter = Announcement(line.start(), line.end(), is_final=False, is_solution=True, form="colon")
+        answer, end = _announced_answer(text, letter, len(text))
+        following = _NEXT_TEXT_LINE.match(text, end)
+        if answer and not _B_LABEL.search(answer) and not (following and _B_LABEL.match(following["line"])):
+            statements.append(_Statement(line.end(), end, answer, "loose"))
+    return statements
+
+
+def _kind(announcement: Announcement, answer: str, *, is_last: bool) -> _Kind | None:
+    """How an announced answer is stated; None if the words announced nothing."""
+    is_short = is_value(answer) or len(answer.split()) <= _MAX_BARE_WORDS
+    if announcement.form == "none":
+        return "announced" if is_value(answer, words=0) else None
+    if announcement.is_solution:
+        return "loose" if is_value(answer) or (is_short and announcement.form == "colon") else None
+    if announcement.form == "heading":  # a worked solution may follow
+        return "announced" if is_short or is_last else "loose"
+    return "announced" if announcement.form == "colon" else "said"
+
+
+def _announced_answer(text: str, announcement: Announcement, limit: int) -> tuple[str, int]:
+    """The answer after an announcement and where it ends; empty if there is none before `limit`."""
+    start = announcement.end
+    if formula := _DISPLAYED_FORMULA.match(text, start, limit):
+        answer = (formula[formula.lastgroup or 0]).strip()
+        if answer and "\n" in formula[0].strip():
+            return answer, formula.end()
+    line_start = max(text.rfind("\n", 0, start) + 1, announcement.start)
+    line_end = text.find("\n", start)
+    line_end = len(text) if line_end < 0 else line_end
+    end = min(line_end, limit)
+    before = text[line_start:start]
+    unmarked = before.rstrip("*_ \t")
+    if not {"*", "**", "_", "__"} & set(open_marks(unmarked)):  # the marks begin the answer: `Answer: **73** eggs`
+        start, before = line_start + len(unmarked), unmarked
+    answer = plain_answer(text[start:end], before=before, keeps_mark=False)
+    if _HAS_CONTENT.search(answer):
+        if end == line_end and (label := _ITEM.match(answer)) and label["label"]:
+            items, end = _items(text, end)
+            return " ".join([answer, *items]), end
+        return answer, end
+    return ("", end) if end < line_end else _next_lines(text, line_end, limit)
+
+
+def _next_lines(text: str, line_end: int, limit: int) -> tuple[str, int]:
+    """The answer on the lines after an announcement: a formula, a line, or a list."""
+    for _ in range(_MAX_LEADING_LINES):
+        following = _NEXT_TEXT_LINE.match(text, line_end, limit)
+        if following is None or not following["line"]:
+            break
+        if formula := _DISPLAYED_FORMULA.match(text, following.start("line"), limit):
+            return (formula[formula.lastgroup or 0]).strip(), formula.end()
+        if (item := _ITEM.match(following["line"])) and (item["number"] or "1") == "1":
+            items, end = _items(text, following.start("line") - 1)
+            return (" " if item["label"] else ", ").join(items), end
+        line_end = following.end()
+        answer = plain_answer(following["line"], keeps_mark=False)
+        introduces = (
+            following["line"].rstrip("*_ \t\r").endswith((":", "：")) and len(answer.split()) <= _MAX_BARE_WORDS
+        )
+        if _HAS_CONTENT.search(answer) and not introduces:
+            return answer, line_end
+    return "", line_end
+
+
+def _items(text: str, line_break: int) -> tuple[list[str], int]:
+    """The items of the list whose first line follows this line break, and where the last one ends."""
+    items: list[str] = []
+    while line_break < len(text) and len(items) < _MAX_ITEMS:
+        end = text.find("\n", line_break + 1)
+        end = len(text) if end < 0 else end
+        line = text[line_break + 1 : end]
+        item = _ITEM.match(line)
+        if item is None:
+            break
+        items.append(plain_answer(line if item["label"] else line[item.end() :], keeps_mark=False))
+        line_break = end
+    return items, line_break
+
+
+def _conclusion(line: str) -> str | None:
+    """The last formula of a last line that concludes; None if it does not."""
+    if not _CONCLUSION.match(line):
+        return None
+    formulas = [
+        _Span(each.start(), each.end(), (each[each.lastgroup or 0]).strip()) for each in _FORMULA.finditer(line)
+    ]
+    return _join_contents(_last_joined(line, formulas)) or None
 
 
 def _last_boxes(text: str) -> list[_Span]:
@@ -115,8 +383,9 @@ def _last_boxes(text: str) -> list[_Span]:
 def _boxes_from_the_end(text: str) -> Iterator[_Span]:
     """Yield the non-empty boxes that contain no other such box, the last one first, reading the text backwards."""
     closing: list[int] = []  # braces after `end` that close a brace before it, the nearest one last
-    end = start_of_last = text.rfind("}") + 1  # what begins later is not closed
-    while (start := text.rfind("\\boxed", 0, end)) >= 0:
+    end = start_of_last = len(text)
+    starts = [each.start() for each in _BOX_COMMAND.finditer(text)]
+    for start in reversed(starts):
         box = _BOX.match(text, start)
         opening: list[int] = []
         unopened: list[int] = []
@@ -129,13 +398,19 @@ def _boxes_from_the_end(text: str) -> Iterator[_Span]:
                 unopened.append(brace.start())
         del closing[max(len(closing) - len(opening), 0) :]
         closing += reversed(unopened)
-        end = start
-        if box and closing:
-            close = closing.pop()
-            content = text[box.end() : close].strip() if close < start_of_last else ""
+        if box and box["brace"]:
+            if closing:
+                close = closing.pop()
+                content = text[box.end() : close].strip() if close < start_of_last else ""
+                if content:
+                    start_of_last = start
+                    yield _Span(start, close + 1, content)
+        elif box and (unbraced := _UNBRACED.match(text, box.end(), end)):
+            content = unbraced[0].rstrip(".,;:!?")
             if content:
                 start_of_last = start
-                yield _Span(start, close + 1, content)
+                yield _Span(start, unbraced.start() + len(content), content)
+        end = start
 
 
 def _joins_following(text: str, place: _Span, following: _Span) -> bool:
@@ -162,66 +437,3 @@ def _join_contents(places: Sequence[_Span]) -> str:
     """Join the contents by commas, without consecutive duplicates."""
     contents = [place.content for place in places]
     return ", ".join(each for index, each in enumerate(contents) if index == 0 or each != contents[index - 1])
-
-
-def _announcements_after(text: str, end: int) -> list[int]:
-    """The starts of the final answers that a line or a sentence announces after `end`."""
-    lines = [
-        line.start("answer")
-        for line in _ANSWER_LINE.finditer(text, end)
-        if _FINAL_ANSWER_LINE.match(text, line.start())
-    ]
-    return sorted([*lines, *[sentence.end() for sentence in _FINAL_ANSWER_SENTENCE.finditer(text, end)]])
-
-
-def _first_answer(text: str, starts: Sequence[int]) -> str | None:
-    """The last announced answer that is not empty: the rest of its line, or else the next non-empty line.
-
-    Args:
-        text: the response.
-        starts: where the answers begin, after their announcements, in order.
-    """
-    for announced in reversed(starts):
-        start = _after_announcement(text, announced)
-        if formula := _DISPLAYED_FORMULA.match(text, start):
-            answer = (formula[formula.lastgroup or 0]).strip()
-            if answer and "\n" in formula[0].strip():
-                return answer
-        end = text.find("\n", start)
-        answer = _plain(text[start : end if end >= 0 else len(text)])
-        if not answer and end >= 0 and (following := _NEXT_TEXT_LINE.match(text, end)):
-            answer = _plain(text[_after_announcement(text, following.start("line")) : following.end()])
-        if answer:
-            return answer
-    return None
-
-
-def _after_announcement(text: str, start: int) -> int:
-    """Skip a repeated announcement, as in `Final answer: the final answer is 5`."""
-    again = _REPEATED_ANNOUNCEMENT.match(text, start)
-    return again.end() if again else start
-
-
-def _conclusion(line: str) -> str | None:
-    """The conclusion that the last line of a response states; None if it states none."""
-    folded = line.casefold()  # searching for a string is a hundred times faster than for a pattern
-    if ("answer" in folded or "solut" in folded) and (stated := list(_THE_ANSWER_IS.finditer(line))):
-        return _plain(line[_after_announcement(line, stated[-1].end()) :]) or None
-    if not _CONCLUSION.match(line):
-        return None
-    formulas = [
-        _Span(each.start(), each.end(), (each[each.lastgroup or 0]).strip()) for each in _FORMULA.finditer(line)
-    ]
-    return _join_contents(_last_joined(line, formulas)) or None
-
-
-def _plain(text: str) -> str:
-    """Strip whitespace and bold marks from a one-line answer, and any sentences after it.
-
-    These are `I hope it is correct` and everything after it, and after a formula, words without digits or formulas.
-    """
-    statement, hope, _ = text.partition(_MINERVA_CLOSING)
-    stripped = statement.strip().removesuffix(".") if hope else statement.strip()
-    bare = stripped.removeprefix("**").removesuffix("**").strip()
-    formula = _FORMULA_AND_WORDS.fullmatch(bare)
-    return formula["formula"] if formula else bare
