@@ -236,3 +236,38 @@ def test_a_rubric_is_measured_on_good_and_bad_responses(
         expect(page.get_by_text("tells them apart")).to_be_attached()
         assert Axe().run(page).violations_count == 0
         assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+
+
+def test_a_run_with_a_critical_finding_is_marked_in_the_list(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}/console/runs")
+        gamed = page.locator("ul.runs li", has=page.get_by_role("link", name="demo/gamed", exact=True))
+        expect(gamed.locator(".alarm")).to_contain_text("critical: shadow_divergence")
+        healthy = page.locator("ul.runs li", has=page.get_by_role("link", name="demo/healthy", exact=True))
+        expect(healthy.locator(".alarm.critical")).to_have_count(0)
+        gamed.locator(".alarm").click()
+        expect(page).to_have_url(re.compile("#monitors$"))
+
+
+def test_the_matrix_scrolls_on_a_narrow_screen_beside_the_names_of_its_criteria(browser: Browser, address: str) -> None:
+    with opened(browser, NARROW) as page:
+        page.goto(f"{address}/console/responses?run=demo/gamed")
+        page.locator("ol.responses a").first.click()
+        matrix, name = page.locator(".matrix"), page.locator(".matrix tbody th").nth(1)
+        page.set_viewport_size({"width": 320, "height": 900})
+        before = name.bounding_box()
+        matrix.evaluate("element => { element.scrollLeft = 1000 }")
+        assert matrix.evaluate("element => element.scrollLeft") > 0
+        after = name.bounding_box()
+        assert before is not None
+        assert after is not None
+        assert after["x"] == before["x"]
+        assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+
+
+def test_the_playground_has_an_example_to_try(browser: Browser, address: str) -> None:
+    with opened(browser) as page:
+        page.goto(f"{address}/console/playground")
+        page.get_by_role("link", name="Fill in an example").click()
+        page.get_by_role("button", name="Judge").click()
+        expect(page.locator("ol.verdicts li")).to_have_count(4)

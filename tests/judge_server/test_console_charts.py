@@ -1,13 +1,24 @@
 """Parts of the console that need no service: explanations of rewards, ranges of axes, and sessions."""
 
 import itertools
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.api.console.charts import Flag, Mark, Point, axis_labels, curve, nice_range, sparkline
+from judge_server.api.console.charts import (
+    Flag,
+    Label,
+    Mark,
+    Point,
+    axis_labels,
+    curve,
+    nice_range,
+    round_steps,
+    sparkline,
+)
 from judge_server.api.console.explanation import RecordedReward, explain, read_text
 from judge_server.api.console.sessions import SESSION_LIFETIME_S, SessionSigner, local_page
 from judge_server.scoring.scorer import reward_of
@@ -96,7 +107,7 @@ def test_the_formula_of_an_explanation_evaluates_to_the_reward(
         assert "failed" in told.sentence
         return
     expression, _, value = told.formula.rpartition(" = ")
-    computed = eval(expression.replace("×", "*").replace("−", "-"), {"min": min, "max": max})
+    computed = eval(re.sub(r" \[\w+\]", "", expression).replace("×", "*").replace("−", "-"), {"min": min, "max": max})
     assert computed == pytest.approx(result.reward)
     assert float(value) == pytest.approx(result.reward, rel=1e-3, abs=1e-3)
 
@@ -106,7 +117,7 @@ def test_a_reward_with_unrecorded_options_is_not_explained_by_a_wrong_formula() 
     told = explain(RecordedReward("weighted_mean", 0.7, "scored", True), criteria, verdicts([1.0, 0.0]))
     assert not told.matches
     assert "0.7" in told.sentence
-    assert told.formula == "(3 × 1 + 1 × 0) / (3 + 1) = 0.75"
+    assert told.formula == "(3 × 1 [c0] + 1 × 0 [c1]) / (3 + 1) = 0.75"
     assert "not in the ledger" in explain(RecordedReward("points", 1.0, "scored", True), None, verdicts([1.0])).sentence
     assert "no reward" in explain(RecordedReward(None, None, None, True), criteria, verdicts([1.0, 1.0])).sentence
 
@@ -122,16 +133,16 @@ def test_soft_rewards_and_missing_verdicts_are_explained() -> None:
     criteria = [Criterion(id="c0", description="x", weight=3), Criterion(id="c1", description="y")]
     soft = [Verdict(criterion=f"c{i}", status="ok", score=1.0, probability=p) for i, p in enumerate((0.75, 0.5))]
     told = explain(RecordedReward("weighted_mean", 0.6875, "scored", True), criteria, soft)
-    assert told.formula == "(3 × 0.75 + 1 × 0.5) / (3 + 1) = 0.6875"
+    assert told.formula == "(3 × 0.75 [c0] + 1 × 0.5 [c1]) / (3 + 1) = 0.6875"
     assert "probabilities of yes" in told.sentence
     unsure = [soft[0], Verdict(criterion="c1", status="uncertain", probability=0.5)]
     assert "c1 is uncertain" in explain(RecordedReward("points", None, "unscored", True), criteria, unsure).sentence
     told = explain(RecordedReward("weighted_mean", 1.0, "partial", True), criteria, unsure)
-    assert told.formula == "(3 × 1) / (3) = 1"
+    assert told.formula == "(3 × 1 [c0]) / (3) = 1"
     assert "left out, as the failure policy says" in told.sentence
     shadow = [criteria[0], criteria[1].model_copy(update={"shadow": True})]
     told = explain(RecordedReward("weighted_mean", 1.0, "scored", True), shadow, verdicts([1.0, 0.0]))
-    assert told.formula == "(3 × 1) / (3) = 1"
+    assert told.formula == "(3 × 1 [c0]) / (3) = 1"
 
 
 @given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9), st.booleans())
@@ -142,6 +153,18 @@ def test_a_range_of_round_numbers_covers_its_values(one: float, other: float, wh
     assert first - slack <= low <= high <= last + slack
     assert 2 <= len(ticks) <= 9
     assert ticks == sorted(ticks)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**6))
+def test_ticks_of_steps_are_round_and_within_the_range(first: int, span: int) -> None:
+    ticks = round_steps(first, first + span)
+    assert ticks == [tick for tick in ticks if first <= tick <= first + span]
+    assert min(2, span + 1) <= len(ticks) <= 6
+    distances = {b - a for a, b in itertools.pairwise(ticks)}
+    assert len(distances) <= 1
+    for distance in distances:
+        assert str(distance).rstrip("0") in ("1", "2", "5")
+        assert all(tick % distance == 0 for tick in ticks)
 
 
 @given(st.integers(1, 200), st.integers(2, 6))
@@ -160,7 +183,7 @@ def test_any_values_can_be_drawn(values: list[float | None]) -> None:
         marks = [Mark("<t>", "/a?b=1&c=2")] * len(values)
         points = [Point(10.0 * i, 10.0 * i, 10.0 * i + 10, value, 1.0) for i, value in enumerate(values)]
         flags = [Flag(5.0, "<1>", "critical", Mark("<t>", "/f"))]
-        drawn = curve(points, marks, ["a"], "<n>", other=points[:1], flags=flags)
+        drawn = curve(points, marks, [Label(0.0, "<a>")], "<n>", other=points[:1], flags=flags)
         assert "<1>" not in drawn.flags
         assert "<t>" not in drawn.svg
         assert "<n>" not in drawn.svg

@@ -47,11 +47,11 @@ def test_changes_at_a_step_are_the_rates_after_it_minus_those_before() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 500))
-def test_an_axis_of_steps_is_labelled_from_its_first_to_its_last_step(first: int, more: int) -> None:
-    labels = [int(label) for label in StepAxis(first, first + more).labels]
-    assert (labels[0], labels[-1]) == (first, first + more)
-    assert labels == sorted(set(labels))
-    assert len(labels) <= 6
+def test_a_label_of_an_axis_stands_below_the_middle_of_its_step(first: int, more: int) -> None:
+    axis = StepAxis(first, first + more)
+    for label in axis.labels:
+        assert label.x == pytest.approx((axis.x(int(label.text)) + axis.x(int(label.text) + 1)) / 2)
+        assert 0 < label.x < 1000
 
 
 def test_columns_of_a_curve_touch_and_cover_the_axis() -> None:
@@ -162,3 +162,14 @@ def test_segments_of_a_text_join_to_the_text(text: str, cuts: list[int]) -> None
         for number, (start, end) in enumerate(itertools.pairwise(sorted(cuts)), 1)
     ]
     assert "".join(one.text for one in segments(TextPart("", text), steps)) == text
+
+
+async def test_responses_that_were_sent_one_by_one_are_told_apart_by_their_requests(
+    recorded: httpx2.AsyncClient,
+) -> None:
+    sent = [await post(recorded, request(f"Yes {n}.", run="r", step=0)) for n in range(2)]
+    shown = await page(recorded, "responses", run="r")
+    for answer in sent:
+        assert shown.count(f'request <span class="code">{answer.json()["request_id"]}</span>') == 1
+    await judged(recorded, "three", steps=1)
+    assert 'request <span class="code">' not in await page(recorded, "responses", run="three")

@@ -26,8 +26,15 @@ class Plot(NamedTuple):
 
     svg: Markup
     ticks: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
+    labels: Markup = Markup()
     flags: Markup = Markup()
+
+
+class Label(NamedTuple):
+    """A text below a plot, at its place across the canvas."""
+
+    x: float
+    text: str
 
 
 class Point(NamedTuple):
@@ -66,7 +73,7 @@ def sparkline(values: Sequence[float | None], name: str) -> Markup:
 def curve(
     points: Sequence[Point],
     marks: Sequence[Mark],
-    labels: Sequence[str],
+    labels: Sequence[Label],
     name: str,
     *,
     other: Sequence[Point] = (),
@@ -96,7 +103,7 @@ def curve(
         for p, mark in zip(points, marks, strict=True)
     ]
     svg = _svg(inner, name, role="group")
-    return Plot(svg, tuple(_short(tick) for tick in reversed(ticks)), tuple(labels), _flags(flags))
+    return Plot(svg, tuple(_short(tick) for tick in reversed(ticks)), _axis(labels), _flags(flags))
 
 
 def bars(counts: Sequence[int], marks: Sequence[Mark], labels: Sequence[str], name: str) -> Plot:
@@ -109,7 +116,7 @@ def bars(counts: Sequence[int], marks: Sequence[Mark], labels: Sequence[str], na
         bar = _rect(i * width + width * 0.06, HEIGHT - height, width * 0.88, height, "bar")
         hit = _rect(i * width, 0, width, HEIGHT, "hit")
         inner.append(_link(mark, hit + bar) if count else bar)
-    return Plot(_svg(inner, name, role="group"), tuple(f"{tick:,.0f}" for tick in reversed(ticks)), tuple(labels))
+    return Plot(_svg(inner, name, role="group"), tuple(f"{tick:,.0f}" for tick in reversed(ticks)), _even_axis(labels))
 
 
 def stacked(
@@ -127,7 +134,7 @@ def stacked(
             top -= height
             inner.append(_rect(i * width + width * 0.06, top, width * 0.88, height, style))
     inner += _columns(marks)
-    return Plot(_svg(inner, name, role="group"), tuple(_compact(tick) for tick in reversed(ticks)), tuple(labels))
+    return Plot(_svg(inner, name, role="group"), tuple(_compact(tick) for tick in reversed(ticks)), _even_axis(labels))
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -156,6 +163,32 @@ def axis_labels(names: Sequence[str], most: int = 5) -> list[str]:
         return list(names)
     count = max(n for n in range(2, most + 1) if n == 2 or (len(names) - 1) % (n - 1) == 0)
     return [names[i * (len(names) - 1) // (count - 1)] for i in range(count)]
+
+
+def round_steps(first: int, last: int, most: int = 6) -> list[int]:
+    """At most so many numbers from `first` to `last`: all of them, or the multiples of 2, 5, 10, 20, 50, …"""
+    step = next(
+        factor * 10**power for power in range(20) for factor in (1, 2, 5) if (last - first) < most * factor * 10**power
+    )
+    return list(range(-(-first // step) * step, last + 1, step))
+
+
+def _axis(labels: Sequence[Label]) -> Markup:
+    """The labels below a plot, in a drawing that is as wide as the plot but whose letters are not stretched."""
+    drawn = []
+    for label in labels:
+        anchor = "start" if label.x < _EDGE else "end" if label.x > WIDTH - _EDGE else "middle"
+        drawn.append(f'<text x="{label.x / WIDTH:.2%}" y="1em" text-anchor="{anchor}">{escape(label.text)}</text>')
+    return Markup(f'<svg class="axis" aria-hidden="true">{"".join(drawn)}</svg>')  # noqa: S704 # nosec B704
+
+
+def _even_axis(names: Sequence[str]) -> Markup:
+    """Labels at equal distances from one end of the canvas to the other."""
+    return _axis([Label(WIDTH * i / max(len(names) - 1, 1), name) for i, name in enumerate(names)])
+
+
+_EDGE = 20
+"""Labels nearer to an end of the canvas do not reach over it."""
 
 
 def _flags(flags: Sequence[Flag]) -> Markup:
@@ -196,7 +229,7 @@ def reliability(
         bar = f'<path class="interval" d="M{x} {place(0, low)[1]}V{place(0, high)[1]}"/>'
         inner.append(f"<g><title>{escape(title)}</title>{bar}{_dot(x, y)}</g>")
     ticks = ("0", "0.25", "0.5", "0.75", "1")
-    return Plot(_svg(inner, "Share met by probability of yes", "plot square"), ticks[::-1], ticks)
+    return Plot(_svg(inner, "Share met by probability of yes", "plot square"), ticks[::-1], _even_axis(ticks))
 
 
 def _across(index: int, count: int) -> float:

@@ -34,8 +34,8 @@ _UNKNOWN_OPTIONS = (
 class Explanation(NamedTuple):
     """Why a response has its reward.
 
-    `formula` is `EXPRESSION = VALUE`, empty if there is nothing to compute. `matches` tells whether its value is the
-    recorded reward.
+    `formula` is `EXPRESSION = VALUE`, with the criterion of a term in brackets; it is empty if there is nothing to
+    compute. `matches` tells whether its value is the recorded reward.
     """
 
     sentence: str
@@ -281,22 +281,22 @@ def _formula(
         case "clipped_points":
             return _clipped(terms, only_mistakes=not any(c.weight > 0 for c in criteria))
         case "stepwise":
-            answers = [s for c, s in terms if c.kind == "answer"]
+            answers = [(c, s) for c, s in terms if c.kind == "answer"]
             share = options.format_weight
             form = "has" if format_ok else "lacks"
             return _Formula(
                 f"The reward is the mean score of the answer criteria, and a share for the form, which the response "
                 f"{form}. The other criteria act on its steps.",
                 f"{_n(1 - share)} × {_mean(answers)} + {_n(share)} × {int(format_ok)}",
-                (1 - share) * sum(answers) / max(len(answers), 1) + share * format_ok,
+                (1 - share) * sum(s for _, s in answers) / max(len(answers), 1) + share * format_ok,
             )
         case "graded_mean":
-            counted = [1 - s if c.weight < 0 or c.kind == "pitfall" else s for c, s in terms]
+            counted = [(c, 1 - s if c.weight < 0 or c.kind == "pitfall" else s) for c, s in terms]
             return _Formula(
                 "The reward is the mean of the scores; a pitfall or a criterion of negative weight counts 1 minus its "
                 "score.",
                 _mean(counted),
-                sum(counted) / max(len(counted), 1),
+                sum(s for _, s in counted) / max(len(counted), 1),
             )
         case _:
             assert mode == "gate", get_args(RewardMode)
@@ -360,12 +360,12 @@ def _sum(terms: Sequence[_Term]) -> str:
     for criterion, score in terms:
         sign = "−" if criterion.weight < 0 else "+" if written else ""
         space = " " if written else ""
-        written += f"{space}{sign}{space}{_n(abs(criterion.weight))} × {_n(score)}"
+        written += f"{space}{sign}{space}{_n(abs(criterion.weight))} × {_n(score)} [{criterion.id}]"
     return written
 
 
-def _mean(values: Sequence[float]) -> str:
-    return f"({' + '.join(map(_n, values))}) / {len(values)}"
+def _mean(terms: Sequence[_Term]) -> str:
+    return f"({' + '.join(f'{_n(score)} [{criterion.id}]' for criterion, score in terms)}) / {len(terms)}"
 
 
 def _n(value: float | None) -> str:

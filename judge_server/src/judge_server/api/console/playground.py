@@ -153,6 +153,23 @@ class PlaygroundForm:
         return read.document.content.model_dump(mode="json", exclude_unset=True)
 
 
+EXAMPLE = PlaygroundForm(
+    prompt="A train covers 120 km in 1.5 hours. What is its average speed?",
+    responses=("120 km / 1.5 h = 80 km/h.", "120 * 1.5 = 180, so 180 km/h."),
+    rubric_text="""criteria:
+  - id: method
+    kind: process
+    description: The response divides the distance by the time.
+  - id: answer
+    kind: factual
+    weight: 3
+    description: The final answer is 80 km/h.
+""",
+    mode="factual_override",
+)
+"""A request to try."""
+
+
 def _text_or_messages(text: str) -> Any:
     """The messages of a conversation if the text is JSON of some, otherwise the text."""
     if text.lstrip().startswith("["):
@@ -351,8 +368,8 @@ _SUGGESTED_RUBRICS = 100
 
 @router.get("/playground", scope="score")
 async def playground(console: Console, request: Request) -> Response:
-    """The empty form, or one with the rubric that the address names."""
-    form = PlaygroundForm(rubric=text_parameter(request, "rubric"))
+    """The empty form, one with the rubric that the address names, or an example to try."""
+    form = EXAMPLE if text_parameter(request, "example") else PlaygroundForm(rubric=text_parameter(request, "rubric"))
     return await _page(console, request, form)
 
 

@@ -8,7 +8,20 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from judge_server.api.console.charts import WIDTH, Flag, Mark, Plot, Point, axis_labels, bars, curve, sparkline, stacked
+from judge_server.api.console.charts import (
+    WIDTH,
+    Flag,
+    Label,
+    Mark,
+    Plot,
+    Point,
+    axis_labels,
+    bars,
+    curve,
+    round_steps,
+    sparkline,
+    stacked,
+)
 from judge_server.api.console.rendering import Row, Table, Value, address
 from trainer_client.wire.ledger import CriterionFigures
 from trainer_client.wire.ledger_rows import RewardBin, RunCharts, StepBucket
@@ -154,11 +167,9 @@ class StepAxis:
         ]
 
     @property
-    def labels(self) -> list[str]:
-        """Step numbers at equal distances: exact where the range allows it, otherwise to the nearest step."""
-        width = self.last - self.first
-        parts = next((n for n in (4, 3, 2, 5) if width % n == 0), 4 if width > 20 else 1) if width else 0
-        return [f"{self.first + round(width * i / max(parts, 1))}" for i in range(parts + 1)]
+    def labels(self) -> list[Label]:
+        """Round step numbers, each below the middle of its column."""
+        return [Label(self.x(step + 0.5), f"{step}") for step in round_steps(self.first, self.last)]
 
 
 class RunView:

@@ -1,6 +1,8 @@
 """The pages of runs: the list, one run, and what changed between its steps."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from starlette.requests import Request
@@ -14,9 +16,11 @@ from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.api.console.run_view import OtherRun, RunView
 from judge_server.errors import InvalidRequest
 from judge_server.ledger.rows import storable_text
+from judge_server.monitoring.metrics import FINDINGS_TIMEOUT_S
 from judge_server.monitoring.monitors import monitor_run
 from trainer_client.wire.ledger import RunReport
 from trainer_client.wire.ledger_rows import CriterionBucket, RunChartQuery, RunCharts, RunReportQuery, StepBucket
+from trainer_client.wire.monitors import MonitorFinding
 
 CHANGE_STEPS = 10
 """The steps before and after a step that are compared."""
@@ -195,6 +199,20 @@ def no_run(run: str) -> NotFound:
     )
 
 
+async def _worst_findings(console: Console, project: str, names: Sequence[str]) -> dict[str, MonitorFinding]:
+    """The most severe warning or critical finding of each run; runs that cannot be read in time have none."""
+    ledger, thresholds = console.service.readable_ledger(), console.service.monitor_thresholds
+    found: dict[str, MonitorFinding] = {}
+    with suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(FINDINGS_TIMEOUT_S):
+            for name in names:
+                report = await monitor_run(ledger, project, storable_text(name), thresholds)
+                worst = next((one for one in report.findings if one.severity != "info"), None) if report else None
+                if worst is not None:
+                    found[name] = worst
+    return found
+
+
 _RUNS_A_PAGE = 25
 _SPARKLINE_POINTS = 40
 
@@ -209,8 +227,14 @@ async def runs(console: Console, request: Request) -> Response:
     except ValueError:
         raise InvalidRequest("after: the cursor is invalid; go back to the first page of runs") from None
     curves = await ledger.run_curves(project, [run.run or "" for run in page.runs], _SPARKLINE_POINTS)
+    alarms = await _worst_findings(console, project, [run.run or "" for run in page.runs])
     shown = [
-        (run, address("run", run=run.run or ""), sparkline(curves.get(run.run or "", ()), "mean reward over steps"))
+        (
+            run,
+            address("run", run=run.run or ""),
+            sparkline(curves.get(run.run or "", ()), "mean reward over steps"),
+            alarms.get(run.run or ""),
+        )
         for run in page.runs
     ]
     next_href = address("runs", q=text, after=page.next_cursor) if page.next_cursor else ""
