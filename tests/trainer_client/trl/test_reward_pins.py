@@ -2,6 +2,7 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -10,6 +11,7 @@ from tests.trainer_client.trl.judges import (
     CRITERIA,
     DIGEST,
     FakeJudgeTransport,
+    Trainer,
     groups,
     pinned,
     problem,
@@ -96,6 +98,30 @@ async def test_a_checkpoint_keeps_the_pins_as_json():
     resumed.load_state(json.loads(kept))
     await resumed(["a"], ["1"])
     assert judge.asked[0]["rubric"] == "r@3"
+
+
+async def test_the_trainers_state_keeps_the_pins_of_each_function_for_its_checkpoints():
+    state = SimpleNamespace(global_step=1, stateful_callbacks={"TrainerControl": {"args": {}}})
+    for name, number in (("one", 3), ("two", 7)):
+        reward = rewarding(FakeJudgeTransport(judging_by(pinned("r", number))), "r", name=name)
+        await reward(["a"], ["1"], trainer_state=state, log_metric=Trainer([reward]).log_metric)
+    loaded = SimpleNamespace(global_step=1, stateful_callbacks=json.loads(json.dumps(state.stateful_callbacks)))
+    for name, number in (("one", 3), ("two", 7)):
+        judge = FakeJudgeTransport()
+        resumed = rewarding(judge, "r", name=name)
+        await resumed(["a"], ["1"], trainer_state=loaded, log_metric=Trainer([resumed]).log_metric)
+        assert judge.asked[0]["rubric"] == f"r@{number}"
+
+
+async def test_versions_chosen_before_the_first_call_win_over_those_of_a_checkpoint():
+    kept = {"RubricReward rubric": {"args": {}, "attributes": {"pins": {"r": "r@3"}}}}
+    judge = FakeJudgeTransport()
+    reward = rewarding(judge, "r")
+    reward.repin({"r": "r@5"})
+    await reward(["a"], ["1"], trainer_state=SimpleNamespace(global_step=1, stateful_callbacks=kept))
+    reward.repin({"r": "r@6"})
+    assert judge.asked[0]["rubric"] == "r@5"
+    assert kept["RubricReward rubric"]["attributes"] == {"pins": {"r": "r@6"}}
 
 
 @pytest.mark.parametrize("state", [{}, {"pins": ["r"]}, {"pins": {"r": 3}}])

@@ -18,7 +18,7 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 
 from tests.services.processes import serving
 from tests.trainer_client.trl.training import dataset, policy, saying, tokenizer
-from trainer_client import Client, UnknownRubric
+from trainer_client import Client, InvalidRequest, UnknownRubric
 from trainer_client.trl._distributed import RubricRewardWarning, TooManyUnscored
 from trainer_client.trl.reward import RubricReward
 
@@ -69,6 +69,37 @@ def grpo(folder, reward, texts=TEXTS, data=None, **given):
         processing_class=tokenizer(),
         rollout_func=saying(*texts),
     )
+
+
+@pytest.mark.parametrize(("trainer_class", "config"), [(GRPOTrainer, GRPOConfig), (RLOOTrainer, RLOOConfig)])
+def test_a_resumed_plain_trainer_keeps_its_pinned_rubric_version(tmp_path, url, trainer_class, config):
+    name = f"tests/resumed/{trainer_class.__name__.lower()}"
+
+    def training(**given):
+        return trainer_class(
+            policy(tmp_path / "policy"),
+            RubricReward(url, name),
+            settings(config, tmp_path, save_strategy="steps", save_steps=1, **given),
+            train_dataset=dataset().remove_columns("rubric"),
+            processing_class=tokenizer(),
+            **({"rollout_func": saying(*TEXTS)} if trainer_class is GRPOTrainer else {}),
+        )
+
+    with Client(url) as client:
+        first = client.publish_rubric(name, RUBRIC)
+        training(max_steps=1).train()
+        client.publish_rubric(name, [{**SAYS_14, "description": "Another."}])
+    resumed = training(max_steps=2)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-1"))
+    [reward] = resumed.reward_funcs
+    assert reward.pinned(name) == first.reference
+    assert reward.last.rows[0].answer.verdicts[-1].criterion == "exact"
+
+
+def test_columns_that_trl_removes_are_refused(tmp_path, url):
+    trained = grpo(tmp_path, RubricReward(url), data=dataset(RUBRIC), remove_unused_columns=True)
+    with pytest.raises(InvalidRequest, match=r"takes 'rubric'.* out of the dataset before the judge sees it"):
+        trained.train()
 
 
 def test_trl_recognises_it_as_an_async_reward_function_with_its_name(url):

@@ -13,10 +13,12 @@ from tests.trainer_client.trl.training import (
     WRONG,
     dataset,
     policy,
+    saying,
     tokenizer,
     trainer,
     weights,
 )
+from trainer_client import InvalidRequest
 from trainer_client.advantages import group_advantages, stepwise_advantages
 from trainer_client.losses import k3
 from trainer_client.trl import RubricReward
@@ -130,6 +132,23 @@ def test_steps_without_any_reward_leave_the_weights_unchanged_even_with_momentum
     assert torch.equal(seen[2], seen[1])
     assert torch.equal(weights(trained.model), seen[1])
     assert "no response has a reward, so the policy is not updated" in caplog.text
+
+
+def test_a_step_whose_responses_are_all_cut_off_says_so(tmp_path, url, caplog):
+    trained = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), mask_truncated_completions=True)
+    trained.rollout_func = saying(RIGHT, WRONG, ended=False)
+    trained.train()
+    assert "every response with a reward was cut off at max_completion_length" in caplog.text
+    assert "no response has a reward" not in caplog.text
+
+
+@pytest.mark.parametrize("columns", [None, {"ground_truth": "truth"}])
+def test_columns_that_the_trainer_would_remove_are_refused_before_a_model_is_loaded(tmp_path, url, columns):
+    data = dataset(PLAIN) if columns is None else dataset().remove_columns("rubric").add_column("truth", ["14"] * 2)
+    with pytest.raises(InvalidRequest, match=r"remove_unused_columns=True takes .* set remove_unused_columns=False"):
+        trainer(
+            tmp_path, url, data=data, remove_unused_columns=True, reward=RubricReward(url, "r", columns=columns)
+        )  # fmt: skip
 
 
 def test_a_judge_unreachable_for_the_whole_run_leaves_the_weights_unchanged(tmp_path, unserved_url):

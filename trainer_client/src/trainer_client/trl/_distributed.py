@@ -15,7 +15,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -226,6 +226,20 @@ class TrainerContext:
         pad = getattr(getattr(self._trainer, "_tokenizer", None), "pad_token_id", None)
         return frozenset(int(token) for token in (*eos, pad) if token is not None)
 
+    def check_columns(self, judged: Collection[str]) -> None:
+        """Check that the trainer does not remove the columns that the judge sees.
+
+        Args:
+            judged: the names of these columns in a dataset.
+
+        Raises:
+            InvalidRequest: it removes some of them.
+        """
+        if getattr(getattr(self._trainer, "args", None), "remove_unused_columns", False) is True:
+            for kind in ("train_dataset", "eval_dataset"):
+                given = getattr(self._trainer, kind, None)
+                refuse_removed_columns(given.values() if isinstance(given, Mapping) else [given], judged)
+
     @property
     def group_size(self) -> int | None:
         """The number of responses to each prompt, which follow each other in a batch; None if unknown."""
@@ -304,6 +318,25 @@ class TrainerContext:
     def _functions(self) -> list[Any]:
         functions = getattr(self._trainer, "reward_funcs", None)
         return functions if isinstance(functions, list) else []
+
+
+def refuse_removed_columns(datasets: Iterable[Any], judged: Collection[str]) -> None:
+    """Refuse datasets with columns that TRL's `remove_unused_columns=True` takes away before the judge sees them.
+
+    Args:
+        datasets: the datasets; None for one that there is not.
+        judged: the names of the columns that the judge sees.
+
+    Raises:
+        InvalidRequest: a dataset has such columns.
+    """
+    for dataset in datasets:
+        removed = [name for name in getattr(dataset, "column_names", None) or () if name in judged]
+        if removed:
+            raise InvalidRequest(
+                f"remove_unused_columns=True takes {', '.join(map(repr, removed))} out of the dataset before the judge "
+                "sees it; set remove_unused_columns=False in the trainer's config, which is TRL's default"
+            )
 
 
 def warn(message: str) -> None:

@@ -16,6 +16,7 @@ from trainer_client.client.calls import RewardKeywords, RubricLike, rewards_requ
 from trainer_client.errors import InvalidRequest
 from trainer_client.rewards import check_rubric
 from trainer_client.trl._dataset import (
+    COLUMNS,
     MESSAGES_COLUMN,
     RowGroup,
     WithoutRubric,
@@ -71,6 +72,9 @@ __all__ = [
     "ScoredRow",
     "TooManyUnscored",
 ]
+
+STATE_KEY = "RubricReward"
+"""The name under which the trainer's state holds that of the function, followed by the prefix of its metrics."""
 
 PENALTY_OPTIONS = ("length_penalty", "overlong_penalty", "truncation_factor")
 
@@ -169,6 +173,9 @@ class RubricReward:
         self._deadline_s, self._grace_s, self._max_unscored = deadline_s, grace_s, max_unscored
         self._extra_rewards, self._weights = tuple(extra_rewards), check_reward_functions(extra_rewards, weights)
         self._pins, self._cache = RubricPins(), RubricCache()
+        self._chose_pins = False
+        self._kept_in: dict[str, Any] | None = None
+        self._kept_as = STATE_KEY
         self._tracked_criteria: set[str] = set()
         self._warned: set[str] = set()
         self._check()
@@ -210,6 +217,7 @@ class RubricReward:
         """
         context, order = TrainerContext(log_metric), CollectiveOrder()
         self._client.default_run = context.run_name
+        self._resume(trainer_state, context.prefix(self))
         given = {"trainer_state": trainer_state, "log_metric": log_metric, "log_extra": log_extra}
         arguments = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
         arguments |= {name: value for name, value in given.items() if value is not None}
@@ -225,6 +233,7 @@ class RubricReward:
         finally:
             order.end()
         self._pins.merge_ranks([summary.pins for summary in summaries])
+        self._keep_state()
         self.last = ScoredBatch(result.rows) if result is not None else None
         raise_if_failed(summaries, error, self._max_unscored, self._remedy, self.batch_rows, context.never_leaves_out)
         assert result is not None  # raise_if_failed raised otherwise
@@ -322,6 +331,12 @@ class RubricReward:
                     "column ground_truth, or give the criterion's verification an expected answer"
                 )
 
+    @property
+    def judged_columns(self) -> frozenset[str]:
+        """The names of the columns that the judge sees, in a dataset that has them."""
+        names = (self._columns.get(column, column) for column in COLUMNS)
+        return frozenset(name for name in names if name is not None)
+
     def state(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint, as JSON-compatible data: the pinned rubrics."""
         return {"pins": self._pins.state()}
@@ -333,6 +348,7 @@ class RubricReward:
             ValueError: the state is invalid.
         """
         self._pins.load(state.get("pins"))
+        self._chose_pins = True
 
     def repin(self, versions: Mapping[str, str] | None = None) -> None:
         """Judge by other versions from the next call on. Call it on every rank, with the same versions.
@@ -345,6 +361,8 @@ class RubricReward:
             self._pins.clear()
         else:
             self._pins.repin(versions)
+        self._chose_pins = True
+        self._keep_state()
 
     def pinned(self, reference: str) -> str:
         """Return the version that a reference is pinned to, or the reference itself if it has no pin."""
@@ -362,12 +380,30 @@ class RubricReward:
         await self._client.aclose()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "last": None}
+        return {**vars(self), "last": None, "_kept_in": None}
+
+    def _resume(self, trainer_state: Any, prefix: str) -> None:
+        """Keep the state in that of the trainer, which its checkpoints hold, and take over what a checkpoint holds.
+
+        What was chosen by `repin` or `load_state` before the first call is kept.
+        """
+        kept = getattr(trainer_state, "stateful_callbacks", None)
+        if not isinstance(kept, dict) or kept is self._kept_in:
+            return
+        self._kept_in, self._kept_as = kept, f"{STATE_KEY} {prefix}"
+        saved = kept.get(self._kept_as)
+        if isinstance(saved, Mapping) and not self._chose_pins:
+            self.load_state(saved["attributes"])
+
+    def _keep_state(self) -> None:
+        if self._kept_in is not None:  # in the form of a callback's state
+            self._kept_in[self._kept_as] = {"args": {}, "attributes": self.state()}
 
     async def _score(self, arguments: Mapping[str, Any], context: TrainerContext, step: int | None) -> RankResult:
         if context.counts_missing_as_zero:
             self._warn_once(MISSING_AS_ZERO_WARNING)
         context.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
+        context.check_columns(self.judged_columns)
         if self.mode in COMPARES_RESPONSES:
             context.check_whole_groups(len(arguments["prompts"]))
         columns = dict(arguments)

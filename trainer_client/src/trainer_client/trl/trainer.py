@@ -32,7 +32,7 @@ from trl import GRPOTrainer
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl._batch import AdvantageBatch, MeasureReporter, readers_for
 from trainer_client.trl._certainty import FrozenPolicy
-from trainer_client.trl._distributed import warn
+from trainer_client.trl._distributed import refuse_removed_columns, warn
 from trainer_client.trl._generation import RolloutGenerator, SampledBatch, reset_environments, select_environments
 from trainer_client.trl._refilling import Refiller
 from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
@@ -81,7 +81,7 @@ class RubricGRPOTrainer(GRPOTrainer):
         self.method = args.build_method()
         self.rubric_reward = _rubric_reward(given, args.method, self.method)
         if self.rubric_reward is not None:  # before a model is loaded, which takes minutes
-            _check_datasets(self.rubric_reward, kwargs)
+            _check_datasets(self.rubric_reward, args, kwargs)
         functions = [self.rubric_reward if isinstance(function, RubricReward) else function for function in given]
         self._inputs: list[dict[str, Any]] = []
         self._sampled: SampledBatch | None = None
@@ -131,6 +131,11 @@ class RubricGRPOTrainer(GRPOTrainer):
         else:
             self._sampled = self._generation.sample(prompts, self._inputs, super()._generate)
         return self._sampled.generated
+
+    @property
+    def has_rewards(self) -> bool:
+        """Whether any of the latest scored rollouts of all ranks has a reward."""
+        return any(reward is not None and math.isfinite(reward) for reward in self._rewards)
 
     def gathered_rollouts(self) -> list[Rollout]:
         """Return the latest scored rollouts of all ranks, each with its reward."""
@@ -395,11 +400,11 @@ _ROWS_CHECKED = 16
 """The number of rows of each dataset that are checked before training."""
 
 
-def _check_datasets(reward: RubricReward, given: Mapping[str, Any]) -> None:
-    """Check the first rows of the datasets that a trainer is given.
+def _check_datasets(reward: RubricReward, args: RubricGRPOConfig, given: Mapping[str, Any]) -> None:
+    """Check the columns and the first rows of the datasets that a trainer is given.
 
     Raises:
-        InvalidRequest: a row is invalid; names the dataset and the row.
+        InvalidRequest: a row is invalid, or the trainer would remove columns; names the dataset and the row.
     """
     evaluated = given.get("eval_dataset")
     datasets = {"train_dataset": given.get("train_dataset")}
@@ -408,6 +413,8 @@ def _check_datasets(reward: RubricReward, given: Mapping[str, Any]) -> None:
         if isinstance(evaluated, Mapping)
         else {"eval_dataset": evaluated}
     )
+    if args.remove_unused_columns:
+        refuse_removed_columns(datasets.values(), reward.judged_columns)
     for name, dataset in datasets.items():
         if dataset is not None:
             try:
@@ -562,6 +569,17 @@ class SkipEmptySteps(TrainerCallback):
         if total.item() > 0:
             return
         self.skipped += 1
-        logger.warning("step %d: no response has a reward, so the policy is not updated", state.global_step + 1)
+        logger.warning("step %d: %s, so the policy is not updated", state.global_step + 1, self._reason())
         for parameter in self._trainer.model.parameters():
             parameter.grad = None
+
+    def _reason(self) -> str:
+        """Say why no token contributed."""
+        if not self._trainer.has_rewards:
+            return "no response has a reward"
+        if self._trainer.args.mask_truncated_completions:
+            return (
+                "every response with a reward was cut off at max_completion_length, and mask_truncated_completions "
+                "leaves such responses out of the loss"
+            )
+        return "every response with a reward is left out of the loss"
