@@ -4,6 +4,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import httpx2
 import pytest
@@ -82,6 +83,18 @@ def test_a_proxy_named_by_the_environment_is_still_used(environment, url, direct
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert bypasses_proxy(httpx2.URL(url)) is direct
+
+
+@pytest.mark.skipif(find_spec("socksio") is not None, reason="the package is installed")
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+def test_a_socks_proxy_without_its_package_says_which_to_install(make, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    with pytest.raises(
+        ImportError, match=r"names a SOCKS proxy .* run pip install 'httpx2\[socks\]', or name the host"
+    ):
+        make("http://judge.invalid:8000")
+    monkeypatch.setenv("NO_PROXY", "judge.invalid")
+    make("http://judge.invalid:8000")
 
 
 def test_a_request_goes_through_the_proxy_of_the_environment(service, monkeypatch):

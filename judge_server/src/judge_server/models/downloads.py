@@ -55,6 +55,7 @@ from judge_server.models.files import (
     read_record,
     write_record,
 )
+from trainer_client.client.calls import socks_support
 
 _CHUNK = 1 << 20
 _POLL_INTERVAL_S = 0.2
@@ -241,7 +242,8 @@ def _client() -> httpx2.Client:
     headers = {"Accept-Encoding": "identity", "User-Agent": "adjudge"}
     if token := os.environ.get("HF_TOKEN"):
         headers["Authorization"] = f"Bearer {token}"
-    return httpx2.Client(headers=headers, timeout=_TIMEOUT)
+    with socks_support():
+        return httpx2.Client(headers=headers, timeout=_TIMEOUT)
 
 
 def _look_up_within(url: str, seconds: float) -> HubFileInfo:

@@ -7,7 +7,8 @@ contract validates the values.
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -141,6 +142,24 @@ def bypasses_proxy(url: httpx2.URL) -> bool:
     """Whether a URL is reached without a proxy, by the environment's proxy settings."""
     proxies = getproxies()
     return not (url.scheme in proxies or "all" in proxies) or bool(proxy_bypass(url.netloc.decode()))
+
+
+@contextmanager
+def socks_support() -> Iterator[None]:
+    """Create an HTTP client in this context, so that a missing package for SOCKS proxies is called by its name.
+
+    Raises:
+        ImportError: the environment names a SOCKS proxy, and its package is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if "socksio" not in str(error):
+            raise
+        raise ImportError(
+            "the environment names a SOCKS proxy (ALL_PROXY, HTTP_PROXY or HTTPS_PROXY), which needs a package that is "
+            "not installed; run pip install 'httpx2[socks]', or name the host in NO_PROXY"
+        ) from None
 
 
 def new_idempotency_header() -> dict[str, str]:

@@ -25,7 +25,14 @@ from typing import Any, Generic, Self, TypeVar
 import httpx2
 
 from trainer_client.client.answers import AnswerT, RewardStreamParser, is_ready, read_answer, typed_errors
-from trainer_client.client.calls import PreparedRequest, bypasses_proxy, client_options, send_options, service_url
+from trainer_client.client.calls import (
+    PreparedRequest,
+    bypasses_proxy,
+    client_options,
+    send_options,
+    service_url,
+    socks_support,
+)
 from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
 from trainer_client.wire import GroupRewards, RewardAnswer
 
@@ -120,6 +127,7 @@ def transport_options(url: httpx2.URL) -> dict[str, Any]:
     return {"socket_options": keepalive_options(), "verify": verify}
 
 
+HttpT = TypeVar("HttpT")
 TransportT = TypeVar("TransportT", httpx2.BaseTransport, httpx2.AsyncBaseTransport)
 SleepT = TypeVar("SleepT", Callable[[float], None], Callable[[float], Awaitable[None]])
 
@@ -145,16 +153,14 @@ class ConnectionSettings(Generic[TransportT, SleepT]):
         """The retry policy of these settings."""
         return RetryPolicy(self.retries, self.retry_budget_s, self.clock, self.random)
 
-    def http_options(self, make_transport: Callable[..., TransportT]) -> dict[str, Any]:
-        """Return the keyword arguments of the HTTP client; `make_transport` creates a transport without a proxy."""
+    def make_client(self, make: Callable[..., HttpT], make_transport: Callable[..., TransportT]) -> HttpT:
+        """Create the HTTP client; `make_transport` creates a transport without a proxy."""
         options = client_options(self.base_url, self.timeout_s, self.headers, self.api_key)
         transport = self.transport
         if transport is None and bypasses_proxy(options["base_url"]):
             transport = make_transport(limits=options["limits"], **transport_options(options["base_url"]))
-        return {"transport": transport, **options}
-
-
-HttpT = TypeVar("HttpT")
+        with socks_support():
+            return make(transport=transport, **options)
 
 
 class ProcessBound(Generic[HttpT]):
@@ -241,7 +247,7 @@ class Connection:
         )
         self._policy = self.settings.retry_policy
         self._connections = ProcessBound(
-            lambda: httpx2.Client(**self.settings.http_options(httpx2.HTTPTransport)), can_remake=transport is None
+            lambda: self.settings.make_client(httpx2.Client, httpx2.HTTPTransport), can_remake=transport is None
         )
 
     def ready(self) -> bool:
@@ -351,7 +357,7 @@ class AsyncConnection:
         )
         self._policy = self.settings.retry_policy
         self._connections = ProcessBound(
-            lambda: httpx2.AsyncClient(**self.settings.http_options(httpx2.AsyncHTTPTransport)),
+            lambda: self.settings.make_client(httpx2.AsyncClient, httpx2.AsyncHTTPTransport),
             can_remake=transport is None,
         )
 

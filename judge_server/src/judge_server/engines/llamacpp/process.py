@@ -83,6 +83,7 @@ class LlamaCppProcess:
             base_url=ready["address"],
             headers={"Authorization": f"Bearer {key}"},
             timeout=httpx2.Timeout(None, connect=5.0),
+            trust_env=False,  # no proxy stands before a child process
         )
         return str(ready["build"])
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.output import exit_with_error, format_seconds, out
+from trainer_client.client.calls import socks_support
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -162,7 +163,9 @@ def top(url: str, once: bool, interval: float) -> None:
     """Run `adjudge top`."""
     key = os.environ.get("ADJUDGE_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx2.Client(base_url=url, timeout=_TIMEOUT_S, headers=headers) as client:
+    with socks_support():
+        made = httpx2.Client(base_url=url, timeout=_TIMEOUT_S, headers=headers)
+    with made as client:
         figures = _fetch_or_exit(client, url)
         if once:
             out.print(view(figures, figures, None))
