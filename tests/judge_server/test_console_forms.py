@@ -34,8 +34,8 @@ def read(encoded: httpx2.Request, **options: Any) -> Form:
 
 
 def expected(value: str) -> str:
-    """The text that a field returns, with line feeds as line ends."""
-    return value.replace("\r\n", "\n")
+    """The text that a field returns, with line feeds as line ends and U+FFFD for NUL."""
+    return value.replace("\r\n", "\n").replace("\0", "\ufffd")
 
 
 @given(fields)

@@ -14,12 +14,14 @@ import inspect
 import json
 import re
 from collections import Counter
+from datetime import UTC, datetime
 from functools import cache, partial
 from math import isfinite
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
+    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -400,6 +402,31 @@ def construct(model: type[AnswerT], values: dict[str, Any]) -> AnswerT:
 
 
 _set = object.__setattr__
+
+
+def _check_characters(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("the character NUL is not allowed; remove it")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("this text holds half a surrogate pair, which is not a character") from None
+    return text
+
+
+STORABLE = AfterValidator(_check_characters)
+"""Annotation for a text that is stored or returned as it is: refuses NUL and half a surrogate pair."""
+
+
+def _in_utc(at: datetime) -> datetime:
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("this time is before the year 1 or after the year 9999 in UTC; give another") from None
+
+
+UTCTime = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+"""A time in a request, with its time zone; it becomes UTC."""
 
 
 MAX_JSON_BYTES = 65_536

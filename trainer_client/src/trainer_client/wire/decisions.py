@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, JsonValue, Tag, ValidationError, model_validator
 
-from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, RequestModel
+from trainer_client.wire.base import STORABLE, STRICT_NUMBER, AnswerModel, BoundedFloat, RequestModel
 from trainer_client.wire.criteria import Criterion
 from trainer_client.wire.groups import Group, RunName
 from trainer_client.wire.judging import JudgingOptions, Priority
@@ -74,7 +74,7 @@ class ChoiceQuestion(RequestModel):
 
     type: Literal["choice"]
     instructions: Content | None = None
-    criteria: dict[str, Content | None] = Field(min_length=1, max_length=MAX_CHOICES)
+    criteria: dict[Annotated[str, STORABLE], Content | None] = Field(min_length=1, max_length=MAX_CHOICES)
 
 
 class LevelQuestion(RequestModel):
@@ -119,7 +119,7 @@ class SystemOneRequest(RequestModel):
 
     model: str = Field(min_length=1, max_length=200)
     state: Content
-    questions: dict[str, DecisionQuestion] = Field(min_length=1, max_length=MAX_QUESTIONS)
+    questions: dict[Annotated[str, STORABLE], DecisionQuestion] = Field(min_length=1, max_length=MAX_QUESTIONS)
     run: RunName | None = None
     step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
     judging: JudgingOptions = JudgingOptions()

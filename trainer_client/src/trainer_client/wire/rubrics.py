@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field, JsonValue, StringConstraints, field_validator
 
 from trainer_client.wire.base import (
+    STORABLE,
     STRICT_NUMBER,
     AnswerModel,
     JsonObject,
@@ -22,7 +23,7 @@ from trainer_client.wire.base import (
 )
 from trainer_client.wire.criteria import Criterion, content_digest
 
-ShortText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+ShortText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), STORABLE]
 
 
 class Lineage(RequestModel):
@@ -277,7 +278,7 @@ class RubricHistory(AnswerModel):
     next_cursor: str | None = None
 
 
-Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)]
+Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000), STORABLE]
 
 
 class AliasMove(RequestModel):

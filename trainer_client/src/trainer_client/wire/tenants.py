@@ -7,9 +7,17 @@ The service and the store exchange these models. They hold no secret: an API key
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, NamedTuple, get_args
 
-from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter
+from pydantic import Field, StringConstraints, TypeAdapter
 
-from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, RequestList, RequestModel
+from trainer_client.wire.base import (
+    STORABLE,
+    STRICT_NUMBER,
+    AnswerModel,
+    BoundedFloat,
+    RequestList,
+    RequestModel,
+    UTCTime,
+)
 
 DEFAULT_PROJECT = "default"
 """The project that always exists; requests without a key belong to it."""
@@ -122,8 +130,8 @@ class NewApiKey(RequestModel):
     """
 
     scopes: RequestList[Scope] = Field(min_length=1, max_length=len(SCOPES))
-    label: str = Field(default="", max_length=200)
-    expires_at: AwareDatetime | None = None
+    label: Annotated[str, STORABLE] = Field(default="", max_length=200)
+    expires_at: UTCTime | None = None
 
 
 class CreatedApiKey(ApiKey):

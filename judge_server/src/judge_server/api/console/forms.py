@@ -36,13 +36,13 @@ class Form:
         self._fields, self._files = fields, files or {}
 
     def text(self, name: str) -> str:
-        """The last value of a field, with line ends as `\\n`; empty if it was not sent."""
-        values = self._fields.get(name)
-        return values[-1].replace("\r\n", "\n") if values else ""
+        """The last value of a field; empty if it was not sent."""
+        values = self.texts(name)
+        return values[-1] if values else ""
 
     def texts(self, name: str) -> list[str]:
-        """All values of a field."""
-        return [value.replace("\r\n", "\n") for value in self._fields.get(name, ())]
+        """All values of a field, with line ends as `\\n` and U+FFFD for NUL, which no database stores."""
+        return [value.replace("\r\n", "\n").replace("\0", "\ufffd") for value in self._fields.get(name, ())]
 
     def file(self, name: str) -> UploadedFile | None:
         """The file of a field; None if none was chosen."""
