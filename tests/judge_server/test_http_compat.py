@@ -12,10 +12,10 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
-from judge_server.api.compat.scoring import JudgeInputs, read_label
+from judge_server.api.compat.scoring import JudgeInputs, Label
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.errors import InvalidRequest
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from tests.judge_server.conftest import Serve
 from tests.judge_server.test_http_bad_input import checked_problem
@@ -169,19 +169,38 @@ async def test_a_judge_that_is_loading_is_an_error_at_the_deadline(serve: Serve)
     )
 
 
+LABELS: TypeAdapter[JudgeInputs] = TypeAdapter(Label)
+read_label = LABELS.validate_python
+
+
 @given(st.text(max_size=40).filter(lambda text: text and not text.lstrip().startswith("{")))
 def test_a_label_that_is_not_an_object_is_the_ground_truth(text: str) -> None:
-    assert read_label(text, "label") == JudgeInputs(ground_truth=text)
+    assert read_label(text) == JudgeInputs(ground_truth=text)
 
 
 def test_a_label_is_the_ground_truth_or_the_judges_inputs() -> None:
-    assert read_label(None, "label") == read_label("", "label") == JudgeInputs()
-    assert read_label(7.0, "label") == read_label("7", "label") == JudgeInputs(ground_truth="7")
-    assert read_label("{1, 2}", "label") == JudgeInputs(ground_truth="{1, 2}")
-    assert read_label('{"ground_truth": 7, "rubric": "a/b@1"}', "label") == JudgeInputs(
-        ground_truth="7", rubric="a/b@1"
-    )
+    assert read_label(None) == read_label("") == JudgeInputs()
+    assert read_label(7.0) == read_label("7") == JudgeInputs(ground_truth="7")
+    assert read_label("{1, 2}") == JudgeInputs(ground_truth="{1, 2}")
+    assert read_label('{"ground_truth": 7, "rubric": "a/b@1"}') == JudgeInputs(ground_truth="7", rubric="a/b@1")
     for label in (True, ["7"], {"answer": "7"}, '{"answer": "7"}'):
-        with pytest.raises(InvalidRequest) as refused:
-            read_label(label, "label")
-        assert refused.value.errors[0].field in ("label", "label.answer")
+        with pytest.raises(ValidationError):
+            read_label(label)
+
+
+NOT_STRICT = ('{"ground_truth": NaN}', '{"ground_truth": 1e999}', '{"ground_truth": "7", "ground_truth": "8"}')
+
+
+@pytest.mark.parametrize("label", NOT_STRICT)
+@pytest.mark.parametrize("large", [False, True])
+async def test_labels_are_strict_json(http: httpx2.AsyncClient, label: str, large: bool) -> None:
+    padded = label + " " * (300_000 if large else 0)
+    (error,) = checked_problem(await to_slime(http, "7", label=padded, query="?mode=outcome"))["errors"]
+    assert error["field"] == "label"
+    (error,) = checked_problem(await to_openrlhf(http, "7", label=padded))["errors"]
+    assert error["field"] == "labels.0"
+
+
+async def test_a_label_of_many_values_is_refused(http: httpx2.AsyncClient) -> None:
+    many = '{"rubric": [' + "1," * 1_000_001 + "1]}"
+    assert problem_with(413, await to_slime(http, "7", label=many))

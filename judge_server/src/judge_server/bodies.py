@@ -48,8 +48,7 @@ def parse_strict_json(body: bytes) -> Any:
         InvalidRequest: the body is not JSON in UTF-8; the error says where, and names the field of an invalid number.
         TooLarge: the body has more than `MAX_VALUES` values.
     """
-    if len(body) > MAX_VALUES:
-        _refuse_many_values(body)
+    refuse_many_values(body)
     try:
         return strict_json(body.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -136,12 +135,12 @@ def _pieces(message: BaseModel) -> Iterator[bytes]:
     yield from rest
 
 
-def _refuse_many_values(body: bytes) -> None:
-    """Raise `TooLarge` for a body with too many commas outside of strings.
+def refuse_many_values(body: bytes) -> None:
+    """Raise `TooLarge` for JSON with too many commas outside of strings.
 
     All commas are counted first, which is fast; strings are skipped only if that count is too high.
     """
-    if _count_commas(body, 0, len(body)) <= MAX_VALUES:
+    if len(body) <= MAX_VALUES or _count_commas(body, 0, len(body)) <= MAX_VALUES:
         return
     commas = at = 0
     while at < len(body):

@@ -8,10 +8,10 @@ and `extra_logs`. It waits for 180 s, tries five times, and then stops training,
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
 from judge_server.api.auth import RequiredScope
-from judge_server.api.compat.scoring import CompatParameters, group_of, read_label, score_responses
+from judge_server.api.compat.scoring import CompatParameters, Label, read_group, score_responses
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected
@@ -48,7 +48,7 @@ class OpenRLHFRequest(RequestModel):
 
     query: RequestList[str] = Field(min_length=1, max_length=4096)
     prompts: RequestList[str] = Field(min_length=1, max_length=4096)
-    labels: RequestList[JsonValue] = Field(min_length=1, max_length=4096)
+    labels: RequestList[Label] = Field(min_length=1, max_length=4096)
 
     @model_validator(mode="after")
     def _lists_are_equally_long(self) -> "OpenRLHFRequest":
@@ -93,7 +93,7 @@ async def openrlhf(
     for place, (query, prompt, label) in enumerate(zip(body.query, body.prompts, body.labels, strict=True)):
         await slicer.yield_if_due()
         response = parameters.judged_text(_response_of(query, prompt, place))
-        groups.append(group_of(prompt, response, read_label(label, f"labels.{place}"), f"prompts.{place}"))
+        groups.append(await read_group(request, prompt, response, label, f"prompts.{place}"))
     distinct = tuple(group.model_copy(update={"id": f"{group.id}-{n}"}) for n, group in enumerate(groups))
     work = parameters.request(tuple(groups) if len(groups) == 1 else distinct)
     scored = await run_while_connected(request, score_responses(request, work))

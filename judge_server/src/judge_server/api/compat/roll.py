@@ -18,7 +18,7 @@ from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
 from pydantic import Field, JsonValue
 
 from judge_server.api.auth import RequiredScope, project_of
-from judge_server.api.compat.scoring import CompatParameters, group_of, read_label, score_responses
+from judge_server.api.compat.scoring import CompatParameters, JudgeInputs, Label, read_group, score_responses
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL, problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.service import service_of
@@ -76,7 +76,7 @@ class RollTask(RequestModel):
 
     prompt: str
     response: str
-    reward_info: JsonValue = None
+    reward_info: Label = JudgeInputs()
     project_id: str = ""
     experiment_id: str = ""
     global_step: int | str = 0
@@ -163,8 +163,7 @@ async def submit_roll_task(
     if body.reward_manager:
         message = "is not read here; leave reward_manager_config empty, and put the options into submit_url's query"
         raise invalid_request((FieldError(field="reward_manager", message=message),))
-    inputs = read_label(body.reward_info, "reward_info")
-    group = group_of(body.prompt, parameters.judged_text(body.response), inputs, "prompt")
+    group = await read_group(request, body.prompt, parameters.judged_text(body.response), body.reward_info, "prompt")
     deadline_s = min(parameters.deadline_s, body.timeout - POLL_MARGIN_S)
     work = parameters.request((group,), step=_step(body.global_step)).model_copy(update={"deadline_s": deadline_s})
     keys, name = _keys(request), f"{_PREFIX}{secrets.token_hex(16)}"

@@ -12,13 +12,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, V
 from judge_server.api.auth import project_of
 from judge_server.api.http.requests import refuse_unusable_patterns
 from judge_server.api.service import Service, service_of
+from judge_server.bodies import refuse_many_values
 from judge_server.errors import JudgingFailed, ServiceError, invalid_request
 from judge_server.ledger.recorder import TRANSIENT_FAILURES
 from judge_server.observability.logs import bind_log_context
 from judge_server.scoring.planner import JudgedRequest
+from judge_server.time_sharing import LARGE_CHARACTERS, run_inline_or_in_thread
 from trainer_client.wire import (
     COMPARES_RESPONSES,
-    FieldError,
     Group,
     ResponseReward,
     RewardAnswer,
@@ -27,7 +28,7 @@ from trainer_client.wire import (
     RewardRequest,
     Verdict,
 )
-from trainer_client.wire.base import RequestModel
+from trainer_client.wire.base import NotStrictJsonError, RequestModel, strict_json
 from trainer_client.wire.groups import Prompt, RubricChoice, RubricRef, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName
 from trainer_client.wire.problems import field_errors
@@ -96,7 +97,11 @@ class CompatParameters(BaseModel):
 
 
 class JudgeInputs(RequestModel):
-    """The judge's inputs in a row's label. `prompt` replaces the one that the trainer sends, with its chat template."""
+    """The judge's inputs in a row's label. `prompt` replaces the one that the trainer sends, with its chat template.
+
+    Attributes:
+        ground_truth: the right answer that final answers are compared with.
+    """
 
     prompt: Prompt | None = None
     rubric: RubricChoice | None = None
@@ -121,35 +126,38 @@ def _number_as_text(value: Any) -> Any:
     return str(int(value)) if float(value).is_integer() else repr(value)
 
 
-def read_label(label: JsonValue, field: str) -> JudgeInputs:
-    """Read a row's label: an object, or JSON text of one, has the judge's inputs; any other is the ground truth.
-
-    Args:
-        label: text, a number, an object, or null; empty text and null mean that the row has none.
-        field: the name of the label in the request, for errors.
-
-    Raises:
-        InvalidRequest: the label is of another type, or the object has a field that is unknown or invalid.
-    """
-    value: Any = label
-    if isinstance(label, str) and label.lstrip().startswith("{"):
-        try:
-            parsed = json.loads(label)
-        except (ValueError, RecursionError):
-            parsed = None  # such as a set in LaTeX: it is the ground truth
-        value = parsed if isinstance(parsed, dict) else label
+def _fields_of_label(label: Any) -> Any:
+    """The judge's inputs in a row's label: an object, or JSON text of one, has them; any other is the ground truth."""
+    value = _object_in(label) if isinstance(label, str) and label.lstrip().startswith("{") else label
     if value is None or value == "":
-        return JudgeInputs()
+        return {}
     if isinstance(value, bool | list):
-        message = f"a label of type {type(value).__name__} cannot be read; send text, a number or an object"
-        raise invalid_request((FieldError(field=field, message=message),))
+        raise ValueError(f"a label of type {type(value).__name__} cannot be read; send text, a number or an object")
+    return value if isinstance(value, dict | JudgeInputs) else {"ground_truth": value}
+
+
+def _object_in(text: str) -> Any:
+    """The object of a JSON text; the text itself if it is none, such as a set in LaTeX."""
     try:
-        return JudgeInputs.model_validate(value if isinstance(value, dict) else {"ground_truth": value})
-    except ValidationError as error:
-        errors = field_errors(error.errors(include_url=False))
-        raise invalid_request(
-            tuple(each.model_copy(update={"field": f"{field}.{each.field}".rstrip(".")}) for each in errors)
-        ) from None
+        refuse_many_values(text.encode("utf-8", "surrogatepass"))
+        return strict_json(text)
+    except NotStrictJsonError as error:
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        raise ValueError(str(error)) from None
+
+
+Label = Annotated[JudgeInputs, BeforeValidator(_fields_of_label, json_schema_input_type=JsonValue)]
+"""A row's label: an object, or JSON text of one, has the judge's inputs; any other text or number is the ground truth.
+Empty text and null mean that the row has none. It is read where the body is: see `judge_server.bodies`."""
+
+
+async def read_group(request: Request, prompt: Any, response: str, inputs: JudgeInputs, field: str) -> Group:
+    """As `group_of`, in the thread for long work if the request is large."""
+    large = len(await request.body()) > LARGE_CHARACTERS
+    return await run_inline_or_in_thread(large, group_of, prompt, response, inputs, field)
 
 
 def group_of(prompt: Any, response: str, inputs: JudgeInputs, field: str) -> Group:

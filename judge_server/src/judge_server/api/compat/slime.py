@@ -8,10 +8,10 @@ training.
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from judge_server.api.auth import RequiredScope
-from judge_server.api.compat.scoring import CompatParameters, group_of, read_label, score_responses
+from judge_server.api.compat.scoring import CompatParameters, JudgeInputs, Label, read_group, score_responses
 from judge_server.api.http.problems import problem_responses
 from judge_server.api.http.requests import StrictRoute
 from judge_server.api.http.responses import run_while_connected
@@ -52,7 +52,7 @@ class SlimeRequest(RequestModel):
 
     prompt: Prompt
     response: str
-    label: JsonValue = None
+    label: Label = JudgeInputs()
 
 
 class SlimeReward(AnswerModel):
@@ -84,8 +84,7 @@ async def slime(
 
     A response without a reward fails the request.
     """
-    inputs = read_label(body.label, "label")
-    group = group_of(body.prompt, parameters.judged_text(body.response), inputs, "prompt")
+    group = await read_group(request, body.prompt, parameters.judged_text(body.response), body.label, "prompt")
     (scored,) = await run_while_connected(request, score_responses(request, parameters.request((group,))))
     answer = _reward(scored)
     content = repr(answer.reward) if parameters.answer == "number" else answer.model_dump_json()
