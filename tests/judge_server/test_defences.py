@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from judge_server.attacks.corpus import DISGUISES
 from judge_server.engines.scripted import ScriptedEngine, always
+from judge_server.judging.disguises import normalise
 from judge_server.judging.plan import GroupContext, GroupPlanner
-from judge_server.judging.presentation import DECOYS, decoy_for, has_content, normalise
+from judge_server.judging.presentation import DECOYS, decoy_for, has_content
 from judge_server.ledger.rows import rows_of
 from judge_server.scoring.verdicts import judge_responses
 from tests.judge_server.conftest import Serve

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from judge_server.judging.disguises import normalise, undisguised
 from judge_server.judging.items import ItemForm, read_items
 from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.judging.presentation import (
     fit_grounding,
     has_content,
-    normalise,
     shorten_messages,
     show_response,
     steps_of,
@@ -54,6 +54,7 @@ FAMILIES: dict[str, Callable[[int], str]] = {
     "letters of two scripts": lambda n: "aа" * (n // 2),
     "styled letters": lambda n: "\U0001d41a" * n,
     "combining marks": lambda n: "a" + "\u0301" * n,
+    "marks out of order": lambda n: "a" + "\u0301\u0316" * (n // 2),
     "letters with marks": lambda n: "a\u0336" * (n // 2),
     "zero-width characters": lambda n: "a\u200b" * (n // 2),
     "joiners in a row": lambda n: "\u200d" * n,
@@ -61,6 +62,7 @@ FAMILIES: dict[str, Callable[[int], str]] = {
     "soft hyphens": lambda n: "\u00ad" * n,
     "flags": lambda n: "\U0001f3f4\U000e0067" * (n // 2),
     "direction marks": lambda n: "\u05d0\u200f\u200e" * (n // 3),
+    "open overrides": lambda n: "\u202ea" * (n // 2),
     "overrides": lambda n: "\u202e" * n,
     "newlines": lambda n: "\n" * n,
     "lines of spaces": lambda n: "\n " * (n // 2),
@@ -175,6 +177,7 @@ FORMS = (ItemForm("grade", 4.0), ItemForm("satisfied", steps=(1, 2), reason=True
 
 READERS: dict[str, Callable[[str], object]] = {
     "normalise": normalise,
+    "undisguised": undisguised,
     "has_content": has_content,
     "fit_grounding": lambda text: fit_grounding(text, len(text) - 1),
     "fit_grounding, half": lambda text: fit_grounding(text, len(text) // 2),

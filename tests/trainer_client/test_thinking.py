@@ -1,16 +1,27 @@
 """Thinking blocks are separated from answers, in texts and messages, and the requested part is judged."""
 
 from dataclasses import astuple
+from typing import Any, get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainer_client.text.thinking import THINK_TAGS, judged_content, judged_part, response_text, split_thinking
+from trainer_client.text.thinking import (
+    THINK_TAGS,
+    judged_content,
+    judged_part,
+    opened_by,
+    response_text,
+    split_thinking,
+)
 from trainer_client.wire.groups import Message, Response
+from trainer_client.wire.judging import OpeningTag
 
 QWEN = "<think>\n2 + 2 is 4.\n</think>\n\nThe answer is \\boxed{4}."
 QUOTES = ["``", '""', "''", "“”", "‘’", "«»"]
+
+OPENINGS = list(dict(THINK_TAGS))
 
 texts = st.lists(
     st.one_of(
@@ -31,9 +42,98 @@ def test_text_between_the_tags_is_thinking_and_the_rest_is_the_answer(opening: s
     assert (split.thinking, answer(f"{opening}\nHm, 4.\n{closing}\n\nIt is 4.\n")) == ("Hm, 4.", "It is 4.\n")
 
 
-@pytest.mark.parametrize("closing", [closing for _, closing in THINK_TAGS])
-def test_a_block_opened_by_the_chat_template_begins_at_the_start_of_the_text(closing: str) -> None:
-    assert astuple(split_thinking(f"Hm, 4.{closing}It is 4.")) == ("Hm, 4.", 6 + len(closing), 0)
+@pytest.mark.parametrize(("opening", "closing"), THINK_TAGS)
+def test_a_block_opened_by_the_chat_template_begins_at_the_start_of_the_text(opening: Any, closing: str) -> None:
+    start = 6 + len(closing)
+    assert astuple(split_thinking(f"Hm, 4.{closing}It is 4.", opening)) == ("Hm, 4.", start, 0, start)
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("text", ["Hm, 4. Or is", "The answer is 4.", "Hm, `</think>` ends it.", ""])
+def test_a_response_that_never_closes_the_templates_block_is_all_thinking(opening: Any, text: str) -> None:
+    split = split_thinking(text, opening)
+    assert (split.thinking, split.answer_start) == (text, len(text))
+    assert judged_content(Response(text=text), "strip", opening).text == ""
+    assert judged_content(Response(text=text), "only", opening).text == text
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+def test_a_block_that_template_and_response_both_open_is_one_block(opening: Any) -> None:
+    text = f"\n{opening}Hm.{dict(THINK_TAGS)[opening]}4"
+    split = split_thinking(text, opening)
+    assert (split.thinking, split.said_from) == ("Hm.", len(text) - 1)
+
+
+@pytest.mark.parametrize(("opening", "closing"), THINK_TAGS)
+def test_a_closing_tag_that_nothing_opened_is_text(opening: str, closing: str) -> None:
+    text = f"Hm, 4.{closing}It is 4."
+    assert astuple(split_thinking(text, "none")) == ("", 0, 0, 0)
+    if opening != "<think>":
+        assert astuple(split_thinking(text)) == ("", 0, 0, 0)
+        assert judged_content(Response(text=f"<think>a{closing}b"), "strip").text == ""
+
+
+def test_an_unopened_think_tag_may_belong_to_the_prompt_but_what_stands_before_it_was_said() -> None:
+    judged = judged_content(Response(text="Hm, 5.</think>It is 4."), "strip")
+    assert (judged.text, judged.hidden, judged.said) == ("It is 4.", "Hm, 5.</think>", ("Hm, 5.</think>It is 4.",))
+    assert judged.characters_left_out == 14
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("<think>a</think> b", ""),
+        ("\n<think>a</think> b <think>c</think> d", "b <think>c</think> "),
+        ("<think>a</think> b </think> c", "b </think> "),
+        ("a <think>b</think> c", "a <think>b</think> "),
+        ("a <think>b", "a <think>b"),
+        ("<think>a", "<think>a"),
+        ("plain", ""),
+    ],
+)
+def test_only_the_closed_block_at_the_beginning_is_thinking_for_certain(text: str, hidden: str) -> None:
+    judged = judged_content(Response(text=text), "strip")
+    assert (judged.hidden, "".join(judged.said)) == (hidden, hidden + judged.text if hidden else "")
+
+
+@pytest.mark.parametrize(("text", "opens"), [("<think>a", None), ("a", "<think>"), ("a <think> b", "<think>")])
+def test_thinking_that_a_limit_cut_off_hides_nothing(text: str, opens: Any) -> None:
+    assert judged_content(Response(text=text, stopped=False), "strip", opens).hidden == ""
+    assert judged_content(Response(text=text, stopped=True), "strip", opens).hidden == text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "given", "opens"),
+    [
+        ("Q", None, None),
+        ("Q", "<think>", "<think>"),
+        ("<|user|>Q<|assistant|><think>\n", None, "<think>"),
+        ("Q [THINK] ", "<think>", "[THINK]"),
+        ("Q<think>\n\n</think>\n\n", "<think>", "none"),
+        ("Does <think> open it?", None, None),
+        ([Message(role="user", content="Q <think>")], None, None),
+        ([Message(role="user", content="Q"), Message(role="assistant", content="<think>\n")], None, "<think>"),
+        ([], None, None),
+    ],
+)
+def test_the_end_of_the_prompt_tells_which_block_it_opens(prompt: Any, given: Any, opens: str | None) -> None:
+    assert opened_by(tuple(prompt) if isinstance(prompt, list) else prompt, given) == opens
+
+
+def test_the_options_tags_are_those_that_are_known() -> None:
+    assert set(get_args(OpeningTag)) == set(OPENINGS)
+
+
+def test_every_message_begins_with_the_templates_block_unless_its_thinking_was_taken_out() -> None:
+    turns = [
+        Message(role="assistant", content="Hm.</think>One"),
+        Message(role="assistant", content="Two", reasoning_content="Hm."),
+        Message(role="assistant", content="Three", tool_calls=({"function": {"name": "f"}},)),
+        Message(role="assistant", content="Four"),
+    ]
+    judged = judged_content(Response(text=tuple(turns), stopped=False), "strip", "<think>")
+    assert judged.text == "One\n\nTwo\n\nThree"
+    assert judged.characters_left_out == len("Hm.</think>Hm.Four")
 
 
 @pytest.mark.parametrize("opening", [opening for opening, _ in THINK_TAGS])
@@ -44,7 +144,7 @@ def test_an_unclosed_block_leaves_no_answer(opening: str) -> None:
 
 
 def test_a_text_without_tags_is_all_answer_with_its_whitespace() -> None:
-    assert astuple(split_thinking("\n Let me think: 4.")) == ("", 0, 0)
+    assert astuple(split_thinking("\n Let me think: 4.")) == ("", 0, 0, 0)
 
 
 def test_the_answer_follows_the_last_closing_tag() -> None:
@@ -59,7 +159,7 @@ def test_a_truncated_second_block_after_the_answer_leaves_no_answer() -> None:
 
 
 def test_text_before_the_block_is_not_thinking() -> None:
-    assert astuple(split_thinking("Sure! <think>\nHm.\n</think> 4")) == ("Hm.", 27, 14)
+    assert astuple(split_thinking("Sure! <think>\nHm.\n</think> 4")) == ("Hm.", 27, 14, 0)
 
 
 def test_an_empty_block_is_neither_thinking_nor_part_of_the_answer() -> None:
@@ -120,9 +220,13 @@ def test_thinking_and_answer_never_overlap_and_exclude_whitespace_around_tags(te
     assert split.answer_start == 0 or not answer(text)[:1].isspace()
 
 
-@given(texts)
-def test_an_answer_contains_no_thinking(text: str) -> None:
-    assert split_thinking(answer(text)).answer_start == 0
+@given(texts, st.sampled_from([*OPENINGS, "none", None]))
+def test_an_answer_contains_no_tag_of_the_family_in_force(text: str, opens: Any) -> None:
+    split = split_thinking(text, opens)
+    if split.answer_start:
+        said = text[split.answer_start :]
+        families = [opening for opening in OPENINGS if split_thinking(said, opening).answer_start != len(said)]
+        assert not families or opens not in families
 
 
 WEATHER = (

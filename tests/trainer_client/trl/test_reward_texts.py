@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.trl.judges import FakeJudgeTransport, response, rewarding, stream, summary
+from tests.trainer_client.small_tokenizers import said_by
+from tests.trainer_client.trl.judges import FakeJudgeTransport, Trainer, response, rewarding, stream, summary
 from tests.trainer_client.trl.judges import groups as group_lines
 from trainer_client import InvalidRequest
 from trainer_client.trl._dataset import wire_text
@@ -128,3 +129,34 @@ async def test_step_positions_refer_to_the_judged_text_of_the_response():
     keeping = rewarding(judge, reasoning="keep")
     await keeping(["a"], [said])
     assert keeping.last.rows[0].text == "<think>t</think>x\n\nz"
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is not defined or enable_thinking %}"
+    "<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+ASKED = [{"role": "user", "content": "Q"}]
+
+
+@pytest.mark.parametrize(
+    ("template", "marks", "prompt", "options", "sent"),
+    [
+        (TEMPLATE, {}, ASKED, {}, "<think>"),
+        (TEMPLATE, {"chat_template_kwargs": {"enable_thinking": False}}, ASKED, {}, None),
+        (TEMPLATE, {"chat_template": "no block"}, ASKED, {}, None),
+        ("{{ raise_exception('no') }}", {}, ASKED, {}, None),
+        (TEMPLATE, {}, "Q", {}, None),  # TRL renders no template for a text
+        (TEMPLATE, {}, ASKED, {"prompt_opens": "none"}, "none"),
+        (None, {}, ASKED, {}, None),
+    ],
+)
+async def test_the_thinking_block_that_the_chat_template_opens_is_sent(template, marks, prompt, options, sent):
+    tokenizer = said_by(b"a")
+    tokenizer.chat_template = template
+    judge = FakeJudgeTransport()
+    function = rewarding(judge, **options)
+    trainer = Trainer([function], processing_class=tokenizer, **marks)
+    await function([prompt], [[message(content="1")]], **trainer.logs)
+    assert judge.asked[-1].get("judging", {}).get("prompt_opens") == sent
+    assert function.judging_options[1].get("prompt_opens") == sent

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from judge_server.judging.combining import CombinedConfig, combine_plans
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.judging.plan import GroupContext, PlannedCall, ResponsePlan, VerdictSlot
-from judge_server.judging.presentation import has_content, images_of, show_response
+from judge_server.judging.presentation import has_content, images_of, show_hidden, show_response
 from judge_server.judging.questions import PreparedConfig, ask, option
 from judge_server.ports import Batch, JudgeResult, TokenChoice
 from judge_server.prompts.fencing import render_conversation
@@ -78,6 +78,7 @@ class PairPlanner:
         self._templates, withheld = prepared.single_templates, prepared.declaration.withholds
         self._right = {text.strip() for text in (context.ground_truth, context.reference_answer) if text is not None}
         self._shown = context.without(withheld)
+        self._penalises = any(criterion.avoided for criterion in criteria)
         self._prompt = render_conversation(context.prompt, self._templates.fence)
         self._images = images_of(context.prompt)
         self._question = self._templates.comparison(() if "criteria" in withheld else criteria, question)
@@ -89,6 +90,8 @@ class PairPlanner:
         normalised = "normalise" in self._defences
         fence = self._templates.fence
         text, _ = show_response(judged, (), "headings", fence, normalised=normalised, keep=None)
+        if judged.hidden and self._penalises:
+            text += f"\n\n{show_hidden(judged.hidden, fence, normalised=normalised, keep=None)[0]}"
         return ShownResponse(text, empty, images_of(judged.messages or ()))
 
     def plan(self, about: str, first: ShownResponse, second: ShownResponse) -> ResponsePlan:

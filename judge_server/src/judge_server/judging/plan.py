@@ -8,12 +8,13 @@ from typing import NamedTuple
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import ProbabilityMap
 from judge_server.judging.contextual import EMPTY_RESPONSE, RelativeVerdict, settle_relative
+from judge_server.judging.disguises import normalise, undisguised
 from judge_server.judging.fingerprint import CallDigests, ending_of
 from judge_server.judging.presentation import (
     decoy_for,
     has_content,
     images_of,
-    normalise,
+    show_hidden,
     show_response,
     steps_of,
     without_middle,
@@ -24,11 +25,19 @@ from judge_server.ports import Batch, CallFailure, JudgeResult, SamplingOptions
 from judge_server.prompts.fencing import render_conversation
 from judge_server.prompts.library import MATERIAL
 from judge_server.verifiers import Check, ToolUse, stated_answer, step_to_search, tool_uses
-from trainer_client.steps import WHOLE_RESPONSE, Step
+from trainer_client.steps import WHOLE_RESPONSE, Step, split_steps
 from trainer_client.text.final_answer import extract_final_answer
-from trainer_client.text.thinking import JudgedContent
+from trainer_client.text.thinking import JudgedContent, without_tags
 from trainer_client.wire import Criterion, FieldError, Prompt, Verification
-from trainer_client.wire.criteria import JudgeVerification, MathVerification, ToolCallVerification
+from trainer_client.wire.criteria import (
+    ContainsVerification,
+    ExactVerification,
+    JudgeVerification,
+    MathVerification,
+    RegexVerification,
+    ToolCallVerification,
+    TurnsVerification,
+)
 from trainer_client.wire.judging import Defence, StepRule
 from trainer_client.wire.rewards import VerdictMethod
 
@@ -270,7 +279,7 @@ class GroupPlanner:
         subjects: dict[str, bytes] = {}
         for verified, program in self.verified:
             looked_at = _turns_for(verified, turns)
-            for check in self._checks(program, judged, final_answer, parts, looked_at):
+            for check in self._checks(verified, program, judged, final_answer, parts, looked_at):
                 digest = self._digest(verified.id, check, subjects)
                 checks[digest] = check
                 votes_of.setdefault(verified.id, []).append(digest)
@@ -325,6 +334,7 @@ class GroupPlanner:
 
     def _checks(
         self,
+        criterion: Criterion,
         program: Verification,
         judged: JudgedContent,
         final_answer: str | None,
@@ -347,21 +357,48 @@ class GroupPlanner:
             true_answer=self._true_answer,
             uses=uses,
             turns=len(judged.turns),
+            avoided=criterion.avoided,
         )
         if not turns:
-            return [whole]
+            return [self._with_further_readings(whole, "\n\n".join(filter(None, judged.said)))]
         texts = [(turn.number, judged.text[turn.start : turn.end]) for turn in turns]
         return [
-            replace(
-                whole,
-                text=text,
-                final_answer=extract_final_answer(text),
-                steps=(),
-                names_step=False,
-                uses=tuple([use for use in uses if use.turn == number]),
+            self._with_further_readings(
+                replace(
+                    whole,
+                    text=text,
+                    final_answer=extract_final_answer(text),
+                    steps=(),
+                    names_step=False,
+                    uses=tuple([use for use in uses if use.turn == number]),
+                ),
+                judged.said[number - 1] if judged.said else "",
             )
             for number, text in texts
         ]
+
+    def _with_further_readings(self, check: Check, said: str) -> Check:
+        """Return a check that decides against a response by its other readings too; other checks stay the same.
+
+        These readings are what the response `said` together with its hidden text, and both of them without disguises
+        and tags.
+        """
+        program = check.program
+        if isinstance(program, ToolCallVerification | TurnsVerification) or not (check.avoided or forbids(program)):
+            return check
+        texts = [check.text, said] if said else [check.text]
+        further: dict[str, Verification] = {}
+        if (plain := undisguised_program(program)) is not None:
+            for text in texts:
+                further |= {undisguised(text): plain, undisguised(without_tags(text)): plain}
+        readings = [(of, text) for text, of in further.items() if text not in texts or plain != program]
+        readings += [(program, said)] if said else []
+        beside = [self._reading(check, of, text) for of, text in readings if text != check.text]
+        return replace(check, beside=tuple(beside)) if beside else check
+
+    def _reading(self, check: Check, program: Verification, text: str) -> Check:
+        steps = tuple(split_steps(text)) if self._searches_steps else ()
+        return replace(check, verification=program, text=text, final_answer=extract_final_answer(text), steps=steps)
 
     def _decided(self, judged: JudgedContent) -> dict[str, tuple[bytes, JudgeResult]]:
         """Return the criteria that a response without content does not meet, each with its outcome.
@@ -460,6 +497,9 @@ class GroupPlanner:
         numbered: StepRule = "turns" if turns else self._step_rule if self._stepwise else "headings"
         normalised = "normalise" in self._defences
         response, omitted = show_response(judged, steps, numbered, fence, normalised=normalised, keep=keep)
+        if judged.hidden and any(criterion.avoided for criterion in self._to_ask):
+            hidden, more = show_hidden(judged.hidden, fence, normalised=normalised, keep=keep)
+            response, omitted = f"{response}\n\n{hidden}", omitted + more
         if final_answer is not None:
             final_answer = normalise(final_answer) if normalised else final_answer
             final_answer, _ = without_middle(final_answer, FINAL_ANSWER_CHARACTERS)
@@ -542,6 +582,23 @@ def plan_outcome(judged: JudgedContent, ground_truth: str, true_answer: str, gro
     return ResponsePlan(
         (VerdictSlot(OUTCOME, "math", (digest,)),), Batch("", "", ()), (), ((digest, check),), group=group
     )
+
+
+def forbids(program: Verification) -> bool:
+    """Whether a program is satisfied by what a text lacks: by a regular expression with a negative lookaround."""
+    return isinstance(program, RegexVerification) and ("(?!" in program.pattern or "(?<!" in program.pattern)
+
+
+def undisguised_program(program: Verification) -> Verification | None:
+    """Return a verification whose expected texts are without disguises too; None if nothing is left of one of them."""
+    if isinstance(program, ContainsVerification):
+        all_of, any_of = tuple(map(undisguised, program.all_of)), tuple(map(undisguised, program.any_of))
+        if not all((*all_of, *any_of)):
+            return None
+        return program.model_copy(update={"all_of": all_of, "any_of": any_of})
+    if isinstance(program, ExactVerification) and program.expected is not None:
+        return program.model_copy(update={"expected": undisguised(program.expected)})
+    return program
 
 
 def verification_of(prepared: PreparedConfig, criterion: Criterion, context: GroupContext) -> Verification | None:

@@ -6,7 +6,8 @@ are numbered in headings outside the fences, which no text in a response can for
 Responses and messages that are too long lose their middle, with a note of how much was left out. A grounding is cut at
 its end, where a sentence, paragraph or word ends.
 
-Besides the fences, some defences against responses that try to deceive the judge are applied here.
+Besides the fences, some defences against responses that try to deceive the judge are applied here. Those against
+characters are in `disguises`.
 """
 
 import hashlib
@@ -16,123 +17,15 @@ import tomllib
 import unicodedata
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from itertools import chain
 from typing import NamedTuple
 
+from judge_server.judging.disguises import normalise
 from judge_server.prompts.fencing import RESULT_ROLES, render_response
 from trainer_client.steps import Step, split_paragraphs, split_steps
 from trainer_client.text.thinking import JudgedContent, assistant_pieces
 from trainer_client.wire import Criterion, Message, Prompt, ToolCall
 from trainer_client.wire.criteria import JudgeVerification
 from trainer_client.wire.judging import StepRule
-
-_SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
-_TAGS = "\U000e0000-\U000e007f"
-_JOINERS = "\u200b-\u200d"
-_DIRECTIONS = "\u200e\u200f\u061c"
-_INVISIBLE = re.compile(
-    "(?P<flag>\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f)"  # of a region
-    f"|(?P<selectors>[{_SELECTORS}]++)|(?P<joiners>[{_JOINERS}]++)|(?P<directions>[{_DIRECTIONS}]++)"
-    f"|[\u00ad\u180e\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb{_TAGS}]++"
-)
-_JOINABLE = re.compile(  # scripts and emoji whose characters are joined or separated by invisible ones
-    f"[^\\x00-\u058f\u061c\u180e\u1e00-\u214f\u2460-\u24ff\u3000\u3164\ufeff\uff01-\uff5e\uffa0\ufff9-\ufffb"
-    f"\U0001d400-\U0001d7ff\U0001f130-\U0001f149\U000e0000-\U000e0fff\ud800-\udfff{_SELECTORS}]"
-)
-_RIGHT_TO_LEFT = re.compile("[\u0590-\u061b\u061d-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_SELECTOR = re.compile(f"[{_SELECTORS}]")
-_NO_BASE = re.compile(f"[\\x00-\\x22\\x24-\\x29\\x2b-\\x2f\\x3a-\\x7f{_SELECTORS}]")
-"""What no variation selector belongs to: ASCII but the digits, `#` and `*` of keycaps, and another selector."""
-
-_LOOKALIKES = dict(
-    zip(
-        "асеһіјорԛѕуԝхԁАВСЕНІЈКМОРЅТУХ\u03bfΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
-        "acehijopqsywxdABCEHIJKMOPSTYXoABEZHIKMNOPTYX",
-        strict=True,
-    )
-)
-"""Cyrillic and Greek letters that look like Latin ones. Small Greek letters are names of quantities, and are left."""
-
-_STYLED = {
-    shown: plain
-    for code in chain(
-        range(0x2100, 0x2150),
-        range(0x24B6, 0x24EA),
-        range(0xFF21, 0xFF5B),
-        range(0x1D400, 0x1D6A4),
-        range(0x1F130, 0x1F14A),
-    )
-    if len(plain := unicodedata.normalize("NFKC", shown := chr(code))) == 1 and plain.isascii() and plain.isalpha()
-}
-_ONLY_LOOKALIKES = re.compile(f"[{''.join(_LOOKALIKES)}]*+")
-_PLAIN_LETTERS = str.maketrans(_LOOKALIKES | _STYLED)
-_WORD = re.compile(
-    "(?:(?<![A-Za-z])(?=[A-Za-z]++[^\\x00-\\x7f])|(?=[^\\x00-\\x7f]))"  # skips words of ASCII
-    "(?:[^\\W\\d_]++|[\u24b6-\u24e9\U0001f130-\U0001f149]++)++"
-)
-_LAST_LATIN = "\u024f"
-
-
-def normalise(text: str) -> str:
-    """Return a text without hidden characters and disguised letters. ASCII, other scripts and formulas stay the same.
-
-    - Invisible characters go: zero-width and bidirectional controls, soft hyphens, tag characters, variation selectors
-      that select nothing. They stay where scripts and emoji need them: a joiner between two letters of Persian or
-      Hindi or in a family emoji, a direction mark in an Arabic or Hebrew text, a region's flag.
-    - Words of two letters or more are spelled in Latin letters if they mix Latin with Cyrillic or Greek ones, all of
-      which look Latin; or if they are written in styled letters, such as fullwidth or mathematical ones.
-
-    Whole Unicode normalisation (NFKC) would turn `x²` into `x2`, and a whole table of lookalikes would turn `ρ` into
-    `p`. The result is its own normal form.
-    """
-    return text if text.isascii() else _WORD.sub(_spelled, _without_hidden(text))
-
-
-def _without_hidden(text: str) -> str:
-    kept: list[str] = []
-    last, end = "", 0
-    right_to_left = _RIGHT_TO_LEFT.search(text) is not None
-    for match in _INVISIBLE.finditer(text):
-        if match.start() > end:
-            kept.append(text[end : match.start()])
-            last = text[match.start() - 1]
-        end = match.end()
-        if needed := _needed_part(match, last, text[end : end + 1], right_to_left):
-            kept.append(needed)
-            last = needed[-1]
-    return "".join([*kept, text[end:]])
-
-
-def _needed_part(run: re.Match[str], last: str, following: str, right_to_left: bool) -> str:
-    """Return what means something of a run of invisible characters, between the last kept character and the next one.
-
-    A selector selects nothing after another one, a joiner joins nothing to another one, and direction marks in a row
-    are all needed, or none is.
-    """
-    found, kind = run.group(), run.lastgroup
-    if kind == "flag":
-        return found
-    if kind == "selectors":
-        is_needed = last and not (_NO_BASE.match(last) or last in _STYLED or last in _LOOKALIKES)
-        return found[0] if is_needed else ""
-    if kind == "joiners":
-        joins = _JOINABLE.match(last) or _SELECTOR.match(last)
-        return found[-1] if joins and _JOINABLE.match(following) else ""
-    if kind == "directions" and right_to_left:
-        is_latin = (last.isascii() and last.isalnum()) or last in _STYLED or last in _LOOKALIKES
-        return "" if is_latin else found
-    return ""
-
-
-def _spelled(match: re.Match[str]) -> str:
-    word = match.group()
-    if len(word) == 1 or max(word) <= _LAST_LATIN:
-        return word
-    plain = word.translate(_PLAIN_LETTERS)
-    if max(plain) > _LAST_LATIN or _ONLY_LOOKALIKES.fullmatch(word):  # a word of that script
-        return word
-    return plain
-
 
 _BLANK = "\u115f\u1160\u200b\u200c\u200d\u2800\u3164\uffa0"
 _PAUSES = frozenset(".,:;!?…‥·¿¡。、，：；！？．｡､・—–―")
@@ -425,6 +318,18 @@ def show_response(
         return render_response(messages, labels, fence), omitted
     texts = [f"{label or _OUTSIDE}:\n{fence(m.content or '')}" for label, m in zip(labels, messages, strict=True)]
     return "\n\n".join(texts) or fence(""), omitted
+
+
+_HIDDEN = "set apart by the response with a tag of its own (it counts for what is wrong, and never in its favour)"
+
+
+def show_hidden(text: str, fence: Callable[[str], str], *, normalised: bool, keep: int | None) -> tuple[str, int]:
+    """Render the hidden text of a response for criteria that a good response avoids.
+
+    Returns it under a heading, and the number of characters left out; for the arguments, see `show_response`.
+    """
+    shown, omitted = without_middle(normalise(text) if normalised else text, keep)
+    return f"{_HIDDEN}:\n{fence(shown)}", omitted
 
 
 def _normalised(message: Message) -> Message:

@@ -41,7 +41,7 @@ from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_o
 from judge_server.verifiers import missing_field, stated_answer
 from trainer_client.dropout import CriteriaSample, draw_sample
 from trainer_client.steps import has_format
-from trainer_client.text.thinking import JudgedContent, judged_content
+from trainer_client.text.thinking import JudgedContent, judged_content, opened_by
 from trainer_client.wire import (
     Criterion,
     FieldError,
@@ -237,13 +237,14 @@ async def plan_groups(
             if isinstance(prepared, CombinedConfig):
                 _refuse_each_turn(f"groups.{index}", rubric.criteria)
         responses: list[PlannedResponse] = []
+        opens = opened_by(group.prompt, options.prompt_opens)
         shared = prompt + sum(map(len, filter(None, (grounding, group.reference_answer, group.ground_truth))))
         for given in group.responses:
             await slicer.yield_if_due()
             response = as_response(given)
             questions = 0 if responses else criteria  # the first plan makes the questions, which the others share
             large = shared + questions + planned_characters(response.text) > LARGE_CHARACTERS
-            material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning)
+            material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning, opens)
             if prepared is None:
                 plan = await run_inline_or_in_thread(large, plan_outcome, material, truth, true_answer, index)
             else:

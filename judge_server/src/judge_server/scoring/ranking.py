@@ -34,7 +34,7 @@ from judge_server.scoring.verdicts import failure_of, judge_of, pinned, usage_of
 from judge_server.time_sharing import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from trainer_client import wire
 from trainer_client.ranking import PairVerdict, compared_with, comparison_id
-from trainer_client.text.thinking import judged_content
+from trainer_client.text.thinking import judged_content, opened_by
 from trainer_client.wire.criteria import criteria_characters
 
 _NO_BATCH = Batch("", "", ())
@@ -172,10 +172,10 @@ async def plan_tournaments(
         large = shared + 2 * max(planned_characters(response.text) for response in given) > LARGE_CHARACTERS
         make_planner = partial(PairPlanner, prepared, context, criteria, defences=options.defences, group=index)
         planner = await run_inline_or_in_thread(large, make_planner)
-        responses = []
+        responses, opens = [], opened_by(group.prompt, options.prompt_opens)
         for response in given:
             await slicer.yield_if_due()
-            material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning)
+            material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning, opens)
             responses.append(PlannedResponse(response, material, ResponsePlan((), _NO_BATCH, (), group=index)))
         planned = PlannedGroup(group, rubric, omitted, responses)
         tournaments.append(GroupTournament(planned, planner, request.reward, large=large))
@@ -318,7 +318,9 @@ def _plans(
     grounding = fit_grounding(pair.grounding, options.grounding_characters)[0] if pair.grounding else None
     context = GroupContext(pair.prompt, grounding, pair.reference_answer)
     planner = PairPlanner(prepared, context, rubric.criteria, request.question or DEFAULT_QUESTION)
-    a, b = [planner.shown(judged_content(wire.as_response(given), options.reasoning)) for given in (pair.a, pair.b)]
+    opens = opened_by(pair.prompt, options.prompt_opens)
+    both = [judged_content(wire.as_response(given), options.reasoning, opens) for given in (pair.a, pair.b)]
+    a, b = map(planner.shown, both)
     return [planner.plan("a", a, b), planner.plan("b", b, a)]
 
 

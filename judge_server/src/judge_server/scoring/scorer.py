@@ -356,6 +356,7 @@ async def _rank_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) 
                 status=outcome.status,
                 policy_applied=outcome.policy_applied,
                 dropped=outcome.dropped,
+                characters_hidden=response.material.characters_left_out,
                 verdicts=tuple(own),
             )
         )
@@ -399,6 +400,7 @@ def _reward_response(
         policy_applied=outcome.policy_applied,
         dropped=outcome.dropped,
         characters_omitted=planned.plan.characters_omitted,
+        characters_hidden=planned.material.characters_left_out,
         suspicious=is_suspicious(planned.plan, job.outcomes),
         verdicts=tuple(verdicts),
         steps=_steps(group, terms, planned, verdicts, options.use) if stepwise else (),

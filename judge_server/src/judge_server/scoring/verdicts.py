@@ -109,6 +109,7 @@ async def _group(
             wire.ResponseVerdicts(
                 verdicts=tuple(read_verdicts(response.plan, outcomes, rules)),
                 characters_omitted=response.plan.characters_omitted,
+                characters_hidden=response.material.characters_left_out,
                 suspicious=is_suspicious(response.plan, outcomes),
             )
         )

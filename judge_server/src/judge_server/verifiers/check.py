@@ -3,7 +3,7 @@
 import json
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -84,6 +84,9 @@ class Check:
         names_step: whether the result names the step that the verdict belongs to.
         uses: the calls of tools in the response.
         turns: the number of its turns.
+        beside: checks of the same criterion on further readings of the response, such as one without disguises. If the
+            criterion is `avoided`, one that is satisfied is enough; otherwise all must be.
+        avoided: whether a good response does not meet the criterion.
     """
 
     verification: Verification
@@ -95,6 +98,8 @@ class Check:
     true_answer: str | None = None
     uses: tuple[ToolUse, ...] = ()
     turns: int = 1
+    beside: "tuple[Check, ...]" = ()
+    avoided: bool = False
 
     @property
     def program(self) -> Program:
@@ -150,6 +155,11 @@ class Check:
 
     def digest_with(self, program_digest: bytes, subjects: dict[str, bytes]) -> bytes:
         """Return the digest from its program part; `subjects` caches the digests of texts."""
+        if self.beside:
+            alone = replace(self, beside=()).digest_with(program_digest, subjects)
+            return sha256(
+                b"".join([b"beside", bytes([self.avoided]), alone, *(one.digest for one in self.beside)])
+            ).digest()
         subject = self.subject
         if subject is None:
             return sha256(program_digest).digest()

@@ -358,6 +358,8 @@ class Checker:
 
 def is_inline_check(check: Check) -> bool:
     """Whether a check is cheap enough for the event loop."""
+    if check.beside:
+        return all(map(is_inline_check, (replace(check, beside=()), *check.beside)))
     if check.subject is None:
         return True
     length = len(check.subject)

@@ -48,6 +48,18 @@ def decide(check: Check) -> JudgeResult | CallFailure:
 
     The result names the step in which a search matched, if the check asks for that.
     """
+    result = _decide_alone(check)
+    for one in check.beside:
+        if isinstance(result, CallFailure) or bool(result.score) == check.avoided:
+            break
+        other = _decide_alone(one)
+        if isinstance(other, CallFailure) or bool(other.score) == check.avoided:
+            step = WHOLE_RESPONSE if check.avoided else NO_STEP
+            result = replace(other, step=step) if isinstance(other, JudgeResult) and check.names_step else other
+    return result
+
+
+def _decide_alone(check: Check) -> JudgeResult | CallFailure:
     subject, expected = check.subject, check.expected
     match check.program:
         case ContainsVerification() | RegexVerification() as wanted:

@@ -37,6 +37,7 @@ from trainer_client.wire import (
     OverlongPenalty,
     Pair,
     Priority,
+    PromptOpens,
     RankingSchedule,
     ReasoningPart,
     RewardAnswer,
@@ -193,6 +194,7 @@ class ComparisonKeywords(TypedDict, total=False):
     rationale: bool
     think_tokens: int
     reasoning: ReasoningPart
+    prompt_opens: PromptOpens | None
     grounding_characters: int | None
     template: str | None
     priority: Priority | None

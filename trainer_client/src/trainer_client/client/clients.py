@@ -90,6 +90,8 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
             think_tokens: the maximum length of a thinking judge's thoughts, in its tokens.
             reasoning: which part of a response the judge sees: without its thinking (`strip`), all of it (`keep`), or
                 only its thinking (`only`).
+            prompt_opens: the tag of the thinking block that the policy's chat template opens at the end of the prompt,
+                such as `<think>`, or `none`.
             steps: what the steps of a response are: sections under its headings (`headings`), an agent's turns
                 (`turns`), `paragraphs`, or the ranges that each response gives (`given`).
             truncate: judge a response that is too long for the judge without its middle, instead of failing it.

@@ -22,7 +22,9 @@ from typing import Any
 from trainer_client import errors
 from trainer_client.client.calls import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
+from trainer_client.text.thinking import opened_by
 from trainer_client.wire.groups import MAX_RUN_CHARACTERS
+from trainer_client.wire.judging import OpeningTag
 
 logger = logging.getLogger(__name__)
 
@@ -266,6 +268,31 @@ class TrainerContext:
                 f"x steps_per_generation (and per_device_eval_batch_size) to a multiple of num_generations, such as "
                 f"{math.ceil(rows / size) * size}, or num_generations to a divisor of {rows}, or choose another mode"
             )
+
+    def template_opens(self, prompts: Sequence[Any]) -> OpeningTag | None:
+        """Return the tag of the thinking block that the chat template opens behind these prompts.
+
+        None if it opens none, if the prompts are texts, or if the trainer is unknown.
+        """
+        prompt = prompts[0] if len(prompts) else None
+        tokenizer: Any = getattr(self._trainer, "processing_class", None)
+        if not isinstance(prompt, list) or not prompt or not hasattr(tokenizer, "apply_chat_template"):
+            return None
+        template = getattr(self._trainer, "chat_template", None)
+        if not (template or getattr(tokenizer, "chat_template", None)):
+            return None
+        options = {
+            "tools": getattr(self._trainer, "tools", None) or None,
+            "chat_template": template,
+            **(getattr(self._trainer, "chat_template_kwargs", None) or {}),
+        }
+        try:
+            shown = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **options)
+        except Exception as error:  # noqa: BLE001 - the template is the user's, and the trainer uses it too
+            logger.warning("cannot tell whether the chat template opens a thinking block: %s", error)
+            return None
+        opened = opened_by(shown, None) if isinstance(shown, str) else None
+        return None if opened == "none" else opened
 
     def check_penalties(self, options: RewardKeywords, *, tokens: bool) -> None:
         """Check that the caller provides what the requested penalties need.

@@ -16,7 +16,7 @@ from trainer_client import AsyncClient
 from trainer_client.client.calls import RewardKeywords
 from trainer_client.errors import AdjudgeError, RubricRefused
 from trainer_client.rewards import UnsuitableRubric, check_rubric
-from trainer_client.text.thinking import judged_content
+from trainer_client.text.thinking import judged_content, opened_by
 from trainer_client.trl._scoring import ScoredRow
 from trainer_client.wire import (
     Criterion,
@@ -340,8 +340,9 @@ class _EvolutionRun:
             detail = f"the prompt has {len(question)} characters; the generator reads 1 to {MAX_QUESTION_CHARACTERS}"
             return UnchangedRubric("question", detail)
         part = self._config.options.get("reasoning", "strip")
+        opens = opened_by(seen.group.prompt, self._config.options.get("prompt_opens"))
         responses = [
-            judged_content(as_response(one), part).text[:MAX_RESPONSE_CHARACTERS] for one in seen.group.responses
+            judged_content(as_response(one), part, opens).text[:MAX_RESPONSE_CHARACTERS] for one in seen.group.responses
         ]
         different = list(dict.fromkeys(one.strip() for one in responses))[:MAX_INPUT_RESPONSES]
         if len(different) < 2:

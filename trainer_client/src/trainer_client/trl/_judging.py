@@ -39,6 +39,7 @@ from trainer_client.wire import (
     GroupRewards,
     Message,
     PinnedRubric,
+    PromptOpens,
     ReasoningPart,
     Response,
     ResponseReward,
@@ -209,6 +210,11 @@ class ScoringConfig:
     def reasoning(self) -> ReasoningPart:
         """The part of a response's thinking that is judged."""
         return self.options.get("reasoning", "strip")
+
+    @property
+    def prompt_opens(self) -> PromptOpens | None:
+        """The tag of the thinking block that the policy's prompt leaves open; None if that is not known."""
+        return self.options.get("prompt_opens")
 
     @property
     def steps(self) -> StepRule:

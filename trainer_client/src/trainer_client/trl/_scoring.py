@@ -26,6 +26,7 @@ from trainer_client.wire import (
     ZERO_POLICIES,
     Criterion,
     PinnedRubric,
+    PromptOpens,
     ReasoningPart,
     Response,
     ResponseReward,
@@ -207,12 +208,14 @@ class SentResponse:
     steps: StepRule
 
     @classmethod
-    def of(cls, response: Response, reasoning: ReasoningPart, steps: StepRule) -> "SentResponse":
+    def of(
+        cls, response: Response, reasoning: ReasoningPart, steps: StepRule, opens: PromptOpens | None = None
+    ) -> "SentResponse":
         """Return a response as sent with these options."""
         if isinstance(response.text, str):
             return cls(judged_content(response, "keep"), 1, steps)
         turns = sum(message.role == "assistant" for message in response.text)
-        return cls(judged_content(response, reasoning), turns, steps)
+        return cls(judged_content(response, reasoning, opens), turns, steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +234,7 @@ class ScoredRow:
         rubric: the rubric as the user wrote it: a reference before pinning, or an inline rubric.
         fields: the wire fields of its group, except the responses and the rubric.
         steps: what the steps of the response are.
+        opens: the tag of the thinking block that the prompt leaves open; None if that is not known.
     """
 
     group: str
@@ -244,6 +248,7 @@ class ScoredRow:
     rubric: RubricOrReference | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     steps: StepRule = "headings"
+    opens: PromptOpens | None = None
 
     @property
     def text(self) -> str:
@@ -253,7 +258,7 @@ class ScoredRow:
     @property
     def sent(self) -> SentResponse:
         """The response, with what its steps are."""
-        return SentResponse.of(self.response, self.reasoning, self.steps)
+        return SentResponse.of(self.response, self.reasoning, self.steps, self.opens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,6 +461,7 @@ def _score_rows(
             reasoning=config.reasoning,
             without_rubric=True,
             steps=config.steps,
+            opens=config.prompt_opens,
         )
     for group in rows.groups:
         rubric = group.rubric or config.rubric
@@ -474,5 +480,6 @@ def _score_rows(
                 rubric=rubric,
                 fields=group.fields,
                 steps=config.steps,
+                opens=config.prompt_opens,
             )
     return [row for row in scored if row is not None]

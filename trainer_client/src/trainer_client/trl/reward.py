@@ -62,6 +62,7 @@ from trainer_client.wire import (
     VerdictUse,
 )
 from trainer_client.wire.criteria import needs_ground_truth
+from trainer_client.wire.judging import OpeningTag
 
 __all__ = [
     "RankFailed",
@@ -86,7 +87,8 @@ class RubricReward:
     criteria, `{"criteria": […]}`, or one of these as JSON text; replaces the rubric given here), `grounding`,
     `reference_answer` and `ground_truth`. Only the judge sees them. It warns about columns that it does not read but
     that look like one of these. A rollout function may return `response_messages`, the messages of each response, which
-    are then judged in place of its decoded text.
+    are then judged in place of its decoded text. A thinking block that the chat template opens is found by
+    rendering the template.
 
     A row's reward is None if the judge gave none, for example because the service is unreachable. Invalid requests
     stop training, and with `on_failure="error"` failures do too. With `torch.distributed`, every rank must call the
@@ -178,6 +180,7 @@ class RubricReward:
         self._kept_as = STATE_KEY
         self._tracked_criteria: set[str] = set()
         self._warned: set[str] = set()
+        self._template_opens: OpeningTag | None = None
         self._check()
 
     @property
@@ -424,12 +427,13 @@ class RubricReward:
         )
         if rows.non_text_parts:
             self._warn_once(NON_TEXT_PARTS_WARNING)
+        self._template_opens = context.template_opens(prompts)
         config = ScoringConfig(
             self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._effective_options
         )
         work: Iterable[None] = ()
         if self.overlapped_work is not None and ids is not None:
-            sent = [SentResponse.of(one, config.reasoning, config.steps) for one in rows.responses]
+            sent = [SentResponse.of(one, config.reasoning, config.steps, config.prompt_opens) for one in rows.responses]
             work = self.overlapped_work(sent, ids)
         terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
         cache = self._cache if self.needs_criteria else None
@@ -444,12 +448,18 @@ class RubricReward:
 
     @property
     def _effective_options(self) -> RewardKeywords:
-        return self._options if self.applies_penalties else self._without_penalties
+        return self._judged_as(self._options) if self.applies_penalties else self._without_penalties
 
     @property
     def _without_penalties(self) -> RewardKeywords:
         kept = {name: value for name, value in self._options.items() if name not in PENALTY_OPTIONS}
-        return cast(RewardKeywords, kept)
+        return self._judged_as(cast(RewardKeywords, kept))
+
+    def _judged_as(self, options: RewardKeywords) -> RewardKeywords:
+        """Return the options with the thinking block that the chat template opens, unless they say so themselves."""
+        if self._template_opens is None or options.get("prompt_opens") is not None:
+            return options
+        return {**options, "prompt_opens": self._template_opens}
 
     def _warn_about_lookalikes(self, given: Mapping[str, Any]) -> None:
         for column, judged in ignored_lookalikes(given, self._columns):

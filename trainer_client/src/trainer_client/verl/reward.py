@@ -117,7 +117,7 @@ async def compute_score(
         The same keys for every response: `score`, the reward or NaN; `rubric_reward`, the reward or None; `unscored`,
         1.0 or 0.0; `status`; `failures`, the kinds of failures, separated by commas; `steps`, JSON text of [number,
         start, end, delta] of each step with a delta, in code points of the response; `step_rule` and `reasoning`, the
-        options `steps` and `reasoning`, which say what steps are and what they refer to.
+        options `steps` and `reasoning`, which say what steps are and what they refer to; and `prompt_opens` if given.
 
     Raises:
         InvalidRequest, NotFound: the request is invalid.
@@ -233,7 +233,9 @@ def _score_result(response: ResponseReward, step_deltas: StepDeltas) -> dict[str
 
 
 def _step_options(options: Mapping[str, Any]) -> dict[str, str]:
-    return {"step_rule": options.get("steps", "headings"), "reasoning": options.get("reasoning", "strip")}
+    given = {"step_rule": options.get("steps", "headings"), "reasoning": options.get("reasoning", "strip")}
+    opens = options.get("prompt_opens")
+    return given if opens is None else given | {"prompt_opens": opens}
 
 
 def _result(

@@ -90,7 +90,8 @@ def read_steps(
     else:
         response = Response.model_validate({"text": to_plain_data(messages)})
         said = sum(message.role == "assistant" for message in response.text if not isinstance(message, str))
-        judged = judged_content(response, reward_info.get("reasoning", "strip"))
+        opens = reward_info.get("prompt_opens")
+        judged = judged_content(response, reward_info.get("reasoning", "strip"), opens)
         if rule == "turns":
             turns = turn_spans(len(ids), mask, said)
         else:

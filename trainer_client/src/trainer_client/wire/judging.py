@@ -12,6 +12,26 @@ UsedProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert", "c
 """A protocol that verdicts are given under: one that a request may name, or the comparison of two responses."""
 
 ReasoningPart = Literal["strip", "keep", "only"]
+OpeningTag = Literal[
+    "<think>",
+    "<thinking>",
+    "<thought>",
+    "<reasoning>",
+    "<seed:think>",
+    "<longcat_think>",
+    "◁think▷",
+    "[THINK]",
+    "<|begin_of_thought|>",
+    "<|START_THINKING|>",
+    "<|inner_prefix|>",
+    "<|channel>thought",
+    "<|channel|>analysis<|message|>",
+]
+"""A tag that opens a thinking block; `trainer_client.text.thinking` has those that close it."""
+
+PromptOpens = OpeningTag | Literal["none"]
+"""The tag of the thinking block that the policy's prompt leaves open, or `none` if it leaves none open."""
+
 Defence = Literal["normalise", "no_content", "decoy"]
 """A defence against responses that are written to deceive the judge; `JudgingOptions` says what each one does."""
 
@@ -59,6 +79,9 @@ class JudgingOptions(RequestModel):
         think_tokens: the maximum length of a thinking judge's thoughts, in its tokens; the thoughts are not stored.
         reasoning: which part of a response the judge sees: the response without its thinking block (`strip`), all of it
             (`keep`), or only the thinking block (`only`).
+        prompt_opens: the tag of the thinking block that the policy's chat template opens at the end of the prompt,
+            such as `<think>`, or `none` if it opens none. A response then begins with thinking, and one that never
+            closes the block has no answer. A prompt that itself ends with such a tag needs no option.
         truncate: judge a response that exceeds the judge's context without its middle, and report how much was left
             out. Otherwise such a response fails as `truncated_input`.
         grounding_characters: the maximum length of the grounding shown to the judge, in characters. It is cut at the
@@ -89,6 +112,7 @@ class JudgingOptions(RequestModel):
     temperature: Annotated[float, Field(ge=0, le=2), STRICT_NUMBER] | None = None
     think_tokens: SafeInt = Field(default=0, ge=0, le=32_768)
     reasoning: ReasoningPart = "strip"
+    prompt_opens: PromptOpens | None = None
     truncate: Flag = False
     grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
     template: TemplateName | None = None

@@ -479,6 +479,7 @@ class ResponseReward(AnswerModel):
         policy_applied: the policy that determined the reward; null if none did.
         dropped: the number of criteria that the policy left out.
         characters_omitted: how many characters of the response the judge did not see.
+        characters_hidden: how many characters of the response `judging.reasoning` left out, tags included.
         suspicious: whether the judge said that the response meets a decoy criterion; null if none was asked.
         verdicts: the verdicts behind it, one for each criterion.
     """
@@ -489,6 +490,7 @@ class ResponseReward(AnswerModel):
     policy_applied: AppliedPolicy | None = None
     dropped: int = 0
     characters_omitted: int = 0
+    characters_hidden: int = 0
     suspicious: bool | None = None
     verdicts: tuple[Verdict, ...]
     steps: tuple[StepReward, ...] = ()

@@ -36,6 +36,7 @@ from trainer_client.wire.judging import (
     JudgingOptions,
     JudgingProtocol,
     Priority,
+    PromptOpens,
     ReasoningPart,
     TemplateName,
 )
@@ -103,10 +104,14 @@ class ResponseVerdicts(AnswerModel):
     """One response's verdicts, and how many characters of the response the judge did not see.
 
     `suspicious` says whether the judge said that the response meets a decoy criterion; null if none was asked.
+
+    Attributes:
+        characters_hidden: the characters of the response that `judging.reasoning` left out, tags included.
     """
 
     verdicts: tuple[Verdict, ...]
     characters_omitted: int = 0
+    characters_hidden: int = 0
     suspicious: bool | None = None
 
 
@@ -165,6 +170,7 @@ class ComparisonOptions(RequestModel):
     rationale: Flag = False
     think_tokens: SafeInt = Field(default=0, ge=0, le=32_768)
     reasoning: ReasoningPart = "strip"
+    prompt_opens: PromptOpens | None = None
     grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
     template: TemplateName | None = None
 

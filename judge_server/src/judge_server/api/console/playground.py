@@ -29,7 +29,7 @@ from judge_server.rubrics import find_rubric
 from judge_server.scoring.scorer import JudgedVerdict, StreamPart
 from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
 from trainer_client.steps import has_format
-from trainer_client.text.thinking import judged_content
+from trainer_client.text.thinking import judged_content, opened_by
 from trainer_client.wire import (
     DEFAULT_JUDGE,
     Criterion,
@@ -323,7 +323,8 @@ def judged_responses(
     shown = []
     for n, (given, answer) in enumerate(zip(request.groups[0].responses, rewarded.responses, strict=True)):
         response = as_response(given)
-        judged = judged_content(response, request.judging.reasoning)
+        opens = opened_by(request.groups[0].prompt, request.judging.prompt_opens)
+        judged = judged_content(response, request.judging.reasoning, opens)
         keeps_format = request.judging.steps != "headings" or has_format(judged.text)
         recorded = RecordedReward(request.reward.mode, answer.reward, answer.status, keeps_format)
         explanation = explain(recorded, criteria, answer.verdicts)

@@ -88,6 +88,13 @@ def score(
         ReasoningPart,
         typer.Option(help="How much of a response's own thinking the judge sees.", rich_help_panel=JUDGING),
     ] = "strip",
+    prompt_opens: Annotated[
+        str | None,
+        typer.Option(
+            help="Tag of the thinking block that the policy's chat template opens, as <think>, or none.",
+            rich_help_panel=JUDGING,
+        ),
+    ] = None,
     steps: Annotated[
         StepRule, typer.Option(help="What the steps of a response are.", rich_help_panel=JUDGING)
     ] = "headings",
