@@ -25,15 +25,11 @@ from judge_server.judging.tolerant_json import find_values
 from judge_server.ledger.rows import compressed, storable_text
 from judge_server.ports import LabelChoice
 from judge_server.prompts.fencing import neutralise, render_conversation
-from judge_server.verifiers.check import (
-    find,
-    read_quantity,
-    stated_value,
-    strip_markup,
-    texts_equal,
-    without_spaced_groups,
-    without_text_commands,
-)
+from judge_server.verifiers import formulas
+from judge_server.verifiers.answers import read_answer, stated_value, with_decimal_point
+from judge_server.verifiers.check import find, texts_equal
+from judge_server.verifiers.notation import same_characters, strip_markup, tokens_of
+from judge_server.verifiers.quantities import read_quantity
 from judge_server.verifiers.schemas import last_block
 from judge_server.verifiers.worker import decide
 from tests.judge_server.support import FENCE, prepared
@@ -201,8 +197,13 @@ READERS: dict[str, Callable[[str], object]] = {
     "find": lambda text: find(text, ["aab"], ["ß", "ab"], case_sensitive=False),
     "strip_markup": strip_markup,
     "stated_value": stated_value,
-    "without_text_commands": without_text_commands,
-    "without_spaced_groups": without_spaced_groups,
+    "same_characters": same_characters,
+    "tokens_of": tokens_of,
+    "read_answer": read_answer,
+    "with_decimal_point": with_decimal_point,
+    "without_text_commands": formulas.without_text_commands,
+    "formulas.equal": lambda text: formulas.equal("5", text),
+    "formulas.response_states": lambda text: formulas.response_states("5", text),
     "read_quantity": read_quantity,
     "last_block": last_block,
     "check: exact": _check(method="exact", of="response", expected="5"),
