@@ -129,6 +129,11 @@ def accept_measures(body: bytes) -> httpx2.Response:
     return httpx2.Response(200, content=body)
 
 
+def ready() -> httpx2.Response:
+    """Report that the service is ready."""
+    return httpx2.Response(200)
+
+
 class FakeJudgeTransport(httpx2.AsyncBaseTransport):
     """A service that answers `POST /v1/rewards` by `answers` in order, the last repeated, and reports by `measures`."""
 
@@ -139,8 +144,12 @@ class FakeJudgeTransport(httpx2.AsyncBaseTransport):
         self.rubrics: dict[str, httpx2.Response] = {}
         self.reported: list[bytes] = []
         self.measures: Callable[[bytes], httpx2.Response] = accept_measures
+        self.readiness: list[Callable[[], httpx2.Response]] = [ready]
+        """The answers to `GET /readyz` in order, the last repeated."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/readyz":
+            return (self.readiness.pop(0) if len(self.readiness) > 1 else self.readiness[0])()
         if request.method == "GET":
             reference = request.url.path.removeprefix("/v1/rubrics/")
             self.fetched.append(reference)
@@ -165,8 +174,8 @@ async def no_wait(_: float) -> None:
 
 
 def rewarding(judge: httpx2.AsyncBaseTransport, rubric: Any = "r", **options: Any) -> RubricReward:
-    """A reward function on that judge, by default tolerant of any share of failures."""
-    return RubricReward(client(judge), rubric, **{"max_unscored": 1.0} | options)
+    """A reward function on that judge, by default tolerant of any share of failures, without waiting for it."""
+    return RubricReward(client(judge), rubric, **{"max_unscored": 1.0, "wait_for_judge_s": 0.0} | options)
 
 
 class Trainer:

@@ -7,8 +7,10 @@ import asyncio
 import json
 import sys
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import torch
 
 from tests.trainer_client.trl.judges import (
@@ -23,6 +25,8 @@ from tests.trainer_client.trl.judges import (
     stream,
     summary,
 )
+from trainer_client import AsyncClient
+from trainer_client.trl import RubricReward
 
 RANK = int(sys.argv[1])
 ROWS = (["a", "a", "b", "b"], ["1", "2", "3", "4"])
@@ -90,6 +94,37 @@ async def ranked(prompts: list[str], said: list[str], size: int | None = None) -
     return await outcome(rewarding(judge, mode="ranking")(prompts, said, **marks)), len(judge.asked)
 
 
+def refused(body: Any = None) -> Any:
+    raise httpx2.ConnectError("refused")
+
+
+async def one_judge_is_away(*, forever: bool) -> Any:
+    """The judge of rank 1 is away for two rounds, or for good."""
+    judge = FakeJudgeTransport(*[refused] * 3, refused if forever else obliging) if RANK else FakeJudgeTransport()
+    if RANK and forever:
+        judge.readiness = [refused]
+    reward = rewarding(judge, max_unscored=0.4, wait_for_judge_s=100.0)
+    return await outcome(reward(*ROWS))
+
+
+async def both_are_away() -> Any:
+    """Rank 1 gives up first by its own clock; both stop after the same round."""
+    judge = FakeJudgeTransport(refused)
+    judge.readiness = [refused]
+    return await outcome(rewarding(judge, max_unscored=0.4, wait_for_judge_s=50.0 if RANK else 50.5)(*ROWS))
+
+
+async def run_names() -> Any:
+    """The name that each rank makes differs; so does what a resumed state has."""
+    state = SimpleNamespace(global_step=0, stateful_callbacks={})
+    judges = [FakeJudgeTransport(), FakeJudgeTransport()]
+    trainer = Trainer(args=SimpleNamespace(output_dir=f"out-{RANK}", run_name=None))
+    unnamed = [RubricReward(AsyncClient("http://judge.test", transport=judge), "r") for judge in judges]
+    calls = [reward(*ROWS, trainer_state=state, **trainer.logs) for reward in unnamed]
+    await asyncio.gather(*calls)
+    return sorted({judge.asked[0]["run"].rsplit("-", 2)[0] for judge in judges})
+
+
 async def after_an_error() -> Any:
     return await outcome(rewarding(FakeJudgeTransport())(*ROWS))
 
@@ -106,6 +141,10 @@ async def scenes() -> dict[str, Any]:
         "split group": await ranked(["a", "a", "b", "b"] if RANK else ["a"] * 4, list("1234")),
         "repeated prompt": await ranked(["a"] * 4, list("1234"), size=4),
         "known split group": await ranked(["a"] * 4, list("1234"), size=8),
+        "one judge is away": await one_judge_is_away(forever=False),
+        "one judge is away for good": await one_judge_is_away(forever=True),
+        "both are away": await both_are_away(),
+        "run names": await run_names(),
         "after an error": await after_an_error(),
     }
 

@@ -103,7 +103,9 @@ def test_without_gates_such_a_group_gives_a_gradient(tmp_path, url):
 
 
 def test_an_undecided_group_gives_no_gradient_and_is_counted_separately(tmp_path, unserved_url):
-    away = RubricReward(unserved_url, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
+    away = RubricReward(
+        unserved_url, preflight=False, wait_for_judge_s=0.0, max_unscored=1.0, deadline_s=0.2, grace_s=0.0
+    )
     made = reflecting(tmp_path, "", reward=away)
     assert batch(made)["completion_mask"].sum() == 0
     assert made._metrics["train"]["dro/undecided"] == [1.0]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
-from tests.trainer_client.trl.training import trainer
+from tests.trainer_client.trl.training import PLAIN, dataset, trainer
 
 pytestmark = pytest.mark.trl
 
@@ -38,7 +38,7 @@ def gradients(tmp_path, monkeypatch, length, lengths=None, **given):
     answer = tokens.logps, tokens.entropies, None
     monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", lambda *_, **__: answer)
     settings = {"method": "rgr", "entropy_coef": WEIGHT, "max_completion_length": length} | given
-    made = trainer(tmp_path, "http://judge.test", **settings)
+    made = trainer(tmp_path, "http://judge.test", data=dataset(PLAIN), **settings)
     made.current_gradient_accumulation_steps = 1
     made._compute_loss(made.model, tokens.inputs(lengths or [length] * ROWS)).backward()
     return tokens.logps.grad, tokens.entropies.grad

@@ -75,7 +75,9 @@ def test_a_step_trains_on_the_rubrics_rewards(tmp_path, url, kinds):
 
 @pytest.mark.parametrize("kinds", TRAINERS, ids=["grpo", "rloo"])
 def test_an_unreachable_judge_changes_no_weights_or_stops_training(tmp_path, unserved_url, kinds):
-    reward = RubricReward(unserved_url, CRITERIA, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
+    reward = RubricReward(
+        unserved_url, CRITERIA, preflight=False, wait_for_judge_s=0.0, max_unscored=1.0, deadline_s=0.2, grace_s=0.0
+    )
     trained = trainer(kinds, tmp_path, reward)
     before = weights(trained.model)
     if LEAVES_OUT:

@@ -84,3 +84,14 @@ def test_an_unreachable_service_does_not_stop_training(tmp_path, url, caplog):
 def test_invalid_options_are_refused_at_once(url, wrong):
     with pytest.raises(ValueError, match=r"run|stop_on|every_steps"):
         MonitorCallback(url, **wrong)
+
+
+@pytest.mark.parametrize("options", [{}, {"run_name": "given"}])
+def test_a_run_without_a_name_is_monitored_under_the_name_that_is_made(tmp_path, url, options):
+    callback = MonitorCallback(url, every_steps=1)
+    reward = RubricReward(url, RUBRIC)
+    trainer = grpo(tmp_path, reward, TEXTS, max_steps=1, **options)
+    trainer.add_callback(callback)
+    trainer.train()
+    assert trainer.state.global_step == 1
+    assert callback._run == reward.run == options.get("run_name", reward.run)

@@ -213,7 +213,9 @@ def test_evaluation_is_never_refilled(tmp_path, url):
 
 def test_an_unreachable_judge_ends_the_rounds(tmp_path, unserved_url):
     rollouts = ByPrompt(*[MIXED] * 6)
-    away = RubricReward(unserved_url, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
+    away = RubricReward(
+        unserved_url, preflight=False, wait_for_judge_s=0.0, max_unscored=1.0, deadline_s=0.2, grace_s=0.0
+    )
     trained = made(tmp_path, "", rollouts, reward=away)
     output, _ = batch(trained)
     assert rollouts.calls == [[0, 1]]

@@ -68,14 +68,17 @@ def test_an_infinite_reward_is_excluded(tmp_path, url):
 
 def test_an_unknown_required_function_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(ValueError, match=r"required_rewards contains 'concise', which is not .* are RubricReward"):
-        trainer(tmp_path, "http://judge.test", required_rewards=["concise"])
+        trainer(tmp_path, "http://judge.test", data=dataset(PLAIN), required_rewards=["concise"])
 
 
 def test_a_plain_trl_config_is_refused(tmp_path):
     plain = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", num_generations=2)
     with pytest.raises(TypeError, match="args is a GRPOConfig, which has no method; give a RubricGRPOConfig"):
         RubricGRPOTrainer(
-            policy(tmp_path / "policy"), RubricReward("http://judge.test"), plain, train_dataset=dataset()
+            policy(tmp_path / "policy"),
+            RubricReward("http://judge.test", preflight=False),
+            plain,
+            train_dataset=dataset(),
         )
 
 

@@ -19,7 +19,7 @@ URL = "http://judge.test"
 
 
 def test_it_is_an_async_function_named_after_its_class():
-    reward = RubricReward(URL, "r")
+    reward = RubricReward(URL, "r", preflight=False)
     assert inspect.iscoroutinefunction(reward)
     assert asyncio.iscoroutinefunction(reward)
     assert reward.__name__ == "RubricReward"
@@ -105,6 +105,7 @@ def test_pickling_keeps_settings_and_pins_and_drops_the_client():
         Client(URL, "run", headers={"X-Key": "k"}),
         CRITERIA,
         mode="factual_override",
+        preflight=False,
         deadline_s=9,
         extra_rewards=[length],
         weights=[1, 2],
@@ -132,7 +133,7 @@ def length(completions, **_):
 def test_a_client_that_cannot_be_pickled_names_the_setting_responsible(name):
     options = {"transport": _Unpicklable()} if name == "transport" else {"clock": lambda: 0.0}
     with pytest.raises(TypeError, match=f"the client's {name} .* cannot be pickled"):
-        pickle.dumps(RubricReward(AsyncClient(URL, **options), "r"))
+        pickle.dumps(RubricReward(AsyncClient(URL, **options), "r", preflight=False))
 
 
 class _Unpicklable(httpx2.AsyncBaseTransport):
@@ -152,7 +153,7 @@ def _picklable():
 
 
 def test_defaults_apply_where_the_user_gave_nothing():
-    reward = RubricReward(URL, "r", votes=3)
+    reward = RubricReward(URL, "r", votes=3, preflight=False)
     assert (reward.mode, reward.on_failure) == ("weighted_mean", "null")
     filled = reward.with_defaults(mode="stepwise", on_failure="zero", votes=1, format_weight=0.2)
     assert (filled.mode, filled.on_failure, filled._options) == (
@@ -161,7 +162,9 @@ def test_defaults_apply_where_the_user_gave_nothing():
         {"votes": 3, "format_weight": 0.2},
     )
     assert (reward.mode, reward.on_failure, reward._options) == ("weighted_mean", "null", {"votes": 3})
-    chosen = RubricReward(URL, "r", mode="points", on_failure="skip").with_defaults(mode="stepwise", on_failure="zero")
+    chosen = RubricReward(URL, "r", mode="points", on_failure="skip", preflight=False).with_defaults(
+        mode="stepwise", on_failure="zero"
+    )
     assert (chosen.mode, chosen.on_failure) == ("points", "skip")
 
 
@@ -202,7 +205,8 @@ package.__path__ = [str(Path(trainer_client.__file__).parent / "trl")]
 sys.modules |= {"trainer_client.trl": package, "torch": None, "trl": None, "transformers": None, "accelerate": None}
 from trainer_client.trl.reward import RubricReward
 
-print(asyncio.run(RubricReward("http://127.0.0.1:1", "r", max_unscored=1.0, deadline_s=0.01, grace_s=0)(["a"], ["1"])))
+options = {"preflight": False, "wait_for_judge_s": 0, "max_unscored": 1.0, "deadline_s": 0.01, "grace_s": 0}
+print(asyncio.run(RubricReward("http://127.0.0.1:1", "r", **options)(["a"], ["1"])))
 """
 
 

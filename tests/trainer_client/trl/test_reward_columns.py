@@ -93,7 +93,9 @@ async def test_the_run_is_the_clients_or_else_the_trainers(own):
     reward = RubricReward(template, "r", max_unscored=1.0)
     await reward(["a"], ["1"], **trainer.logs)
     assert judge.asked[0]["run"] == (own or "qwen-7")
-    assert pickle.loads(pickle.dumps(RubricReward("http://judge.test", "r")))._client.default_run is None
+    assert (
+        pickle.loads(pickle.dumps(RubricReward("http://judge.test", "r", preflight=False)))._client.default_run is None
+    )
 
 
 async def test_without_a_run_name_no_run_is_sent():
@@ -113,7 +115,7 @@ async def test_named_rewards_are_called_and_logged_under_their_names():
 
 async def test_the_address_may_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("ADJUDGE_URL", "http://judge.test")
-    assert RubricReward(rubric=CRITERIA)._client.base_url == "http://judge.test"
+    assert RubricReward(rubric=CRITERIA, preflight=False)._client.base_url == "http://judge.test"
     monkeypatch.delenv("ADJUDGE_URL")
     with pytest.raises(ValueError, match="set ADJUDGE_URL"):
         RubricReward(rubric=CRITERIA)
@@ -126,7 +128,7 @@ def test_a_service_unreachable_until_the_deadline_is_reported_as_unreachable():
     loop = SkippingLoop()
     judge = FakeJudgeTransport(refuse)
     patient = client(judge, retries=1000, retry_budget_s=1000, sleep=asyncio.sleep, clock=loop.time)
-    reward = RubricReward(patient, "r", max_unscored=1.0, deadline_s=60)
+    reward = RubricReward(patient, "r", wait_for_judge_s=0.0, max_unscored=1.0, deadline_s=60)
     try:
         assert loop.run_until_complete(reward(["a"], ["1"])) == [None]
     finally:

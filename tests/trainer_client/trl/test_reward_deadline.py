@@ -128,7 +128,7 @@ class Outage(FakeJudgeTransport):
 def test_an_outage_of_ten_minutes_affects_only_its_steps(loop):
     judge = Outage(loop, 100, 700)
     like = client(judge, sleep=asyncio.sleep, clock=loop.time)
-    reward = RubricReward(like, "r", max_unscored=1.0)
+    reward = RubricReward(like, "r", wait_for_judge_s=0.0, max_unscored=1.0)
     steps = []
 
     async def train():
@@ -148,10 +148,10 @@ def test_an_outage_of_ten_minutes_affects_only_its_steps(loop):
     assert steps[-1][0] > 900
 
 
-def test_an_outage_stops_training_within_a_step_by_default(loop):
+def test_an_outage_that_is_not_waited_for_stops_training_within_a_step(loop):
     like = client(Outage(loop, 0, 700), sleep=asyncio.sleep, clock=loop.time)
     with pytest.raises(TooManyUnscored, match=r"2 of 2 .* 2 (unreachable|timeout)"):
-        loop.run_until_complete(RubricReward(like, "r")(["a"] * 2, ["1"] * 2))
+        loop.run_until_complete(RubricReward(like, "r", wait_for_judge_s=0.0)(["a"] * 2, ["1"] * 2))
     assert loop.time() <= 66
 
 

@@ -74,7 +74,7 @@ async def test_a_failing_service_leaves_all_rows_without_a_reward_and_logs_the_r
 
 async def test_where_failures_are_errors_an_unavailable_judge_stops_training():
     judge = FakeJudgeTransport(lambda body: problem("not-ready", 503, retryable=True))
-    reward = RubricReward(client(judge, retries=0), "r", on_failure="error", max_unscored=1.0)
+    reward = RubricReward(client(judge, retries=0), "r", wait_for_judge_s=0.0, on_failure="error", max_unscored=1.0)
     with pytest.raises(NotReady):
         await reward(*TWO)
 
@@ -93,7 +93,7 @@ async def test_an_answer_that_breaks_before_any_group_is_not_requested_again():
         return stream(httpx2.ReadError("reset"))
 
     judge = FakeJudgeTransport(breaks)
-    reward = RubricReward(client(judge, retries=0), "r", max_unscored=1.0)
+    reward = RubricReward(client(judge, retries=0), "r", wait_for_judge_s=0.0, max_unscored=1.0)
     assert await reward(*TWO) == [None, None]
     assert len(judge.asked) == 1
 

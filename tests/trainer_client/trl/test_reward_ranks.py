@@ -101,6 +101,25 @@ def test_a_ranking_that_the_trainers_numbers_would_split_is_refused_before_anyth
 
 
 @pytest.mark.trl
+def test_a_rank_waits_for_its_judge_while_the_other_waits_for_the_rank(ranks):
+    assert scene(ranks, "one judge is away") == [[1.0, 2.0, 3.0, 4.0]] * 2
+
+
+@pytest.mark.trl
+@pytest.mark.parametrize(("name", "count"), [("one judge is away for good", 4), ("both are away", 8)])
+def test_all_ranks_give_up_together_with_the_same_error(ranks, name, count):
+    first, second = scene(ranks, name)
+    assert first[0] == second[0] == "TooManyUnscored"
+    assert f"{count} of 8 responses have no reward from the judge" in first[1]
+    assert "cannot reach http://judge.test" in first[1]
+
+
+@pytest.mark.trl
+def test_ranks_and_functions_record_under_one_made_name(ranks):
+    assert scene(ranks, "run names") == [["out-0"]] * 2
+
+
+@pytest.mark.trl
 def test_ranks_stay_in_step_after_errors(ranks):
     assert scene(ranks, "after an error") == [[1.0, 2.0, 3.0, 4.0]] * 2
 

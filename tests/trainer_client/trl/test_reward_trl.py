@@ -207,7 +207,9 @@ async def test_killing_the_service_during_training_costs_rewards_only(tmp_path, 
     with serving("scripted://yes?delay_s=0.02&concurrency=1") as service:
         with Client(service.url, retries=0) as client:
             service.wait_until_ready(client)
-            reward = RubricReward(client, [{"id": "a", "description": "Is good."}], max_unscored=1.0)
+            reward = RubricReward(
+                client, [{"id": "a", "description": "Is good."}], wait_for_judge_s=0.0, max_unscored=1.0
+            )
         call = asyncio.create_task(reward([str(n) for n in range(100)], ["1"] * 100))
         await asyncio.sleep(0.5)
         service.process.kill()

@@ -102,7 +102,9 @@ def test_a_refinement_that_leaves_no_room_for_a_response_is_skipped_and_counted(
 
 
 def test_a_group_without_any_reward_stays_on_policy_and_is_counted(tmp_path, unserved_url):
-    away = RubricReward(unserved_url, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
+    away = RubricReward(
+        unserved_url, preflight=False, wait_for_judge_s=0.0, max_unscored=1.0, deadline_s=0.2, grace_s=0.0
+    )
     made = refining(tmp_path, "", WRONG, reward=away)
     inputs = batch(made)
     assert not inputs["refined"].any()

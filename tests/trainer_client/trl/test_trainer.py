@@ -152,7 +152,9 @@ def test_columns_that_the_trainer_would_remove_are_refused_before_a_model_is_loa
 
 
 def test_a_judge_unreachable_for_the_whole_run_leaves_the_weights_unchanged(tmp_path, unserved_url):
-    away = RubricReward(unserved_url, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
+    away = RubricReward(
+        unserved_url, preflight=False, wait_for_judge_s=0.0, max_unscored=1.0, deadline_s=0.2, grace_s=0.0
+    )
     trained = trainer(tmp_path, "", texts=TEXTS, reward=away, method="srar", max_steps=2)
     before = weights(trained.model)
     trained.train()

@@ -156,7 +156,7 @@ def trainer(
 
     return RubricGRPOTrainer(
         model or policy(folder / "policy"),
-        [reward or RubricReward(url), *rewards] if functions is None else list(functions),
+        [reward or RubricReward(url, preflight=False), *rewards] if functions is None else list(functions),
         settings(folder, **given),
         train_dataset=data or dataset(),
         processing_class=tokenizer(),

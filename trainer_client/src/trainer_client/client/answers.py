@@ -79,15 +79,17 @@ def require_match(problem: str | None, asked: str, request_id: str | None) -> No
         )
 
 
-def is_ready(response: httpx2.Response) -> bool:
-    """Whether `/readyz` reports that the service is ready.
+def readiness_error(response: httpx2.Response) -> AdjudgeError | None:
+    """Return the error with which `/readyz` says that the service is not ready; None if it is ready.
 
     Raises:
         AdjudgeError: the status is neither a success nor a server error, so that waiting would not help.
     """
-    if not response.is_success and response.status_code < 500:
+    if response.is_success:
+        return None
+    if response.status_code < 500:
         raise error_for(response)
-    return response.is_success
+    return error_for(response)
 
 
 def error_for(response: httpx2.Response) -> AdjudgeError:

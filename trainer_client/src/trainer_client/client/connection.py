@@ -24,7 +24,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import httpx2
 
-from trainer_client.client.answers import AnswerT, RewardStreamParser, is_ready, read_answer, typed_errors
+from trainer_client.client.answers import AnswerT, RewardStreamParser, read_answer, readiness_error, typed_errors
 from trainer_client.client.calls import (
     PreparedRequest,
     bypasses_proxy,
@@ -256,10 +256,20 @@ class Connection:
         Raises:
             AdjudgeError: the answer is not from Adjudge.
         """
+        return self.not_ready_reason() is None
+
+    def not_ready_reason(self) -> AdjudgeError | None:
+        """Why the service cannot judge now: it cannot be reached, or says that it is not ready. None if it can judge.
+
+        Sends one request, without retries.
+
+        Raises:
+            AdjudgeError: the answer is not from Adjudge.
+        """
         try:
-            return is_ready(self._request_once(method="GET", url="/readyz", timeout=self.settings.timeout_s))
-        except (ConnectionFailed, TimedOut):
-            return False
+            return readiness_error(self._request_once(method="GET", url="/readyz", timeout=self.settings.timeout_s))
+        except (ConnectionFailed, TimedOut) as error:
+            return error
 
     def close(self) -> None:
         """Close the connections."""
@@ -363,10 +373,16 @@ class AsyncConnection:
 
     async def ready(self) -> bool:
         """Whether the service can judge now; see `Client.ready`."""
+        return await self.not_ready_reason() is None
+
+    async def not_ready_reason(self) -> AdjudgeError | None:
+        """Why the service cannot judge now; see `Client.not_ready_reason`."""
         try:
-            return is_ready(await self._request_once(method="GET", url="/readyz", timeout=self.settings.timeout_s))
-        except (ConnectionFailed, TimedOut):
-            return False
+            return readiness_error(
+                await self._request_once(method="GET", url="/readyz", timeout=self.settings.timeout_s)
+            )
+        except (ConnectionFailed, TimedOut) as error:
+            return error
 
     async def aclose(self) -> None:
         """Close the connections."""

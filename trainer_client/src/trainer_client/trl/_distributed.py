@@ -17,7 +17,9 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
 
 from trainer_client import errors
 from trainer_client.client.calls import RewardKeywords
@@ -25,10 +27,12 @@ from trainer_client.errors import AdjudgeError, InvalidRequest
 from trainer_client.text.thinking import opened_by
 from trainer_client.wire.groups import MAX_RUN_CHARACTERS
 from trainer_client.wire.judging import OpeningTag
+from trainer_client.wire.rewards import CONTROL_SUFFIX
 
 logger = logging.getLogger(__name__)
 
 _MAX_KINDS_SHOWN = 5
+_MAX_STEM_CHARACTERS = MAX_RUN_CHARACTERS - len("-20250101-000000") - len(CONTROL_SUFFIX)
 
 MISSING_AS_ZERO_WARNING = (
     "the trainer has other reward functions, and TRL counts 0 where the judge gives no reward, so a response that "
@@ -39,6 +43,9 @@ NON_TEXT_PARTS_WARNING = (
     "the judge reads text only: it sees an image in a prompt as [image]. Describe what the judge must know about "
     "the image in the column grounding"
 )
+
+
+GatheredT = TypeVar("GatheredT")
 
 
 class RubricRewardWarning(UserWarning):
@@ -67,6 +74,8 @@ class RankSummary:
         pins: the pinned rubrics.
         compared: the number of responses of each group whose rewards depend on the other responses of the group, by
             the group's id; without groups that are known to be whole.
+        away: why the judge is away, if it is, so that waiting may help.
+        waited_s: how long the rank has waited for the judge in this call, in seconds.
     """
 
     rows: int = 0
@@ -77,6 +86,8 @@ class RankSummary:
     fatal: tuple[str, str] | None = None
     pins: Mapping[str, str] = field(default_factory=dict)
     compared: Mapping[str, int] = field(default_factory=dict)
+    away: str | None = None
+    waited_s: float = 0.0
 
 
 def rank() -> int | None:
@@ -100,8 +111,8 @@ class CollectiveOrder:
         self._done: asyncio.Future[None] = self._loop.create_future()
         _latest[self._loop] = self._done
 
-    async def all_gather(self, own: RankSummary) -> list[RankSummary]:
-        """Return the summaries of all ranks, by rank, after the functions before this one have gathered theirs.
+    async def all_gather(self, own: GatheredT) -> list[GatheredT]:
+        """Return the objects of all ranks, by rank, after the functions before this one have gathered theirs.
 
         Every rank must call this equally often.
         """
@@ -119,17 +130,22 @@ class CollectiveOrder:
 _latest: "dict[asyncio.AbstractEventLoop, asyncio.Future[None]]" = {}
 
 
-def _gather(own: RankSummary) -> list[RankSummary]:
+def _gather(own: GatheredT) -> list[GatheredT]:
     torch = sys.modules["torch"]
     if torch.distributed.get_backend() != "gloo":
-        from accelerate.state import PartialState
+        _use_own_device()
+    gathered: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, own)
+    return gathered
 
-        device = PartialState().device
-        if device.type != "cpu":
-            getattr(torch, device.type).set_device(device)  # the current device is per thread and defaults to 0
-    summaries: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(summaries, own)
-    return summaries
+
+def _use_own_device() -> None:
+    """Select this rank's device in the current thread; it is per thread and defaults to 0."""
+    from accelerate.state import PartialState
+
+    device = PartialState().device
+    if device.type != "cpu":
+        getattr(sys.modules["torch"], device.type).set_device(device)
 
 
 def raise_if_failed(
@@ -207,17 +223,96 @@ def _error_of(rank: int, kind: str, text: str) -> AdjudgeError:
     return RankFailed(f"scoring failed on rank {rank}: {kind}: {text}")
 
 
-class TrainerContext:
-    """The trainer that makes a reward call, found through its `log_metric`; it may be unknown."""
+_STATE_KEY = "RubricReward"
+"""The key of what a reward function stores in the trainer's state."""
 
-    def __init__(self, log_metric: object) -> None:
+
+def run_of(args: object, state: object) -> str | None:
+    """Return the name of a trainer's run: the user's `run_name`, or the one made for it; None if it has none yet.
+
+    Some versions of transformers set the name to the output folder if the user gives none. Runs with the same folder
+    would then be one run.
+    """
+    given = getattr(args, "run_name", None)
+    if isinstance(given, str) and given and given != getattr(args, "output_dir", None):
+        return given[:MAX_RUN_CHARACTERS]
+    made = _saved(state).get("run")
+    return made if isinstance(made, str) and made else None
+
+
+def _saved(state: object) -> Mapping[str, Any]:
+    """Return what a reward function has stored in a trainer's state."""
+    stored = getattr(state, "stateful_callbacks", None)
+    own = stored.get(_STATE_KEY) if isinstance(stored, Mapping) else None
+    attributes = own.get("attributes") if isinstance(own, Mapping) else None
+    return attributes if isinstance(attributes, Mapping) else {}
+
+
+class TrainerContext:
+    """The trainer that makes a reward call, found through its `log_metric`; it may be unknown.
+
+    TRL passes `log_metric` from version 1.0 on, and `trainer_state` in all versions. What is stored in the state is in
+    the trainer's checkpoints too, since the state is saved with them.
+    """
+
+    def __init__(self, log_metric: object, trainer_state: object = None) -> None:
         self._trainer: Any = getattr(log_metric, "__self__", None)
+        self._state: Any = trainer_state
 
     @property
     def run_name(self) -> str | None:
-        """The name of the training run, as trackers know it; None if it has none or is unknown."""
-        name = getattr(getattr(self._trainer, "args", None), "run_name", None)
-        return name[:MAX_RUN_CHARACTERS] if isinstance(name, str) and name else None
+        """The name of the training run: the user's, or the one made for it; None if it has none yet or is unknown."""
+        return run_of(getattr(self._trainer, "args", None), self._state)
+
+    def save_run(self, name: str) -> None:
+        """Store the name of the run in the trainer's state, so that a resumed run keeps it."""
+        stored = getattr(self._state, "stateful_callbacks", None)
+        if isinstance(stored, dict):
+            stored[_STATE_KEY] = {"args": {}, "attributes": {**_saved(self._state), "run": name}}
+
+    @property
+    def output_dir(self) -> str:
+        """The trainer's output folder; empty if it is unknown."""
+        return str(getattr(getattr(self._trainer, "args", None), "output_dir", None) or "")
+
+    def make_run_name(self, now: datetime) -> str:
+        """Make a name of the output folder and the time."""
+        stem = Path(self.output_dir).absolute().name if self.output_dir else ""
+        return f"{(stem or 'training')[:_MAX_STEM_CHARACTERS]}-{now:%Y%m%d-%H%M%S}"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the call is part of a training run."""
+        return self._state is not None or bool(self.output_dir)
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is the process that logs for all."""
+        return not rank()
+
+    async def save_checkpoint(self, reason: Exception) -> None:
+        """Save a checkpoint before training stops with an error, unless the user wants none or no step was taken.
+
+        Call it on all ranks. The trainer waits for its reward functions meanwhile.
+        """
+        trainer = self._trainer
+        step = getattr(self._state, "global_step", 0)
+        wanted = getattr(getattr(trainer, "args", None), "save_strategy", "no") != "no"
+        if not (wanted and step > 0 and getattr(getattr(trainer, "model", None), "training", False)):
+            return
+
+        def save() -> None:
+            if rank() is not None:
+                _use_own_device()
+            trainer._save_checkpoint(trainer.model, trial=None)
+            trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
+
+        try:
+            await asyncio.to_thread(save)
+        except Exception:
+            logger.exception("step %d could not be saved before training stops", step)
+        else:
+            reason.add_note(f"step {step} was saved in {trainer.args.output_dir}; resume from its checkpoint")
 
     @property
     def stop_token_ids(self) -> frozenset[int] | None:

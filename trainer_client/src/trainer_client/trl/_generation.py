@@ -126,8 +126,9 @@ class RolloutGenerator:
         self, prompts: list[Any], completions: list[Any], ids: list[Any], columns: Mapping[str, list[Any]]
     ) -> Sequence[ScoredRow]:
         """Judge responses by the rubric alone. Call it on all ranks."""
-        state = self._trainer.state
-        self._run_coroutine(self.rubric_only_reward(prompts, completions, ids, trainer_state=state, **columns))
+        trainer = self._trainer
+        known = {"trainer_state": trainer.state, "log_metric": trainer.ignore_metric}
+        self._run_coroutine(self.rubric_only_reward(prompts, completions, ids, **known, **columns))
         rows: Sequence[ScoredRow] = self.rubric_only_reward.last.rows
         return rows
 

@@ -3,7 +3,8 @@
 When the service fails, the affected rows have no answer but a kind of failure; only invalid requests raise. Groups are
 split over requests by their number, the number of responses and their size. `RubricPins` holds the version of each
 rubric that the run is judged by: the one that the first answer named, until it is changed. `LoopClient` creates a
-client for each event loop and process that a reward function is called in.
+client for each event loop and process that a reward function is called in. `preflight` asks the service whether it can
+judge before training begins, and `JudgeWait` waits for a service that is away while training.
 """
 
 import asyncio
@@ -11,8 +12,9 @@ import inspect
 import logging
 import os
 import pickle
+import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainer_client import AsyncClient, Client
@@ -29,6 +31,7 @@ from trainer_client.errors import (
     NotFound,
     NotReady,
     Overloaded,
+    ServerError,
     TimedOut,
 )
 from trainer_client.trl._dataset import RowBatch, RowGroup
@@ -232,6 +235,7 @@ class RowAnswers:
         digests: the digest of the rubric that judged each row, if the answer has it.
         usage: the usage of each completed request.
         last_error: the last error message.
+        away: the rows without an answer because the judge was away.
     """
 
     answers: list[ResponseReward | None]
@@ -239,12 +243,22 @@ class RowAnswers:
     digests: list[str | None]
     usage: list[Usage] = field(default_factory=list)
     last_error: str | None = None
+    away: set[int] = field(default_factory=set)
 
 
 async def judge(
-    client: AsyncClient, rows: RowBatch, config: ScoringConfig, pins: RubricPins, *, grace_s: float
+    client: AsyncClient,
+    rows: RowBatch,
+    config: ScoringConfig,
+    pins: RubricPins,
+    *,
+    grace_s: float,
+    earlier: RowAnswers | None = None,
 ) -> RowAnswers:
     """Judge all rows, in as few requests as possible.
+
+    Args:
+        earlier: answers from when the judge was away for some rows; only these are judged, and their answers added.
 
     Returns:
         The answers received within `config.deadline_s` + `grace_s`.
@@ -253,10 +267,19 @@ async def judge(
         InvalidRequest, NotFound, JudgingFailed, Forbidden, BudgetExhausted: the service rejects the request.
         InvalidRequest: the mode compares the responses of a group, and a group is too large for one request.
     """
-    count, requests = len(rows.responses), list(split_requests(rows))
+    count = len(rows.responses)
+    if earlier is None:
+        row_answers = RowAnswers([None] * count, ["timeout"] * count, [None] * count)
+    else:
+        row_answers, away = earlier, frozenset(earlier.away)
+        row_answers.away.clear()
+        for row in away:
+            row_answers.kinds[row] = "timeout"
+        parts = [replace(group, rows=[row for row in group.rows if row in away]) for group in rows.groups]
+        rows = replace(rows, groups=[group for group in parts if group.rows])
+    requests = list(split_requests(rows))
     if config.mode in COMPARES_RESPONSES:
         _refuse_split_groups(requests)
-    row_answers = RowAnswers([None] * count, ["timeout"] * count, [None] * count)
     judging = _JudgingCall(client, rows.responses, config, pins, row_answers)
     await gather_with_timeout(config.deadline_s + grace_s, [judging.request(parts) for parts in requests])
     return row_answers
@@ -324,7 +347,7 @@ class _JudgingCall:
                     self._discard_answers(parts)
                     waiting = {part.group.id: part for part in parts}
                 self._row_answers.last_error = str(error)
-                self._set_failure_kind(waiting.values(), failure_kind(error))
+                self._set_failure_kind(waiting.values(), failure_kind(error), away=is_away(error))
                 if not error.retryable or not 0 < len(waiting) < before:
                     if self._config.on_failure == "error" and isinstance(error, NotReady):
                         raise  # an unavailable judge is a failure, too
@@ -353,7 +376,8 @@ class _JudgingCall:
             except asyncio.CancelledError:
                 if stream.retried_error is not None:  # the time was spent on attempts that failed
                     self._row_answers.last_error = str(stream.retried_error)
-                    self._set_failure_kind(waiting.values(), failure_kind(stream.retried_error))
+                    kind, away = failure_kind(stream.retried_error), is_away(stream.retried_error)
+                    self._set_failure_kind(waiting.values(), kind, away=away)
                 raise
             summary = stream.summary
         self._row_answers.usage.append(summary.usage)
@@ -364,6 +388,7 @@ class _JudgingCall:
         for row, answer in zip(part.rows, group.responses, strict=True):
             self._row_answers.answers[row] = answer
             self._row_answers.digests[row] = group.rubric
+        self._row_answers.away.difference_update(part.rows)
 
     def _discard_answers(self, parts: Sequence[GroupSlice]) -> None:
         """Take back the answers of a request, since some of what came with them is another request's."""
@@ -372,10 +397,11 @@ class _JudgingCall:
                 self._row_answers.answers[row] = None
                 self._row_answers.digests[row] = None
 
-    def _set_failure_kind(self, parts: Iterable[GroupSlice], kind: str) -> None:
+    def _set_failure_kind(self, parts: Iterable[GroupSlice], kind: str, *, away: bool = False) -> None:
         for part in parts:
             for row in part.rows:
                 self._row_answers.kinds[row] = kind
+            (self._row_answers.away.update if away else self._row_answers.away.difference_update)(part.rows)
 
     def _wire_group(self, part: GroupSlice) -> Group:
         own = {} if part.group.rubric is None else {"rubric": self._pinned(part.group.rubric)}
@@ -400,6 +426,122 @@ def failure_kind(error: AdjudgeError) -> str:
         return "overloaded"
     known = next((kind for known, kind in _FAILURE_KINDS.items() if isinstance(error, known)), None)
     return known or ("malformed" if error.status is not None and error.status < 300 else "server")
+
+
+_AWAY_STATUSES = frozenset({502, 503, 504})
+"""Statuses with which a proxy says that no service stands behind it."""
+
+
+def is_away(error: AdjudgeError) -> bool:
+    """Whether an error says that the judge is away, so that waiting may help: it is down, restarts, or is loading."""
+    if isinstance(error, ConnectionFailed):
+        return error.retryable
+    return isinstance(error, NotReady) or (isinstance(error, ServerError) and error.status in _AWAY_STATUSES)
+
+
+def preflight(template: str | Client | AsyncClient, wait_s: float) -> None:
+    """Check that a service can judge, and wait while it is loading.
+
+    A client with a transport of its own is not asked, because that transport may belong to an event loop.
+
+    Args:
+        template: the service's address, or a client of it.
+        wait_s: how long to wait for a service that answers but is not ready, in seconds.
+
+    Raises:
+        ConnectionFailed, TimedOut: nothing answers at the address.
+        AdjudgeError: the service was not ready in time, or something else answers there.
+    """
+    options = {"base_url": template} if isinstance(template, str) else dict(vars(template.settings))
+    if options.pop("transport", None) is not None:
+        return
+    if isinstance(template, AsyncClient):
+        options.pop("sleep")
+    with Client(**options) as client:
+        reason, waited = client.not_ready_reason(), 0.0
+        if isinstance(reason, ConnectionFailed | TimedOut):
+            raise type(reason)(
+                f"{reason}. Start the service first, or pass preflight=False to train without asking it now"
+            ) from reason
+        began = time.monotonic()
+        while reason is not None:
+            if waited == 0.0:
+                logger.warning("waiting up to %g s for the judge at %s: %s", wait_s, client.base_url, reason)
+            if waited >= wait_s:
+                raise reason
+            client.settings.sleep(_poll_interval_s(wait_s))
+            waited = max(waited + _poll_interval_s(wait_s), time.monotonic() - began)
+            reason = client.not_ready_reason()
+        if waited:
+            logger.warning("the judge at %s is ready after %.0f s", client.base_url, waited)
+
+
+_POLL_S, _ROUND_S, _LOG_EVERY_S = 2.0, 30.0, 60.0
+"""How often a judge that is away is asked; how long a rank waits before it meets the others; how often it is logged."""
+
+
+def _poll_interval_s(limit_s: float) -> float:
+    return min(_POLL_S, limit_s / 10)
+
+
+class JudgeWait:
+    """Waits for a judge that is away, in rounds in which all ranks take part.
+
+    A rank that has all its rewards would otherwise wait in a collective operation, which has a time limit of its own.
+    All ranks decide alike, because they decide from what all of them gathered.
+
+    Args:
+        limit_s: how long to wait for one outage, in seconds.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._given_up = False
+
+    def continues(self, away: Sequence[str | None], waited_s: Sequence[float]) -> bool:
+        """Decide whether all ranks wait for another round. An outage that was waited for in vain is not again.
+
+        Args:
+            away: for each rank why its judge is away, or None if it is not.
+            waited_s: how long each rank has waited in this call, in seconds.
+        """
+        if not any(away):
+            self._given_up = False
+        elif max(waited_s) >= self.limit_s:
+            self._given_up = True
+        return any(away) and not self._given_up
+
+    async def round(self, client: AsyncClient, reason: str, waited_s: float) -> tuple[bool, float]:
+        """Wait until the service is ready, at most for a round.
+
+        Args:
+            client: a client of the service.
+            reason: why it is away.
+            waited_s: how long this rank has waited in this call.
+
+        Returns:
+            Whether to send the request again, and how long this rank has waited then.
+        """
+        if waited_s == 0.0:
+            logger.warning("waiting up to %g s for the judge at %s: %s", self.limit_s, client.base_url, reason)
+        interval, loop = _poll_interval_s(self.limit_s), asyncio.get_running_loop()
+        began, spent = loop.time(), 0.0
+        problem: AdjudgeError | None = None
+        while spent < min(_ROUND_S, self.limit_s - waited_s):
+            await client.settings.sleep(interval)
+            spent = max(spent + interval, loop.time() - began)
+            try:
+                problem = await client.not_ready_reason()
+            except AdjudgeError as error:  # a proxy may answer in place of a service that is away
+                problem = error
+            if problem is None:
+                logger.warning("the judge at %s is ready after %.0f s", client.base_url, waited_s + spent)
+                break
+        total = waited_s + spent
+        if problem is not None and total // _LOG_EVERY_S > waited_s // _LOG_EVERY_S:
+            logger.warning("still waiting for the judge at %s after %.0f s: %s", client.base_url, total, problem)
+        # a service may report a part as not ready that rewards do not need, such as the ledger
+        return problem is None or isinstance(problem, NotReady), total
 
 
 DEFAULT_RETRIES = 30
@@ -442,10 +584,15 @@ class LoopClient:
         return str(self._options["base_url"])
 
     @property
-    def run(self) -> str | None:
-        """The run that the client's requests belong to."""
+    def own_run(self) -> str | None:
+        """The run of the template."""
         run: str | None = self._options.get("run")
         return run
+
+    @property
+    def run(self) -> str | None:
+        """The run that the client's requests belong to."""
+        return self.own_run or self.default_run
 
     def for_running_loop(self) -> AsyncClient:
         """Return the client of the running event loop.
@@ -459,7 +606,7 @@ class LoopClient:
         if self._current is None or self._current[:2] != (process, loop):
             self._current = process, loop, AsyncClient(**self._options)
         client = self._current[2]
-        client.run = self._options.get("run") or self.default_run
+        client.run = self.run
         return client
 
     async def aclose(self) -> None:

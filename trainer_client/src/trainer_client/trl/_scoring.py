@@ -17,7 +17,7 @@ from typing import Any
 
 from trainer_client import AsyncClient
 from trainer_client._inputs import RubricOrReference, as_number, is_empty_rubric, parse_rubric
-from trainer_client.errors import AdjudgeError
+from trainer_client.errors import AdjudgeError, NotReady
 from trainer_client.text.thinking import JudgedContent, judged_content
 from trainer_client.trl._dataset import RowBatch
 from trainer_client.trl._distributed import RankSummary, format_counts
@@ -323,12 +323,34 @@ class RewardTerms:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """The result of a call on this rank. `wait_s` is in wall seconds."""
+    """The result of a call on this rank.
+
+    Attributes:
+        rows: the scored rows.
+        row_answers: the judge's answers.
+        extra_rewards: the rewards of each extra reward function.
+        wait_s: how long judging took, in wall seconds.
+    """
 
     rows: Sequence[ScoredRow]
-    usage: Sequence[Usage]
-    last_error: str | None
+    row_answers: RowAnswers
+    extra_rewards: Sequence[Sequence[float | None]]
     wait_s: float
+
+    @property
+    def usage(self) -> Sequence[Usage]:
+        """The usage of each completed request."""
+        return self.row_answers.usage
+
+    @property
+    def last_error(self) -> str | None:
+        """The last error message of the service."""
+        return self.row_answers.last_error
+
+    @property
+    def away(self) -> str | None:
+        """Why the judge was away for some rows; None if it was not."""
+        return (self.last_error or "it cannot be reached") if self.row_answers.away else None
 
     @property
     def kinds(self) -> Counter[str]:
@@ -349,11 +371,13 @@ async def judge_and_reward(
     pins: RubricPins,
     cache: RubricCache | None,
     grace_s: float,
+    earlier: RankResult | None = None,
 ) -> RankResult:
     """Judge all rows, and meanwhile call the extra reward functions and do the pending work.
 
     Args:
         cache: the cache for the criteria that rows were judged by; None if they are not needed.
+        earlier: the result of when the judge was away for some rows; only these are judged.
 
     Raises:
         Exception: the first error of any of them. A failure of the judge is not raised.
@@ -364,7 +388,8 @@ async def judge_and_reward(
 
     async def judging() -> RowAnswers:
         nonlocal waited
-        row_answers = await judge(client, rows, config, pins, grace_s=grace_s)
+        known = None if earlier is None else earlier.row_answers
+        row_answers = await judge(client, rows, config, pins, grace_s=grace_s, earlier=known)
         if cache is not None:
             left = config.deadline_s + grace_s - (loop.time() - began)
             wanted = {digest: pins.pinned(rubric) for digest, rubric in _references(rows, config, row_answers)}
@@ -372,13 +397,17 @@ async def judge_and_reward(
         waited = loop.time() - began
         return row_answers
 
-    row_answers, _, *extra_rewards = await _gather_or_cancel(
-        judging(),
-        _run_cooperatively(terms.work),
-        *(call_extra_reward(function, terms.arguments, len(rows.responses)) for function in terms.extra_rewards),
-    )
+    extra_rewards: Sequence[Sequence[float | None]]
+    if earlier is None:
+        row_answers, _, *extra_rewards = await _gather_or_cancel(
+            judging(),
+            _run_cooperatively(terms.work),
+            *(call_extra_reward(function, terms.arguments, len(rows.responses)) for function in terms.extra_rewards),
+        )
+    else:
+        row_answers, extra_rewards, waited = await judging(), earlier.extra_rewards, waited + earlier.wait_s
     scored = _score_rows(rows, config, row_answers, extra_rewards, terms.weights, cache)
-    result = RankResult(scored, row_answers.usage, row_answers.last_error, waited)
+    result = RankResult(scored, row_answers, extra_rewards, waited)
     if result.unscored:
         logger.warning(
             "%d of %d responses have no reward from %s (%s)%s",
@@ -396,6 +425,7 @@ def rank_summary(
     error: Exception | None,
     rows: int,
     pins: Mapping[str, str],
+    waited_s: float,
     *,
     compares_responses: bool = False,
 ) -> RankSummary:
@@ -406,13 +436,25 @@ def rank_summary(
         error: the error, if any.
         rows: N.
         pins: the pinned rubrics.
+        waited_s: how long the rank has waited for the judge, in seconds.
         compares_responses: whether rewards depend on the other responses of a group, which may be split over ranks.
     """
     if result is None:
-        return RankSummary(rows, fatal=(type(error).__name__, str(error)), pins=pins)
+        away = str(error) if isinstance(error, NotReady) else None
+        return RankSummary(rows, fatal=(type(error).__name__, str(error)), pins=pins, away=away, waited_s=waited_s)
     missing = sum(row.reward is None for row in result.rows)
     compared = Counter(row.group for row in result.rows) if compares_responses else Counter[str]()
-    return RankSummary(rows, result.unscored, missing, result.kinds, result.last_error, pins=pins, compared=compared)
+    return RankSummary(
+        rows,
+        result.unscored,
+        missing,
+        result.kinds,
+        result.last_error,
+        pins=pins,
+        compared=compared,
+        away=result.away,
+        waited_s=waited_s,
+    )
 
 
 async def _run_cooperatively(work: Iterable[None]) -> None:

@@ -23,9 +23,9 @@ from trainer_client.client.clients import Client
 from trainer_client.errors import AdjudgeError, NotFound
 from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
 from trainer_client.text.loops import loops
+from trainer_client.trl._distributed import run_of
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.reward import RubricReward
-from trainer_client.wire.groups import MAX_RUN_CHARACTERS
 from trainer_client.wire.monitors import MonitorFinding, MonitorName, MonitorReport
 from trainer_client.wire.rewards import CONTROL_SUFFIX
 
@@ -303,7 +303,8 @@ class MonitorCallback(GenerationCallback):
 
     Args:
         client: the client of the run's rewards, or the service's address.
-        run: the run's name; defaults to the client's run, or else to the trainer's `run_name`.
+        run: the run's name; defaults to the client's run, or else to the trainer's `run_name`, or to the name that
+            `RubricReward` makes for a run without one.
         every_steps: ask every so many training steps.
         stop_on: stop on a finding of these monitors, unless it is only `info`.
         control: responses to judge again every so many steps.
@@ -313,7 +314,7 @@ class MonitorCallback(GenerationCallback):
         stopped_by: the finding that stopped training, if any.
 
     Raises:
-        ValueError: a monitor is unknown, or a number of steps is below 1; when training begins: there is no run.
+        ValueError: a monitor is unknown, or a number of steps is below 1; after the first step: there is no run.
     """
 
     def __init__(
@@ -345,15 +346,19 @@ class MonitorCallback(GenerationCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the name of the run from the trainer if none was given, and judge the control set for the first time."""
-        self._run = self._run or (getattr(args, "run_name", None) or "")[:MAX_RUN_CHARACTERS]
-        if not self._run:
-            raise ValueError("monitors need the name of the run; pass run, or set run_name in the trainer's args")
-        if state.is_world_process_zero:
+        self._run = self._run or run_of(args, state) or ""
+        if state.is_world_process_zero and self._run:
             self._judge_control(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Fetch the findings, and stop training on all ranks if one of them says so."""
         step = state.global_step
+        if not self._run:  # the first reward call has named the run
+            self._run = run_of(args, state) or ""
+            if not self._run:
+                raise ValueError("monitors need the name of the run; pass run, or set run_name in the trainer's args")
+            if state.is_world_process_zero:
+                self._judge_control(step)
         if state.is_world_process_zero and self._control is not None and step % self._control.every_steps == 0:
             self._judge_control(step)
         if step % self._every_steps:

@@ -5,10 +5,14 @@ once, when too many responses of a batch have no reward, or when the request its
 locally when the function is created. This module does not need torch.
 """
 
+import asyncio
 import inspect
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Self, Unpack, cast
+from urllib.parse import urlencode
 
 from trainer_client import AsyncClient, Client
 from trainer_client._inputs import RubricOrReference, parse_rubric
@@ -30,13 +34,15 @@ from trainer_client.trl._distributed import (
     NON_TEXT_PARTS_WARNING,
     CollectiveOrder,
     RankFailed,
+    RankSummary,
     RubricRewardWarning,
     TooManyUnscored,
     TrainerContext,
     raise_if_failed,
     warn,
 )
-from trainer_client.trl._judging import LoopClient, RubricPins, ScoringConfig
+from trainer_client.trl._judging import JudgeWait, LoopClient, RubricPins, ScoringConfig
+from trainer_client.trl._judging import preflight as check_service
 from trainer_client.trl._scoring import (
     RankResult,
     RewardFunction,
@@ -74,6 +80,8 @@ __all__ = [
     "TooManyUnscored",
 ]
 
+logger = logging.getLogger(__name__)
+
 STATE_KEY = "RubricReward"
 """The name under which the trainer's state holds that of the function, followed by the prefix of its metrics."""
 
@@ -107,6 +115,11 @@ class RubricReward:
         on_failure: the reward of a response when judging fails. Default: `null`, or the method's policy.
         deadline_s: seconds that the service has to judge a batch.
         grace_s: seconds to keep waiting after the deadline. Groups received by then are kept.
+        wait_for_judge_s: how long training waits for the judge when it is away, in seconds: it cannot be reached, or
+            is not ready. All ranks wait together. Then `max_unscored` decides; if training stops, the trainer saves a
+            checkpoint first. An outage that was waited for in vain is not waited for again by the next batches.
+        preflight: whether to ask the service now if it can judge. It waits up to `wait_for_judge_s` while the service
+            is loading. A client with a transport of its own is not asked.
         max_unscored: the share of a batch's responses, over all ranks, that may have no reward from the judge.
             Rewards set to 0 by a failure policy count as missing. Beyond it, training stops with `TooManyUnscored`;
             1 never stops it. For `AsyncRolloutWorker`, which scores one group at a time, a batch is one group.
@@ -128,6 +141,7 @@ class RubricReward:
             answers.
 
     Raises:
+        ConnectionFailed, TimedOut, NotReady: the service cannot be reached, or is not ready; only with `preflight`.
         InvalidRequest: an option or an inline rubric is invalid.
         TypeError: an option is unknown, `client` has the wrong type, or one of `extra_rewards` is not a function.
         ValueError: a number is out of range.
@@ -151,22 +165,25 @@ class RubricReward:
         on_failure: FailurePolicy | None = None,
         deadline_s: float = 60.0,
         grace_s: float = 5.0,
+        wait_for_judge_s: float = 600.0,
+        preflight: bool = True,
         max_unscored: float = 0.5,
         extra_rewards: Sequence[RewardFunction] = (),
         weights: Sequence[float] | None = None,
         **options: Unpack[RewardKeywords],
     ) -> None:
-        if not 0.0 <= max_unscored <= 1.0 or not grace_s >= 0.0:
+        if not 0.0 <= max_unscored <= 1.0 or not grace_s >= 0.0 or not wait_for_judge_s >= 0.0:
             raise ValueError(
-                f"max_unscored is {max_unscored} and grace_s is {grace_s}; max_unscored must be a share from 0 to 1, "
-                "and grace_s must not be negative"
+                f"max_unscored is {max_unscored}, grace_s is {grace_s} and wait_for_judge_s is {wait_for_judge_s}; "
+                "max_unscored must be a share from 0 to 1, and the others must not be negative"
             )
         self.last: ScoredBatch | None = None
         self.name, self._columns = name, dict(columns or {})
         check_column_names(self._columns)
         self.__name__ = name or type(self).__name__
         self.__signature__ = inspect.signature(self.__call__)
-        self._client = LoopClient(service_url(None) if client is None else client)
+        service = service_url(None) if client is None else client
+        self._client = LoopClient(service)
         try:
             self._rubric = parse_rubric(rubric)
         except ValueError as error:
@@ -175,13 +192,18 @@ class RubricReward:
         self._deadline_s, self._grace_s, self._max_unscored = deadline_s, grace_s, max_unscored
         self._extra_rewards, self._weights = tuple(extra_rewards), check_reward_functions(extra_rewards, weights)
         self._pins, self._cache = RubricPins(), RubricCache()
+        self._wait = JudgeWait(wait_for_judge_s)
+        self._made_runs: dict[str, str] = {}
         self._chose_pins = False
         self._kept_in: dict[str, Any] | None = None
         self._kept_as = STATE_KEY
         self._tracked_criteria: set[str] = set()
         self._warned: set[str] = set()
+        self._linked: set[str] = set()
         self._template_opens: OpeningTag | None = None
         self._check()
+        if preflight:
+            check_service(service, wait_for_judge_s)
 
     @property
     def mode(self) -> RewardMode:
@@ -218,27 +240,43 @@ class RubricReward:
             TooManyUnscored: a larger share than `max_unscored` has no reward from the judge.
             AdjudgeError: the request is invalid, or judging failed with `on_failure="error"`.
         """
-        context, order = TrainerContext(log_metric), CollectiveOrder()
-        self._client.default_run = context.run_name
+        context, order = TrainerContext(log_metric, trainer_state), CollectiveOrder()
         self._resume(trainer_state, context.prefix(self))
         given = {"trainer_state": trainer_state, "log_metric": log_metric, "log_extra": log_extra}
         arguments = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
         arguments |= {name: value for name, value in given.items() if value is not None}
-        result, error = None, None
+        step = getattr(trainer_state, "global_step", None)
+        result, error, waited_s = None, None, 0.0
         try:
-            try:
-                result = await self._score(arguments, context, getattr(trainer_state, "global_step", None))
-            except Exception as failed:  # noqa: BLE001 - the other ranks are waiting for this one
-                error = failed
+            await self._name_run(context, order)
             splits = self.mode in COMPARES_RESPONSES and context.group_size is None
-            summary = rank_summary(result, error, len(prompts), self._pins.state(), compares_responses=splits)
-            summaries = await order.all_gather(summary)
+            score_again = True
+            while True:
+                if score_again:
+                    began = asyncio.get_running_loop().time()
+                    result, error = await self._score_or_fail(arguments, context, step, result)
+                    if waited_s:
+                        waited_s += asyncio.get_running_loop().time() - began
+                own = rank_summary(result, error, len(prompts), self._pins.state(), waited_s, compares_responses=splits)
+                summaries = await order.all_gather(own)
+                if not self._waits(summaries):
+                    break
+                score_again = False
+                if own.away is not None:
+                    client = self._client.for_running_loop()
+                    score_again, waited_s = await self._wait.round(client, own.away, waited_s)
         finally:
             order.end()
         self._pins.merge_ranks([summary.pins for summary in summaries])
         self._keep_state()
         self.last = ScoredBatch(result.rows) if result is not None else None
-        raise_if_failed(summaries, error, self._max_unscored, self._remedy, self.batch_rows, context.never_leaves_out)
+        try:
+            raise_if_failed(
+                summaries, error, self._max_unscored, self._remedy, self.batch_rows, context.never_leaves_out
+            )
+        except Exception as stopping:  # raised on all ranks
+            await context.save_checkpoint(stopping)
+            raise
         assert result is not None  # raise_if_failed raised otherwise
         if log_metric is not None:
             prefix = context.prefix(self)
@@ -402,7 +440,45 @@ class RubricReward:
         if self._kept_in is not None:  # in the form of a callback's state
             self._kept_in[self._kept_as] = {"args": {}, "attributes": self.state()}
 
-    async def _score(self, arguments: Mapping[str, Any], context: TrainerContext, step: int | None) -> RankResult:
+    async def _name_run(self, context: TrainerContext, order: CollectiveOrder) -> None:
+        """Choose the run of the requests: the client's, the trainer's, or one of output folder and time.
+
+        All ranks take part, and agree on the name of the lowest.
+        """
+        name = context.run_name
+        if name is None and self._client.own_run is None and context.is_run:
+            own = self._made_runs.get(context.output_dir) or context.make_run_name(datetime.now(UTC))
+            agreed = await order.all_gather(own)
+            # another function of the trainer may have chosen it meanwhile
+            name = self._made_runs[context.output_dir] = context.run_name or agreed[0]
+            context.save_run(name)
+        self._client.default_run = name
+        run = self._client.run
+        if run is not None and context.is_run and run not in self._linked:
+            self._linked.add(run)
+            if context.is_main_process:
+                # at this level, because Python shows nothing below it unless logging is configured
+                address = f"{self._client.base_url.rstrip('/')}/console/run?{urlencode({'run': run})}"
+                logger.warning("rewards are recorded as run %r: %s", run, address)
+
+    def _waits(self, summaries: Sequence[RankSummary]) -> bool:
+        """Decide, on all ranks alike, whether to wait for a judge that is away."""
+        if any(summary.fatal and summary.away is None for summary in summaries):
+            return False
+        return self._wait.continues([one.away for one in summaries], [one.waited_s for one in summaries])
+
+    async def _score_or_fail(
+        self, arguments: Mapping[str, Any], context: TrainerContext, step: int | None, earlier: RankResult | None
+    ) -> tuple[RankResult | None, Exception | None]:
+        """Score this rank's rows; an error is returned, because the other ranks are waiting for this one."""
+        try:
+            return await self._score(arguments, context, step, earlier), None
+        except Exception as failed:  # noqa: BLE001
+            return None, failed
+
+    async def _score(
+        self, arguments: Mapping[str, Any], context: TrainerContext, step: int | None, earlier: RankResult | None
+    ) -> RankResult:
         if context.counts_missing_as_zero:
             self._warn_once(MISSING_AS_ZERO_WARNING)
         context.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
@@ -432,13 +508,13 @@ class RubricReward:
             self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._effective_options
         )
         work: Iterable[None] = ()
-        if self.overlapped_work is not None and ids is not None:
+        if self.overlapped_work is not None and ids is not None and earlier is None:
             sent = [SentResponse.of(one, config.reasoning, config.steps, config.prompt_opens) for one in rows.responses]
             work = self.overlapped_work(sent, ids)
         terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
         cache = self._cache if self.needs_criteria else None
         return await judge_and_reward(
-            self._client.for_running_loop(), rows, config, terms, self._pins, cache, self._grace_s
+            self._client.for_running_loop(), rows, config, terms, self._pins, cache, self._grace_s, earlier
         )
 
     @property
@@ -483,7 +559,8 @@ class RubricReward:
     def _remedy(self) -> str:
         return (
             f"Check {self._client.base_url}/readyz. If the judge is only slow, raise deadline_s "
-            f"({self._deadline_s:g}). To train without such responses, set max_unscored=1.0"
+            f"({self._deadline_s:g}); if it is away for longer, raise wait_for_judge_s ({self._wait.limit_s:g}). "
+            "To train without such responses, set max_unscored=1.0"
         )
 
 

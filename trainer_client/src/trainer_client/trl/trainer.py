@@ -125,6 +125,9 @@ class RubricGRPOTrainer(GRPOTrainer):
         finally:
             self._one_response_per_prompt = False
 
+    def ignore_metric(self, name: str, value: float) -> None:
+        """Take the place of TRL's `log_metric` where only a part of a batch is judged, whose metrics mean nothing."""
+
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         if self._refiller.active:
             self._sampled = self._refiller.sample(prompts, self._inputs, super()._generate)
