@@ -113,6 +113,12 @@ def identity(engine: Engine) -> EngineIdentity:
     return identity_of(engine)
 
 
+@pytest.fixture
+def least_tokens() -> int:
+    """The smallest token limit that the engine takes."""
+    return 1
+
+
 @pytest.fixture(params=_SPARE)
 def spare(request: pytest.FixtureRequest) -> Engine:
     """A started engine of each kind that the test may break."""

@@ -45,6 +45,13 @@ async def spare(served: DialectServer) -> AsyncIterator[OpenAIEngine]:
     await made.close()
 
 
+@pytest.fixture
+def least_tokens(engine: OpenAIEngine) -> int:
+    """The smallest token limit that the server takes."""
+    assert engine.endpoint is not None
+    return engine.endpoint.dialect.least_tokens
+
+
 async def test_the_engine_says_what_was_negotiated(engine: OpenAIEngine, served: DialectServer) -> None:
     assert identity_of(engine).decoding == served.kind.decoding
 
