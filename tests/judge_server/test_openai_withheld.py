@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.engines.openai.completions import ChatCompletion, parse_body
+from judge_server.engines.openai.completions import ChatCompletion, ModelList, parse_body
 from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.openai.http import retry_after_s
 from judge_server.errors import EngineNotReady, EngineStartError
@@ -106,6 +106,12 @@ WITHHELD: dict[str, tuple[Change, str]] = {
     ),
     "choices-missing": (lambda _: {"id": "x", "base_resp": {"status_msg": "unknown"}}, "unknown"),
     "choices-empty": (lambda whole: whole | {"choices": []}, "not a chat completion"),
+    "message-missing": (lambda whole: whole | {"choices": [{"finish_reason": "content_filter"}]}, "content_filter"),
+    "message-null": (lambda whole: whole | {"choices": [{"message": None}]}, "an answer without a text"),
+    "blocked": (
+        lambda whole: whole | {"choices": [], "prompt_feedback": {"block_reason": "OTHER"}},
+        "not a chat completion",
+    ),
     "page": (lambda _: "<html>Sign in</html>", "not a chat completion"),
 }
 for name in ("choice-error", "error-beside", "filter", "refusal", "tool-only"):
@@ -218,6 +224,8 @@ QUOTAS = {
         {"error": {"message": "Budget has been exceeded! Current cost: 2", "type": "budget_exceeded"}},
         {},
     ),
+    "moonshot": (429, {"error": {"message": "Please check.", "type": "exceeded_current_quota_error"}}, {}),
+    "dashscope": (400, {"code": "Arrearage", "message": "Make sure your account is in good standing."}, {}),
     "in-200": (200, {"error": {"message": "This request requires more credits", "code": 402}}, {}),
 }
 RATES = {
@@ -227,6 +235,11 @@ RATES = {
         {"retry-after-ms": "250"},
     ),
     "gemini": (429, {"error": {"message": "You exceeded your current quota. Please retry in 21.5s."}}, {}),
+    "vertex": (
+        429,
+        {"error": {"message": "Quota exceeded for requests per minute", "status": "RESOURCE_EXHAUSTED"}},
+        {},
+    ),
     "anthropic": (529, {"error": {"type": "overloaded_error", "message": "Overloaded"}}, {}),
     "in-200": (200, {"error": {"message": "Rate limit exceeded: free-models-per-day", "code": 429}}, {}),
     "named-in-200": (200, {"error": {"message": "slow down", "type": "rate_limit_error"}}, {}),
@@ -285,6 +298,7 @@ NOW = datetime(2022, 11, 6, 8, 49, 37, tzinfo=UTC)
         ({"retry-after-ms": "soon", "Retry-After": "2"}, 2),
         ({"x-ms-retry-after-ms": "40"}, 0.04),
         ({"Retry-After": "1.25"}, 1.25),
+        ({"Retry-After": "2s"}, 2),
         ({"Retry-After": "Sun, 06 Nov 2022 08:49:48 GMT"}, 11),
         ({"Retry-After": "Sunday, 06-Nov-22 08:49:48 GMT"}, 11),
         ({"Retry-After": "Sun Nov  6 08:49:48 2022"}, 11),
@@ -446,7 +460,7 @@ def read(body: bytes) -> ChatCompletion:
     return ChatCompletion.model_validate(parse_body(body))
 
 
-@given(st.text(st.characters(exclude_categories=("Cs",)), max_size=40), st.sampled_from(["\n", "\r\n", "\r"]))
+@given(st.text(st.characters(codec="utf-8"), max_size=40), st.sampled_from(["\n", "\r\n", "\r"]))
 def test_a_stream_reads_as_the_completion_that_it_was_made_of(text: str, line_end: str) -> None:
     whole = body_of(text)
     told = streamed(whole).decode().replace("\n", line_end).encode()
@@ -474,6 +488,61 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
     body = json.dumps(body_of("Yes TAIL")).encode()
     assert read(body.replace(b"TAIL", b"\xe2\x96")).content == "Yes \ufffd"
     assert read(b"\xef\xbb\xbf" + body).content == "Yes TAIL"
+
+
+def test_a_stream_without_a_reason_to_end_counts_if_it_says_that_it_is_done() -> None:
+    told = streamed(body_of("Yes")).replace(b'"finish_reason": "length"', b'"finish_reason": null')
+    assert read(told).content == "Yes"
+    with pytest.raises(ValueError, match="ends before the answer does"):
+        parse_body(told.replace(b"data: [DONE]", b""))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Yes",
+        ["Y", "es"],
+        [{"type": "output_text", "text": "Yes"}],
+        [{"type": "text", "text": {"value": "Yes", "annotations": []}}],
+        [{"text": "Ye"}, {"type": "text", "content": "s"}],
+        [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": "Yes"}],
+        [{"type": "reasoning", "text": "Hm."}, "Yes"],
+        {"type": "text", "text": "Yes"},
+    ],
+)
+def test_every_form_of_content_reads_as_its_text(content: Any) -> None:
+    body = body_of("")
+    body["choices"][0]["message"]["content"] = content
+    assert read(json.dumps(body).encode()).answer_text(thinking=False) == "Yes"
+
+
+@pytest.mark.parametrize(
+    ("answer", "ids"),
+    [
+        ([{"id": "a"}, {"id": "b"}], ["a", "b"]),
+        (["a", "b"], ["a", "b"]),
+        ({"models": [{"name": "models/a"}]}, ["models/a"]),
+        ({"object": "list", "data": None}, []),
+        ({"data": [{"id": "a", "owned_by": 3, "meta": [], "aliases": None, "max_model_len": "long"}]}, ["a"]),
+    ],
+)
+def test_every_form_of_a_list_of_models_is_read(answer: Any, ids: list[str]) -> None:
+    assert [card.id for card in ModelList.model_validate(parse_body(json.dumps(answer).encode())).data] == ids
+
+
+async def test_the_context_is_what_a_hosted_list_says() -> None:
+    for name in ("context_length", "context_window", "max_context_length"):
+        async with serving(ServerKind(models=(200, {"data": [{"id": "judge-1", name: 32_768}]}))) as (_, engine):
+            assert (await engine.start()).context_tokens == 32_768
+
+
+def test_an_unknown_first_token_is_not_read_from_the_next_one() -> None:
+    body = body_of("Yes it is")
+    places = body["choices"][0]["logprobs"]["content"]
+    places[0] = None
+    assert read(json.dumps(body).encode()).masses(YES_NO) is None
+    places[0] = {"token": " yes", "top_logprobs": {" yes": -0.5, "no": -1.0}}
+    assert read(json.dumps(body).encode()).masses(YES_NO) == pytest.approx((math.exp(-0.5), math.exp(-1.0)))
 
 
 def test_candidates_of_probability_0_are_left_out_and_impossible_ones_refused() -> None:

@@ -58,6 +58,8 @@ def _possible(given: Any) -> Any:
     """Return the candidates without those that the server gives no probability: null, or minus infinity."""
     if given is None:
         return ()
+    if isinstance(given, dict):  # by token
+        given = [{"token": token, "logprob": logprob} for token, logprob in given.items()]
     if not isinstance(given, list):
         return given
     return [top for top in given if not (isinstance(top, dict) and top.get("logprob", 0) in (None, -math.inf))]
@@ -81,8 +83,15 @@ class Position(_ResponseModel):
     _from_bytes = model_validator(mode="before")(_as_token)
 
 
+def _known_positions(given: Any) -> Any:
+    """Return the positions with an unknown token where the server gives null, so that no other takes its place."""
+    if not isinstance(given, list):
+        return given
+    return [{"token": "\N{REPLACEMENT CHARACTER}"} if one is None else one for one in given]
+
+
 class _Logprobs(_ResponseModel):
-    content: tuple[Position, ...] | None = None
+    content: Annotated[tuple[Position, ...] | None, BeforeValidator(_known_positions)] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -114,7 +123,8 @@ def _text_of(given: Any) -> str | None:
         given = [given]
     if not isinstance(given, list):
         return None
-    texts = [part.get("text") if isinstance(part, dict) else part for part in given]
+    texts = [part.get("text", part.get("content")) if isinstance(part, dict) else part for part in given]
+    texts = [text.get("value") if isinstance(text, dict) else text for text in texts]
     found = [text for text in texts if isinstance(text, str)]
     return "".join(found) if found else None
 
@@ -160,10 +170,18 @@ class _Message(_ResponseModel):
 
 
 class _CompletionChoice(_ResponseModel):
-    message: _Message
+    message: _Message = _Message()
     finish_reason: str | None = None
     logprobs: Annotated[_Logprobs | None, BeforeValidator(_as_logprobs)] = None
     content_filter_results: Any = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        """Read a choice without a message, which may have a `text` as in `/completions`, or neither."""
+        if not isinstance(given, dict) or given.get("message") is not None:
+            return given
+        return given | {"message": {"content": _text_of(given.get("text"))}}
 
 
 def _as_count(given: Any) -> int:
@@ -332,14 +350,36 @@ def _triggered(results: Any) -> str:
     return ", ".join(str(name) for name, found in results.items() if isinstance(found, dict) and found.get("filtered"))
 
 
+def _text_or_none(given: Any) -> str | None:
+    return given if isinstance(given, str) else None
+
+
+def _texts(given: Any) -> list[str]:
+    return [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
+
+
+def _length(given: Any) -> int | None:
+    return given if isinstance(given, int) and not isinstance(given, bool) else None
+
+
+_Length = Annotated[int | None, BeforeValidator(_length)]
+
+
 class ModelCard(_ResponseModel):
-    """A model of `/models`; `max_model_len` is vLLM's, `aliases` and `meta` are llama.cpp's."""
+    """A model of `/models`; its other fields are read if they are what they are elsewhere.
+
+    `max_model_len` is vLLM's, `aliases` and `meta` are llama.cpp's; the context's length has a name of its own at
+    OpenRouter and Together, Groq, Mistral and LM Studio.
+    """
 
     id: str
-    aliases: tuple[str, ...] | None = None
-    owned_by: str | None = None
-    max_model_len: int | None = None
-    meta: dict[str, object] | None = None
+    aliases: Annotated[tuple[str, ...], BeforeValidator(_texts)] = ()
+    owned_by: Annotated[str | None, BeforeValidator(_text_or_none)] = None
+    max_model_len: _Length = None
+    context_length: _Length = None
+    context_window: _Length = None
+    max_context_length: _Length = None
+    meta: Annotated[dict[str, object], BeforeValidator(lambda given: given if isinstance(given, dict) else {})] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -352,16 +392,14 @@ class ModelCard(_ResponseModel):
         return given
 
     def is_called(self, model: str) -> bool:
-        """Whether `model` names it: by its id or an alias, up to case, `models/` before, `:latest` after and `*`."""
-        return any(_name_pattern(name).fullmatch(_bare(model)) for name in (self.id, *(self.aliases or ())))
+        """Whether `model` names it: by its id or an alias, up to case, `models/` before, `:latest` after, or `*`."""
+        asked = _bare(model)
+        names = [_bare(name) for name in (self.id, *self.aliases)]
+        return any(asked == name or (name.endswith("*") and asked.startswith(name[:-1])) for name in names)
 
 
 def _bare(name: str) -> str:
     return name.casefold().removeprefix("models/").removesuffix(":latest")
-
-
-def _name_pattern(name: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, _bare(name).split("*"))), re.DOTALL)
 
 
 class ModelList(_ResponseModel):
@@ -375,9 +413,11 @@ class ModelList(_ResponseModel):
         """Read a list without an object around it, or under another name."""
         if isinstance(given, list):
             return {"data": given}
-        if isinstance(given, dict) and "data" not in given and isinstance(given.get("models"), list):
+        if not isinstance(given, dict) or isinstance(given.get("data"), list):
+            return given
+        if isinstance(given.get("models"), list):
             return {"data": given["models"]}
-        return given
+        return given | {"data": []} if given.get("data", "missing") is None else given
 
 
 def parse_body(body: bytes) -> Any:
@@ -400,7 +440,10 @@ def parse_body(body: bytes) -> Any:
     events = list(_events(text))
     if len(events) == 1 and _is_whole(events[0]):
         return events[0]
-    return _assembled(events)
+    return _assembled(events, is_done=_DONE.search(text) is not None)
+
+
+_DONE = re.compile(r"^data: *\[DONE\]", re.MULTILINE)
 
 
 def _is_whole(content: Any) -> bool:
@@ -446,7 +489,7 @@ def _json_values(lines: list[str]) -> Iterator[Any]:
     yield from values
 
 
-def _assembled(events: list[Any]) -> dict[str, Any]:
+def _assembled(events: list[Any], *, is_done: bool = False) -> dict[str, Any]:
     """Return the completion that events add up to: their deltas joined, and the last of every other value."""
     whole: dict[str, Any] = {}
     choice: dict[str, Any] = {}
@@ -464,7 +507,7 @@ def _assembled(events: list[Any]) -> dict[str, Any]:
                 for name, value in more.items() if isinstance(more, dict) else ():
                     if value is not None:
                         total.setdefault(name, []).extend(value if isinstance(value, list) else [value])
-    if whole.get("error") is None and choice.get("finish_reason") is None:
+    if not is_done and whole.get("error") is None and choice.get("finish_reason") is None:
         raise ValueError("the stream ends before the answer does")
     message.pop("role", None)
     joined = {"message": message} | ({"logprobs": logprobs} if logprobs else {})

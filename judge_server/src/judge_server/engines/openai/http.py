@@ -62,18 +62,24 @@ _TOO_LONG = re.compile(
 
 
 _QUOTA_CODE = re.compile(
-    r"insufficient.?(user.?)?(quota|balance|credits?|funds)|billing|payment.?required", re.IGNORECASE
+    r"insufficient.?(user.?)?(quota|balance|credits?|funds)|exceeded.?(your.?)?current.?quota|billing"
+    r"|payment.?required|arrearage",
+    re.IGNORECASE,
 )
 _QUOTA_WORDS = re.compile(
     r"insufficient.?(quota|balance|credits?|funds)|exceeded your (current|monthly) quota"
     r"|credit balance|(out of|no|not enough|run out of|more) credits?\b|budget .{0,40}exceeded|exceeded.{0,20}budget"
-    r"|(quota|budget).?(exceeded|exhausted)"
-    r"|billing .{0,20}limit|account .{0,40}(overdue|arrears|suspended)|payment required",
+    r"|(quota|budget).?(exceeded|exhausted)|billing .{0,20}limit|account .{0,40}(overdue|arrears|suspended|standing)"
+    r"|payment required",
     re.IGNORECASE,
 )
 """How endpoints say that there is nothing left to pay with, which is another thing than too many requests a minute."""
 
-_ASKED_TO_WAIT = re.compile(r"(retry|try again) (in|after) [\d.]+ ?(m?s|m|sec|min|hour)", re.IGNORECASE)
+_RATE_WORDS = re.compile(
+    r"(retry|try again) (in|after) [\d.]+ ?(m?s|m|sec|min|hour)|rate.?limit|per.?(second|minute|hour|day)|requests"
+    r"|resource.?exhausted",
+    re.IGNORECASE,
+)
 _LONGEST_DURATION = 15 * 10**8
 """A Retry-After above this is no duration but a time, in seconds since 1970."""
 
@@ -333,7 +339,7 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
         if (milliseconds := _duration(headers.get(name, ""))) is not None:
             return min(milliseconds / 1000, MAX_RETRY_AFTER_S)
     given = headers.get("Retry-After", "").strip()
-    seconds = _duration(given)
+    seconds = _duration(given.removesuffix("s"))
     if seconds is not None and seconds < _LONGEST_DURATION:
         return min(seconds, MAX_RETRY_AFTER_S)
     until = _date(given) if seconds is None else datetime.fromtimestamp(min(seconds, 2**32), UTC)
@@ -363,9 +369,10 @@ def _is_quota(said: EndpointWords, status: int, wait_s: float | None) -> bool:
     """Whether an endpoint says that nothing is left to pay with. Who asks to wait means a rate, in the same words."""
     if status == HTTPStatus.PAYMENT_REQUIRED or _QUOTA_CODE.search(said.code):
         return True
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or wait_s is not None or _ASKED_TO_WAIT.search(said.message):
+    words = f"{said.message} {said.code}"
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or wait_s is not None or _RATE_WORDS.search(words):
         return False
-    return bool(_QUOTA_WORDS.search(f"{said.message} {said.code}"))
+    return bool(_QUOTA_WORDS.search(words))
 
 
 def _implied_status(said: EndpointWords) -> int:

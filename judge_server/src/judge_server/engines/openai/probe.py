@@ -79,8 +79,8 @@ REFUSALS = frozenset({400, 403, 404, 405, 415, 422, 500, 501})
 _REFUSED_FIELDS = frozenset({400, 422, 501})
 """Statuses with which servers refuse a field of the plainest request, or its value, without naming it."""
 
-_UNLISTED = frozenset({400, 403, 410, 422, 500})
-"""Statuses of a list of models that is not offered, as servers and proxies refuse one."""
+_LATER = frozenset({408, 425, 429})
+"""Statuses below 500 with which a list of models is only late, and not refused."""
 
 NOT_YET = frozenset({None, 502, 503, 504})
 """Statuses of a server that is down or still loading its model; None if there was no answer."""
@@ -173,8 +173,9 @@ async def list_models(http: OpenAIHttp, model: str | None) -> tuple[tuple[ModelC
     answer = await http.get(f"{http.base_url}/models")
     server = answer.headers.get("Server", "")
     missing = answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
-    if missing or (model is not None and answer.status in _UNLISTED):
-        return (), server
+    refused = HTTPStatus.BAD_REQUEST <= answer.status <= HTTPStatus.INTERNAL_SERVER_ERROR
+    if missing or (model is not None and refused and answer.status not in _LATER):
+        return (), server  # if it is the key that is refused, the first question says so
     if answer.status == HTTPStatus.FORBIDDEN:
         raise EngineStartError(
             f"{http.base_url}/models is not allowed (HTTP 403); name the model to judge with in the engine URL, "
@@ -397,7 +398,10 @@ def _context(card: ModelCard, properties: Mapping[str, Any]) -> int:
     settings = properties.get("default_generation_settings")
     reported = (
         card.max_model_len,
-        (card.meta or {}).get("n_ctx"),
+        card.meta.get("n_ctx"),
+        card.context_length,
+        card.context_window,
+        card.max_context_length,
         settings.get("n_ctx") if isinstance(settings, dict) else None,
     )
     return next((n for n in reported if isinstance(n, int) and 0 < n <= _MAX_CONTEXT_TOKENS), DEFAULT_CONTEXT_TOKENS)
