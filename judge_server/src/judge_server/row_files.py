@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
-from rubric_store import read_rubric
 from trainer_client.tables import GROUP_FIELDS, lookalike, row_fields
 
 _COMPRESSED = (".gz", ".bz2", ".xz")
@@ -207,20 +206,6 @@ class RowFile:
                         yield number, self._row(row, padded=True)
             except ArrowInvalid as error:
                 raise ValueError(f"{self.name} is not Parquet: {error}") from error
-
-
-def with_rubric(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its rubric read, if that is a list, an object of another format, or text of several lines.
-
-    Raises:
-        FormatError: it is no rubric.
-    """
-    rubric = fields.get("rubric")
-    if isinstance(rubric, list) or (isinstance(rubric, dict) and "criteria" not in rubric):
-        return {**fields, "rubric": read_rubric(json.dumps(rubric))}
-    if isinstance(rubric, str) and ("\n" in rubric or rubric.lstrip().startswith(("{", "["))):
-        return {**fields, "rubric": read_rubric(rubric)}
-    return fields
 
 
 def _cell(field: str, value: Any) -> Any:

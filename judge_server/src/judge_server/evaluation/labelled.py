@@ -23,7 +23,8 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import ValidationError
 
-from judge_server.row_files import RowFile, with_rubric
+from judge_server.row_files import RowFile
+from trainer_client._inputs import parse_rubric
 from trainer_client.tables import GROUP_FIELDS
 from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.groups import Group, as_response
@@ -221,7 +222,9 @@ def examples_of(row: dict[str, Any], number: int) -> Iterator[Example]:
 
 def _labelled_group(row: dict[str, Any], name: str, task: str) -> Iterator[Example]:
     labels = row.pop("labels", None)
-    group = Group.model_validate(with_rubric({"id": name} | row))
+    if isinstance(row.get("rubric"), str | list):  # a table may hold it as JSON text
+        row["rubric"] = parse_rubric(row["rubric"])
+    group = Group.model_validate({"id": name} | row)
     labels = [labels] if isinstance(labels, dict) and len(group.responses) == 1 else labels
     if not isinstance(labels, list) or len(labels) != len(group.responses):
         raise ValueError(f"labels: expected a list of {len(group.responses)} objects, one for each response")

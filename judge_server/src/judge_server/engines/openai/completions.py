@@ -87,7 +87,7 @@ def _known_positions(given: Any) -> Any:
     """Return the positions with an unknown token where the server gives null, so that no other takes its place."""
     if not isinstance(given, list):
         return given
-    return [{"token": "\N{REPLACEMENT CHARACTER}"} if one is None else one for one in given]
+    return [{"token": "\N{REPLACEMENT CHARACTER}"} if one is None else one for one in given]  # nosec B105
 
 
 class _Logprobs(_ResponseModel):

@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from adjudge_services.cli.output import warn
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
-from judge_server.row_files import RowFile, with_rubric
-from rubric_store import FormatError
+from judge_server.row_files import RowFile
+from rubric_store import FormatError, read_rubric
 from rubric_store.formats import fold_problems, read_document
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.errors import ConnectionFailed
@@ -110,7 +110,21 @@ def _read(rows: RowFile, make: Callable[[int, dict[str, Any]], Line]) -> Iterato
 
 
 def _group(number: int, row: dict[str, Any]) -> Group:
-    return Group.model_validate(with_rubric({"id": f"line-{number}"} | row))
+    return Group.model_validate(_with_rubric({"id": f"line-{number}"} | row))
+
+
+def _with_rubric(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its rubric read, if that is a list, an object of another format, or text of several lines.
+
+    Raises:
+        FormatError: it is no rubric.
+    """
+    rubric = fields.get("rubric")
+    if isinstance(rubric, list) or (isinstance(rubric, dict) and "criteria" not in rubric):
+        return {**fields, "rubric": read_rubric(json.dumps(rubric))}
+    if isinstance(rubric, str) and ("\n" in rubric or rubric.lstrip().startswith(("{", "["))):
+        return {**fields, "rubric": read_rubric(rubric)}
+    return fields
 
 
 def _measured_line(number: int, row: dict[str, Any]) -> MeasuredLine:
