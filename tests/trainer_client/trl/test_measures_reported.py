@@ -59,7 +59,9 @@ def test_a_runs_page_shows_the_measures_of_its_method(tmp_path, url, method):
 def test_a_refused_report_is_a_warning_and_training_continues(tmp_path, caplog):
     judge = FakeJudgeTransport()
     judge.measures = lambda body: problem("not-found", 404)
-    made = trainer(tmp_path, "", reward=rewarding(judge, {"criteria": PLAIN}), texts=("1", "0"), max_steps=2)
+    made = trainer(
+        tmp_path, "", reward=rewarding(judge, {"criteria": PLAIN}, mode="graded_mean"), texts=("1", "0"), max_steps=2
+    )
     made.train()
     assert made.state.global_step == 2
     assert caplog.text.count("measures of training were not reported, and training continues") == 1

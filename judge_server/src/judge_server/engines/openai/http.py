@@ -107,8 +107,8 @@ class HttpAnswer:
 
     @property
     def ok(self) -> bool:
-        """Whether the status is one of success."""
-        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+        """Whether the status is 200, the only one that answers such a request."""
+        return self.status == HTTPStatus.OK
 
     def json(self) -> Any:
         """Return the body as JSON; None if it is not JSON."""
