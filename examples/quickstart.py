@@ -1,5 +1,7 @@
 """Score one group of responses against a running service. Start it first: `make serve`."""
 
+import time
+
 from trainer_client import Client
 
 criteria = [
@@ -12,6 +14,10 @@ group = {
     "responses": ["120 km / 1.5 h = 80 km/h.", "120 * 1.5 = 180, so 180 km/h."],
 }
 with Client("http://127.0.0.1:8000") as client:
+    while not client.ready():
+        print("waiting for the service to say: judge ready")
+        time.sleep(2)
     answer = client.rewards([group], {"criteria": criteria}, "factual_override")
 for response in answer.groups[0].responses:
-    print(response.reward, [(v.criterion, v.score, v.probability) for v in response.verdicts])
+    failures = [f"{v.criterion}: {v.failure.detail}" for v in response.verdicts if v.failure]
+    print(response.reward, failures or [(v.criterion, v.score, v.probability) for v in response.verdicts])

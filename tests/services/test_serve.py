@@ -1,8 +1,10 @@
 """`adjudge serve` as a process: it listens on loopback only, becomes ready, judges, and stops on request."""
 
 import json
+import runpy
 import signal
 import socket
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -61,6 +63,38 @@ def test_it_becomes_ready_judges_and_stops_cleanly_on_sigterm(service: Service) 
     assert json.loads(get(service, "/healthz").text) == {"status": "ok"}
     assert service.stop() in (0, -signal.SIGTERM)
     assert "Traceback" not in "".join(service.said)
+
+
+@pytest.mark.processes
+def test_it_says_when_the_judge_is_ready(service: Service) -> None:
+    with Client(service.url) as client:
+        service.wait_until_ready(client)
+    assert service.stop() in (0, -signal.SIGTERM)
+    assert sum("judge ready: scripted" in line for line in service.said) == 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("engine", "shown"),
+    [("scripted://yes", "1.0 [('method', 1.0, "), ("scripted://yes?context=1", "None ['method: ")],
+)
+def test_the_quickstart_waits_for_the_judge_and_prints_why_there_is_no_reward(
+    engine: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+    with serving(engine) as running:
+
+        class Slow(Client):
+            def ready(self) -> bool:
+                return bool(waits) and super().ready()
+
+        monkeypatch.setattr("trainer_client.Client", lambda _: Slow(running.url, retries=0))
+        monkeypatch.setattr("time.sleep", waits.append)
+        runpy.run_path(str(Path(__file__).parents[2] / "examples" / "quickstart.py"))
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert waits == [2]
+    assert first == "waiting for the service to say: judge ready"
+    assert second.startswith(shown)
 
 
 @pytest.mark.processes

@@ -301,7 +301,7 @@ def judge_links(settings: Settings) -> "dict[str, list[JudgeClient]]":
 
 
 async def load_judge(judge: Judge, on_waiting: Callable[[str], None]) -> None:
-    """Load a judge's engine, retrying while its endpoint does not answer yet.
+    """Load a judge's engine, retrying while its endpoint does not answer yet, and log that it is ready.
 
     While it waits, it logs the reason and calls `on_waiting`.
 
@@ -311,12 +311,15 @@ async def load_judge(judge: Judge, on_waiting: Callable[[str], None]) -> None:
     last_reason = ""
     while True:
         try:
-            return await judge.start()
+            await judge.start()
         except EngineNotReady as error:
             if str(error) != last_reason:
                 last_reason = str(error)
                 log.warning("the judge cannot start yet, retrying: %s", last_reason)
                 on_waiting(WAITING_FOR_ENDPOINT)
+        else:
+            log.info("judge ready: %s", judge.identity.model)
+            return
         await asyncio.sleep(START_RETRY_INTERVAL_S)
 
 
