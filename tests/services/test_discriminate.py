@@ -53,7 +53,23 @@ def test_a_discriminating_rubric_is_reported_with_each_criterion(tmp_path: Path,
     assert differences == {"reason": 1.0, "polite": pytest.approx(-1 / 3)}
     assert "good ranks above bad 0.88 of the time" in result.stdout
     assert "tells them apart" in result.stdout
-    assert "points the wrong way" in result.stdout
+    assert "too few verdicts to tell" in result.stdout
+
+
+def test_the_answer_comes_first_and_each_criterion_has_its_text_n_and_interval(tmp_path: Path, rubric: str) -> None:
+    result, found = discriminate(tmp_path, lines(tmp_path, *[PAIR] * 8), "--rubric", rubric)
+    printed = result.stdout.splitlines()
+    assert printed[1].startswith("good ranks above bad 0.75 of the time (95% interval")
+    table = [line for line in printed if line.startswith(("┏", "┃", "┡", "│", "├", "└"))]
+    assert max(map(len, table)) <= 80
+    shown = "\n".join(table)
+    for part in ("Gives a reason.", "Says please.", "points the wrong way", "24"):
+        assert part in shown
+    polite = next(one for one in found["criteria"] if one["criterion"] == "polite")
+    assert polite["description"] == "Says please."
+    low, high = polite["interval"]
+    assert low < polite["difference"] < high < 0
+    assert f"{low:+.2f} to {high:+.2f}" in shown
 
 
 def test_each_line_may_have_its_own_rubric(tmp_path: Path) -> None:

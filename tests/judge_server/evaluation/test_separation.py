@@ -54,6 +54,28 @@ def test_prompts_weigh_the_same_however_many_responses_they_have() -> None:
     assert found.mean_good == 0.5
 
 
+SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
+
+
+@given(SCORES, SCORES)
+def test_the_interval_of_a_criterion_holds_its_difference_and_narrows_with_more_verdicts(
+    good: list[float], bad: list[float]
+) -> None:
+    def measured(times: int) -> CriterionSeparation:
+        one = LabelledPrompt("r", CRITERIA[:1], tuple(response(1.0, a=s) for s in good * times), ())
+        other = LabelledPrompt("r", CRITERIA[:1], (), tuple(response(0.0, a=s) for s in bad * times))
+        return of(separation([one, other]), "a")
+
+    few, many = measured(1), measured(4)
+    assert few.interval is not None
+    assert many.interval is not None
+    assert few.difference is not None
+    assert -1 <= few.interval[0] <= few.difference + 1e-9
+    assert few.difference - 1e-9 <= few.interval[1] <= 1
+    assert many.interval[1] - many.interval[0] < few.interval[1] - few.interval[0]
+    assert (few.verdicts, few.description) == (len(good) + len(bad), "Is right.")
+
+
 def test_responses_are_compared_only_within_a_prompt() -> None:
     hard, easy = labelled([0.3], [0.2]), labelled([1.0], [0.9])
     assert separation([hard, easy]).ordered == 1.0

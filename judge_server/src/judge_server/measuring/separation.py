@@ -11,11 +11,14 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from judge_server.monitoring.monitors import wilson
 from trainer_client.wire import Criterion, ResponseReward
 
 MAX_SUMMARY_CRITERIA = 200
 _RESAMPLES = 1000
 _TAILS = (0.025, 0.975)
+_Z = 1.959963984540054
+"""The 97.5% quantile of the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,9 @@ class CriterionSeparation:
         difference: the advantage of good responses, in [-1, 1]: `good - bad`, or `bad - good` for a criterion with a
             negative weight or of kind `pitfall`, which good responses do not satisfy. None if either mean is None.
         verdicts, failed: number of verdicts with a score, and of failed ones.
+        interval: 95% interval of `difference` (Newcombe's, from Wilson's intervals of both means), as if verdicts were
+            independent; None if `difference` is.
+        description: the criterion's text.
     """
 
     rubric: str
@@ -50,6 +56,28 @@ class CriterionSeparation:
     difference: float | None
     verdicts: int
     failed: int
+    interval: tuple[float, float] | None
+    description: str
+
+    @property
+    def reading(self) -> str:
+        """What the difference says."""
+        return read_difference(self.difference, self.interval)
+
+
+USEFUL_FROM = 0.1
+"""Below this difference a criterion is shown as saying the same of both; a visual aid, not a test."""
+
+
+def read_difference(difference: float | None, interval: Sequence[float] | None) -> str:
+    """What a criterion's difference between good and bad responses says, in words."""
+    if difference is None:
+        return "not judged on both sides"
+    if abs(difference) < USEFUL_FROM:
+        return "says the same of both"
+    if interval is not None and interval[0] <= 0 <= interval[1]:
+        return "too few verdicts to tell"
+    return "tells them apart" if difference > 0 else "points the wrong way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +181,9 @@ def _interval(values: Sequence[float], seed: int) -> tuple[float, float] | None:
 def _by_criterion(labelled: Sequence[LabelledPrompt]) -> tuple[CriterionSeparation, ...]:
     scores: dict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     failed: dict[tuple[str, str], int] = defaultdict(int)
-    inverted: dict[tuple[str, str], bool] = {}
+    criteria: dict[tuple[str, str], Criterion] = {}
     for one in labelled:
-        inverted |= {(one.rubric, c.id): c.kind == "pitfall" or c.weight < 0 for c in one.criteria}
+        criteria |= {(one.rubric, criterion.id): criterion for criterion in one.criteria}
         for side, responses in enumerate((one.good, one.bad)):
             for verdict in (verdict for response in responses for verdict in response.verdicts):
                 key = (one.rubric, verdict.criterion)
@@ -163,16 +191,32 @@ def _by_criterion(labelled: Sequence[LabelledPrompt]) -> tuple[CriterionSeparati
                     failed[key] += 1
                 else:
                     scores[key][side].append(verdict.score)
-    measured = [_criterion(key, *scores[key], failed[key], is_inverted) for key, is_inverted in inverted.items()]
+    measured = [_criterion(key[0], one, *scores[key], failed[key]) for key, one in criteria.items()]
     return tuple(sorted(measured, key=lambda one: math.inf if one.difference is None else one.difference))
 
 
 def _criterion(
-    key: tuple[str, str], good: Sequence[float], bad: Sequence[float], failed: int, inverted: bool
+    rubric: str, criterion: Criterion, good: Sequence[float], bad: Sequence[float], failed: int
 ) -> CriterionSeparation:
     high, low = _mean(good), _mean(bad)
-    difference = None if high is None or low is None else (low - high if inverted else high - low)
-    return CriterionSeparation(*key, high, low, difference, len(good) + len(bad), failed)
+    difference = interval = None
+    if high is not None and low is not None:
+        better, worse = (bad, good) if criterion.avoided else (good, bad)
+        difference = low - high if criterion.avoided else high - low
+        interval = _difference_interval(better, worse)
+    verdicts = len(good) + len(bad)
+    return CriterionSeparation(
+        rubric, criterion.id, high, low, difference, verdicts, failed, interval, criterion.description
+    )
+
+
+def _difference_interval(better: Sequence[float], worse: Sequence[float]) -> tuple[float, float]:
+    """Newcombe's interval of a difference of two means of scores in [0, 1] (Newcombe 1998, method 10)."""
+    one, other = (wilson(sum(scores), len(scores), _Z) for scores in (better, worse))
+    difference = one.value - other.value
+    low = difference - math.hypot(one.value - one.low, other.high - other.value)
+    high = difference + math.hypot(one.high - one.value, other.value - other.low)
+    return max(-1.0, low), min(1.0, high)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -12,6 +12,7 @@ from judge_server.api.console.forms import Form, text_parameter
 from judge_server.api.console.rendering import Console, Row, Table, address, csv_response
 from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.errors import InvalidRequest, NotReady
+from judge_server.measuring.separation import read_difference
 from judge_server.operations.service import Operations
 from judge_server.ports import UnknownOperation
 from trainer_client.wire import DEFAULT_JUDGE, parse_reference
@@ -113,10 +114,6 @@ def _table(bins: Sequence[Mapping[str, Any]]) -> Table:
     return Table(("probability", "verdicts", "mean probability", "share met", "from", "to"), tuple(rows))
 
 
-USEFUL_FROM = 0.1
-"""Below this difference a criterion is shown as saying the same of both; a visual aid, not a test."""
-
-
 class CriterionRow(NamedTuple):
     """A criterion: the mean scores of good and bad responses, and the advantage of the good ones; None without one."""
 
@@ -127,15 +124,13 @@ class CriterionRow(NamedTuple):
     difference: float | None
     verdicts: int
     failed: int
+    interval: Sequence[float] | None = None
+    description: str = ""
 
     @property
     def reading(self) -> str:
         """What the difference says."""
-        if self.difference is None:
-            return "not judged on both sides"
-        if abs(self.difference) < USEFUL_FROM:
-            return "says the same of both"
-        return "tells them apart" if self.difference > 0 else "points the wrong way"
+        return read_difference(self.difference, self.interval)
 
 
 class SeparationView(NamedTuple):
@@ -171,8 +166,9 @@ class SeparationView(NamedTuple):
     @property
     def table(self) -> Table:
         """The numbers."""
-        headings = ("rubric", "criterion", "good", "bad", "difference", "verdicts", "failed")
-        return Table(headings, tuple([Row(tuple(one)) for one in self.criteria]))
+        headings = ("rubric", "criterion", "good", "bad", "difference", "verdicts", "failed", "from", "to", "text")
+        rows = [Row((*one[:7], *(one.interval or (None, None)), one.description)) for one in self.criteria]
+        return Table(headings, tuple(rows))
 
 
 def reference_of(operation: Operation) -> str:

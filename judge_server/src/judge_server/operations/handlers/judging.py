@@ -311,12 +311,17 @@ class EvaluateHandler(_LabelledGroupsHandler):
         return await asyncio.to_thread(summary_of, measured)
 
 
+_SHOWN_CHARACTERS = 200
+"""Characters of a criterion's description in each result."""
+
+
 class DiscriminateHandler(_LabelledGroupsHandler):
     """Rewards responses that are known to be good and bad, and measures how well the rewards tell them apart.
 
     A result has the `index` and `id` of a prompt, its `rubric` as a reference or the beginning of its digest, the `id`,
-    `kind` and `weight` of its `criteria`, the judge's `fingerprint`, and the rewards of the `good` and the `bad`
-    responses as `POST /v1/rewards` returns them. The summary is that of `measuring.separation.separation_summary`.
+    `kind`, `weight` and beginning of the `description` of its `criteria`, the judge's `fingerprint`, and the rewards of
+    the `good` and the `bad` responses as `POST /v1/rewards` returns them. The summary is that of
+    `measuring.separation.separation_summary`.
     """
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
@@ -364,7 +369,10 @@ class DiscriminateHandler(_LabelledGroupsHandler):
         if rubric is None:
             return []
         found = rubric if isinstance(rubric, RubricContent) else await find_rubric(self._rubrics, project_id, rubric)
-        return [{"id": one.id, "kind": one.kind, "weight": one.weight} for one in found.criteria]
+        return [
+            {"id": one.id, "kind": one.kind, "weight": one.weight, "description": one.description[:_SHOWN_CHARACTERS]}
+            for one in found.criteria
+        ]
 
     async def _summary(self, ref: ChunkRef) -> dict[str, JsonValue]:
         labelled: list[LabelledPrompt] = []
@@ -372,7 +380,7 @@ class DiscriminateHandler(_LabelledGroupsHandler):
             labelled += [
                 LabelledPrompt(
                     result["rubric"],
-                    tuple([Criterion.model_construct(**one) for one in result["criteria"]]),
+                    tuple([Criterion.model_construct(**{"description": "", **one}) for one in result["criteria"]]),
                     *(tuple([ResponseReward.model_validate(one) for one in result[s]]) for s in ("good", "bad")),
                 )
                 for result in results

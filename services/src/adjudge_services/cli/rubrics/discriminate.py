@@ -37,42 +37,42 @@ from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.wire import Criterion, JudgingProtocol, RewardMode, RubricContent
 
 _ROWS = 25
-_USEFUL = 0.1
-"""Below this difference a criterion is shown as uninformative; a visual aid, not a test."""
+_TABLE_WIDTH = 80
+_COLOURS = {"tells them apart": "green", "points the wrong way": "bold red", "says the same of both": "yellow"}
 
 
 def print_report(found: Separation, rubrics: Mapping[str, int], title: str) -> None:
     """Print a report; `rubrics` are the counts of `count_rubrics`."""
     out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
-    out.print(_criteria_table(found.criteria, several=sum(rubrics.values()) > 1))
-    if len(found.criteria) > _ROWS:
-        out.print(f"the {_ROWS} least useful of {len(found.criteria)} criteria", style="dim", highlight=False)
     for line in _summary(found, rubrics):
         out.print(line, highlight=False, soft_wrap=True)
+    several = sum(rubrics.values()) > 1
+    out.print(_criteria_table(found.criteria, several=several), width=min(out.width, _TABLE_WIDTH))
+    if len(found.criteria) > _ROWS:
+        out.print(f"the {_ROWS} least useful of {len(found.criteria)} criteria", style="dim", highlight=False)
 
 
 def _criteria_table(criteria: Sequence[CriterionSeparation], *, several: bool) -> Table:
-    table = Table(header_style="bold")
-    for name in ("rubric", "criterion") if several else ("criterion",):
-        table.add_column(name)
-    for name in ("good", "bad", "difference", "verdicts", "failed"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    """A row for each criterion: its id, text and reading, the means, their difference with its interval, and n."""
+    table = Table(header_style="bold", show_lines=True)
+    table.add_column("criterion", overflow="fold")
+    for name in ("good", "bad", "difference", "n", "failed"):
+        table.add_column(name, justify="right", no_wrap=True)
     for one in criteria[:_ROWS]:
-        names = (one.rubric, one.criterion) if several else (one.criterion,)
-        figures = (_number(one.good), _number(one.bad), _number(one.difference, signed=True))
-        table.add_row(*names, *figures, str(one.verdicts), str(one.failed or "–"), _reading(one))
+        name = f"{one.rubric} {one.criterion}" if several else one.criterion
+        text = " ".join(one.description.split())
+        what = Text.assemble(
+            (name, "bold"),
+            f"\n{text[:_TEXT]}{'…' if len(text) > _TEXT else ''}\n",
+            (one.reading, _COLOURS.get(one.reading, "dim")),
+        )
+        between = f"\n{one.interval[0]:+.2f} to {one.interval[1]:+.2f}" if one.interval else ""
+        difference = f"{_number(one.difference, signed=True)}{between}"
+        table.add_row(what, _number(one.good), _number(one.bad), difference, str(one.verdicts), str(one.failed or "–"))
     return table
 
 
-def _reading(one: CriterionSeparation) -> Text:
-    if one.difference is None:
-        return Text("not judged on both sides", style="dim")
-    if one.difference >= _USEFUL:
-        return Text("tells them apart", style="green")
-    if one.difference <= -_USEFUL:
-        return Text("points the wrong way", style="bold red")
-    return Text("says the same of both", style="yellow")
+_TEXT = 160
 
 
 def _summary(found: Separation, rubrics: Mapping[str, int]) -> list[str]:
@@ -80,10 +80,10 @@ def _summary(found: Separation, rubrics: Mapping[str, int]) -> list[str]:
         return []
     between = f" (95% interval {found.interval[0]:.2f} to {found.interval[1]:.2f})" if found.interval else ""
     lines = [
-        f"mean reward of good {_number(found.mean_good)}, of bad {_number(found.mean_bad)}: "
-        f"{found.good} good and {found.bad} bad responses to {found.prompts} prompts, {found.unscored} unscored",
         f"[bold]good ranks above bad {found.ordered:.2f} of the time[/]{between}; 0.5 is chance; "
         f"{found.tied:.0%} of the pairs are tied",
+        f"mean reward of good {_number(found.mean_good)}, of bad {_number(found.mean_bad)}: "
+        f"{found.good} good and {found.bad} bad responses to {found.prompts} prompts, {found.unscored} unscored",
     ]
     if sum(rubrics.values()) > 1:
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in rubrics.items())
