@@ -10,6 +10,11 @@ from judge_server.verifiers.reader import Term, read
 _SENTENCE = re.compile(
     r"(?P<subject>[^\d,;:=\\]{1,200}?)\b(?:is|are|was|equals)\b[ \t]*:?[ \t]+(?P<value>\S.*)", re.DOTALL
 )
+_OF_THE_ANSWER = re.compile(
+    r"\b(?:twice|double|triple|half|third|quarter|opposite|negative|minus|square|cube|root|reciprocal|inverse|multiple)\b"
+    r"[^.]{0,12}\b(?:answer|result|solution|value|number|it|that|this|x)\b",
+    re.IGNORECASE,
+)
 _COPULA = re.compile(r"\b(?:is|are|was|equals)\b")
 _HEDGE = re.compile(
     r"\b(?:or|either|neither|nor|not|never|no|if|unless|whether|wrong|false|incorrect)\b|n't\b", re.IGNORECASE
@@ -24,7 +29,9 @@ def stated_value(answer: str) -> str | None:
     """
     bare = strip_markup(answer)
     match = _SENTENCE.fullmatch(bare)
-    if match is None or _HEDGE.search(match["subject"]) or len(_COPULA.findall(bare)) > 1:
+    if match is None or len(_COPULA.findall(bare)) > 1:
+        return None
+    if _HEDGE.search(match["subject"]) or _OF_THE_ANSWER.search(match["subject"]):
         return None
     return match["value"]
 

@@ -22,7 +22,7 @@ from trainer_client.text.final_answer import extract_final_answer
 MAX_CHARACTERS = 20_000
 """The most characters of an answer that is read; longer ones are compared as texts."""
 
-MAX_ITEMS = 200
+MAX_ITEMS = 100
 """The most items of a list or set that is compared in any order."""
 
 
@@ -82,7 +82,10 @@ _CHOICE = re.compile(
     r"(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer|alternative)\s*:?\s+)?(?P<open>\(?)(?P<letter>[A-Za-z])(?P<close>[).:]?\)?)(?:\s+(?P<rest>\S.*))?",
     re.DOTALL | re.IGNORECASE,
 )
-_ANOTHER_CHOICE = re.compile(r"(?:^|[\s,;(])\(?[A-Za-z][).]|\b(?:or|and)\s+\(?[A-Z]\b")
+_ANOTHER_CHOICE = re.compile(
+    r"(?:^|[\s,;(])\(?[A-Za-z][).]|(?:\b(?i:or|and|no|not|but|actually|rather|wait)|[,;])\s+\(?[A-J]\b"
+    r"|\b(?i:wrong|incorrect|false|not)\b"
+)
 
 
 def _same_choice(expected: str, answer: str) -> bool | None:
@@ -183,6 +186,9 @@ def _same(a: Term, b: Term) -> bool:
         return _same_sets(a, b)
     if a.head in ("list", "set") and b.head in ("list", "set"):
         return _same_items(a.parts, b.parts)
+    for single, other in ((a, b), (b, a)):
+        if single.head == "set" and len(single.parts) == 1 and is_scalar(other):
+            return _same(single.parts[0], other)
     if a.head != b.head or len(a.parts) != len(b.parts):
         return False
     if a.head in ("interval", "matrix", "sequence", "row", "tuple"):

@@ -169,6 +169,7 @@ _TOKEN = re.compile(
 _TOKEN_LETTERS = re.compile(r"[^\W\d_]+")
 _GROUPED = re.compile(r"(?<=\d)(?:,?\\[,!]|,?\{\s?,\s?\}(?:\\!)?)\s*(?=\d{3}(?!\d))", re.ASCII)
 _ESCAPED, _DOUBLY_ESCAPED = re.compile(r"(?<!\\)\\[A-Za-z]"), re.compile(r"\\\\(?=[A-Za-z,!;:{}%$])")
+_STRUCK = re.compile(r"~~([^~]+)~~")
 _INLINE = re.compile(r"\$\$?([^$]+)\$\$?")
 _TEXT_COMMANDS = frozenset(
     [
@@ -269,6 +270,7 @@ _SAME_COMMAND = {
 def tokens_of(answer: str) -> list[Token]:
     """Return the tokens of an answer without the markup around it."""
     text = strip_markup(_as_latex(strip_markup(same_characters(answer))))
+    text = _STRUCK.sub(r"\\sout{\1}", text)
     if not _ESCAPED.search(text):
         text = _DOUBLY_ESCAPED.sub(r"\\", text)
     text = text.replace("\\$", CURRENCY_SIGN)
@@ -292,6 +294,8 @@ def _split(text: str) -> list[Token]:
             spaced = True
             continue
         written = match[0]
+        if written == "\\" and match.end() == len(text):  # a control space whose space was stripped
+            continue
         if kind == "ellipsis":
             kind, written = "command", "..."
         elif kind == "command":

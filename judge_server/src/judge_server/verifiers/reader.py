@@ -164,7 +164,7 @@ _REPEATING = re.compile(
 )
 _GOES_ON = re.compile(r"(?P<number>\d+\.\d+)\D.*", re.ASCII | re.DOTALL)
 _RECURRING = re.compile(r"(?P<fixed>\d+\.\d*?)(?P<block>\d{1,12}?)(?P=block)(?P<rest>(?P=block)*\d*)", re.ASCII)
-_UNREADABLE_ALONE = re.compile(r"[A-Za-z]{3,}")
+_DIFFERENTIAL = re.compile("d[rstuvxyz]")
 
 
 def number_term(written: str) -> Term:
@@ -422,7 +422,28 @@ class _Parser:
             return Term("quantity", (amount,), unit=unit)
         amount = self._sum()
         unit_after = self._unit() or self._per(Unit())
-        return amount if unit_after is None else Term("quantity", (amount,), unit=unit_after)
+        if unit_after is None:
+            return amount
+        term = Term("quantity", (amount,), unit=unit_after)
+        while (joined := self._with_smaller_part(term)) is not None:
+            term = joined
+        return term
+
+    def _with_smaller_part(self, whole: Term) -> Term | None:
+        """Consume a part in a smaller unit, as in `5 hours 30 minutes`; None if none follows."""
+        start = self._at
+        ahead = 1 if self._peek().text == "and" else 0
+        amount, larger = whole.parts[0], whole.unit
+        if amount.head != "number" or larger is None or self._peek(ahead).kind != "number":
+            return None
+        self._at += ahead
+        part = number_term(self._next().text)
+        smaller = self._unit()
+        if smaller is None or smaller.dimensions != larger.dimensions or not 0 < smaller.size < larger.size:
+            self._at = start
+            return None
+        value = amount.value * larger.size / smaller.size + part.value
+        return Term("quantity", (number(value),), unit=replace(smaller, needed=True))
 
     def _per(self, unit: Unit) -> Unit | None:
         """Consume `per day` or `/day`; None if no unit follows."""
@@ -517,7 +538,11 @@ class _Parser:
             token = self._peek()
             if token.text in ("\\cdot", "\\times", "*"):
                 self._at += 1
-                factors.append(self._signed_factor())
+                is_vector = factors[-1].text.startswith("\\vec") or self._is_bold(self._at - 2)
+                factor = self._signed_factor()
+                if token.text == "\\times" and is_vector and factors[-1].head == "symbol":
+                    factor = Term("call", (factors.pop(), factor), text="of the vector product")
+                factors.append(factor)
             elif token.text == "/":
                 if constant and len(self._peek(1).text) > 2 and self._unit_at(self._at + 1, glued=False) is not None:
                     break
@@ -537,6 +562,10 @@ class _Parser:
         if len(factors) == 2 and factors[1].head == "inverse":
             return self._scaled(Term("divide", (factors[0], factors[1].parts[0])))
         return self._scaled(Term("multiply", tuple(factors)))
+
+    def _is_bold(self, at: int) -> bool:
+        token = self._tokens[at]
+        return token.upright and token.kind == "word" and len(token.text) == 1
 
     def _simple_fraction(self) -> Term:
         top = number_term(self._next().text)
@@ -598,7 +627,7 @@ class _Parser:
             whole = len(factors) == 1 and factors[0].head == "number"
             return whole and token.spaced and self._peek(1).text == "/" and self._peek(2).kind == "number"
         if token.kind == "command":
-            if token.text == "\\frac" and constant and self._unit_at(self._at, glued=False) is not None:
+            if token.text in ("\\frac", "\\Omega") and constant and self._unit_at(self._at, glued=False) is not None:
                 return False
             is_factor = token.text in _SYMBOL_COMMANDS or token.text in _ACCENTS or token.text[1:] in FUNCTIONS
             return is_factor or token.text in ("\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\angle")
@@ -793,6 +822,8 @@ class _Parser:
             raise NotRead
         if after.kind == "number" and not after.spaced:
             raise NotRead
+        if _DIFFERENTIAL.fullmatch(text):
+            return self._name(text)
         letters, last = text[:-1], text[-1]
         self._at -= 1
         self._tokens[self._at] = Token("word", last)
@@ -969,6 +1000,8 @@ class _Parser:
         if unit is None or at - self._at > 16:
             return None
         after = tokens[at] if at < len(tokens) else _END
+        if after.kind == "number" and after.spaced | after.upright | (tokens[at - 1].upright) and unit.dimensions:
+            return at, unit
         if after.text == "." and at + 1 == len(tokens):
             at, after = at + 1, _END
         is_end = (
@@ -1055,6 +1088,10 @@ def _read_unit_factor(
         return units.PERCENT, at + 1
     if phrase[0] in ("celsius", "fahrenheit"):
         return Unit((("°" + phrase[0][0].upper(), 1),)), at + 1
+    ohm = (["k", "\\Omega"], 2, 1000) if word(at) == "k" else (["\\Omega"], 1, 1)
+    if [token.text for token in tokens[at : at + ohm[1]]] == ohm[0]:
+        unit = units.unit("ohm", glued=False) or Unit()
+        return replace(unit, size=unit.size * ohm[2]), at + ohm[1]
     exponent = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}.get(phrase[0], 0)
     if exponent:
         skip = 2 if phrase[0] in ("sq", "cu") and at + 1 < len(tokens) and tokens[at + 1].text == "." else 1
