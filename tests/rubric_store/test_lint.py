@@ -104,10 +104,11 @@ def test_a_violation_of_a_systems_rules_is_found(
     assert [one for one in codes(*given, system=system) if one[0].startswith(system)] == found
 
 
-def test_violations_of_a_guessed_systems_rules_are_warnings() -> None:
-    two = criteria(*GOOD["rgr"][:2])
-    assert [finding.severity for finding in lint(two)] == ["warning"]
-    assert [finding.severity for finding in lint(two, system="rgr")] == ["error"]
+@pytest.mark.parametrize("system", get_args(System))
+def test_the_rules_of_a_system_are_off_unless_asked(system: System) -> None:
+    bad = [{**GOOD[system][0], "weight": 99.5, "description": "Tells who built it."}]
+    assert any(code.startswith(system) for code, _ in codes(*bad, system=system))
+    assert not any(code.startswith(get_args(System)) for code, _ in codes(*bad))
 
 
 def test_a_yes_or_no_question_may_begin_with_other_words() -> None:

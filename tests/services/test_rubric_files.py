@@ -227,15 +227,37 @@ def test_lint_checks_files_and_the_store_and_its_exit_status_follows_the_finding
     rubrics("import", str(folder))
     clean = rubrics("lint", "roots", str(folder / "roots.txt"))
     assert (clean.exit_code, clean.stdout) == (0, "2 rubrics: 0 errors, 0 warnings, 0 notes\n")
-    found = rubrics("lint", str(folder / "math" / "Quadratics.yaml"))
+    (folder / "weights.yaml").write_text(
+        "criteria:\n- {id: a, description: Adds.}\n- {id: b, description: Tells., weight: 0}\n"
+    )
+    found = rubrics("lint", str(folder / "weights.yaml"))
     assert found.exit_code == 0
-    assert "warning rgr-count  (the rubric)" in found.stdout
-    assert rubrics("lint", str(folder / "math" / "Quadratics.yaml"), "--strict").exit_code == 1
+    assert "warning weightless  b" in found.stdout
+    assert rubrics("lint", str(folder / "weights.yaml"), "--strict").exit_code == 1
     asked = rubrics("lint", "math/quadratics", "--for", "srar", "--json")
     assert asked.exit_code == 1
     lines = [json.loads(line) for line in asked.stdout.splitlines()]
     assert {line["code"] for line in lines} == {"srar-suggest", "srar-answer", "srar-kind"}
     assert all(line["rubric"] == "math/quadratics@1" and line["advice"] for line in lines)
+
+
+def test_the_rules_of_a_method_are_checked_only_if_asked(folder: Path) -> None:
+    file = str(folder / "math" / "Quadratics.yaml")
+    assert rubrics("lint", file).stdout == "1 rubric: 0 errors, 0 warnings, 0 notes\n"
+    assert "error   rgr-count  (the rubric)" in rubrics("lint", file, "--for", "rgr").stdout
+
+
+def test_what_a_generator_noted_is_in_lint_and_in_show(folder: Path) -> None:
+    flags = "metadata: {flags: [result_not_named, 'invalid_criteria:2', other]}"
+    (folder / "noted.yaml").write_text(YAML.replace("metadata: {owner: Ann}", flags))
+    rubrics("publish", "noted", str(folder / "noted.yaml"))
+    for linted in (rubrics("lint", "noted"), rubrics("lint", str(folder / "noted.yaml"))):
+        assert "warning result_not_named  (the rubric)" in linted.stdout
+        assert "the writing model judged 2 of its criteria invalid" in linted.stdout
+        assert "2 warnings" in linted.stdout
+    shown = rubrics("show", "noted").stdout
+    assert "result_not_named: none of its factual criteria contains the ground truth" in shown
+    assert "invalid_criteria: the writing model judged 2" in shown
 
 
 def test_lint_reports_findings_per_hundred_criteria(folder: Path) -> None:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from judge_server.generation.inputs import make_record, run_input
 from judge_server.generation.kinds import ReferenceGenerator
 from judge_server.generation.kinds.reference import ReferenceParameters, ReferenceRow
+from judge_server.generation.validity import published_warnings
 from judge_server.generation.writer import GeneratedRubric, RubricDiscarded, WriterFailed
 from judge_server.ports import CallFailure, JsonOutput, Reply, SamplingOptions
 from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, writer
@@ -75,6 +77,16 @@ async def test_a_rubric_that_any_result_would_satisfy_is_flagged(
 ) -> None:
     made = await make(generators, GIVEN, ModelScript(criteria([STEP, STEP_2, FACT | {"description": says}])))
     assert made.flags == flags
+
+
+@pytest.mark.parametrize(("says", "warned"), [("States 540 meters.", []), ("States the result.", ["result_not_named"])])
+async def test_what_is_flagged_is_published_with_the_version_as_a_warning(
+    generators: list[ReferenceGenerator], says: str, warned: list[str]
+) -> None:
+    generators.append(ReferenceGenerator(ReferenceParameters.model_validate(QUIET)))
+    model = await writer(ModelScript(criteria([STEP, STEP_2, FACT | {"description": says}])))
+    record = await make_record(generators[-1], run_input(generators[-1], model.identity, GIVEN), model)
+    assert [one.flag for one in published_warnings(record["metadata"])] == warned
 
 
 async def test_prefixes_from_the_paper_are_stripped(generators: list[ReferenceGenerator]) -> None:

@@ -151,7 +151,7 @@ async def make_record(
         "source_digest": made_from.source,
         "digest": made.content.digest,
         "criteria": made.content.model_dump(mode="json", exclude_none=True)["criteria"],
-        "metadata": made.metadata,
+        "metadata": {**made.metadata, "flags": list(made.flags)} if made.flags else made.metadata,
         "tags": list(made.tags),
         "flags": list(made.flags),
         "parent": made.parent_reference,

@@ -6,7 +6,7 @@ It judges rubrics, not responses. A criterion without a readable verdict counts 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError, WithJsonSchema
 
@@ -104,6 +104,49 @@ def published_validity(version: RubricVersion) -> tuple[str, list[ItemValidity]]
     model, own = kept.get("model"), {criterion.id for criterion in version.criteria}
     items = [item for item in items if item.id in own]
     return (model if isinstance(model, str) else "", items) if items else None
+
+
+_FLAGS: Final[Mapping[str, tuple[str, str]]] = {
+    "result_not_named": (
+        "none of its factual criteria contains the ground truth, so a wrong result may satisfy them all",
+        "add a criterion that states the result",
+    ),
+    "all_right": ("it was written from right solutions only", "check that it names the mistakes that responses make"),
+    "all_wrong": ("it was written from wrong solutions only", "check that a right response satisfies it"),
+    "passage_cut": (
+        "it was written from the beginning of a passage that was too long",
+        "check that it asks for nothing that stands further on",
+    ),
+    "invalid_criteria": (
+        "the writing model judged {} of its criteria invalid",
+        "read them with adjudge rubrics validate, and correct or drop them",
+    ),
+    "unjudged_criteria": (
+        "the writing model gave no verdict about {} of its criteria",
+        "judge them with adjudge rubrics validate",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationWarning:
+    """What a generator noted about a rubric that it wrote: a flag, the problem in a sentence, and what to do."""
+
+    flag: str
+    problem: str
+    advice: str
+
+
+def published_warnings(metadata: Mapping[str, JsonValue]) -> list[GenerationWarning]:
+    """Return the warnings that a version was published with, from the flags in its metadata."""
+    flags = metadata.get("flags")
+    found = []
+    for flag in flags if isinstance(flags, list) else []:
+        name, _, number = str(flag).partition(":")
+        if name in _FLAGS:
+            problem, advice = _FLAGS[name]
+            found.append(GenerationWarning(name, problem.format(number), advice))
+    return found
 
 
 def question_of(version: RubricVersion) -> str:

@@ -33,11 +33,21 @@ def json_schema() -> str:
     return (files("rubric_store.formats") / "rubric.schema.json").read_text(encoding="utf-8")
 
 
+_ROW_FIELDS = frozenset(
+    {
+        *("id", "uid", "prompt_id", "example_id", "sample_id"),
+        *("prompt", "responses", "ground_truth", "reference_answer", "grounding"),
+        *("key", "line", "split", "source_digest", "digest", "flags", "parent", "record", "usage", "reference"),
+    }
+)
+"""Fields of a row beside a rubric, of our own rows and of what `adjudge generate` writes. They are ignored."""
+
+
 def from_value(value: object, changes: Changes) -> RubricDocument:
     """Read a rubric from parsed JSON or YAML; raises `InvalidValueError` with all problems."""
     if not isinstance(value, dict):
         raise InvalidValueError([((), 'expected an object {"criteria": […]}')])
-    fields = {str(key): inner for key, inner in value.items()}
+    fields = {str(key): inner for key, inner in value.items() if key not in _ROW_FIELDS}
     problems: list[tuple[Path, str]] = []
     content = None
     if "criteria" not in fields:

@@ -5,7 +5,6 @@ disagree or rewards go the wrong way. `docs/rubric-lint.md` measures how often i
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from rubric_store.lint.rules import (
@@ -13,7 +12,6 @@ from rubric_store.lint.rules import (
     Finding,
     Severity,
     System,
-    apparent_system,
     check_structure,
     check_weights,
     check_wording,
@@ -23,7 +21,7 @@ from rubric_store.lint.rules import (
 )
 from trainer_client.wire import Criterion
 
-__all__ = ["SIMILARITY", "Finding", "Severity", "System", "apparent_system", "lint", "similarity"]
+__all__ = ["SIMILARITY", "Finding", "Severity", "System", "lint", "similarity"]
 
 _ORDER: Final[dict[Severity, int]] = {"error": 0, "warning": 1, "note": 2}
 
@@ -39,8 +37,7 @@ def lint(
 
     Args:
         criteria: the rubric's criteria.
-        system: the paper whose structural rules apply. By default the one the rubric looks like; breaking its rules is
-            then only a warning.
+        system: the paper whose structural rules apply; by default none do.
         similarity_threshold: the similarity from which two criteria are reported, in (0, 1].
         answer: the question's final answer, to find criteria that give it away. By default it is taken from an
             `answer` criterion.
@@ -53,7 +50,7 @@ def lint(
     """
     if not 0 < similarity_threshold <= 1:
         raise ValueError(f"similarity_threshold is {similarity_threshold!r}; it must be above 0 and at most 1")
-    findings = check_structure(criteria, system) if system else _check_apparent_system(criteria)
+    findings = check_structure(criteria, system) if system else []
     for criterion in criteria:
         findings += check_wording(criterion)
     findings += find_overlaps(criteria, similarity_threshold)
@@ -61,10 +58,3 @@ def lint(
     findings += find_leaked_answers(criteria, answer)
     position: dict[str | None, int] = {None: -1, **{criterion.id: index for index, criterion in enumerate(criteria)}}
     return sorted(findings, key=lambda finding: (_ORDER[finding.severity], position[finding.criterion]))
-
-
-def _check_apparent_system(criteria: Sequence[Criterion]) -> list[Finding]:
-    system = apparent_system(criteria)
-    if system is None:
-        return []
-    return [replace(finding, severity="warning") for finding in check_structure(criteria, system)]

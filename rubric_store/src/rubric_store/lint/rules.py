@@ -247,22 +247,6 @@ MAX_POINTS = 10.0
 _SRAR_KINDS = frozenset({"suggest", "pitfall", "bonus", "answer"})
 
 
-def apparent_system(criteria: Sequence[Criterion]) -> System | None:
-    """The paper whose rubrics look like this one, by kinds, fields, wording and points; None if none does."""
-    kinds = {criterion.kind for criterion in criteria}
-    if kinds & {"suggest", "bonus", "answer"}:
-        return "srar"
-    if kinds & {"factual", "process"}:
-        return "rgr"
-    if any(criterion.scoring_guide or criterion.required_elements for criterion in criteria):
-        return "grounded"
-    if all(criterion.description.endswith("?") for criterion in criteria):
-        return "dro"
-    if any(criterion.weight < 0 for criterion in criteria):
-        return "ruscarl"
-    return None
-
-
 def check_structure(criteria: Sequence[Criterion], system: System) -> list[Finding]:
     """Findings where a rubric breaks the rules of a system."""
     return list(_CHECKS[system](criteria))

@@ -112,7 +112,7 @@ class IdempotentPublisher:
             "source_digest": source,
             "metadata": version.metadata,
             "tags": [],
-            "flags": [],
+            "flags": version.metadata.get("flags", []),
             "parent": None if version.parent is None else f"{version.name}@{version.parent}",
             "record": {},
             "usage": asdict(WriterUsage()),

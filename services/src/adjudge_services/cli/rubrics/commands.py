@@ -290,9 +290,7 @@ def lint_rubrics(
     ],
     system: Annotated[
         PaperSystem | None,
-        typer.Option(
-            "--for", help="The paper whose structural rules to check; by default the one the rubric looks like."
-        ),
+        typer.Option("--for", help="The paper whose structural rules to check; by default none are."),
     ] = None,
     format: Annotated[str | None, typer.Option(help="Format of the files; detected by default.")] = None,
     similarity_threshold: Annotated[

@@ -9,13 +9,14 @@ hold.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
 
 import typer
+from pydantic import JsonValue
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
@@ -24,6 +25,7 @@ from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, command_line_user, prepare_store
 from judge_server.errors import ServiceError
+from judge_server.generation.validity import published_warnings
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import FormatError, RubricStore
 from rubric_store.formats import (
@@ -328,8 +330,25 @@ def _print_notes(reference: str, what: str, lines: Sequence[str]) -> None:
 
 
 _COLOURS: Final[dict[Severity, str]] = {"error": "bold red", "warning": "yellow", "note": "dim"}
-NamedCriteria = tuple[str, tuple[Criterion, ...]]
-"""A rubric's name in the output, and its criteria."""
+
+
+@dataclass(frozen=True, slots=True)
+class LintedRubric:
+    """A rubric's name in the output, its criteria, and what its generator noted in its metadata."""
+
+    name: str
+    criteria: tuple[Criterion, ...]
+    metadata: Mapping[str, JsonValue]
+
+    def findings(self, system: System | None, similarity_threshold: float, answer: str | None) -> list[Finding]:
+        """What lint finds, and after it the generator's warnings."""
+        noted = [
+            Finding(one.flag, "warning", None, one.problem, one.advice) for one in published_warnings(self.metadata)
+        ]
+        return [
+            *lint(self.criteria, system=system, similarity_threshold=similarity_threshold, answer=answer),
+            *noted,
+        ]
 
 
 def lint_rubrics(
@@ -348,23 +367,21 @@ def lint_rubrics(
     linted = _read_files(files, format)
     linted += with_store(lambda store: _read_store(store, stored)) if stored else []
     found = [
-        (name, finding)
-        for name, criteria in linted
-        for finding in lint(criteria, system=system, similarity_threshold=similarity_threshold, answer=answer)
+        (rubric.name, finding) for rubric in linted for finding in rubric.findings(system, similarity_threshold, answer)
     ]
     if as_json:
         for name, finding in found:
             typer.echo(json.dumps({"rubric": name, **asdict(finding)}, ensure_ascii=False))
     elif summary:
-        out.print(_counts([finding for _, finding in found], sum(len(criteria) for _, criteria in linted)))
+        out.print(_counts([finding for _, finding in found], sum(len(rubric.criteria) for rubric in linted)))
     else:
         _print(linted, found)
     severities = {finding.severity for _, finding in found}
     raise typer.Exit(1 if "error" in severities or (strict and "warning" in severities) else 0)
 
 
-def _read_files(paths: Sequence[str], format: str | None) -> list[NamedCriteria]:
-    linted: list[NamedCriteria] = []
+def _read_files(paths: Sequence[str], format: str | None) -> list[LintedRubric]:
+    linted: list[LintedRubric] = []
     for path in paths:
         try:
             read = read_file(Path(path).read_bytes(), PurePath(Path(path).name), format)
@@ -373,22 +390,27 @@ def _read_files(paths: Sequence[str], format: str | None) -> list[NamedCriteria]
         except OSError as error:
             exit_with_error(f"{path} cannot be read: {error.strerror}", code=2)
         several = len(read) > 1
-        linted += [(f"{path}:{one.line}" if several else path, one.document.content.criteria) for one in read]
+        linted += [
+            LintedRubric(
+                f"{path}:{one.line}" if several else path, one.document.content.criteria, one.document.metadata or {}
+            )
+            for one in read
+        ]
     return linted
 
 
-async def _read_store(store: RubricStore, references: Sequence[str]) -> list[NamedCriteria]:
+async def _read_store(store: RubricStore, references: Sequence[str]) -> list[LintedRubric]:
     versions = [await find_rubric(store, PROJECT_ID, reference) for reference in references]
-    return [(version.reference, version.criteria) for version in versions]
+    return [LintedRubric(version.reference, version.criteria, version.metadata) for version in versions]
 
 
-def _print(linted: Sequence[NamedCriteria], found: Sequence[tuple[str, Finding]]) -> None:
-    for name, criteria in linted:
-        own_findings = [finding for owner, finding in found if owner == name]
+def _print(linted: Sequence[LintedRubric], found: Sequence[tuple[str, Finding]]) -> None:
+    for rubric in linted:
+        own_findings = [finding for owner, finding in found if owner == rubric.name]
         if not own_findings:
             continue
-        out.print(f"[bold]{escape(name)}[/]", highlight=False, soft_wrap=True)
-        words = {criterion.id: criterion.description for criterion in criteria}
+        out.print(f"[bold]{escape(rubric.name)}[/]", highlight=False, soft_wrap=True)
+        words = {criterion.id: criterion.description for criterion in rubric.criteria}
         for finding in own_findings:
             head = f"{finding.severity:<8}{finding.code}  {finding.criterion or '(the rubric)'}"
             out.print(f"  [{_COLOURS[finding.severity]}]{escape(head)}[/]", highlight=False, soft_wrap=True)

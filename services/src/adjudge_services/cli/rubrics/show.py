@@ -13,7 +13,7 @@ from rich.text import Text
 from adjudge_services.cli.output import exit_with_error, out, print_json
 from adjudge_services.cli.rubrics.files import summaries, with_store
 from adjudge_services.cli.rubrics.generate import validity_line
-from judge_server.generation.validity import published_validity
+from judge_server.generation.validity import published_validity, published_warnings
 from judge_server.rubrics import PROJECT_ID, diff_words, difference, find_rubric
 from judge_server.rubrics import history as history_of
 from rubric_store import RubricStore
@@ -44,7 +44,9 @@ def describe_version(
     if validity:
         yield "validity", validity
     for field, value in version.metadata.items():
-        if field != "validity":
+        if field == "flags" and (warnings := published_warnings(version.metadata)):
+            yield from (("warning", f"{one.flag}: {one.problem}; {one.advice}") for one in warnings)
+        elif field != "validity":
             yield field.replace("_", " "), _short(value)
         elif not validity_in_metadata:
             yield "validity when published" if validity else "validity", _short(value)
