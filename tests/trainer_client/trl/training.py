@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RIGHT = "### Step 1: 3+4=7\n### Step 2: 7*2=14\n\\boxed{14}"
 SLIP = "### Step 1: 3+4=7\n### Step 2: 7*2=15\n\\boxed{15}"
 WRONG = "### Step 1: 3+4=8\n### Step 2: 8*2=16\n\\boxed{16}"
-BARE = "14"
+BARE = "It comes to 14 or to 15 then"
 
 CRITERIA = [
     {
