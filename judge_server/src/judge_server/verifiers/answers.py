@@ -100,7 +100,7 @@ def read_answer(answer: str) -> Answer:
 
 
 _DECIMAL_COMMA = re.compile(
-    r"(?<![\d.,])(?P<whole>[1-9]\d{0,2}(?:(?:[ \u00a0\u2009\u202f]\d{3})+|(?:\.\d{3})+)(?=,)|\d+)"
+    r"(?<![\d.,])(?P<whole>[1-9]\d{0,2}(?:(?:[ \u00a0\u2009\u202f]\d{3}){1,20}|(?:\.\d{3}){1,20})(?=,)|\d+)"
     r",(?P<decimals>\d+)(?![\d.,])",
     re.ASCII,
 )

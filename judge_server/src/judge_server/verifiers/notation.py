@@ -6,7 +6,7 @@ All functions take time linear in the length of the text.
 
 import re
 import unicodedata
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from trainer_client.text.final_answer import boxed_answer
 
@@ -94,8 +94,19 @@ def same_characters(text: str) -> str:
     """Write characters that read the same in one way: NFC, straight quotes, ASCII digits, no invisible ones."""
     if text.isascii():
         return text
-    plain = _INVISIBLE.sub("", unicodedata.normalize("NFC", text)).translate(_QUOTES)
+    plain = _INVISIBLE.sub("", _composed("NFC", text)).translate(_QUOTES)
     return _OTHER_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), plain)
+
+
+_PIECE = re.compile(r"[\x00-\x7f]++[^\x00-\x7f]{0,500}+|[^\x00-\x7f]{1,500}+")
+
+
+def _composed(form: Literal["NFC", "NFKC"], text: str) -> str:
+    """Normalise a text piece by piece: Python takes quadratic time to put a long run of marks in order.
+
+    A piece ends before an ASCII character, which belongs to none before it, or after 500 others.
+    """
+    return _PIECE.sub(lambda piece: unicodedata.normalize(form, piece[0]), text)
 
 
 def _as_latex(text: str) -> str:
@@ -109,7 +120,7 @@ def _as_latex(text: str) -> str:
         lambda part: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", part[0]).split("⁄")), text
     )
     text = text.translate(_QUOTES).translate(_SIGNS)
-    text = same_characters(unicodedata.normalize("NFKC", text)).translate(_SIGNS)
+    text = same_characters(_composed("NFKC", text)).translate(_SIGNS)
     return re.sub("[α-ωΓΔΘΛΞΠΣΦΨΩ]", lambda letter: _GREEK.get(letter[0], letter[0]), text)
 
 
