@@ -8,7 +8,7 @@ from rubric_store.formats import RubricDocument, RubricFormat
 from tests.rubric_store.examples import texts, weights
 from trainer_client.wire import Criterion, CriterionKind, Lineage, RubricContent
 
-line = texts.filter(lambda text: not {"\n", "\r"} & set(text))
+line = texts.filter(lambda text: not {"\n", "\r", "\0"} & set(text))
 odd = st.sampled_from(
     [
         "no",
