@@ -81,7 +81,7 @@ def test_without_a_key_every_answer_is_documented(keyed: Service, tmp_path: Path
 
 @pytest.mark.processes
 def test_without_a_key_only_open_paths_are_readable(keyed: Service, key: str) -> None:
-    with httpx2.Client(base_url=keyed.url) as http:
+    with httpx2.Client(base_url=keyed.url, timeout=120.0) as http:
         document: dict[str, Any] = http.get("/openapi.json").json()
         asked = 0
         for path, methods in document["paths"].items():

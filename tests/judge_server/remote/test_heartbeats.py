@@ -68,9 +68,10 @@ async def test_a_judge_that_promised_no_heartbeats_is_awaited() -> None:
 
 
 async def test_a_slow_judge_sends_heartbeats_and_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "HEARTBEAT_INTERVAL_S", BEAT_S)
+    beat_s = 8 * BEAT_S  # so that a slow machine sends each in time
+    monkeypatch.setattr(serving, "HEARTBEAT_INTERVAL_S", beat_s)
     monkeypatch.setattr(serving, "RESULT_FLUSH_INTERVAL_S", BEAT_S / 5)
-    slow = ScriptedEngine(delay_s=HEARTBEATS_MISSED * BEAT_S * 4)
+    slow = ScriptedEngine(delay_s=HEARTBEATS_MISSED * beat_s * 1.5)
     async with judges(slow) as served, api_of(*served) as api:
         found = await api.outcomes(plans(api, "Yes.", of=criteria("Alpha.")), await deadline_after(30.0))
         assert [type(one).__name__ for one in found.by_digest.values()] == ["JudgeResult"]
