@@ -2,9 +2,11 @@
 
 import gc
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,10 @@ class FakeLedger:
         if self.refuses.intersection(ids):
             raise ValueError("not these")
         self.written += ids
+
+    def has_written(self, requests: int) -> bool:
+        """Whether it has so many requests."""
+        return len(self.written) == requests
 
     def salvage(self, rows: LedgerRows) -> list[RefusedRows]:
         """As `Ledger.salvage`; refuses whole requests."""
@@ -162,6 +168,22 @@ async def test_rows_that_a_stopped_process_could_not_write_are_written_by_the_ne
         wait_until(lambda: running.state().written == 2 * USES)
         assert running.state().recorded == 2 * USES
     assert ledger.written == ["req_1", "req_2"]
+
+
+async def test_what_was_spooled_survives_a_process_that_is_killed(
+    ledger: FakeLedger, tmp_path: Path, judged: Any
+) -> None:
+    ledger.away = True
+    with recording(ledger, tmp_path / "spool") as running:
+        for number in range(20):
+            running.record(await judged(f"req_{number}"))
+            await running.spooled()
+            shutil.copytree(tmp_path / "spool", tmp_path / f"killed-{number}")
+    ledger.away = False
+    for requests in (1, 20):
+        ledger.written.clear()
+        with recording(ledger, tmp_path / f"killed-{requests - 1}"):
+            wait_until(partial(ledger.has_written, requests))
 
 
 async def test_a_ledger_that_hangs_blocks_neither_requests_nor_the_spool_nor_a_stop(

@@ -11,6 +11,7 @@ import pytest
 from adjudge_services import judges, wiring
 from adjudge_services.settings import Settings
 from judge_server.engines.scripted import ScriptedEngine, always
+from judge_server.ledger import Recorder
 from judge_server.operations.handlers.base import OperationHandler, RetryableChunkError
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.rubrics import PROJECT_ID
@@ -115,6 +116,27 @@ async def test_a_chunk_without_an_answer_is_recorded_when_it_gets_one(
     await kind.run(work(name, 1, **refuses))  # as after a requested retry
     run = await recorded(http, VERDICTS)
     assert (run["requests"], run["verdicts"], run["failed"]) == (1, VERDICTS, 0)
+
+
+async def test_a_chunk_is_answered_once_its_verdicts_are_spooled(
+    http: httpx2.AsyncClient, kind: OperationHandler, name: str, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.broken, spooled, asked = False, asyncio.Event(), asyncio.Event()
+
+    async def hold(_: Recorder) -> None:
+        asked.set()
+        await spooled.wait()
+
+    monkeypatch.setattr(Recorder, "spooled", hold)
+    path = "/v1/rewards" if name == "score" else "/v1/verdicts"
+    body = {"rubric": {"criteria": CRITERIA}, "run": "r", "groups": groups(2)}
+    assert (await http.post(path, json=body)).status_code == 200  # of somebody else, who does not wait
+    assert not asked.is_set()
+    chunk = asyncio.create_task(kind.run(work(name, 1)))
+    await asked.wait()
+    assert not chunk.done()
+    spooled.set()
+    assert len((await chunk).results) == 2
 
 
 async def test_only_a_worker_keeps_failures_out_of_the_ledger(http: httpx2.AsyncClient, name: str) -> None:

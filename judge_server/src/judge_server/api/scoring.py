@@ -19,7 +19,7 @@ from judge_server.api.auth import RequiredScope, project_of
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL, problem_of, problem_responses
 from judge_server.api.http.requests import StrictRoute, refuse_unusable_patterns
 from judge_server.api.http.responses import encode_json, respond_while_connected, run_while_connected
-from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorder_of
+from judge_server.api.idempotency import IdempotencyKey, record_id_of, recorded, recorder_of
 from judge_server.api.service import service_of
 from judge_server.errors import JudgingFailed, NotReady, ServiceError
 from judge_server.observability.logs import bind_log_context
@@ -130,7 +130,7 @@ async def rewards(
         first = await run_while_connected(request, anext(stream))  # raise before the status 200 is sent
         return StreamingResponse(_reward_lines(first, stream, request_id), media_type=NDJSON)
     work = scorer.score(body, request_id=request_id, project_id=project_id, record_id=record_id)
-    return await respond_while_connected(request, work)
+    return await respond_while_connected(request, recorded(request, work))
 
 
 async def _reward_lines(
@@ -218,7 +218,7 @@ async def verdicts(
         recorder=recorder_of(request),
         record_id=await record_id_of(request, idempotency_key),
     )
-    return await respond_while_connected(request, work)
+    return await respond_while_connected(request, recorded(request, work))
 
 
 comparisons_router = APIRouter(
@@ -260,7 +260,7 @@ async def comparisons(
         request_id=request.state.request_id,
         project_id=project_of(request),
     )
-    return await respond_while_connected(request, work)
+    return await respond_while_connected(request, recorded(request, work))
 
 
 recompute_router = APIRouter(

@@ -10,6 +10,7 @@ For operations, `AttemptRecorder` records only the attempt at a chunk whose resp
 has each group once, as in its result. docs/ledger.md lists the exceptions.
 """
 
+import asyncio
 import logging
 import threading
 import time
@@ -91,7 +92,7 @@ class Recorder:
         self._entries: deque[JudgedRequest] = deque()
         self._spooling: list[JudgedRequest] = []  # kept here for a spooler that is restarted
         self._unwritten_rows: dict[SpoolEntry, LedgerRows] = {}  # saves the writer from reading the files
-        self._in_memory = 0
+        self._accepted = self._in_memory = 0
         self._recorded = self._written = self._lost = self._refused = self._restarts = 0
         self._problem: str | None = None
         self._spool_problem: str | None = None
@@ -110,8 +111,16 @@ class Recorder:
             if self._in_memory + uses > self._max_waiting and self._in_memory:
                 self._count_lost(uses, "too many verdicts wait in memory")
                 return
+            self._accepted += uses
             self._in_memory += uses
             self._entries.append(judged)
+
+    async def spooled(self) -> None:
+        """Wait until everything recorded so far is in the spool or counted as lost."""
+        with self._state:
+            accepted = self._accepted
+        while self._accepted - self._in_memory < accepted:  # noqa: ASYNC110 - another thread spools
+            await asyncio.sleep(SPOOL_INTERVAL_S / 4)
 
     def state(self) -> LedgerState:
         """The current state of recording."""
