@@ -4,6 +4,8 @@ import json
 import runpy
 import signal
 import socket
+import threading
+import time
 from pathlib import Path
 
 import httpx2
@@ -82,6 +84,14 @@ def test_the_quickstart_waits_for_the_judge_and_prints_why_there_is_no_reward(
     engine: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waits: list[float] = []
+    own, sleep = threading.get_ident(), time.sleep
+
+    def pause(seconds: float) -> None:
+        if threading.get_ident() == own:
+            waits.append(seconds)
+        else:
+            sleep(seconds)
+
     with serving(engine) as running:
 
         class Slow(Client):
@@ -89,7 +99,7 @@ def test_the_quickstart_waits_for_the_judge_and_prints_why_there_is_no_reward(
                 return bool(waits) and super().ready()
 
         monkeypatch.setattr("trainer_client.Client", lambda _: Slow(running.url, retries=0))
-        monkeypatch.setattr("time.sleep", waits.append)
+        monkeypatch.setattr("time.sleep", pause)
         runpy.run_path(str(Path(__file__).parents[2] / "examples" / "quickstart.py"))
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert waits == [2]

@@ -146,7 +146,7 @@ KINDS: dict[str, Any] = {
     "stream": (Client, rewards_by_stream),
     "async client": (AsyncClient, rewards_by_async_client),
     "scorer": (lambda url: RubricScorer(url, RUBRIC), rewards_by_scorer),
-    "reward function": (lambda url: RubricReward(url, RUBRIC), rewards_by_reward_function),
+    "reward function": (lambda url: RubricReward(url, RUBRIC, preflight=False), rewards_by_reward_function),
     "engine": (lambda url: OpenAIHttp(url, None, timeout_s=30.0), chat_by_engine),
 }
 

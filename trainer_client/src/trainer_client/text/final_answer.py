@@ -29,7 +29,8 @@ _DISPLAYED_FORMULA = re.compile(
 _GSM8K_ANSWER = re.compile(r"^[ \t]*+####(?!#)[ \t]*+(?P<answer>\S.*+)$", re.MULTILINE)
 _A_LINE = re.compile(r"^[#*_> \t]*+A[*_ \t]*+:[*_: \t]*+", re.MULTILINE)
 _B_LABEL = re.compile(r"(?<!\w)B[*_ \t]*+:")
-_NOT_BARE = re.compile(r"\b(?:answers?|is|are|was|were|equals?|has|have)\b|\\(?:boxed|f(?:rame)?box)", re.IGNORECASE)
+_NOT_BARE = re.compile(r"\banswers?\b|\\(?:boxed|f(?:rame)?box)", re.IGNORECASE)
+_VERB = re.compile(r"\b(?:is|are|was|were|equals?|has|have)\b", re.IGNORECASE)
 _TAG = re.compile(r"[<\[](?P<close>/?)(?:final[ _-]?)?(?:answer|ans)[>\]]", re.IGNORECASE)
 _HAS_CONTENT = re.compile(r"[^\W_]|[\\∅∞]")
 _JSON_KEY = re.compile(
@@ -226,7 +227,8 @@ def _bare(text: str) -> str | None:
     answer = plain_answer(body)
     if _HAS_CONTENT.search(answer) is None:
         return None
-    return answer if is_value(answer) or len(answer.split()) <= _MAX_BARE_WORDS else None
+    is_words = len(answer.split()) <= _MAX_BARE_WORDS and _VERB.search(answer) is None
+    return answer if is_value(answer) or is_words else None
 
 
 def _tagged(text: str) -> _Statement | None:
