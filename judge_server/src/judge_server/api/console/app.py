@@ -143,20 +143,14 @@ def _end(form: Form) -> datetime | None:
 
 _ROUTERS = (
     runs.router,
-    runs.router,
     responses.router,
     groups.router,
-    rubric_changes.router,
     rubrics.router,
     rubric_changes.router,
-    rubrics.router,
-    judges.router,
     judges.router,
     labels.router,
     playground.router,
-    responses.router,
     operations.router,
-    router,
     router,
 )
 
