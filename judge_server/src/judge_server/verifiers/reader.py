@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from judge_server.verifiers import units
-from judge_server.verifiers.notation import CURRENCY_SIGN, Token
+from judge_server.verifiers.notation import CURRENCY_SIGN, GREEK, Token
 from judge_server.verifiers.units import Unit
 
 MAX_DEPTH = 40
@@ -60,75 +60,18 @@ class NotRead(Exception):
 RELATIONS = {"=": "=", "\\approx": "~", "<": "<", ">": ">", "\\leq": "<=", "\\geq": ">=", "\\neq": "!=", "\\in": "in"}
 RELATIONS |= {"\\notin": "not in", "\\equiv": "equiv", "\\cong": "cong", "\\sim": "~", "\\doteq": "="}
 _SET_OPERATIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "without"}
-FUNCTIONS = frozenset(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "arccot",
-        "sinh",
-        "cosh",
-        "tanh",
-        "exp",
-        "ln",
-        "log",
-        "lg",
-        "max",
-        "min",
-        "gcd",
-        "lcm",
-        "det",
-        "dim",
-        "ker",
-        "deg",
-        "sgn",
-        "floor",
-        "ceil",
-    ]
+ELEMENTARY = frozenset(
+    ["sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh", "tanh", "exp"]
+)
+"""Functions that have a value for a number."""
+FUNCTIONS = ELEMENTARY | frozenset(
+    ["ln", "log", "lg", "max", "min", "gcd", "lcm", "det", "dim", "ker", "deg", "sgn", "floor", "ceil"]
 )
 _WRITTEN_FUNCTIONS = FUNCTIONS | {"sqrt", "abs"}
 _SYMBOL_COMMANDS = frozenset(
     rf"\{name}"
     for name in [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "pi",
-        "rho",
-        "sigma",
-        "tau",
-        "upsilon",
-        "phi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Pi",
-        "Sigma",
-        "Phi",
-        "Psi",
-        "Omega",
+        *GREEK,
         "infty",
         "emptyset",
         "ell",

@@ -16,7 +16,7 @@ from typing import Any
 
 import mpmath  # type: ignore[import-untyped]
 
-from judge_server.verifiers.reader import Term
+from judge_server.verifiers.reader import ELEMENTARY, Term
 
 MAX_BITS = 60_000
 """The most bits of a number that is computed."""
@@ -363,28 +363,15 @@ def _elementary(name: str, value: Number, point: _Point) -> Number:
         return mpmath.log(value) if value else _undefined()
     if name == "sgn":
         return Fraction(int(mpmath.sign(value)))
-    names = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arccot": "acot"}
-    name = names.get(name, name)
-    if name not in (
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "asin",
-        "acos",
-        "atan",
-        "acot",
-        "sinh",
-        "cosh",
-        "tanh",
-        "exp",
-    ):
+    name = _MPMATH_NAMES.get(name, name)
+    if name not in _MPMATH_NAMES.values():
         raise Undefined
     if abs(value) > 2**20:
         raise Undefined
     return getattr(mpmath, name)(value)
+
+
+_MPMATH_NAMES = {name: name.replace("arc", "a") for name in ELEMENTARY}
 
 
 def _undefined() -> Number:
