@@ -150,3 +150,10 @@ def test_a_calibrations_band_makes_verdicts_uncertain_and_excludes_them_from_rat
     assert sum(one["n"] for one in report["reliability"]) == overall["n"]
     assert sum(rate["labels"] for rate in report["judge_error"].values()) == overall["n"]
     assert "uncertain" in run("evaluate", "scripted://hash", labelled).stdout
+
+
+def test_columns_that_are_not_read_are_named_once(labelled: str, tmp_path: Path) -> None:
+    rows = [json.loads(line) | {"source": "web"} for line in Path(labelled).read_text().splitlines()]
+    file = written(tmp_path / "more.jsonl", *rows)
+    result = run("calibrate", file, "--judge", "scripted://hash", "--name", "team", "--dry-run")
+    assert result.stderr.count("not read: source") == 1

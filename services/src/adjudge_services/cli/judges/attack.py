@@ -13,6 +13,7 @@ from adjudge_services.cli.judges.evaluate import (
     judging_options,
     load_examples,
     measured_now,
+    only_judge,
     write_report,
 )
 from adjudge_services.cli.output import err, exit_with_error, out, print_metrics
@@ -57,7 +58,7 @@ def attack(
     from judge_server.evaluation.labelled import DatasetError
 
     try:
-        judge = _only_judge(judge, judges or [])
+        judge = only_judge(judge, judges or (), "give one judge: adjudge attack --judge JUDGE")
         responses = _responses(data, rubric, longest)
         plan = plan_attacks(responses, read_corpus(), limit, targets)
     except (DatasetError, FormatError, StartError, AdjudgeError, ValueError, OSError) as error:
@@ -99,13 +100,6 @@ def attack(
     if most_added is not None and not served.overall.added.high <= most_added:
         err.print(f"the attacks may add more than {most_added:g}: {served.overall.added.high:.3f}", highlight=False)
         raise typer.Exit(1)
-
-
-def _only_judge(judge: str | None, given: list[str]) -> str:
-    """Return the judge; before --judge, it was an argument."""
-    if len(given) + (judge is not None) != 1:
-        raise ValueError("give one judge: adjudge attack --judge JUDGE")
-    return judge or given[0]
 
 
 def _responses(data: str | None, rubric: Path | None, longest: int | None) -> "list[LabelledResponse]":

@@ -74,8 +74,7 @@ def calibrate(
     options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
     try:
         judge, dataset = judge_and_dataset(judge, data)
-        load_examples(dataset, "fit", None, None, None, column)  # refuses what must not be fitted on
-        _, examples = load_examples(dataset, "all", limit, longest, None, column)
+        _, examples = load_examples(dataset, "all", limit, longest, None, column, fitting=True)
         responses = [one for one in examples if isinstance(one, LabelledResponse)]
         if not responses:
             raise DatasetError(f"{dataset} has pairs only; a calibration needs verdicts on criteria")
@@ -420,9 +419,7 @@ def _responses(
 ) -> "tuple[str, list[LabelledResponse]]":
     from judge_server.evaluation.labelled import DatasetError, LabelledResponse
 
-    if fitting:
-        load_examples(dataset, "fit", None, None, None, columns)  # refuses what must not be fitted on
-    labelled_by, examples = load_examples(dataset, "all", limit, longest, None, columns)
+    labelled_by, examples = load_examples(dataset, "all", limit, longest, None, columns, fitting=fitting)
     responses = [one for one in examples if isinstance(one, LabelledResponse)]
     if not responses:
         raise DatasetError(f"{dataset} has pairs only; verdicts on criteria are needed")

@@ -156,9 +156,14 @@ def judge_and_dataset(judge: str | None, data: Sequence[str]) -> tuple[str, str]
         ValueError: one of them is missing, or there are too many.
     """
     *first, dataset = data
-    if len(first) + (judge is not None) != 1:
-        raise ValueError("give one data set and the judge: adjudge COMMAND DATASET --judge JUDGE")
-    return judge or first[0], dataset
+    return only_judge(judge, first, "give one data set and the judge: adjudge COMMAND DATASET --judge JUDGE"), dataset
+
+
+def only_judge(judge: str | None, given: Sequence[str], usage: str) -> str:
+    """Return the judge of --judge or of the arguments; raises `ValueError` with the usage unless there is one."""
+    if len(given) + (judge is not None) != 1:
+        raise ValueError(usage)
+    return judge or given[0]
 
 
 def load_examples(
@@ -168,10 +173,13 @@ def load_examples(
     longest: int | None,
     labels: Path | None = None,
     columns: Sequence[str] | None = None,
+    *,
+    fitting: bool = False,
 ) -> "tuple[str, Sequence[Example]]":
     """Read the examples of a data set; return who labelled them, and the chosen ones.
 
-    `columns` are options such as `prompt=question`. A notice says which columns were not read.
+    `columns` are options such as `prompt=question`. A notice says which columns were not read. For `fitting`, the data
+    set must also be one that may be fitted on, with examples in the half that is.
 
     Raises:
         DatasetError: the data set cannot be read, must not be used for fitting, or no example is left.
@@ -202,10 +210,11 @@ def load_examples(
     else:
         reader, examples = read_dataset(dataset, named, warn)
         labelled_by = reader.labelled_by
-        if half == "fit" and reader.measured_only:
+        if (fitting or half == "fit") and reader.measured_only:
             raise DatasetError(f"{dataset} must not be used for fitting; use --half held or --half all")
+    is_fitted = not fitting or any(half_of(one.row) == "fit" for one in examples)
     chosen = sample([one for one in examples if half in ("all", half_of(one.row))], limit, longest)
-    if not chosen:
+    if not chosen or not is_fitted:
         raise DatasetError(f"no example of {dataset} is left; raise --longest, or use --half all")
     return labelled_by, chosen
 
