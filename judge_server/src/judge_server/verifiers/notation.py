@@ -172,7 +172,6 @@ _TOKEN = re.compile(
     r"|(?P<command>\\[A-Za-z]+\*?|\\.)|(?P<ellipsis>\.\.\.+)|(?P<word>[^\W\d_]+)|(?P<sign>.)",
     re.DOTALL | re.ASCII,
 )
-_TOKEN_LETTERS = re.compile(r"[^\W\d_]+")
 _GROUPED = re.compile(r"(?<=\d)(?:,?\\[,!]|,?\{\s?,\s?\}(?:\\!)?)\s*(?=\d{3}(?!\d))", re.ASCII)
 _ESCAPED, _DOUBLY_ESCAPED = re.compile(r"(?<!\\)\\[A-Za-z]"), re.compile(r"\\\\(?=[A-Za-z,!;:{}%$])")
 _STRUCK = re.compile(r"~~([^~]+)~~")

@@ -106,7 +106,6 @@ _REPEATING = re.compile(
     re.ASCII,
 )
 _GOES_ON = re.compile(r"(?P<number>\d+\.\d+)\D.*", re.ASCII | re.DOTALL)
-_RECURRING = re.compile(r"(?P<fixed>\d+\.\d*?)(?P<block>\d{1,12}?)(?P=block)(?P<rest>(?P=block)*\d*)", re.ASCII)
 _DIFFERENTIAL = re.compile("d[rstuvxyz]")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainer_client.ranking import compared_with
+from trainer_client.steps import NO_STEP
 from trainer_client.text.thinking import response_text
 from trainer_client.wire import (
     ComparisonAnswer,
@@ -34,7 +35,6 @@ from trainer_client.wire.groups import ResponseLike
 from trainer_client.wire.rewards import ResponseReward
 from trainer_client.wire.verdicts import GroupVerdicts
 
-_NO_STEP = -1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -208,7 +208,7 @@ def _response_steps_problem(sent: ResponseLike, answered: ResponseReward) -> str
         if after.start < before.end:
             return f"its steps {before.number} and {after.number} overlap"
     turns = 0 if isinstance(response.text, str) else sum(message.role == "assistant" for message in response.text)
-    attributable = {None, _NO_STEP, *range(turns + 1), *numbers}
+    attributable = {None, NO_STEP, *range(turns + 1), *numbers}
     stray = next((verdict for verdict in answered.verdicts if verdict.step not in attributable), None)
     if stray is not None:
         return f"the verdict on {stray.criterion!r} is attributed to step {stray.step}, which it does not have"

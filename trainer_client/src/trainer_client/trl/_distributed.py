@@ -223,8 +223,8 @@ def _error_of(rank: int, kind: str, text: str) -> AdjudgeError:
     return RankFailed(f"scoring failed on rank {rank}: {kind}: {text}")
 
 
-_STATE_KEY = "RubricReward"
-"""The key of what a reward function stores in the trainer's state."""
+STATE_KEY = "RubricReward"
+"""The key of the run name in a trainer state; with the prefix of its metrics behind it, that of a reward function."""
 
 
 def run_of(args: object, state: object) -> str | None:
@@ -236,16 +236,23 @@ def run_of(args: object, state: object) -> str | None:
     given = getattr(args, "run_name", None)
     if isinstance(given, str) and given and given != getattr(args, "output_dir", None):
         return given[:MAX_RUN_CHARACTERS]
-    made = _saved(state).get("run")
+    made = stored_in(state).get("run")
     return made if isinstance(made, str) and made else None
 
 
-def _saved(state: object) -> Mapping[str, Any]:
-    """Return what a reward function has stored in a trainer's state."""
+def stored_in(state: object, key: str = STATE_KEY) -> Mapping[str, Any]:
+    """Return what a reward function has stored in a trainer's state; empty if there is nothing."""
     stored = getattr(state, "stateful_callbacks", None)
-    own = stored.get(_STATE_KEY) if isinstance(stored, Mapping) else None
+    own = stored.get(key) if isinstance(stored, Mapping) else None
     attributes = own.get("attributes") if isinstance(own, Mapping) else None
     return attributes if isinstance(attributes, Mapping) else {}
+
+
+def store_in(state: object, attributes: Mapping[str, Any], key: str = STATE_KEY) -> None:
+    """Store values in a trainer's state, in the form of a callback's, which its checkpoints hold."""
+    stored = getattr(state, "stateful_callbacks", None)
+    if isinstance(stored, dict):
+        stored[key] = {"args": {}, "attributes": dict(attributes)}
 
 
 class TrainerContext:
@@ -266,9 +273,7 @@ class TrainerContext:
 
     def save_run(self, name: str) -> None:
         """Store the name of the run in the trainer's state, so that a resumed run keeps it."""
-        stored = getattr(self._state, "stateful_callbacks", None)
-        if isinstance(stored, dict):
-            stored[_STATE_KEY] = {"args": {}, "attributes": {**_saved(self._state), "run": name}}
+        store_in(self._state, {**stored_in(self._state), "run": name})
 
     @property
     def output_dir(self) -> str:

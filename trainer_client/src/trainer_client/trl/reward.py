@@ -32,6 +32,7 @@ from trainer_client.trl._dataset import (
 from trainer_client.trl._distributed import (
     MISSING_AS_ZERO_WARNING,
     NON_TEXT_PARTS_WARNING,
+    STATE_KEY,
     CollectiveOrder,
     RankFailed,
     RankSummary,
@@ -39,6 +40,8 @@ from trainer_client.trl._distributed import (
     TooManyUnscored,
     TrainerContext,
     raise_if_failed,
+    store_in,
+    stored_in,
     warn,
 )
 from trainer_client.trl._judging import JudgeWait, LoopClient, RubricPins, ScoringConfig
@@ -81,9 +84,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-STATE_KEY = "RubricReward"
-"""The name under which the trainer's state holds that of the function, followed by the prefix of its metrics."""
 
 PENALTY_OPTIONS = ("length_penalty", "overlong_penalty", "truncation_factor")
 
@@ -195,7 +195,7 @@ class RubricReward:
         self._wait = JudgeWait(wait_for_judge_s)
         self._made_runs: dict[str, str] = {}
         self._chose_pins = False
-        self._kept_in: dict[str, Any] | None = None
+        self._kept_in: Any = None
         self._kept_as = STATE_KEY
         self._tracked_criteria: set[str] = set()
         self._warned: set[str] = set()
@@ -428,17 +428,15 @@ class RubricReward:
 
         What was chosen by `repin` or `load_state` before the first call is kept.
         """
-        kept = getattr(trainer_state, "stateful_callbacks", None)
-        if not isinstance(kept, dict) or kept is self._kept_in:
+        if trainer_state is None or trainer_state is self._kept_in:
             return
-        self._kept_in, self._kept_as = kept, f"{STATE_KEY} {prefix}"
-        saved = kept.get(self._kept_as)
-        if isinstance(saved, Mapping) and not self._chose_pins:
-            self.load_state(saved["attributes"])
+        self._kept_in, self._kept_as = trainer_state, f"{STATE_KEY} {prefix}"
+        saved = stored_in(trainer_state, self._kept_as)
+        if saved and not self._chose_pins:
+            self.load_state(saved)
 
     def _keep_state(self) -> None:
-        if self._kept_in is not None:  # in the form of a callback's state
-            self._kept_in[self._kept_as] = {"args": {}, "attributes": self.state()}
+        store_in(self._kept_in, self.state(), self._kept_as)
 
     async def _name_run(self, context: TrainerContext, order: CollectiveOrder) -> None:
         """Choose the run of the requests: the client's, the trainer's, or one of output folder and time.
