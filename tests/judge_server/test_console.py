@@ -459,3 +459,16 @@ async def test_an_unreachable_store_is_shown_as_an_error_page(
     answer = await recorded.get("/console/runs")
     assert answer.status_code == 500
     checked(answer)
+
+
+async def test_the_page_of_an_empty_response_that_was_judged_by_its_turns_is_shown(
+    recorded: httpx2.AsyncClient,
+) -> None:
+    criteria = [
+        {"id": "a", "kind": "answer", "description": "Says yes."},
+        {"id": "s", "kind": "suggest", "description": "x"},
+    ]
+    rules = {"reward": {"mode": "stepwise"}, "judging": {"steps": "turns"}, "rubric": {"criteria": criteria}}
+    await post(recorded, request("", run="r", **rules))
+    (to_group,) = set(links(await page(recorded, "responses", run="r"), "group"))
+    assert "The reward is" in checked(await recorded.get(to_group.partition("#")[0]))

@@ -230,6 +230,13 @@ async def test_a_service_without_a_ledger_says_so(http: httpx2.AsyncClient) -> N
     assert (await http.get("/v1/verdicts", params={"run": "r"})).status_code == 503
 
 
+async def test_verdicts_that_dropout_left_out_count_as_recorded_and_as_written(recorded: httpx2.AsyncClient) -> None:
+    criteria = [{"id": f"c{n}", "description": f"Is right {n}."} for n in range(4)]
+    await post(recorded, request("Yes.", "No.", rubric={"criteria": criteria}, dropout={"keep": 0.5}))
+    state = (await recorded.get("/v1/ledger")).json()
+    assert (state["recorded"], state["waiting"], state["written"]) == (8, 0, 8)
+
+
 async def test_readiness_and_metrics_report_a_spool_that_cannot_be_written(recorded: httpx2.AsyncClient) -> None:
     assert (await recorded.get("/readyz")).json()["checks"]["ledger"] is True
     with no_space():

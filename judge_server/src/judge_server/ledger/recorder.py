@@ -105,7 +105,7 @@ class Recorder:
 
     def record(self, judged: JudgedRequest) -> None:
         """Add a judged request. If too many wait in memory, it is lost, which `state` counts. Never blocks."""
-        uses = judged.uses
+        uses = judged.use_rows
         with self._state:
             self._recorded += uses
             if self._in_memory + uses > self._max_waiting and self._in_memory:
@@ -210,14 +210,14 @@ class Recorder:
         with self._state:
             while self._entries and uses < _MAX_BATCH_USES:
                 self._spooling.append(self._entries.popleft())
-                uses += self._spooling[-1].uses
+                uses += self._spooling[-1].use_rows
         return bool(self._spooling)
 
     def _spool_entries(self) -> None:
         batch_size = len(self._spooling)
         while self._spooling:
             entries = self._spooling[:batch_size]
-            uses = sum(entry.uses for entry in entries)
+            uses = sum(entry.use_rows for entry in entries)
             file = rows = problem = None
             try:
                 rows = rows_of(entries, keep_texts=self._keep_texts)

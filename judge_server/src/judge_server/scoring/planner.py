@@ -445,9 +445,13 @@ class JudgedRequest:
     reward_rules: RewardRules | None = None
     uses: int = field(init=False)
     """How many verdicts the request used, every vote counted."""
+    use_rows: int = field(init=False)
+    """How many rows these take in the ledger, which also has one for each verdict that dropout left out."""
 
     def __post_init__(self) -> None:
         self.uses = sum([response.plan.uses for group in self.groups for response in group.responses])
+        sampled = [(len(group.responses), group.sample) for group in self.groups if group.sample is not None]
+        self.use_rows = self.uses + sum([responses * sample.left_out.count(True) for responses, sample in sampled])
 
     @classmethod
     def of(

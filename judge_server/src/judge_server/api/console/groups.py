@@ -320,7 +320,12 @@ def segments(part: TextPart, steps: Sequence[HeatStep]) -> list[Segment]:
 
 
 def strip(steps: Sequence[HeatStep], length: int) -> Markup:
-    """The steps of a text of a length as a strip of colours; the page lists the same values as text."""
+    """The steps of a text of a length as a strip of colours; the page lists the same values as text.
+
+    An empty text has none.
+    """
+    if not length:
+        return Markup("")
     drawn = [
         f'<rect class="{step.style}" x="{1000 * step.start / length:.2f}" y="0" '
         f'width="{1000 * (step.end - step.start) / length:.2f}" height="10"><title>{escape(step.title)}</title></rect>'
