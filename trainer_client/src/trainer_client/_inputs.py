@@ -3,10 +3,11 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from trainer_client.modes import Term
 from trainer_client.wire import RubricContent
 from trainer_client.wire.criteria import Criterion, CriterionKind
 from trainer_client.wire.problems import field_errors
@@ -106,18 +107,6 @@ _KINDS = frozenset(get_args(CriterionKind))
 CriterionLike = Criterion | Mapping[str, Any]
 """A `Criterion`, or a mapping with its `kind` (default `point`), `weight` (default 1), `shadow` (default False) and,
 for messages, `id`."""
-
-
-class Term(NamedTuple):
-    """The fields of a criterion that the formulas need: a label for messages, kind, weight, and whether it is a shadow.
-
-    Shadow criteria are judged but not rewarded, so every formula leaves them out.
-    """
-
-    label: str
-    kind: str
-    weight: float
-    shadow: bool = False
 
 
 def read_criteria(criteria: Sequence[CriterionLike | Term]) -> list[Term]:

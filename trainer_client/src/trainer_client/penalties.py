@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from trainer_client._inputs import as_number
+from trainer_client.modes import Explained, short
 from trainer_client.wire.rewards import RewardOptions
 
 Reward = Any
@@ -105,6 +106,10 @@ def penalise(reward: Reward, options: RewardOptions, *, tokens: int | None, stop
         return value
     if tokens is None:
         raise ValueError("a penalty on length needs tokens; give the response's length in the policy's tokens")
+    return _less_for_length(value, options, tokens)
+
+
+def _less_for_length(value: float | None, options: RewardOptions, tokens: int) -> float | None:
     if (length := options.length_penalty) is not None:
         value = length_penalty(
             value,
@@ -116,6 +121,31 @@ def penalise(reward: Reward, options: RewardOptions, *, tokens: int | None, stop
     if (overlong := options.overlong_penalty) is not None:
         value = overlong_penalty(value, tokens, limit=overlong.limit_tokens, buffer=overlong.buffer_tokens)
     return value
+
+
+def explain_penalties(
+    reward: Explained, options: RewardOptions, *, tokens: int | None, stopped: bool | None
+) -> Explained:
+    """Add the penalties of a request's options to the explanation of a reward; arguments and order are `penalise`'s.
+
+    Penalties on length are left out if the length is not known.
+    """
+    sentence, expression, value = reward
+    if options.truncation_factor is not None and stopped is False and value >= 0:
+        sentence += " The response was cut off, so its reward is multiplied by the truncation factor."
+        expression = f"({expression}) × {short(options.truncation_factor)}"
+        value = truncation_penalty(value, stopped, factor=options.truncation_factor) or 0.0
+    if tokens is None:
+        return Explained(sentence, expression, value)
+    if (length := options.length_penalty) is not None:
+        sentence += f" A penalty on its length of {tokens} tokens is subtracted."
+        excess = f"({tokens} − {length.target_tokens})"
+        expression += f" − {short(length.coefficient)} × {f'max(0, {excess})' if length.excess_only else excess}"
+    if (near := options.overlong_penalty) is not None:
+        sentence += f" A penalty for coming near the limit of {near.limit_tokens} tokens is subtracted."
+        start = near.limit_tokens - near.buffer_tokens
+        expression += f" − min(1, max(0, ({tokens} − {start}) / {near.buffer_tokens}))"
+    return Explained(sentence, expression, _less_for_length(value, options, tokens) or 0.0)
 
 
 def _read_reward(given: Reward) -> float | None:

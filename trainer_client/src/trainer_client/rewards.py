@@ -3,42 +3,21 @@
 A score of None means that judging failed; it never counts as 0. Only the caller's failure policy decides what happens
 then. The module also checks which rubrics suit which mode, before anything is judged.
 
-Modes, with s_j the score and w_j the weight of criterion j:
-
-- `weighted_mean`: sum w_j s_j / sum w_j, clipped to [0, 1] (RGR-GRPO, eq. 4).
-- `partial_credit`: the same formula, s_j being the share awarded / w_j (Rubric-Grounded RL, eqs. 2 and 11).
-- `factual_override`: 1 if there are factual criteria and all are satisfied, else the weighted mean (eq. 5).
-- `points`: sum w_j s_j / sum of the positive w_j; may be negative, is not clipped (RuscaRL, eq. 4).
-- `clipped_points`: the same, clipped to [0, 1]. For a list of mistakes, a rubric without a positive weight, it is
-  1 - sum |w_j| s_j / sum |w_j| (the per-criterion graders of the library `rubric`).
-- `absolute_points`: sum w_j s_j / sum |w_j|, in [-1, 1] (open-instruct's rubric verifier).
-- `stepwise`: the base reward (1 - lambda) * accuracy + lambda * format, accuracy being the mean score of the
-  `answer` criteria (SRaR, eq. 6). The other criteria act through `trainer_client.steps.step_deltas` alone.
-- `graded_mean`: the plain mean of s_j, where a negative criterion, one of negative weight or of kind `pitfall`, counts
-  1 - s_j (DRO, appendix G). The size of the weights is ignored.
-- `gate`: 1 if at least the fraction rho of the criteria is satisfied, else 0 (DRO's consistency gate, section 4, for
-  one response). Weights are ignored.
-- `likert`: the single score of the whole response, see `likert_score` (Likert-GRPO of RGR-GRPO, section 3).
-- `outcome`: the single score of the whole response, 1 if its final answer equals the ground truth, else 0
-  (Outcome-GRPO, ibid.).
-- `ranking`: responses of a group against each other, see `trainer_client.ranking`; it has no formula for one response.
+`trainer_client.modes` has the formulas, one class a mode.
 
 Shadow criteria (`shadow: true`) are left out of every formula: they are judged and recorded, and never rewarded.
-
-A criterion is *satisfied* if its score is 1. A high grade or probability below 1 does not satisfy it.
 
 Every formula is monotone in each score. The completions of the missing scores that are worst and best for the response
 therefore bound all others: if both give the same reward, no missing score can change it.
 """
 
-import math
 import operator
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple, SupportsIndex, get_args
 
-from trainer_client._inputs import CriterionLike, Score, Term, read_criteria, read_failures, read_scores, read_uncertain
+from trainer_client._inputs import CriterionLike, Score, read_criteria, read_failures, read_scores, read_uncertain
 from trainer_client.dropout import CriteriaSample
+from trainer_client.modes import MODES, Explained, Given, RewardMode, Term, UnsuitableRubric
 from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
@@ -46,7 +25,7 @@ from trainer_client.wire.rewards import (
     AppliedPolicy,
     FailureKind,
     FailurePolicy,
-    RewardMode,
+    RewardOptions,
     UncertainPolicy,
 )
 
@@ -56,22 +35,14 @@ __all__ = [
     "UnscoredCriteria",
     "UnsuitableRubric",
     "check_rubric",
+    "explain_reward",
     "likert_score",
     "read_criteria",
     "reward",
     "reward_outcome",
 ]
 
-ScoredTerms = list[tuple[Term, float]]
-"""Criteria and their scores in [0, 1]."""
-
-_ROUNDING = 1e-9
-
-_MODES, _FAILURE_POLICIES, _UNCERTAIN_POLICIES = map(get_args, (RewardMode, FailurePolicy, UncertainPolicy))
-
-
-class UnsuitableRubric(ValueError):
-    """The rubric does not suit the mode; the message says what to change."""
+_FAILURE_POLICIES, _UNCERTAIN_POLICIES = map(get_args, (FailurePolicy, UncertainPolicy))
 
 
 class UnscoredCriteria(ValueError):
@@ -202,8 +173,6 @@ def reward_outcome(
         ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range, a sample in a
             mode that is not linear.
     """
-    if mode == "ranking":
-        raise ValueError("mode 'ranking' rewards a group and not one response; use trainer_client.ranking.rank")
     terms = read_criteria(criteria)
     check_terms(filter_kinds(rewarded_terms(terms), kinds, mode), mode)
     _check_sample(sample, scores, mode)
@@ -230,30 +199,53 @@ def reward_outcome(
     counted = [
         _Counted(*each)
         for each in zip(terms, values, failure_kinds, doubts, droppable, strict=True)
-        if (kinds is None or each[0].kind in kinds) and (mode != "stepwise" or each[0].kind == "answer")
+        if (kinds is None or each[0].kind in kinds) and MODES[mode].counts(each[0])
     ]
-    if mode == "clipped_points":  # whether the rubric lists only mistakes must not depend on which scores are missing
-        only_mistakes = not any(each.term.weight > 0 for each in counted)
-        formula: Callable[[ScoredTerms], float | None] = partial(clipped_points, only_mistakes=only_mistakes)
-    elif sample is not None and FORMULAS[mode] is _weighted_mean:
-        formula = _unclipped_mean
-    else:
-        formula = _formula(mode, format_ok, format_weight, gate_fraction)
+    only_mistakes = not any(each.term.weight > 0 for each in counted)
+    given = Given(format_ok, format_weight, gate_fraction, only_mistakes)
     status: Literal["scored", "partial"] = "partial" if None in values else "scored"
-    worst, best = _bounds(formula, counted, mode, 1.0 if sample is None else sample.inclusion)
+    worst, best = _bounds(mode, counted, given, None if sample is None else sample.inclusion)
     if worst == best:
         return RewardOutcome(worst, status)
     missing = [each for each in counted if each.score is None]
     skipped = [each for each in missing if (on_uncertain if each.uncertain else on_failure) == "skip"]
     if skipped:
         rest = [each for each in counted if each not in skipped]
-        inclusion = 1.0 if sample is None else sample.inclusion_without(sum(each.droppable for each in skipped))
-        worst, best = _bounds(formula, rest, mode, inclusion) if rest and inclusion > 0 else (None, None)
+        inclusion = None if sample is None else sample.inclusion_without(sum(each.droppable for each in skipped))
+        worst, best = _bounds(mode, rest, given, inclusion) if rest and inclusion != 0 else (None, None)
         if worst == best:
             outcome = RewardOutcome(worst, status, "skip", len(skipped))
             return outcome if worst is not None else RewardOutcome(None, "unscored")
         missing = [each for each in rest if each.score is None]
     return _without_scores(missing, on_failure, on_uncertain, failures)
+
+
+def explain_reward(
+    criteria: Sequence[CriterionLike],
+    scores: Sequence[float | None],
+    options: RewardOptions,
+    *,
+    format_ok: bool,
+    drop_failed: bool,
+) -> Explained:
+    """Explain the reward of one response before penalties, by the formula of its mode with its numbers.
+
+    Args:
+        criteria: the M criteria that count; they are not read for `likert` and `outcome`.
+        scores: M numbers; None where the verdict is missing. A single one for `likert` and `outcome`.
+        options: the mode and its parameters.
+        format_ok: as in `reward_outcome`.
+        drop_failed: leave missing scores out, as `skip` does; otherwise they are written as 0, and cannot change the
+            reward.
+    """
+    mode = MODES[options.mode]
+    terms = [_WHOLE_RESPONSE] if options.mode in NEEDS_NO_RUBRIC else read_criteria(criteria)
+    only_mistakes = not any(term.weight > 0 for term in terms)
+    given = Given(format_ok, options.format_weight, options.gate_fraction, only_mistakes)
+    counted = [(term, score) for term, score in zip(terms, scores, strict=True) if mode.counts(term)]
+    return mode.explain(
+        [(term, score or 0.0) for term, score in counted if score is not None or not drop_failed], given
+    )
 
 
 class _Counted(NamedTuple):
@@ -270,28 +262,22 @@ class _Counted(NamedTuple):
 
 
 def _bounds(
-    formula: Callable[[ScoredTerms], float | None], counted: Sequence[_Counted], mode: RewardMode, inclusion: float
+    name: RewardMode, counted: Sequence[_Counted], given: Given, inclusion: float | None
 ) -> tuple[float | None, float | None]:
     """Return the rewards of the worst and of the best completion of the missing scores.
 
-    A linear formula of scores divided by their probability of inclusion is the Horvitz-Thompson estimate.
+    With the probability of inclusion of a sample, the reward is the Horvitz-Thompson estimate: the formula of scores
+    divided by it.
     """
-
-    scored = [(each.term, each.score) for each in counted if each.score is not None and not each.droppable]
-    if len(scored) == len(counted):
-        worst = formula(scored)
-        return worst, worst
+    mode = MODES[name]
+    formula = mode.value if inclusion is None else mode.estimate
 
     def completed(good: bool) -> float | None:
-        return formula(
-            [
-                (
-                    each.term,
-                    _completed_score(each.term, each.score, mode, good) / (inclusion if each.droppable else 1.0),
-                )
-                for each in counted
-            ]
-        )
+        scored = []
+        for each in counted:
+            score = each.score if each.score is not None else float(good == mode.rises(each.term))
+            scored.append((each.term, score / inclusion if inclusion is not None and each.droppable else score))
+        return formula(scored, given)
 
     worst = completed(good=False)
     return worst, worst if all(each.score is not None for each in counted) else completed(good=True)
@@ -394,28 +380,9 @@ def rewarded_terms(terms: list[Term]) -> list[Term]:
 
 def check_terms(terms: list[Term], mode: RewardMode) -> None:
     """Refuse terms that do not suit a mode; see `check_rubric` for the rules and errors."""
-    if mode not in _MODES:
-        raise ValueError(f"mode is {mode!r}; use one of {', '.join(_MODES)}")
-    match mode:
-        case "likert" | "outcome":
-            pass
-        case "ranking":
-            if not terms:
-                raise UnsuitableRubric("there are no criteria to compare responses by; add a criterion")
-        case "stepwise":
-            if not any(term.kind == "answer" for term in terms):
-                raise UnsuitableRubric(
-                    "no criterion has kind 'answer', so mode 'stepwise' has no accuracy to start from; "
-                    "add a criterion of kind 'answer' that checks the final answer"
-                )
-        case "graded_mean":
-            if not terms:
-                raise UnsuitableRubric("there are no criteria, so graded_mean has no grade to average; add a criterion")
-        case "gate":
-            _refuse_pitfalls([term for term in terms if term.kind == "pitfall"], mode)
-            _refuse_negative_weights(terms, mode)
-        case _:
-            _check_weights(terms, mode)
+    if mode not in MODES:
+        raise ValueError(f"mode is {mode!r}; use one of {', '.join(MODES)}")
+    MODES[mode].check(terms, mode)
 
 
 def filter_kinds(terms: list[Term], kinds: Collection[str] | None, mode: RewardMode) -> list[Term]:
@@ -440,150 +407,3 @@ def filter_kinds(terms: list[Term], kinds: Collection[str] | None, mode: RewardM
             f"no criterion is of kind {wanted}, and only these count; add one, or name other kinds in reward.kinds"
         )
     return kept
-
-
-def _check_weights(terms: list[Term], mode: RewardMode) -> None:
-    _refuse_pitfalls([term for term in terms if term.kind == "pitfall" and term.weight > 0], mode)
-    takes_mistakes = mode in ("clipped_points", "absolute_points")
-    if mode != "points" and not takes_mistakes:
-        _refuse_negative_weights(terms, mode)
-    if takes_mistakes and not any(term.weight for term in terms):
-        raise UnsuitableRubric(
-            f"no criterion has a weight, so mode {mode!r} would divide by zero; give at least one a weight other than 0"
-        )
-    if not takes_mistakes and not any(term.weight > 0 for term in terms):
-        raise UnsuitableRubric(
-            f"no criterion has a positive weight, so mode {mode!r} would divide by zero; "
-            "give at least one criterion a weight above 0, or use mode 'clipped_points' for a list of mistakes"
-        )
-    if not math.isfinite(sum(abs(term.weight) for term in terms)):
-        raise UnsuitableRubric("the weights are too large to add up; divide them all by the same number")
-
-
-def _refuse_pitfalls(pitfalls: list[Term], mode: RewardMode) -> None:
-    for term in pitfalls:
-        raise UnsuitableRubric(
-            f"criterion {term.label!r} is a pitfall of weight {term.weight:g}, so {mode} would reward the mistake; "
-            "use mode 'stepwise' or 'graded_mean', or mode 'points' with a negative weight"
-        )
-
-
-def _refuse_negative_weights(terms: list[Term], mode: RewardMode) -> None:
-    for term in terms:
-        if term.weight < 0:
-            raise UnsuitableRubric(
-                f"the weight of criterion {term.label!r} is {term.weight:g}, and mode {mode!r} does not allow "
-                "negative weights; use mode 'points', or give it a weight of 0 or more"
-            )
-
-
-def _formula(
-    mode: RewardMode, format_ok: bool | None, format_weight: float, gate_fraction: float
-) -> Callable[[ScoredTerms], float | None]:
-    """Return the complete formula of a mode, including the format share of `stepwise`."""
-    if mode == "gate":
-        return partial(gate_reward, fraction=_checked_fraction(gate_fraction))
-    formula = FORMULAS[mode]
-    if mode != "stepwise":
-        return formula
-    share, addend = _format_share(format_ok, format_weight)
-
-    def base_reward(scored: ScoredTerms) -> float | None:
-        accuracy = formula(scored)
-        return None if accuracy is None else share * accuracy + addend
-
-    return base_reward
-
-
-def _completed_score(term: Term, score: float | None, mode: RewardMode, good: bool) -> float:
-    """Return the score; if it is missing, the best (`good`) or worst one for the response."""
-    return score if score is not None else float(good == is_nondecreasing(term, mode))
-
-
-def _format_share(format_ok: bool | None, format_weight: float) -> tuple[float, float]:
-    """Return (1 - lambda, lambda * format): the factor of the accuracy, and the number to add to it."""
-    if not 0.0 <= format_weight <= 1.0:
-        raise ValueError(f"format_weight is {format_weight!r}; use a share in [0, 1]")
-    if format_ok is None and format_weight > 0:
-        raise ValueError("mode 'stepwise' needs format_ok; pass steps.has_format(text), or format_weight=0")
-    return 1.0 - format_weight, format_weight * bool(format_ok)
-
-
-def _checked_fraction(fraction: float) -> float:
-    if not 0.0 <= fraction <= 1.0:
-        raise ValueError(f"gate_fraction is {fraction!r}; use a share in [0, 1]")
-    return float(fraction)
-
-
-def _weighted_mean(scored: ScoredTerms) -> float | None:
-    mean = _unclipped_mean(scored)
-    return None if mean is None else min(1.0, max(0.0, mean))
-
-
-def _unclipped_mean(scored: ScoredTerms) -> float | None:
-    total = sum(term.weight for term, _ in scored)
-    return sum(term.weight * score for term, score in scored) / total if total > 0 else None
-
-
-def _factual_override(scored: ScoredTerms) -> float | None:
-    mean = _weighted_mean(scored)
-    factual = [score for term, score in scored if term.kind == "factual"]
-    return 1.0 if mean is not None and factual and min(factual) == 1.0 else mean
-
-
-def _points(scored: ScoredTerms) -> float | None:
-    positive = sum(term.weight for term, _ in scored if term.weight > 0)
-    return sum(term.weight * score for term, score in scored) / positive if positive > 0 else None
-
-
-def clipped_points(scored: ScoredTerms, *, only_mistakes: bool) -> float | None:
-    """Points clipped to [0, 1]. For a list of mistakes: 1 minus the share of the weight of the mistakes made."""
-    if not only_mistakes:
-        points = _points(scored)
-        return None if points is None else min(1.0, max(0.0, points))
-    deduction = absolute_points(scored)
-    return None if deduction is None else min(1.0, max(0.0, 1.0 + deduction))
-
-
-def absolute_points(scored: ScoredTerms) -> float | None:
-    """Sum w s / sum |w|."""
-    total = sum(abs(term.weight) for term, _ in scored)
-    return sum(term.weight * score for term, score in scored) / total if total > 0 else None
-
-
-def _mean(scored: ScoredTerms) -> float | None:
-    return sum(score for _, score in scored) / len(scored) if scored else None
-
-
-def _graded_mean(scored: ScoredTerms) -> float | None:
-    return _mean([(t, 1.0 - score if t.weight < 0 or t.kind == "pitfall" else score) for t, score in scored])
-
-
-def is_nondecreasing(term: Term, mode: RewardMode) -> bool:
-    """Whether the reward is nondecreasing in the term's score; otherwise it is nonincreasing."""
-    if mode in ("stepwise", "gate", "likert", "outcome"):
-        return True
-    return term.weight >= 0 and not (mode == "graded_mean" and term.kind == "pitfall")
-
-
-def gate_reward(scored: ScoredTerms, fraction: float) -> float:
-    """1 if at least the given fraction of the scored criteria is satisfied, or if there are none; else 0."""
-    satisfied = sum(score == 1.0 for _, score in scored)
-    return float(satisfied >= math.ceil(fraction * len(scored) - _ROUNDING))
-
-
-FORMULAS: dict[RewardMode, Callable[[ScoredTerms], float | None]] = {
-    "weighted_mean": _weighted_mean,
-    "factual_override": _factual_override,
-    "points": _points,
-    "absolute_points": absolute_points,
-    "partial_credit": _weighted_mean,
-    "stepwise": _mean,
-    "graded_mean": _graded_mean,
-    "likert": _mean,
-    "outcome": _mean,
-}
-"""The formula of each mode except `gate` and `clipped_points`, over criteria that all have a score.
-
-A formula returns None if it would divide by zero.
-"""

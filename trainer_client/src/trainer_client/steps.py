@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, SupportsIndex
 
-from trainer_client._inputs import CriterionLike, Score, Term, read_criteria, read_scores
+from trainer_client._inputs import CriterionLike, Score, read_criteria, read_scores
+from trainer_client.modes import Term
 from trainer_client.text.final_answer import boxed_answer, extract_final_answer
 
 __all__ = [

@@ -1,5 +1,6 @@
 """The wire contract of `/v1`: every message between a client and the service."""
 
+from trainer_client.modes import JudgingProtocol, RewardMode, UsedProtocol
 from trainer_client.wire.criteria import Criterion, CriterionKind, Verification, VerificationMethod, content_digest
 from trainer_client.wire.groups import (
     Group,
@@ -16,7 +17,6 @@ from trainer_client.wire.judging import (
     RATIONALE_TOKENS,
     JudgeName,
     JudgingOptions,
-    JudgingProtocol,
     LengthPenalty,
     OverlongPenalty,
     Priority,
@@ -24,7 +24,6 @@ from trainer_client.wire.judging import (
     RankingReport,
     RankingSchedule,
     ReasoningPart,
-    UsedProtocol,
 )
 from trainer_client.wire.ledger import CriterionFigures, JudgingFigures, RunPage, RunReport, RunStep, RunSummary
 from trainer_client.wire.problems import FieldError, Problem, ProblemType
@@ -45,7 +44,6 @@ from trainer_client.wire.rewards import (
     ResponseReward,
     RewardAnswer,
     RewardEvent,
-    RewardMode,
     RewardOptions,
     RewardRequest,
     RewardSummary,

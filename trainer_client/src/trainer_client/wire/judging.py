@@ -5,11 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
+from trainer_client.modes import JudgingProtocol
 from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, Coefficient, Flag, RequestModel, SafeInt
-
-JudgingProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert"]
-UsedProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert", "comparison"]
-"""A protocol that verdicts are given under: one that a request may name, or the comparison of two responses."""
 
 ReasoningPart = Literal["strip", "keep", "only"]
 OpeningTag = Literal[

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from trainer_client.modes import RewardMode, UsedProtocol
 from trainer_client.wire.base import (
     STRICT_NUMBER,
     AnswerModel,
@@ -23,7 +24,6 @@ from trainer_client.wire.base import (
 )
 from trainer_client.wire.criteria import CriterionId, CriterionKind
 from trainer_client.wire.groups import Prompt, RunName
-from trainer_client.wire.judging import UsedProtocol
 from trainer_client.wire.monitors import Interval
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import (
@@ -31,7 +31,6 @@ from trainer_client.wire.rewards import (
     FailureKind,
     FailurePolicy,
     PinnedRubric,
-    RewardMode,
     RewardOptions,
     RubricDropout,
     StepReward,

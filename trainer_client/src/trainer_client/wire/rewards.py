@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
+from trainer_client.modes import MODES, JudgingProtocol, RewardMode, UsedProtocol
 from trainer_client.wire.base import (
     LIMIT_ERRORS,
     STRICT_NUMBER,
@@ -33,13 +34,11 @@ from trainer_client.wire.judging import (
     MAX_RANKED,
     JudgeName,
     JudgingOptions,
-    JudgingProtocol,
     LengthPenalty,
     OverlongPenalty,
     Priority,
     RankingReport,
     RankingSchedule,
-    UsedProtocol,
     ranking_problem,
 )
 from trainer_client.wire.problems import Problem
@@ -52,20 +51,6 @@ def _in_order(band: tuple[float, float]) -> tuple[float, float]:
     return band
 
 
-RewardMode = Literal[
-    "weighted_mean",
-    "factual_override",
-    "points",
-    "clipped_points",
-    "absolute_points",
-    "partial_credit",
-    "stepwise",
-    "graded_mean",
-    "likert",
-    "outcome",
-    "gate",
-    "ranking",
-]
 FailurePolicy = Literal["null", "error", "zero", "zero_unparseable", "skip"]
 UncertainPolicy = Literal["null", "error", "zero", "skip"]
 """What a response gets if its reward needs an uncertain verdict: the failure policies of the same names."""
@@ -76,26 +61,13 @@ AppliedPolicy = Literal["zero", "zero_unparseable", "skip"]
 ZERO_POLICIES: tuple[AppliedPolicy, ...] = ("zero", "zero_unparseable")
 """The policies that give a failed response the reward 0."""
 
-PROTOCOLS_FOR: dict[RewardMode, tuple[UsedProtocol, ...]] = {
-    "weighted_mean": ("binary", "stepwise", "graded", "checklist"),
-    "factual_override": ("binary", "stepwise"),
-    "points": ("binary", "stepwise"),
-    "clipped_points": ("binary", "stepwise"),
-    "absolute_points": ("binary", "graded"),
-    "partial_credit": ("checklist", "graded"),
-    "stepwise": ("stepwise",),
-    "graded_mean": ("graded",),
-    "likert": ("likert",),
-    "outcome": (),
-    "gate": ("binary", "stepwise"),
-    "ranking": ("comparison",),
-}
+PROTOCOLS_FOR: dict[RewardMode, tuple[UsedProtocol, ...]] = {name: mode.protocols for name, mode in MODES.items()}
 """The protocols that each mode supports, its default first. `outcome` does not call a judge."""
 
-COMPARES_RESPONSES: frozenset[RewardMode] = frozenset({"ranking"})
+COMPARES_RESPONSES = frozenset({name for name, mode in MODES.items() if mode.reads == "group"})
 """The modes whose rewards depend on the other responses of the group, which must be judged in one request."""
 
-NEEDS_NO_RUBRIC: frozenset[RewardMode] = frozenset({"likert", "outcome"})
+NEEDS_NO_RUBRIC = frozenset({name for name, mode in MODES.items() if mode.reads == "response"})
 
 UncertainBand = Annotated[
     tuple[
@@ -110,14 +82,7 @@ no verdict is uncertain."""
 VerdictUse = Literal["verdict", "probability"]
 """What of a yes/no verdict enters a reward: its score of 0 or 1, or the calibrated probability of yes."""
 
-NOT_LINEAR: dict[RewardMode, str] = {
-    "factual_override": "gives the full reward only if every factual criterion is satisfied",
-    "clipped_points": "clips the sum of points to [0, 1]",
-    "gate": "compares the number of satisfied criteria with a threshold",
-    "likert": "rates the whole response and has no criteria",
-    "outcome": "compares the final answer by a program and has no criteria",
-    "ranking": "compares whole responses with each other, under all criteria together",
-}
+NOT_LINEAR: dict[RewardMode, str] = {name: mode.not_linear for name, mode in MODES.items() if mode.not_linear}
 """The modes whose reward is not linear in the scores of criteria, and why. All other modes are linear."""
 
 YES_NO_PROTOCOLS: tuple[UsedProtocol, ...] = ("binary", "stepwise", "comparison")

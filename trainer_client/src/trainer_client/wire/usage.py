@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
+from trainer_client.modes import UsedProtocol
 from trainer_client.wire.base import AnswerModel, is_unset
-from trainer_client.wire.judging import UsedProtocol
 
 
 class MemberUsage(AnswerModel):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
+from trainer_client.modes import JudgingProtocol
 from trainer_client.wire.base import (
     STRICT_NUMBER,
     AnswerModel,
@@ -34,7 +35,6 @@ from trainer_client.wire.judging import (
     DEFAULT_JUDGE,
     JudgeName,
     JudgingOptions,
-    JudgingProtocol,
     Priority,
     PromptOpens,
     ReasoningPart,

@@ -17,6 +17,9 @@ from judge_server.ports import LedgerReader
 from judge_server.scoring.scorer import RewardResult, reward_of
 from judge_server.scoring.verdicts import judge_failure_kind
 from trainer_client.dropout import CriteriaSample, read_sample
+from trainer_client.modes import short
+from trainer_client.penalties import explain_penalties
+from trainer_client.rewards import explain_reward
 from trainer_client.wire import Criterion, RewardMode, RewardOptions, UncertainPolicy, Verdict, VerdictUse
 from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.ledger_rows import ResponseFilter, ResponseRecord, VerdictOutcome
@@ -86,7 +89,7 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
                 f"There is no reward, because {failed}, which could have changed it. Neither a failed nor an "
                 "uncertain verdict counts as a no."
             )
-        return Explanation(f"The reward is {_n(recorded.reward)} by the request's failure policy, because {failed}.")
+        return Explanation(f"The reward is {short(recorded.reward)} by the request's failure policy, because {failed}.")
     if sample is not None:
         judged = sum(verdict.status != "left_out" for verdict in verdicts)
         return Explanation(
@@ -99,13 +102,13 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
     soft = rules.reward.use == "probability"
     dropped = found is not None and found.result.outcome.policy_applied == "skip"
     scores = [verdict.score if found is None else verdict.value(rules.reward.use) for verdict in counted]
-    formula = _formula(rules.reward, criteria, scores, format_ok=recorded.format_ok, drop_failed=dropped)
-    formula = _penalised(formula, rules.reward, tokens=recorded.tokens, stopped=recorded.stopped)
+    told = explain_reward(criteria, scores, rules.reward, format_ok=recorded.format_ok, drop_failed=dropped)
+    told = explain_penalties(told, rules.reward, tokens=recorded.tokens, stopped=recorded.stopped)
     if found is None:
-        return Explanation(_mismatch(recorded), formula.text, matches=False)
-    sentence = formula.sentence + (" It is made of probabilities of yes, not of verdicts." if soft else "")
+        return Explanation(_mismatch(recorded), told.formula, matches=False)
+    sentence = told.sentence + (" It is made of probabilities of yes, not of verdicts." if soft else "")
     treated = "left out, as the failure policy says" if dropped else "written as 0, since it cannot change the reward"
-    return Explanation(f"{sentence} {failed[0].upper()}{failed[1:]}: {treated}." if failed else sentence, formula.text)
+    return Explanation(f"{sentence} {failed[0].upper()}{failed[1:]}: {treated}." if failed else sentence, told.formula)
 
 
 def _ranked(recorded: RecordedReward, verdicts: Sequence[Verdict]) -> Explanation:
@@ -116,7 +119,9 @@ def _ranked(recorded: RecordedReward, verdicts: Sequence[Verdict]) -> Explanatio
     if recorded.status is None:
         return Explanation("The request was answered with an error, so it has no rewards.")
     if recorded.status == "unscored":
-        given = "no reward" if recorded.reward is None else f"the reward {_n(recorded.reward)}, by the failure policy,"
+        given = (
+            "no reward" if recorded.reward is None else f"the reward {short(recorded.reward)}, by the failure policy,"
+        )
         return Explanation(f"The response has {given} because too few of its comparisons were answered. {shown}.")
     return Explanation(
         "The reward is a Bradley-Terry score: the probability of being preferred over an average response of the same "
@@ -133,11 +138,11 @@ def _mismatch(recorded: RecordedReward) -> str:
     """Why the recorded reward is not that of the verdicts in the ledger."""
     if recorded.rules is None:
         return (
-            f"The answered reward is {_n(recorded.reward)}, and mode {recorded.mode} with default options gives "
+            f"The answered reward is {short(recorded.reward)}, and mode {recorded.mode} with default options gives "
             f"another one. The request used an option that was not recorded: {_UNKNOWN_OPTIONS}."
         )
     return (
-        f"The answered reward is {_n(recorded.reward)}, and the request's options with the verdicts shown here give "
+        f"The answered reward is {short(recorded.reward)}, and the request's options with the verdicts shown here give "
         "another one. The ledger shows the first verdict on a question; this request was probably rewarded by a later "
         "one that differs."
     )
@@ -209,7 +214,7 @@ def _missing_sentence(verdicts: Sequence[Verdict], rules: RewardRules) -> str:
     parts = [f"{_named(failed)} failed ({kinds})"] if failed else []
     if uncertain:
         band = rules.uncertain_band
-        between = "" if band is None else f" (its probability is from {_n(band[0])} to {_n(band[1])})"
+        between = "" if band is None else f" (its probability is from {short(band[0])} to {short(band[1])})"
         parts.append(f"{_named(uncertain)} {'is' if len(uncertain) == 1 else 'are'} uncertain{between}")
     return " and ".join(parts)
 
@@ -217,160 +222,6 @@ def _missing_sentence(verdicts: Sequence[Verdict], rules: RewardRules) -> str:
 def _named(verdicts: Sequence[Verdict]) -> str:
     names = ", ".join(verdict.criterion for verdict in verdicts[:5]) + (" and others" if len(verdicts) > 5 else "")
     return f"the verdict{'s' if len(verdicts) > 1 else ''} on {names}"
-
-
-_Term = tuple[Criterion, float]
-
-
-class _Formula(NamedTuple):
-    """A sentence, and an expression with its value."""
-
-    sentence: str
-    expression: str
-    value: float
-
-    @property
-    def text(self) -> str:
-        return f"{self.expression} = {_n(self.value)}"
-
-
-def _formula(
-    options: RewardOptions,
-    criteria: Sequence[Criterion],
-    scores: Sequence[float | None],
-    *,
-    format_ok: bool,
-    drop_failed: bool,
-) -> _Formula:
-    """The formula of a mode with its numbers, before penalties.
-
-    A missing score is left out with `drop_failed`, and otherwise written as 0: it then cannot change the reward.
-    """
-    mode = options.mode
-    if mode in NEEDS_NO_RUBRIC:
-        score = scores[0] or 0.0
-        what = "rating of the whole response" if mode == "likert" else "comparison of the final answer"
-        return _Formula(f"The reward is the {what}, from 0 to 1.", _n(score), score)
-    terms = [(c, s or 0.0) for c, s in zip(criteria, scores, strict=True) if s is not None or not drop_failed]
-    weights = [c.weight for c, _ in terms]
-    match mode:
-        case "weighted_mean" | "partial_credit":
-            return _quotient("The reward is the mean of the scores, weighted by the criteria.", terms, weights)
-        case "factual_override":
-            factual = [s for c, s in terms if c.kind == "factual"]
-            if factual and min(factual) == 1.0:
-                return _Formula(
-                    f"The reward is 1, because every factual criterion ({len(factual)}) is satisfied.", "1", 1.0
-                )
-            return _quotient(
-                "Not every factual criterion is satisfied, so the reward is the mean of the scores, weighted by the "
-                "criteria.",
-                terms,
-                weights,
-            )
-        case "points":
-            return _quotient(
-                "The reward is the points earned, divided by the positive points of the rubric.",
-                terms,
-                [w for w in weights if w > 0],
-            )
-        case "absolute_points":
-            return _quotient(
-                "The reward is the points earned, divided by the size of all points.", terms, [abs(w) for w in weights]
-            )
-        case "clipped_points":
-            return _clipped(terms, only_mistakes=not any(c.weight > 0 for c in criteria))
-        case "stepwise":
-            answers = [(c, s) for c, s in terms if c.kind == "answer"]
-            share = options.format_weight
-            form = "has" if format_ok else "lacks"
-            return _Formula(
-                f"The reward is the mean score of the answer criteria, and a share for the form, which the response "
-                f"{form}. The other criteria act on its steps.",
-                f"{_n(1 - share)} × {_mean(answers)} + {_n(share)} × {int(format_ok)}",
-                (1 - share) * sum(s for _, s in answers) / max(len(answers), 1) + share * format_ok,
-            )
-        case "graded_mean":
-            counted = [(c, 1 - s if c.weight < 0 or c.kind == "pitfall" else s) for c, s in terms]
-            return _Formula(
-                "The reward is the mean of the scores; a pitfall or a criterion of negative weight counts 1 minus its "
-                "score.",
-                _mean(counted),
-                sum(s for _, s in counted) / max(len(counted), 1),
-            )
-        case _:
-            assert mode == "gate", get_args(RewardMode)
-            met, needed = sum(s == 1.0 for _, s in terms), options.gate_fraction * len(terms)
-            passed = int(met >= needed - 1e-9)
-            return _Formula(
-                f"{met} of {len(terms)} criteria are satisfied, and the gate needs {_n(needed)}: the reward is "
-                f"{passed}.",
-                str(passed),
-                passed,
-            )
-
-
-def _clipped(terms: Sequence[_Term], *, only_mistakes: bool) -> _Formula:
-    weights = [c.weight for c, _ in terms]
-    points = sum(c.weight * s for c, s in terms)
-    if only_mistakes:
-        sizes = [abs(w) for w in weights]
-        return _Formula(
-            "The reward is 1 minus the share of the mistakes that were made.",
-            f"max(0, 1 + ({_sum(terms)}) / ({' + '.join(map(_n, sizes))}))",
-            max(0.0, 1 + points / (sum(sizes) or 1.0)),
-        )
-    positive = [w for w in weights if w > 0]
-    return _Formula(
-        "The reward is the points earned, divided by the positive points of the rubric, and kept between 0 and 1.",
-        f"min(1, max(0, ({_sum(terms)}) / ({' + '.join(map(_n, positive))})))",
-        min(1.0, max(0.0, points / (sum(positive) or 1.0))),
-    )
-
-
-def _penalised(formula: _Formula, options: RewardOptions, *, tokens: int | None, stopped: bool | None) -> _Formula:
-    """The formula with the penalties of a request, in the order of `trainer_client.penalties.penalise`."""
-    sentence, expression, value = formula
-    if options.truncation_factor is not None and stopped is False and value >= 0:
-        sentence += " The response was cut off, so its reward is multiplied by the truncation factor."
-        expression, value = f"({expression}) × {_n(options.truncation_factor)}", value * options.truncation_factor
-    if tokens is None:
-        return _Formula(sentence, expression, value)
-    if (length := options.length_penalty) is not None:
-        sentence += f" A penalty on its length of {tokens} tokens is subtracted."
-        excess = f"({tokens} − {length.target_tokens})"
-        expression += f" − {_n(length.coefficient)} × {f'max(0, {excess})' if length.excess_only else excess}"
-        over = tokens - length.target_tokens
-        value -= length.coefficient * (max(0, over) if length.excess_only else over)
-    if (near := options.overlong_penalty) is not None:
-        sentence += f" A penalty for coming near the limit of {near.limit_tokens} tokens is subtracted."
-        start = near.limit_tokens - near.buffer_tokens
-        expression += f" − min(1, max(0, ({tokens} − {start}) / {near.buffer_tokens}))"
-        value -= min(1.0, max(0.0, (tokens - start) / near.buffer_tokens))
-    return _Formula(sentence, expression, value)
-
-
-def _quotient(sentence: str, terms: Sequence[_Term], parts: Sequence[float]) -> _Formula:
-    value = sum(c.weight * s for c, s in terms) / (sum(parts) or 1.0)
-    return _Formula(sentence, f"({_sum(terms)}) / ({' + '.join(map(_n, parts))})", value)
-
-
-def _sum(terms: Sequence[_Term]) -> str:
-    written = ""
-    for criterion, score in terms:
-        sign = "−" if criterion.weight < 0 else "+" if written else ""
-        space = " " if written else ""
-        written += f"{space}{sign}{space}{_n(abs(criterion.weight))} × {_n(score)} [{criterion.id}]"
-    return written
-
-
-def _mean(terms: Sequence[_Term]) -> str:
-    return f"({' + '.join(f'{_n(score)} [{criterion.id}]' for criterion, score in terms)}) / {len(terms)}"
-
-
-def _n(value: float | None) -> str:
-    """A number with at most four significant digits."""
-    return "none" if value is None else f"{value:.4g}"
 
 
 TEXT_LIMIT = 20_000

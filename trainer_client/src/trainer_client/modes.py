@@ -1,0 +1,516 @@
+"""The reward modes: which verdicts each takes, what it asks of a rubric, its formula, and how it explains a reward.
+
+A mode is a class, a name in `RewardMode` and a line in `MODES`; everything else follows from these.
+
+With s_j the score and w_j the weight of criterion j:
+
+- `weighted_mean`: sum w_j s_j / sum w_j, clipped to [0, 1] (RGR-GRPO, eq. 4).
+- `partial_credit`: the same formula, s_j being the share awarded / w_j (Rubric-Grounded RL, eqs. 2 and 11).
+- `factual_override`: 1 if there are factual criteria and all are satisfied, else the weighted mean (eq. 5).
+- `points`: sum w_j s_j / sum of the positive w_j; may be negative, is not clipped (RuscaRL, eq. 4).
+- `clipped_points`: the same, clipped to [0, 1]. For a list of mistakes, a rubric without a positive weight, it is
+  1 - sum |w_j| s_j / sum |w_j| (the per-criterion graders of the library `rubric`).
+- `absolute_points`: sum w_j s_j / sum |w_j|, in [-1, 1] (open-instruct's rubric verifier).
+- `stepwise`: the base reward (1 - lambda) * accuracy + lambda * format, accuracy being the mean score of the
+  `answer` criteria (SRaR, eq. 6). The other criteria act through `trainer_client.steps.step_deltas` alone.
+- `graded_mean`: the plain mean of s_j, where a negative criterion, one of negative weight or of kind `pitfall`, counts
+  1 - s_j (DRO, appendix G). The size of the weights is ignored.
+- `gate`: 1 if at least the fraction rho of the criteria is satisfied, else 0 (DRO's consistency gate, section 4, for
+  one response). Weights are ignored.
+- `likert`: the single score of the whole response, see `trainer_client.rewards.likert_score` (Likert-GRPO of RGR-GRPO,
+  section 3).
+- `outcome`: the single score of the whole response, 1 if its final answer equals the ground truth, else 0
+  (Outcome-GRPO, ibid.).
+- `ranking`: responses of a group against each other, see `trainer_client.ranking`; it has no formula for one response.
+
+A criterion is *satisfied* if its score is 1. A high grade or probability below 1 does not satisfy it.
+
+Every formula is monotone in each score. The completions of the missing scores that are worst and best for the response
+therefore bound all others.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+__all__ = [
+    "MODES",
+    "Explained",
+    "Given",
+    "JudgingProtocol",
+    "Mode",
+    "RewardMode",
+    "ScoredTerms",
+    "Term",
+    "UnsuitableRubric",
+    "UsedProtocol",
+    "short",
+]
+
+JudgingProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert"]
+UsedProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert", "comparison"]
+"""A protocol that verdicts are given under: one that a request may name, or the comparison of two responses."""
+
+RewardMode = Literal[
+    "weighted_mean",
+    "factual_override",
+    "points",
+    "clipped_points",
+    "absolute_points",
+    "partial_credit",
+    "stepwise",
+    "graded_mean",
+    "likert",
+    "outcome",
+    "gate",
+    "ranking",
+]
+
+
+class Term(NamedTuple):
+    """The fields of a criterion that the formulas need: a label for messages, kind, weight, and whether it is a shadow.
+
+    Shadow criteria are judged but not rewarded, so every formula leaves them out.
+    """
+
+    label: str
+    kind: str
+    weight: float
+    shadow: bool = False
+
+
+ScoredTerms = Sequence[tuple[Term, float]]
+"""Criteria and their scores in [0, 1]."""
+
+_ROUNDING = 1e-9
+
+
+class UnsuitableRubric(ValueError):
+    """The rubric does not suit the mode; the message says what to change."""
+
+
+class Given(NamedTuple):
+    """What a formula needs beside the scores; `trainer_client.rewards.reward_outcome` says what each field is.
+
+    `only_mistakes` says that no criterion that counts has a positive weight. It must not depend on which scores are
+    missing.
+    """
+
+    format_ok: bool | None = None
+    format_weight: float = 0.1
+    gate_fraction: float = 0.5
+    only_mistakes: bool = False
+
+
+class Explained(NamedTuple):
+    """A reward in words: a sentence, and an expression with its value, where a criterion stands behind its score."""
+
+    sentence: str
+    expression: str
+    value: float
+
+    @property
+    def formula(self) -> str:
+        """`EXPRESSION = VALUE`."""
+        return f"{self.expression} = {short(self.value)}"
+
+
+class Mode(ABC):
+    """A way from scores to a reward.
+
+    Attributes:
+        protocols: the judging protocols whose verdicts it takes, its default first; none if it calls no judge.
+        not_linear: why the reward is not linear in the scores of criteria; empty if it is.
+        reads: whether it reads the scores of a response's criteria, a single score of the whole response, or the
+            comparisons of a group of responses, which must then be judged in one request.
+    """
+
+    reads: Literal["criteria", "response", "group"] = "criteria"
+    not_linear: str = ""
+
+    def __init__(self, *protocols: UsedProtocol) -> None:
+        self.protocols = protocols
+
+    @abstractmethod
+    def check(self, terms: Sequence[Term], name: RewardMode) -> None:
+        """Refuse criteria that do not suit the mode, whose name is for messages.
+
+        Raises:
+            UnsuitableRubric: the message says what to change.
+        """
+
+    def counts(self, term: Term) -> bool:
+        """Whether a criterion enters the reward."""
+        return True
+
+    def rises(self, term: Term) -> bool:
+        """Whether the reward is nondecreasing in the score of the criterion; otherwise it is nonincreasing."""
+        return term.weight >= 0
+
+    @abstractmethod
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        """The reward of criteria that all have a score; None if it would divide by zero."""
+
+    def estimate(self, scored: ScoredTerms, given: Given) -> float | None:
+        """The reward of scores that are divided by their probability of being judged: not clipped."""
+        return self.value(scored, given)
+
+    @abstractmethod
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        """Say how the reward follows from the scores."""
+
+
+class WeightedMean(Mode):
+    """The mean of the scores, weighted by the criteria."""
+
+    sentence = "The reward is the mean of the scores, weighted by the criteria."
+
+    def check(self, terms: Sequence[Term], name: RewardMode) -> None:
+        _refuse_rewarded_pitfalls(terms, name)
+        _refuse_negative_weights(terms, name)
+        _require_positive_weight(terms, name)
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        mean = self.estimate(scored, given)
+        return None if mean is None else min(1.0, max(0.0, mean))
+
+    def estimate(self, scored: ScoredTerms, given: Given) -> float | None:
+        total = sum(term.weight for term, _ in scored)
+        return _points(scored) / total if total > 0 else None
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        return _quotient(self.sentence, scored, [term.weight for term, _ in scored])
+
+
+class FactualOverride(WeightedMean):
+    """The full reward if every factual criterion is satisfied, else the weighted mean."""
+
+    not_linear = "gives the full reward only if every factual criterion is satisfied"
+
+    sentence = (
+        "Not every factual criterion is satisfied, so the reward is the mean of the scores, weighted by the criteria."
+    )
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        mean = super().value(scored, given)
+        return 1.0 if mean is not None and self._satisfied(scored) else mean
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        if satisfied := self._satisfied(scored):
+            return Explained(f"The reward is 1, because every factual criterion ({satisfied}) is satisfied.", "1", 1.0)
+        return super().explain(scored, given)
+
+    @staticmethod
+    def _satisfied(scored: ScoredTerms) -> int:
+        """The number of factual criteria if all are satisfied, else 0."""
+        factual = [score for term, score in scored if term.kind == "factual"]
+        return len(factual) if factual and min(factual) == 1.0 else 0
+
+
+class Points(Mode):
+    """The points earned, divided by the positive points of the rubric."""
+
+    def check(self, terms: Sequence[Term], name: RewardMode) -> None:
+        _refuse_rewarded_pitfalls(terms, name)
+        _require_positive_weight(terms, name)
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        positive = sum(_positive(scored))
+        return _points(scored) / positive if positive > 0 else None
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        sentence = "The reward is the points earned, divided by the positive points of the rubric."
+        return _quotient(sentence, scored, _positive(scored))
+
+
+class AbsolutePoints(Mode):
+    """The points earned, divided by the size of all points."""
+
+    def check(self, terms: Sequence[Term], name: RewardMode) -> None:
+        _refuse_rewarded_pitfalls(terms, name)
+        _require_any_weight(terms, name)
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        size = sum(abs(term.weight) for term, _ in scored)
+        return _points(scored) / size if size > 0 else None
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        sentence = "The reward is the points earned, divided by the size of all points."
+        return _quotient(sentence, scored, [abs(term.weight) for term, _ in scored])
+
+
+class ClippedPoints(Mode):
+    """The points between 0 and 1; for a list of mistakes, 1 minus the share of the mistakes that were made."""
+
+    not_linear = "clips the sum of points to [0, 1]"
+
+    def check(self, terms: Sequence[Term], name: RewardMode) -> None:
+        _refuse_rewarded_pitfalls(terms, name)
+        _require_any_weight(terms, name)
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        if given.only_mistakes:
+            points = AbsolutePoints().value(scored, given)
+            points = None if points is None else 1.0 + points
+        else:
+            points = Points().value(scored, given)
+        return None if points is None else min(1.0, max(0.0, points))
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        points = _points(scored)
+        if given.only_mistakes:
+            sizes = [abs(term.weight) for term, _ in scored]
+            return Explained(
+                "The reward is 1 minus the share of the mistakes that were made.",
+                f"max(0, 1 + ({_sum(scored)}) / ({_added(sizes)}))",
+                max(0.0, 1 + points / (sum(sizes) or 1.0)),
+            )
+        positive = _positive(scored)
+        return Explained(
+            "The reward is the points earned, divided by the positive points of the rubric, and kept between 0 and 1.",
+            f"min(1, max(0, ({_sum(scored)}) / ({_added(positive)})))",
+            min(1.0, max(0.0, points / (sum(positive) or 1.0))),
+        )
+
+
+class Stepwise(Mode):
+    """The mean score of the answer criteria, and a share for the format; other criteria act on steps."""
+
+    def check(self, terms: Sequence[Term], name: RewardMode) -> None:
+        if not any(term.kind == "answer" for term in terms):
+            raise UnsuitableRubric(
+                "no criterion has kind 'answer', so mode 'stepwise' has no accuracy to start from; "
+                "add a criterion of kind 'answer' that checks the final answer"
+            )
+
+    def counts(self, term: Term) -> bool:
+        return term.kind == "answer"
+
+    def rises(self, term: Term) -> bool:
+        return True
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        share = given.format_weight
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"format_weight is {share!r}; use a share in [0, 1]")
+        if given.format_ok is None and share > 0:
+            raise ValueError("mode 'stepwise' needs format_ok; pass steps.has_format(text), or format_weight=0")
+        accuracy = _mean(scored)
+        return None if accuracy is None else (1.0 - share) * accuracy + share * bool(given.format_ok)
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        share, form = given.format_weight, "has" if given.format_ok else "lacks"
+        return Explained(
+            f"The reward is the mean score of the answer criteria, and a share for the form, which the response "
+            f"{form}. The other criteria act on its steps.",
+            f"{short(1 - share)} × {_written_mean(scored)} + {short(share)} × {int(bool(given.format_ok))}",
+            self.value(scored, given) or 0.0,
+        )
+
+
+class GradedMean(Mode):
+    """The plain mean of the scores, with negative criteria turned round."""
+
+    def check(self, terms: Sequence[Term], name: RewardMode) -> None:
+        if not terms:
+            raise UnsuitableRubric("there are no criteria, so graded_mean has no grade to average; add a criterion")
+
+    def rises(self, term: Term) -> bool:
+        return term.weight >= 0 and term.kind != "pitfall"
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        return _mean(self._turned(scored))
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        return Explained(
+            "The reward is the mean of the scores; a pitfall or a criterion of negative weight counts 1 minus its "
+            "score.",
+            _written_mean(self._turned(scored)),
+            self.value(scored, given) or 0.0,
+        )
+
+    def _turned(self, scored: ScoredTerms) -> ScoredTerms:
+        return [(term, score if self.rises(term) else 1.0 - score) for term, score in scored]
+
+
+class Gate(Mode):
+    """1 if enough criteria are satisfied, or if there are none; else 0."""
+
+    not_linear = "compares the number of satisfied criteria with a threshold"
+
+    def check(self, terms: Sequence[Term], name: RewardMode) -> None:
+        _refuse_pitfalls([term for term in terms if term.kind == "pitfall"], name)
+        _refuse_negative_weights(terms, name)
+
+    def rises(self, term: Term) -> bool:
+        return True
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        if not 0.0 <= given.gate_fraction <= 1.0:
+            raise ValueError(f"gate_fraction is {given.gate_fraction!r}; use a share in [0, 1]")
+        return float(self._satisfied(scored) >= math.ceil(given.gate_fraction * len(scored) - _ROUNDING))
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        needed, passed = given.gate_fraction * len(scored), self.value(scored, given) or 0.0
+        return Explained(
+            f"{self._satisfied(scored)} of {len(scored)} criteria are satisfied, and the gate needs {short(needed)}: "
+            f"the reward is {short(passed)}.",
+            short(passed),
+            passed,
+        )
+
+    @staticmethod
+    def _satisfied(scored: ScoredTerms) -> int:
+        return sum(score == 1.0 for _, score in scored)
+
+
+class _WholeResponse(Mode):
+    """The single score of the whole response; any rubric will do, since none is read."""
+
+    reads = "response"
+    what: str
+
+    def check(self, terms: Sequence[Term], name: RewardMode) -> None:
+        pass
+
+    def rises(self, term: Term) -> bool:
+        return True
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        return _mean(scored)
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        ((_, score),) = scored
+        return Explained(f"The reward is the {self.what}, from 0 to 1.", short(score), score)
+
+
+class Likert(_WholeResponse):
+    """The judge's rating of the whole response."""
+
+    what = "rating of the whole response"
+    not_linear = "rates the whole response and has no criteria"
+
+
+class Outcome(_WholeResponse):
+    """Whether the final answer is right, by a program."""
+
+    what = "comparison of the final answer"
+    not_linear = "compares the final answer by a program and has no criteria"
+
+
+class Ranking(Mode):
+    """Responses against each other: there is no formula for one of them."""
+
+    reads = "group"
+    not_linear = "compares whole responses with each other, under all criteria together"
+
+    def check(self, terms: Sequence[Term], name: RewardMode) -> None:
+        if not terms:
+            raise UnsuitableRubric("there are no criteria to compare responses by; add a criterion")
+
+    def value(self, scored: ScoredTerms, given: Given) -> float | None:
+        raise ValueError("mode 'ranking' rewards a group and not one response; use trainer_client.ranking.rank")
+
+    def explain(self, scored: ScoredTerms, given: Given) -> Explained:
+        raise ValueError(f"{scored!r}, {given!r}: mode 'ranking' explains a group, not one response")
+
+
+MODES: dict[RewardMode, Mode] = {
+    "weighted_mean": WeightedMean("binary", "stepwise", "graded", "checklist"),
+    "factual_override": FactualOverride("binary", "stepwise"),
+    "points": Points("binary", "stepwise"),
+    "clipped_points": ClippedPoints("binary", "stepwise"),
+    "absolute_points": AbsolutePoints("binary", "graded"),
+    "partial_credit": WeightedMean("checklist", "graded"),
+    "stepwise": Stepwise("stepwise"),
+    "graded_mean": GradedMean("graded"),
+    "likert": Likert("likert"),
+    "outcome": Outcome(),
+    "gate": Gate("binary", "stepwise"),
+    "ranking": Ranking("comparison"),
+}
+"""Every mode by its name."""
+
+
+def _points(scored: ScoredTerms) -> float:
+    return sum(term.weight * score for term, score in scored)
+
+
+def _positive(scored: ScoredTerms) -> list[float]:
+    return [term.weight for term, _ in scored if term.weight > 0]
+
+
+def _mean(scored: ScoredTerms) -> float | None:
+    return sum(score for _, score in scored) / len(scored) if scored else None
+
+
+def _refuse_rewarded_pitfalls(terms: Sequence[Term], name: RewardMode) -> None:
+    """Refuse mistakes that a sum of weights would reward."""
+    _refuse_pitfalls([term for term in terms if term.kind == "pitfall" and term.weight > 0], name)
+
+
+def _refuse_pitfalls(pitfalls: Sequence[Term], name: RewardMode) -> None:
+    for term in pitfalls:
+        raise UnsuitableRubric(
+            f"criterion {term.label!r} is a pitfall of weight {term.weight:g}, so {name} would reward the mistake; "
+            "use mode 'stepwise' or 'graded_mean', or mode 'points' with a negative weight"
+        )
+
+
+def _refuse_negative_weights(terms: Sequence[Term], name: RewardMode) -> None:
+    for term in terms:
+        if term.weight < 0:
+            raise UnsuitableRubric(
+                f"the weight of criterion {term.label!r} is {term.weight:g}, and mode {name!r} does not allow "
+                "negative weights; use mode 'points', or give it a weight of 0 or more"
+            )
+
+
+def _require_positive_weight(terms: Sequence[Term], name: RewardMode) -> None:
+    if not any(term.weight > 0 for term in terms):
+        raise UnsuitableRubric(
+            f"no criterion has a positive weight, so mode {name!r} would divide by zero; "
+            "give at least one criterion a weight above 0, or use mode 'clipped_points' for a list of mistakes"
+        )
+    _require_finite_sum(terms)
+
+
+def _require_any_weight(terms: Sequence[Term], name: RewardMode) -> None:
+    if not any(term.weight for term in terms):
+        raise UnsuitableRubric(
+            f"no criterion has a weight, so mode {name!r} would divide by zero; give at least one a weight other than 0"
+        )
+    _require_finite_sum(terms)
+
+
+def _require_finite_sum(terms: Sequence[Term]) -> None:
+    if not math.isfinite(sum(abs(term.weight) for term in terms)):
+        raise UnsuitableRubric("the weights are too large to add up; divide them all by the same number")
+
+
+def short(value: float | None) -> str:
+    """Write a number with at most four significant digits."""
+    return "none" if value is None else f"{value:.4g}"
+
+
+def _quotient(sentence: str, scored: ScoredTerms, parts: Sequence[float]) -> Explained:
+    return Explained(sentence, f"({_sum(scored)}) / ({_added(parts)})", _points(scored) / (sum(parts) or 1.0))
+
+
+def _added(numbers: Sequence[float]) -> str:
+    return " + ".join(map(short, numbers))
+
+
+def _sum(scored: ScoredTerms) -> str:
+    """Write the sum of weights times scores, as `3 × 1 [c0] − 2 × 0 [c1]`."""
+    written = ""
+    for term, score in scored:
+        sign = "−" if term.weight < 0 else "+" if written else ""
+        space = " " if written else ""
+        written += f"{space}{sign}{space}{short(abs(term.weight))} × {short(score)} [{term.label}]"
+    return written
+
+
+def _written_mean(scored: ScoredTerms) -> str:
+    return f"({' + '.join(f'{short(score)} [{term.label}]' for term, score in scored)}) / {len(scored)}"
