@@ -22,7 +22,7 @@ from judge_server.api.console.charts import (
 from judge_server.api.console.explanation import RecordedReward, explain, read_text
 from judge_server.api.console.sessions import SESSION_LIFETIME_S, SessionSigner, local_page
 from judge_server.scoring.scorer import reward_of
-from trainer_client.rewards import UnsuitableRubric
+from trainer_client.rewards import ResponseFacts, UnsuitableRubric
 from trainer_client.wire import PROTOCOLS_FOR, Criterion, Failure, FailurePolicy, RewardMode, RewardOptions, Verdict
 from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
@@ -81,19 +81,8 @@ def test_the_formula_of_an_explanation_evaluates_to_the_reward(
     given_verdicts = verdicts([score for *_, score in rows])
     rules = RewardRules(reward=RewardOptions.model_validate({"mode": mode} | (options or {})), on_failure=policy)
     try:
-        result = reward_of(
-            [] if mode in NEEDS_NO_RUBRIC else criteria,
-            [verdict.score for verdict in given_verdicts],
-            rules.reward,
-            policy,
-            failures=[verdict.failure and verdict.failure.kind for verdict in given_verdicts],
-            on_uncertain="null",
-            uncertain=[False] * len(rows),
-            sample=None,
-            format_ok=format_ok,
-            tokens=18_000,
-            stopped=stopped,
-        )
+        facts = ResponseFacts(format_ok, tokens=18_000, stopped=stopped)
+        result = reward_of([] if mode in NEEDS_NO_RUBRIC else criteria, given_verdicts, rules, facts)
     except UnsuitableRubric:
         return
     recorded = None if options is None else rules

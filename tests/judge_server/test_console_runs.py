@@ -128,8 +128,9 @@ async def test_two_responses_are_shown_side_by_side(recorded: httpx2.AsyncClient
     assert len(re.findall(r">Response \d", await group_page(recorded, "r", left="1", right="1"))) == 3
 
 
-async def test_steps_show_the_deltas_of_the_answer(recorded: httpx2.AsyncClient) -> None:
-    body = request(STEPPED, "No steps.", run="r", reward={"mode": "stepwise"}, on_failure="zero")
+@pytest.mark.parametrize("use", ["verdict", "probability"])
+async def test_steps_show_the_deltas_of_the_answer(recorded: httpx2.AsyncClient, use: str) -> None:
+    body = request(STEPPED, "No steps.", run="r", reward={"mode": "stepwise", "use": use}, on_failure="zero")
     steps = (await post(recorded, body)).json()["groups"][0]["responses"][0]["steps"]
     text = await group_page(recorded, "r")
     told = re.findall(r'step (\d) <span class="soft">delta</span> (\S+)', text)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from judge_server.evaluation.comparing import ResponseForm, RunGroup, compare_judges
+from judge_server.evaluation.comparing import RunGroup, compare_judges
 from judge_server.evaluation.judging import Judgement
 from judge_server.evaluation.labelled import LabelledResponse, criterion
+from trainer_client.rewards import ResponseFacts
 from trainer_client.wire import Failure, RewardOptions, Verdict
 
 CRITERIA = (criterion("a", "Is right."), criterion("b", "Is brief."))
@@ -18,9 +19,9 @@ CRITERIA = (criterion("a", "Is right."), criterion("b", "Is brief."))
 def group(name: str, size: int = 3, **options: Any) -> RunGroup:
     """A group whose n-th response has 1000 n tokens."""
     responses = tuple([LabelledResponse(name, "?", f"r{n}", CRITERIA, {}) for n in range(size)])
-    forms = tuple([ResponseForm(True, 1000 * n, True) for n in range(size)])
+    facts = tuple([ResponseFacts(True, 1000 * n, True) for n in range(size)])
     return RunGroup(
-        name, RewardOptions.model_validate(options), "binary", CRITERIA, responses, forms, tuple([{}] * size)
+        name, RewardOptions.model_validate(options), "binary", CRITERIA, responses, facts, tuple([{}] * size)
     )
 
 

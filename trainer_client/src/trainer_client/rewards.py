@@ -17,19 +17,22 @@ from typing import Literal, NamedTuple, SupportsIndex, get_args
 
 from trainer_client._inputs import CriterionLike, Score, read_criteria, read_failures, read_scores, read_uncertain
 from trainer_client.dropout import CriteriaSample
-from trainer_client.modes import MODES, Explained, Given, RewardMode, Term, UnsuitableRubric
+from trainer_client.modes import MODES, Explained, Given, Mode, RewardMode, Term, UnsuitableRubric
 from trainer_client.wire.criteria import CriterionKind
+from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
-    NOT_LINEAR,
     AppliedPolicy,
+    Failure,
     FailureKind,
     FailurePolicy,
     RewardOptions,
     UncertainPolicy,
+    Verdict,
 )
 
 __all__ = [
+    "ResponseFacts",
     "RewardOutcome",
     "Term",
     "UnscoredCriteria",
@@ -40,6 +43,7 @@ __all__ = [
     "read_criteria",
     "reward",
     "reward_outcome",
+    "reward_verdicts",
 ]
 
 _FAILURE_POLICIES, _UNCERTAIN_POLICIES = map(get_args, (FailurePolicy, UncertainPolicy))
@@ -173,42 +177,107 @@ def reward_outcome(
         ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range, a sample in a
             mode that is not linear.
     """
-    terms = read_criteria(criteria)
-    check_terms(filter_kinds(rewarded_terms(terms), kinds, mode), mode)
-    _check_sample(sample, scores, mode)
-    if on_failure not in _FAILURE_POLICIES:
-        raise ValueError(f"on_failure is {on_failure!r}; use one of {', '.join(_FAILURE_POLICIES)}")
-    if on_uncertain not in _UNCERTAIN_POLICIES:
-        raise ValueError(f"on_uncertain is {on_uncertain!r}; use one of {', '.join(_UNCERTAIN_POLICIES)}")
-    if mode in NEEDS_NO_RUBRIC:
-        if len(scores) != 1:
-            raise ValueError(f"{len(scores)} scores in mode {mode!r}; give one, that of the whole response")
-        terms = [_WHOLE_RESPONSE]
+    terms = [_WHOLE_RESPONSE] if mode in NEEDS_NO_RUBRIC else read_criteria(criteria)
+    if mode in NEEDS_NO_RUBRIC and len(scores) != 1:
+        raise ValueError(f"{len(scores)} scores in mode {mode!r}; give one, that of the whole response")
+    _check_sample(sample, scores)
     values = read_scores(scores, len(terms))
-    failure_kinds = read_failures(failures, len(terms))
     doubts = read_uncertain(uncertain, values)
-    droppable = [False] * len(terms) if sample is None else sample.droppable
-    if sample is not None:  # a term of the estimate that is 0
-        values = [0.0 if gone else value for value, gone in zip(values, sample.left_out, strict=True)]
-    if any(term.shadow for term in terms):
-        rewarded = [index for index, term in enumerate(terms) if not term.shadow]
-        terms, values = [terms[index] for index in rewarded], [values[index] for index in rewarded]
-        doubts = [doubts[index] for index in rewarded]
-        droppable = [droppable[index] for index in rewarded]
-        failure_kinds = [failure_kinds[index] for index in rewarded]
+    kinds_of_failures = read_failures(failures, len(terms))
+    left_out = [False] * len(terms) if sample is None else sample.left_out
+    known = zip(terms, values, kinds_of_failures, doubts, left_out, strict=True)
+    verdicts = [_verdict(*one, judged=failures is None) for one in known]
+    options = RewardOptions.model_construct(
+        mode=mode,
+        kinds=kinds,  # type: ignore[arg-type]  # `filter_kinds` refuses others
+        format_weight=format_weight,
+        gate_fraction=gate_fraction,
+    )
+    rules = RewardRules.model_construct(reward=options, on_failure=on_failure, on_uncertain=on_uncertain)
+    return reward_verdicts(criteria, verdicts, rules, ResponseFacts(format_ok=format_ok, sample=sample))
+
+
+def _verdict(
+    term: Term, score: float | None, failure: FailureKind | None, uncertain: bool, left_out: bool, *, judged: bool
+) -> Verdict:
+    """The verdict behind a score. A missing one without a kind of failure is a program's, unless all were `judged`."""
+    if score is not None:
+        return Verdict(criterion=term.label, status="ok", score=score)
+    if uncertain or left_out:
+        return Verdict(criterion=term.label, status="uncertain" if uncertain else "left_out")
+    if failure is not None:
+        return Verdict(criterion=term.label, status="failed", failure=Failure(kind=failure, detail=""))
+    return Verdict(criterion=term.label, status="failed", method="judge" if judged else "math")
+
+
+class ResponseFacts(NamedTuple):
+    """What a reward may depend on beside the verdicts on a response.
+
+    Attributes:
+        format_ok: whether it has step headers and a boxed answer (`trainer_client.steps.has_format`); for `stepwise`.
+        tokens: its length in tokens of the policy; for penalties on length.
+        stopped: whether it ended by itself; for the truncation factor.
+        sample: which criteria rubric dropout left out; None without dropout.
+    """
+
+    format_ok: bool | None = None
+    tokens: int | None = None
+    stopped: bool | None = None
+    sample: CriteriaSample | None = None
+
+
+def reward_verdicts(
+    criteria: Sequence[CriterionLike | Term], verdicts: Sequence[Verdict], rules: RewardRules, facts: ResponseFacts
+) -> RewardOutcome:
+    """Compute the reward of one response before penalties, and say how it was determined.
+
+    `reward_outcome` says what the rules mean.
+
+    Args:
+        criteria: the M criteria of the rubric; they are not read for `likert` and `outcome`.
+        verdicts: the M verdicts on them, or the single one on the whole response.
+        rules: the mode with its parameters, and the policies for failed and uncertain verdicts.
+        facts: what else the formula may need.
+
+    Raises:
+        UnsuitableRubric, UnscoredCriteria, ValueError: as `reward_outcome`.
+    """
+    options, sample = rules.reward, facts.sample
+    terms = read_criteria(criteria)
+    check_terms(filter_kinds(rewarded_terms(terms), options.kinds, options.mode), options.mode)
+    if rules.on_failure not in _FAILURE_POLICIES:
+        raise ValueError(f"on_failure is {rules.on_failure!r}; use one of {', '.join(_FAILURE_POLICIES)}")
+    if rules.on_uncertain not in _UNCERTAIN_POLICIES:
+        raise ValueError(f"on_uncertain is {rules.on_uncertain!r}; use one of {', '.join(_UNCERTAIN_POLICIES)}")
+    mode = MODES[options.mode]
+    if sample is not None and mode.not_linear:
+        raise ValueError(
+            f"mode {options.mode!r} {mode.not_linear}, so it is not linear in the scores and some of them give no "
+            "unbiased reward; take a linear mode such as 'weighted_mean' or 'points', or judge all criteria"
+        )
+    if mode.reads == "response":
+        terms = [_WHOLE_RESPONSE]
+    if len(terms) != len(verdicts):
+        raise ValueError(f"there are {len(verdicts)} verdicts for {len(terms)} criteria; give one for each")
+    droppable = (False,) * len(terms) if sample is None else sample.droppable
+    rewarded = [
+        _Counted(term, 0.0 if verdict.status == "left_out" else verdict.value(options.use), verdict, may_go)
+        for term, verdict, may_go in zip(terms, verdicts, droppable, strict=True)
+        if not term.shadow
+    ]
     counted = [
-        _Counted(*each)
-        for each in zip(terms, values, failure_kinds, doubts, droppable, strict=True)
-        if (kinds is None or each[0].kind in kinds) and MODES[mode].counts(each[0])
+        each
+        for each in rewarded
+        if (options.kinds is None or each.term.kind in options.kinds) and mode.counts(each.term)
     ]
     only_mistakes = not any(each.term.weight > 0 for each in counted)
-    given = Given(format_ok, format_weight, gate_fraction, only_mistakes)
-    status: Literal["scored", "partial"] = "partial" if None in values else "scored"
+    given = Given(facts.format_ok, options.format_weight, options.gate_fraction, only_mistakes)
+    status: Literal["scored", "partial"] = "partial" if any(each.score is None for each in rewarded) else "scored"
     worst, best = _bounds(mode, counted, given, None if sample is None else sample.inclusion)
     if worst == best:
         return RewardOutcome(worst, status)
     missing = [each for each in counted if each.score is None]
-    skipped = [each for each in missing if (on_uncertain if each.uncertain else on_failure) == "skip"]
+    skipped = [each for each in missing if each.policy(rules) == "skip"]
     if skipped:
         rest = [each for each in counted if each not in skipped]
         inclusion = None if sample is None else sample.inclusion_without(sum(each.droppable for each in skipped))
@@ -217,7 +286,7 @@ def reward_outcome(
             outcome = RewardOutcome(worst, status, "skip", len(skipped))
             return outcome if worst is not None else RewardOutcome(None, "unscored")
         missing = [each for each in rest if each.score is None]
-    return _without_scores(missing, on_failure, on_uncertain, failures)
+    return _without_scores(missing, rules)
 
 
 def explain_reward(
@@ -249,27 +318,29 @@ def explain_reward(
 
 
 class _Counted(NamedTuple):
-    """A criterion that counts, with its score, or why there is none: a failure, or an uncertain judge.
+    """A criterion that counts, the number that enters the reward, and the verdict behind it.
 
     A criterion that dropout left out has the score 0. `droppable` ones are judged with the probability of the sample.
     """
 
     term: Term
     score: float | None
-    failure: FailureKind | None
-    uncertain: bool
+    verdict: Verdict
     droppable: bool
+
+    def policy(self, rules: RewardRules) -> FailurePolicy:
+        """What the rules do about a missing score."""
+        return rules.on_uncertain if self.verdict.status == "uncertain" else rules.on_failure
 
 
 def _bounds(
-    name: RewardMode, counted: Sequence[_Counted], given: Given, inclusion: float | None
+    mode: Mode, counted: Sequence[_Counted], given: Given, inclusion: float | None
 ) -> tuple[float | None, float | None]:
     """Return the rewards of the worst and of the best completion of the missing scores.
 
     With the probability of inclusion of a sample, the reward is the Horvitz-Thompson estimate: the formula of scores
     divided by it.
     """
-    mode = MODES[name]
     formula = mode.value if inclusion is None else mode.estimate
 
     def completed(good: bool) -> float | None:
@@ -283,14 +354,9 @@ def _bounds(
     return worst, worst if all(each.score is not None for each in counted) else completed(good=True)
 
 
-def _check_sample(sample: CriteriaSample | None, scores: Sequence[Score], mode: RewardMode) -> None:
+def _check_sample(sample: CriteriaSample | None, scores: Sequence[Score]) -> None:
     if sample is None:
         return
-    if mode in NOT_LINEAR:
-        raise ValueError(
-            f"mode {mode!r} {NOT_LINEAR[mode]}, so it is not linear in the scores and some of them give no unbiased "
-            "reward; take a linear mode such as 'weighted_mean' or 'points', or judge all criteria"
-        )
     if not len(sample.droppable) == len(sample.left_out) == len(scores):
         raise ValueError(f"the sample has {len(sample.left_out)} criteria and there are {len(scores)} scores")
     for index, (gone, droppable) in enumerate(zip(sample.left_out, sample.droppable, strict=True)):
@@ -298,39 +364,32 @@ def _check_sample(sample: CriteriaSample | None, scores: Sequence[Score], mode: 
             raise ValueError(f"the sample leaves out criterion {index}, which is not droppable or has a score")
 
 
-def _without_scores(
-    missing: Sequence[_Counted],
-    on_failure: FailurePolicy,
-    on_uncertain: UncertainPolicy,
-    failures: Sequence[FailureKind | None] | None,
-) -> RewardOutcome:
+def _without_scores(missing: Sequence[_Counted], rules: RewardRules) -> RewardOutcome:
     """Return the outcome of a response whose reward needs the missing scores: no reward, or 0."""
-    failed = [each for each in missing if not each.uncertain]
-    doubtful = [each for each in missing if each.uncertain]
-    unscored = tuple(each.term.label for each in failed if on_failure == "error")
-    undecided = tuple(each.term.label for each in doubtful if on_uncertain == "error")
+    failed = [each for each in missing if each.verdict.status != "uncertain"]
+    doubtful = [each for each in missing if each.verdict.status == "uncertain"]
+    unscored = tuple(each.term.label for each in failed if rules.on_failure == "error")
+    undecided = tuple(each.term.label for each in doubtful if rules.on_uncertain == "error")
     if unscored or undecided:
         raise UnscoredCriteria(unscored, undecided)
     applied: set[AppliedPolicy | None] = set()
     if failed:
-        applied.add(_zero_policy(on_failure, failed, failures))
+        applied.add(_zero_policy(failed, rules.on_failure))
     if doubtful:
-        applied.add("zero" if on_uncertain == "zero" else None)
+        applied.add("zero" if rules.on_uncertain == "zero" else None)
     if None in applied:
         return RewardOutcome(None, "unscored")
     return RewardOutcome(0.0, "unscored", "zero" if "zero" in applied else "zero_unparseable")
 
 
-def _zero_policy(
-    on_failure: FailurePolicy, failed: Sequence[_Counted], failures: Sequence[FailureKind | None] | None
-) -> AppliedPolicy | None:
+def _zero_policy(failed: Sequence[_Counted], on_failure: FailurePolicy) -> AppliedPolicy | None:
     """Return the policy under which these failures give the reward 0, if any."""
     if on_failure == "zero_unparseable":
-        if failures is None:
+        if any(each.verdict.failure is None and each.verdict.method == "judge" for each in failed):
             raise ValueError(
                 "on_failure 'zero_unparseable' needs failures; give the kind of each missing score's failure"
             )
-        return "zero_unparseable" if all(each.failure == "parse" for each in failed) else None
+        return "zero_unparseable" if all(each.verdict.judge_failure == "parse" for each in failed) else None
     return "zero" if on_failure == "zero" else None
 
 

@@ -26,7 +26,8 @@ from judge_server.scoring.recompute import recorded_score
 from judge_server.scoring.scorer import reward_of
 from judge_server.time_sharing import run_in_thread
 from trainer_client.advantages import group_advantages
-from trainer_client.wire import Criterion, RewardOptions
+from trainer_client.rewards import ResponseFacts
+from trainer_client.wire import Criterion, RewardOptions, Verdict
 from trainer_client.wire.ledger import CorrectedRate, RewardRules
 from trainer_client.wire.ledger_rows import JudgedResponse, RequestRow, ResponseRow, RunRange, UseFilter
 
@@ -34,14 +35,6 @@ _PAGE = 1000
 _USES_AT_A_TIME = 10_000
 _BY_JUDGE = frozenset({"judge", "no_content"})
 """The methods of a criterion that the judge decides; a response that says nothing needs no call."""
-
-
-class ResponseForm(NamedTuple):
-    """What a reward depends on besides verdicts: SRaR's format, the length in tokens, whether it was not cut off."""
-
-    format_ok: bool
-    tokens: int | None = None
-    stopped: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +46,7 @@ class RunGroup:
         options, protocol: how its rewards were computed and its verdicts asked for.
         criteria: all criteria of its rubric.
         responses: the responses by position, without labels, with the criteria that the judge decides.
-        forms: what the rewards of the responses depend on besides verdicts.
+        facts: what the rewards of the responses depend on besides verdicts.
         by_program: for each response, the recorded scores of the criteria that programs verify, by criterion id; None
             for a check that failed.
     """
@@ -63,7 +56,7 @@ class RunGroup:
     protocol: str
     criteria: tuple[Criterion, ...]
     responses: tuple[LabelledResponse, ...]
-    forms: tuple[ResponseForm, ...]
+    facts: tuple[ResponseFacts, ...]
     by_program: tuple[Mapping[str, float | None], ...]
 
 
@@ -191,10 +184,10 @@ def _group(recorded: _Recorded, texts: Mapping[bytes, str]) -> RunGroup | None:
         grounding = None if row.grounding is None else json.loads(texts[row.grounding])
         prompt = json.loads(texts[row.prompt])
         responses.append(LabelledResponse(recorded.name, prompt, response, judged, {}, grounding=grounding))
-    forms = [ResponseForm(row.format_ok, row.tokens, row.stopped) for row in rows]
+    facts = [ResponseFacts(row.format_ok, row.tokens, row.stopped) for row in rows]
     by_program = [recorded.by_program[row.place] for row in rows]
     return RunGroup(
-        recorded.name, recorded.options, recorded.protocol, criteria, tuple(responses), tuple(forms), tuple(by_program)
+        recorded.name, recorded.options, recorded.protocol, criteria, tuple(responses), tuple(facts), tuple(by_program)
     )
 
 
@@ -386,21 +379,14 @@ def _turned(row: str, a: Judgement, b: Judgement) -> list[tuple[str, str, float]
 def _rewards(group: RunGroup, judged: Sequence[Judgement]) -> list[float | None]:
     """Return the reward of each response by the run's options; None where a failed verdict leaves none."""
     found: list[float | None] = []
-    options = group.options
-    for one, form, by_program in zip(judged, group.forms, group.by_program, strict=True):
-        verdicts = {name: verdict.value(options.use) for name, verdict in one.verdicts.items()}
-        scores = {**verdicts, **by_program}
-        uncertain = {name for name, verdict in one.verdicts.items() if verdict.status == "uncertain"}
-        result = reward_of(
-            group.criteria,
-            [scores.get(criterion.id) for criterion in group.criteria],
-            options,
-            "null",
-            failures=[None] * len(group.criteria),
-            on_uncertain="null",
-            uncertain=[criterion.id in uncertain for criterion in group.criteria],
-            sample=None,
-            **form._asdict(),
-        )
-        found.append(result.reward)
+    rules = RewardRules(reward=group.options)
+    for one, facts, by_program in zip(judged, group.facts, group.by_program, strict=True):
+        decided = {name: _decided(name, score) for name, score in by_program.items()}
+        verdicts = [decided.get(c.id) or one.verdicts.get(c.id) or _decided(c.id, None) for c in group.criteria]
+        found.append(reward_of(group.criteria, verdicts, rules, facts).reward)
     return found
+
+
+def _decided(criterion: str, score: float | None) -> Verdict:
+    """Return the verdict of a program, whose failure is nobody's."""
+    return Verdict(criterion=criterion, status="failed" if score is None else "ok", score=score, method="math")

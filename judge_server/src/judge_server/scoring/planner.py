@@ -470,15 +470,7 @@ class JudgedRequest:
     ) -> "JudgedRequest":
         """Build the record of a request that has just been judged; `deadline` is the request's, in loop time."""
         rules = VerdictRules.of(request, prepared)
-        reward_rules = None
-        if isinstance(request, RewardRequest):
-            reward_rules = RewardRules(
-                reward=request.reward,
-                on_failure=request.on_failure,
-                uncertain_band=rules.band,
-                on_uncertain=request.on_uncertain,
-                dropout=request.dropout,
-            )
+        reward_rules = RewardRules.of(request, rules.band) if isinstance(request, RewardRequest) else None
         return cls(
             project_id=project_id,
             run=request.run,

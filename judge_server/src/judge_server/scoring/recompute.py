@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -18,23 +18,25 @@ from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import VerdictRules
 from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.scoring.scorer import RewardResult, penalised, reward_of, step_rewards
+from judge_server.scoring.verdicts import failure_of
 from judge_server.time_sharing import run_in_thread
 from trainer_client.dropout import read_sample
 from trainer_client.ranking import PairVerdict, compared_with, rank
-from trainer_client.rewards import UnscoredCriteria, UnsuitableRubric, check_rubric
+from trainer_client.rewards import ResponseFacts, UnscoredCriteria, UnsuitableRubric, check_rubric
 from trainer_client.wire import (
     PROTOCOLS_FOR,
     YES_NO_PROTOCOLS,
     Criterion,
-    FailureKind,
     FieldError,
     RewardMode,
     RewardOptions,
     StepReward,
     UncertainBand,
+    Verdict,
+    VerdictMethod,
     VerdictUse,
-    VerificationMethod,
 )
+from trainer_client.wire.base import construct
 from trainer_client.wire.ledger import (
     RecomputedGroup,
     RecomputedResponse,
@@ -273,11 +275,12 @@ def _ranked(rules: RewardRules, group: Sequence[JudgedResponse], totals: Recompu
         for response in group:
             for _, votes in groupby(response.votes, key=lambda vote: vote.slot):
                 verdict = _verdict(list(votes))
+                _require_probabilities([verdict], rules.reward.use)
                 opponent = compared_with(verdict.criterion)
                 if opponent is None:
                     raise ValueError(f"{verdict.criterion!r} is not a comparison of two responses")
                 win = verdict.value(rules.reward.use)
-                pairs.append(PairVerdict(response.position, opponent, win, verdict.score, verdict.failure))
+                pairs.append(PairVerdict(response.position, opponent, win, verdict.score, verdict.judge_failure))
         outcomes = rank(len(group), pairs, rules.on_failure)
     except UnscoredCriteria as error:
         raise JudgingFailed(f"{where}: {error}") from None
@@ -285,7 +288,7 @@ def _ranked(rules: RewardRules, group: Sequence[JudgedResponse], totals: Recompu
         raise InvalidRequest(f"{where}: {error}") from None
     responses = []
     for response, outcome in zip(group, outcomes, strict=True):
-        result = penalised(outcome, rules.reward, tokens=response.tokens, stopped=response.stopped)
+        result = penalised(outcome, rules.reward, ResponseFacts(tokens=response.tokens, stopped=response.stopped))
         responses.append(_recomputed(response, result, (), totals))
     return RecomputedGroup(
         request_id=first.request_id,
@@ -311,35 +314,21 @@ def _response(
     verdicts = [_verdict(list(votes), rules.uncertain_band) for _, votes in slots]
     sample = read_sample(
         judged_by,
-        by_program=[not verdict.judged for verdict in verdicts],
-        left_out=[verdict.left_out for verdict in verdicts],
+        by_program=[verdict.method != "judge" for verdict in verdicts],
+        left_out=[verdict.status == "left_out" for verdict in verdicts],
     )
     use = rules.reward.use
     try:
-        scores = [verdict.value(use) for verdict in verdicts]
-        result = reward_of(
-            criteria,
-            scores,
-            rules.reward,
-            rules.on_failure,
-            failures=[verdict.failure for verdict in verdicts],
-            on_uncertain=rules.on_uncertain,
-            uncertain=[verdict.uncertain for verdict in verdicts],
-            sample=sample,
-            format_ok=response.format_ok,
-            tokens=response.tokens,
-            stopped=response.stopped,
-        )
+        _require_probabilities(verdicts, use)
+        facts = ResponseFacts(response.format_ok, response.tokens, response.stopped, sample)
+        result = reward_of(criteria, verdicts, rules, facts)
     except UnscoredCriteria as error:
         raise JudgingFailed(f"{where}: {error}") from None
     except ValueError as error:
         raise InvalidRequest(f"{where}: {error}") from None
     steps: tuple[StepReward, ...] = ()
     if response.spans is not None:
-        named = [verdict.step for verdict in verdicts]
-        spans = json.loads(response.spans)
-        soft = use == "probability"
-        steps = step_rewards(criteria, scores, named, spans, budgets, soft=soft, sample=sample)
+        steps = step_rewards(criteria, verdicts, use, json.loads(response.spans), budgets, sample=sample)
     return _recomputed(response, result, steps, totals)
 
 
@@ -368,47 +357,46 @@ def _count(totals: RecomputeTotals, votes: Sequence[JudgedVote], reward: float |
         totals.rewarded += 1
 
 
-class _Verdict(NamedTuple):
-    """A criterion's verdict, or why the judge gave none; `failure` is None if a program was responsible."""
-
-    criterion: str
-    score: float | None
-    step: int | None
-    failure: FailureKind | None = None
-    probability: float | None = None
-    judged: bool = True
-    uncertain: bool = False
-    left_out: bool = False
-
-    def value(self, use: VerdictUse) -> float | None:
-        """Return what enters the reward, as `Verdict.value` does; raises `ValueError` for a missing probability."""
-        if use == "verdict" or self.score is None or not self.judged:
-            return self.score
-        if self.probability is None:
+def _require_probabilities(verdicts: Sequence[Verdict], use: VerdictUse) -> None:
+    """Raise `ValueError` if a verdict of the judge lacks the probability that is to enter the reward."""
+    for verdict in verdicts:
+        if verdict.score is not None and verdict.value(use) is None:
             raise ValueError(
-                f"the verdict on {self.criterion!r} was given without a probability; leave out reward.use, or judge "
+                f"the verdict on {verdict.criterion!r} was given without a probability; leave out reward.use, or judge "
                 "again with a judge that gives probabilities"
             )
-        return self.probability
 
 
-def _verdict(votes: Sequence[JudgedVote], band: UncertainBand | None = None) -> _Verdict:
+def _verdict(votes: Sequence[JudgedVote], band: UncertainBand | None = None) -> Verdict:
     """Combine the votes on a criterion. Without a band, a verdict is uncertain if it was recorded as such."""
     first = votes[0]
-    method = cast(VerificationMethod, first.method)
-    judged = method == "judge"
+    method = cast(VerdictMethod, first.method)
     if first.failure == LEFT_OUT:
-        return _Verdict(first.criterion, None, None, left_out=True)
+        return Verdict(criterion=first.criterion, status="left_out")
     combined: JudgeResult | CallFailure
     if len(votes) == 1 and first.score is not None and not _is_failed(first):
         combined = JudgeResult(first.score, first.probability, step=first.step)
     else:
         combined = combine_votes(list(_outcomes(votes)))
     if isinstance(combined, CallFailure):
-        return _Verdict(first.criterion, None, None, combined.kind if judged else None)
-    if first.failure == UNCERTAIN if band is None else VerdictRules(band=band).is_uncertain(combined, method):
-        return _Verdict(first.criterion, None, combined.step, None, combined.probability, judged, uncertain=True)
-    return _Verdict(first.criterion, combined.score, combined.step, None, combined.probability, judged)
+        return Verdict(criterion=first.criterion, status="failed", failure=failure_of(combined), method=method)
+    recorded = first.failure == UNCERTAIN
+    uncertain = recorded if band is None else VerdictRules(band=band).is_uncertain(combined, method)
+    return construct(
+        Verdict,
+        _UNSET
+        | {
+            "criterion": first.criterion,
+            "status": "uncertain" if uncertain else "ok",
+            "score": None if uncertain else combined.score,
+            "probability": combined.probability,
+            "step": combined.step,
+            "method": method,
+        },
+    )
+
+
+_UNSET = {name: one.default for name, one in Verdict.model_fields.items()}
 
 
 def recorded_score(votes: Sequence[JudgedVote]) -> float | None:

@@ -1,7 +1,7 @@
 """Score a request: resolve the rubrics, plan, judge, reward, answer.
 
-This is where verdicts become a reward: `_reward_response` passes their scores to `reward_of`, which passes them to
-`trainer_client.rewards.reward_outcome`. `reward_of` and `step_rewards` need no plan, request or database, so that
+This is where verdicts become a reward: `_reward_response` passes them to `reward_of`, and that to
+`trainer_client.rewards.reward_verdicts`. `reward_of` and `step_rewards` need no plan, request or database, so that
 recomputing from the ledger gives the same numbers.
 """
 
@@ -34,7 +34,6 @@ from judge_server.scoring.verdicts import (
     apply_decoys,
     failure_of,
     is_suspicious,
-    judge_failure_kind,
     judge_of,
     pinned,
     read_verdicts,
@@ -47,15 +46,16 @@ from trainer_client.dropout import CriteriaSample
 from trainer_client.penalties import penalise
 from trainer_client.ranking import rank, report
 from trainer_client.rewards import (
+    ResponseFacts,
     RewardOutcome,
     Term,
     UnscoredCriteria,
     check_rubric,
     read_criteria,
-    reward_outcome,
+    reward_verdicts,
 )
 from trainer_client.steps import NO_STEP, step_deltas
-from trainer_client.wire.ledger import StepBudgets
+from trainer_client.wire.ledger import RewardRules, StepBudgets
 
 DEFAULT_BUDGETS = StepBudgets()
 
@@ -90,6 +90,7 @@ class ScoringJob:
     deadline: float
     prepared: PreparedConfig | None
     rules: VerdictRules
+    reward_rules: RewardRules
     groups: list[PlannedGroup]
     tournaments: Sequence[GroupTournament] = ()
     record_id: bytes | None = None
@@ -252,7 +253,8 @@ class Scorer:
                 self.judge, prepared, request.groups, rubrics, request.judging, deadline, request
             )
         rules = VerdictRules.of(request, prepared)
-        return ScoringJob(request, request_id, deadline, prepared, rules, groups, tournaments, record_id)
+        reward_rules = RewardRules.of(request, rules.band)
+        return ScoringJob(request, request_id, deadline, prepared, rules, reward_rules, groups, tournaments, record_id)
 
     def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> wire.Usage:
         """Count and record what was judged; return what it cost."""
@@ -348,7 +350,9 @@ async def _rank_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) 
         raise _judging_failed(job.outcomes, error) from None
     responses = []
     for response, own, outcome in zip(group.responses, verdicts, outcomes, strict=True):
-        result = penalised(outcome, options, tokens=response.response.tokens, stopped=response.response.stopped)
+        result = penalised(
+            outcome, options, ResponseFacts(tokens=response.response.tokens, stopped=response.response.stopped)
+        )
         responses.append(
             wire.ResponseReward(
                 reward=result.reward,
@@ -379,19 +383,13 @@ def _reward_response(
     options = job.request.reward
     verdicts = read_verdicts(planned.plan, job.outcomes, job.rules)
     response = planned.response
-    reward, unpenalised, outcome = reward_of(
-        terms,
-        [verdict.value(options.use) for verdict in verdicts],
-        options,
-        job.request.on_failure,
-        failures=[judge_failure_kind(verdict) for verdict in verdicts],
-        on_uncertain=job.request.on_uncertain,
-        uncertain=[verdict.status == "uncertain" for verdict in verdicts],
-        sample=group.sample,
-        format_ok=keeps_format(planned.material, job.prepared) if options.mode == "stepwise" else None,
-        tokens=response.tokens,
-        stopped=response.stopped,
+    facts = ResponseFacts(
+        keeps_format(planned.material, job.prepared) if options.mode == "stepwise" else None,
+        response.tokens,
+        response.stopped,
+        group.sample,
     )
+    reward, unpenalised, outcome = reward_of(terms, verdicts, job.reward_rules, facts)
     stepwise = job.prepared is not None and job.prepared.config.protocol == "stepwise"
     return wire.ResponseReward(
         reward=reward,
@@ -403,24 +401,7 @@ def _reward_response(
         characters_hidden=planned.material.characters_left_out,
         suspicious=is_suspicious(planned.plan, job.outcomes),
         verdicts=tuple(verdicts),
-        steps=_steps(group, terms, planned, verdicts, options.use) if stepwise else (),
-    )
-
-
-def _steps(
-    group: PlannedGroup,
-    terms: Sequence[Term],
-    planned: PlannedResponse,
-    verdicts: Sequence[wire.Verdict],
-    use: wire.VerdictUse,
-) -> tuple[wire.StepReward, ...]:
-    return step_rewards(
-        terms,
-        [verdict.value(use) for verdict in verdicts],
-        [verdict.step for verdict in verdicts],
-        planned.spans,
-        soft=use == "probability",
-        sample=group.sample,
+        steps=step_rewards(terms, verdicts, options.use, planned.spans, sample=group.sample) if stepwise else (),
     )
 
 
@@ -446,53 +427,30 @@ class RewardResult(NamedTuple):
 
 def reward_of(
     criteria: Sequence[wire.Criterion | Term],
-    scores: Sequence[float | None],
-    options: wire.RewardOptions,
-    on_failure: wire.FailurePolicy,
-    *,
-    failures: Sequence[wire.FailureKind | None],
-    on_uncertain: wire.UncertainPolicy,
-    uncertain: Sequence[bool],
-    sample: CriteriaSample | None,
-    format_ok: bool | None,
-    tokens: int | None,
-    stopped: bool | None,
+    verdicts: Sequence[wire.Verdict],
+    rules: RewardRules,
+    facts: ResponseFacts,
 ) -> RewardResult:
-    """Return the reward of one response. Arguments and errors are those of `reward_outcome` and `penalise`.
+    """Return the reward of one response. Arguments and errors are those of `reward_verdicts` and `penalise`.
 
     Raises:
         InvalidRequest: the numbers in the request give a reward that is not finite.
     """
     try:
-        outcome = reward_outcome(
-            criteria,
-            scores,
-            options.mode,
-            on_failure,
-            failures=failures,
-            on_uncertain=on_uncertain,
-            uncertain=uncertain,
-            sample=sample,
-            kinds=options.kinds,
-            format_ok=format_ok if options.mode == "stepwise" else None,
-            format_weight=options.format_weight,
-            gate_fraction=options.gate_fraction,
-        )
+        outcome = reward_verdicts(criteria, verdicts, rules, facts)
     except ArithmeticError as error:
         raise _not_finite(str(error)) from error
-    return penalised(outcome, options, tokens=tokens, stopped=stopped)
+    return penalised(outcome, rules.reward, facts)
 
 
-def penalised(
-    outcome: RewardOutcome, options: wire.RewardOptions, *, tokens: int | None, stopped: bool | None
-) -> RewardResult:
+def penalised(outcome: RewardOutcome, options: wire.RewardOptions, facts: ResponseFacts) -> RewardResult:
     """Return the reward of one response with the request's penalties; raises as `reward_of`."""
     if not options.has_penalties or outcome.policy_applied in wire.ZERO_POLICIES:  # a failure stays at 0
         result = RewardResult(outcome.reward, None, outcome)
     else:
         _require_finite(outcome.reward, outcome)
         try:
-            reward = penalise(outcome.reward, options, tokens=tokens, stopped=stopped)
+            reward = penalise(outcome.reward, options, tokens=facts.tokens, stopped=facts.stopped)
         except ArithmeticError as error:
             raise _not_finite(str(error)) from error
         result = RewardResult(reward, outcome.reward, outcome)
@@ -518,36 +476,34 @@ def _not_finite(why: str) -> InvalidRequest:
 
 def step_rewards(
     criteria: Sequence[wire.Criterion | Term],
-    scores: Sequence[float | None],
-    steps: Sequence[int | None],
+    verdicts: Sequence[wire.Verdict],
+    use: wire.VerdictUse,
     spans: Sequence[tuple[int, int, int]],
     budgets: StepBudgets = DEFAULT_BUDGETS,
     *,
-    soft: bool = False,
     sample: CriteriaSample | None = None,
 ) -> tuple[wire.StepReward, ...]:
     """Return the reward of each step.
 
     Args:
         criteria: the M criteria.
-        scores: M scores; None where judging failed.
-        steps: M step numbers named by the verdicts; None where a verdict names none.
+        verdicts: the M verdicts.
+        use: which number of a verdict counts.
         spans: (number, start, end) of the whole response, as step 0, and of each step.
         budgets: the total that all criteria of one kind together add or subtract.
-        soft: whether the scores are probabilities of yes.
         sample: which criteria rubric dropout left out.
     """
-    named = [NO_STEP if step is None else step for step in steps]
+    named = [NO_STEP if verdict.step is None else verdict.step for verdict in verdicts]
     highest = max([number for number, _, _ in spans], default=0)
     deltas = step_deltas(
         criteria,
-        scores,
+        [verdict.value(use) for verdict in verdicts],
         named,
         highest,
         suggest=budgets.suggest,
         pitfall=budgets.pitfall,
         bonus=budgets.bonus,
-        soft=soft,
+        soft=use == "probability",
         inclusions=None if sample is None else sample.inclusions(),
     )
     for delta in deltas.values():

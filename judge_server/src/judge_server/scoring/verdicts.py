@@ -220,11 +220,6 @@ def failure_of(outcome: CallFailure) -> wire.Failure:
     return wire.Failure(kind=outcome.kind, detail=replace_lone_surrogates(outcome.detail))
 
 
-def judge_failure_kind(verdict: wire.Verdict) -> wire.FailureKind | None:
-    """Return why the judge gave no verdict; None if it did, or if a program was responsible for it."""
-    return verdict.failure.kind if verdict.failure is not None and verdict.method == "judge" else None
-
-
 def judge_of(judge: AnyJudge, prepared: PreparedConfig | None, outcomes: JudgementResults) -> wire.JudgeInfo | None:
     """Return the judge as named in an answer, with its members' costs; None if no judge was asked."""
     if prepared is None:

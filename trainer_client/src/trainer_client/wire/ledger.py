@@ -32,6 +32,7 @@ from trainer_client.wire.rewards import (
     FailurePolicy,
     PinnedRubric,
     RewardOptions,
+    RewardRequest,
     RubricDropout,
     StepReward,
     UncertainBand,
@@ -328,6 +329,17 @@ class RewardRules(AnswerModel):
     uncertain_band: UncertainBand | None = None
     on_uncertain: UncertainPolicy = "null"
     dropout: RubricDropout | None = None
+
+    @classmethod
+    def of(cls, request: RewardRequest, band: UncertainBand | None) -> "RewardRules":
+        """Return the rules of a request, with the uncertain band in force."""
+        return cls(
+            reward=request.reward,
+            on_failure=request.on_failure,
+            uncertain_band=band,
+            on_uncertain=request.on_uncertain,
+            dropout=request.dropout,
+        )
 
     def recorded(self) -> str:
         """Return what differs from the defaults, as JSON."""

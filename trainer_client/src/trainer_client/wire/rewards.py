@@ -416,6 +416,11 @@ class Verdict(AnswerModel):
         hard = use == "verdict" or self.score is None or self.method != "judge"
         return self.score if hard else self.probability
 
+    @property
+    def judge_failure(self) -> FailureKind | None:
+        """Why the judge gave no verdict; None if it did, or if a program was responsible for it."""
+        return self.failure.kind if self.failure is not None and self.method == "judge" else None
+
 
 class StepReward(AnswerModel):
     """A step of a response: its number, its span, and the raw sum of the deltas attributed to it.

@@ -15,11 +15,10 @@ from judge_server.errors import ServiceError
 from judge_server.ledger.rows import recorded_verdict
 from judge_server.ports import LedgerReader
 from judge_server.scoring.scorer import RewardResult, reward_of
-from judge_server.scoring.verdicts import judge_failure_kind
 from trainer_client.dropout import CriteriaSample, read_sample
 from trainer_client.modes import short
 from trainer_client.penalties import explain_penalties
-from trainer_client.rewards import explain_reward
+from trainer_client.rewards import ResponseFacts, explain_reward
 from trainer_client.wire import Criterion, RewardMode, RewardOptions, UncertainPolicy, Verdict, VerdictUse
 from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.ledger_rows import ResponseFilter, ResponseRecord, VerdictOutcome
@@ -160,21 +159,10 @@ def _reproduced(
     sample: CriteriaSample | None,
 ) -> _Reproduced | None:
     """The result by the recorded rules, or by the first guess, that is the recorded reward; None if there is none."""
+    facts = ResponseFacts(recorded.format_ok, recorded.tokens, recorded.stopped, sample)
     for rules in _guesses(recorded.mode) if recorded.rules is None else (recorded.rules,):
         try:
-            result = reward_of(
-                criteria,
-                [verdict.value(rules.reward.use) for verdict in verdicts],
-                rules.reward,
-                rules.on_failure,
-                failures=[judge_failure_kind(verdict) for verdict in verdicts],
-                on_uncertain=rules.on_uncertain,
-                uncertain=[verdict.status == "uncertain" for verdict in verdicts],
-                sample=sample,
-                format_ok=recorded.format_ok,
-                tokens=recorded.tokens,
-                stopped=recorded.stopped,
-            )
+            result = reward_of(criteria, verdicts, rules, facts)
         except (ValueError, ServiceError):
             continue
         if result.outcome.status == recorded.status and _equal(result.reward, recorded.reward):

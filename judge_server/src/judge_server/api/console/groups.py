@@ -29,6 +29,7 @@ from judge_server.scoring.scorer import step_rewards
 from trainer_client.dropout import read_sample
 from trainer_client.steps import WHOLE_RESPONSE
 from trainer_client.wire import Criterion, Verdict
+from trainer_client.wire.ledger import RewardRules
 from trainer_client.wire.ledger_rows import LabelFilter, ResponseFilter
 
 NUMBER, REWARD = "number", "reward"
@@ -353,9 +354,9 @@ def _deltas(column: Column, spans: Sequence[tuple[int, int, int]]) -> dict[int, 
         by_program=[verdict.method != "judge" for verdict in verdicts],
         left_out=[verdict.status == "left_out" for verdict in verdicts],
     )
-    scores, named = [verdict.score for verdict in verdicts], [verdict.step for verdict in verdicts]
+    rules = RewardRules.read(one.record.request.reward_rules) or RewardRules()
     try:
-        rewarded = step_rewards(criteria, scores, named, [(WHOLE_RESPONSE, 0, 0), *spans], sample=sample)
+        rewarded = step_rewards(criteria, verdicts, rules.reward.use, [(WHOLE_RESPONSE, 0, 0), *spans], sample=sample)
     except ValueError:  # of a release with other rules for steps
         return {}
     return {step.number: step.delta for step in rewarded if step.delta is not None}
