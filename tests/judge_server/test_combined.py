@@ -30,7 +30,6 @@ from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.combined import CombinedJudge
 from judge_server.scoring.judge import Judge
 from judge_server.scoring.scorer import Scorer
-from judge_server.scoring.verdicts import judge_responses
 from tests.judge_server.ledger.judged import SynchronousRecorder, score
 from tests.judge_server.support import (
     FENCE,
@@ -414,7 +413,7 @@ async def test_a_fresh_request_asks_every_member_again() -> None:
 
     async def ask(fresh: bool) -> list[int]:
         request = VerdictRequest.model_validate(asked | {"fresh": fresh})
-        await judge_responses(made, None, request, request_id="r", project_id="default")  # type: ignore[arg-type]
+        await Scorer(made, None).verdicts(request, request_id="r", project_id="default")  # type: ignore[arg-type]
         return [sum(script.asked.values()) for script in members.scripts.values()]
 
     assert [await ask(fresh) for fresh in (False, False, True)] == [[2, 1], [2, 1], [4, 2]]

@@ -14,7 +14,6 @@ from judge_server.judging.disguises import normalise
 from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.judging.presentation import DECOYS, decoy_for, has_content
 from judge_server.ledger.rows import rows_of
-from judge_server.scoring.verdicts import judge_responses
 from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import CRITERIA, group, prepared
@@ -279,13 +278,7 @@ async def test_a_decoy_fails_verdicts_alike_in_a_stream_and_without_rewards() ->
     body = {"rubric": {"criteria": BAIT}, "groups": [group("It is 7.").model_dump()], "judging": judging}
     asked = RewardRequest.model_validate(body)
     streamed = [part async for part in made.stream(asked, request_id="r", project_id="default")]
-    plain = await judge_responses(
-        made.judge,
-        made.rubrics,
-        VerdictRequest.model_validate(body),
-        request_id="r",
-        project_id="default",
-    )
+    plain = await made.verdicts(VerdictRequest.model_validate(body), request_id="r", project_id="default")
     assert streamed[0].responses[0].verdicts[0].failure == plain.groups[0].responses[0].verdicts[0].failure  # type: ignore[union-attr]
     assert plain.usage.failed == 1
 

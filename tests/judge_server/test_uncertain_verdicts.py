@@ -18,7 +18,6 @@ from judge_server.ledger.rows import recorded_page
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.scoring.recompute import recompute
 from judge_server.scoring.scorer import Scorer
-from judge_server.scoring.verdicts import judge_responses
 from rubric_store import SQLLedger, migrations
 from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer
 from tests.judge_server.support import STEPPED, judge, request
@@ -125,13 +124,8 @@ async def test_a_step_of_an_uncertain_verdict_has_no_delta() -> None:
 async def test_verdicts_without_rewards_are_uncertain_too() -> None:
     made = await judge(ScriptedEngine(half))
     asked = {name: value for name, value in body().items() if name in ("rubric", "groups", "uncertain_band")}
-    answer = await judge_responses(
-        made,
-        None,
-        VerdictRequest.model_validate(asked),
-        request_id="r",
-        project_id=PROJECT,  # type: ignore[arg-type]
-    )
+    scorer = Scorer(made, None)  # type: ignore[arg-type]  # the rubric is inline
+    answer = await scorer.verdicts(VerdictRequest.model_validate(asked), request_id="r", project_id=PROJECT)
     assert [verdict.status for verdict in answer.groups[0].responses[0].verdicts] == ["ok", "uncertain"]
     assert answer.usage.uncertain == 1
 

@@ -16,7 +16,7 @@ from judge_server.observability.logs import bind_log_context
 from judge_server.ports import RubricSource
 from judge_server.scoring.combined import AnyJudge
 from judge_server.scoring.planner import RecordSink
-from judge_server.scoring.verdicts import judge_responses
+from judge_server.scoring.scorer import Scorer
 from trainer_client import wire
 from trainer_client.wire import FieldError
 from trainer_client.wire.decisions import (
@@ -57,14 +57,8 @@ async def answer_questions(
     if not judge.identity.capabilities.logprobs:
         message = f"{judge.identity.model} returns no probabilities, which the answers need; use another judge"
         raise InvalidRequest(f"model: {message}", errors=(wire.FieldError(field="model", message=message),))
-    judged = await judge_responses(
-        judge,
-        rubrics,
-        request.verdicts(judge_name),
-        request_id=request_id,
-        project_id=project_id,
-        recorder=recorder,
-        record_id=record_id,
+    judged = await Scorer(judge, rubrics, recorder).verdicts(
+        request.verdicts(judge_name), request_id=request_id, project_id=project_id, record_id=record_id
     )
     verdicts = {verdict.criterion: verdict for verdict in judged.groups[0].responses[0].verdicts}
     answers: dict[str, Answer] = {}

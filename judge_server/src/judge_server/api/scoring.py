@@ -25,7 +25,6 @@ from judge_server.errors import JudgingFailed, NotReady, ServiceError
 from judge_server.observability.logs import bind_log_context
 from judge_server.scoring.ranking import compare
 from judge_server.scoring.recompute import recompute
-from judge_server.scoring.verdicts import judge_responses
 from trainer_client.wire import (
     ComparisonAnswer,
     ComparisonRequest,
@@ -209,13 +208,10 @@ async def verdicts(
     own = [group.rubric for group in body.groups]
     project_id = project_of(request)
     await refuse_unusable_patterns(service.checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
-    work = judge_responses(
-        service.ready_judge(body.judge),
-        service.rubrics,
+    work = service.scorer(body.judge, recorder_of(request)).verdicts(
         body,
         request_id=request.state.request_id,
         project_id=project_id,
-        recorder=recorder_of(request),
         record_id=await record_id_of(request, idempotency_key),
     )
     return await respond_while_connected(request, recorded(request, work))

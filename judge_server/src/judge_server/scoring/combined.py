@@ -6,7 +6,7 @@ about all of the response's escalated criteria in one batch.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -431,6 +431,43 @@ class _CombinedRequest:
             setattr(result, name, getattr(result, name) + getattr(found, name))
             setattr(cost, name, getattr(cost, name) + getattr(found, name))
         result.seconds_queued += found.seconds_queued
+
+
+async def as_completed(
+    judge: AnyJudge,
+    plans: Sequence[ResponsePlan],
+    deadline: float,
+    *,
+    caller: Caller,
+    into: JudgementResults,
+    tick_s: float | None = None,
+) -> AsyncGenerator[int | None, None]:
+    """Judge plans into `into`, and yield the place of each plan once all of its outcomes are known.
+
+    With `tick_s`, also yield None when that many seconds have passed without one. Closing cancels the rest.
+
+    Raises:
+        Overloaded: the judge's queue has no room for the calls.
+        NotReady: no judge is available.
+    """
+    done: asyncio.Queue[int | None] = asyncio.Queue()
+    judging = asyncio.create_task(judge.outcomes(plans, deadline, caller=caller, into=into, done=done.put_nowait))
+    judging.add_done_callback(lambda _: done.put_nowait(None))
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(tick_s):
+                    place = await done.get()
+            except TimeoutError:
+                yield None
+                continue
+            if place is None:
+                break
+            yield place
+        await judging
+    finally:
+        judging.cancel()
+        await asyncio.gather(judging, return_exceptions=True)
 
 
 def _digests(plan: ResponsePlan) -> set[bytes]:

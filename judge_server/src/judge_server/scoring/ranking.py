@@ -10,6 +10,7 @@ rewards of a group follow from its verdicts alone.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +23,7 @@ from judge_server.judging.results import Caller, JudgementResults
 from judge_server.observability.tracing import traced
 from judge_server.ports import Batch, CallFailure, JudgeResult, RubricSource
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
-from judge_server.scoring.combined import AnyJudge
+from judge_server.scoring.combined import AnyJudge, as_completed
 from judge_server.scoring.planner import (
     MAX_PROMPT_CHARACTERS,
     MAX_VERDICTS,
@@ -206,11 +207,10 @@ async def play(
             of_group = await tournament.next_round(slicer)
             plans += of_group
             places += [place] * len(of_group)
-        waiting, found, done = Counter(places), JudgementResults(), asyncio.Queue[int | None]()
-        judging = asyncio.create_task(judge.outcomes(plans, deadline, caller=caller, into=found, done=done.put_nowait))
-        judging.add_done_callback(partial(_end, done))
-        try:
-            while (index := await done.get()) is not None:
+        waiting, found = Counter(places), JudgementResults()
+        async with aclosing(as_completed(judge, plans, deadline, caller=caller, into=found)) as completed:
+            async for index in completed:
+                assert index is not None
                 place = places[index]
                 waiting[place] -= 1
                 if waiting[place]:
@@ -221,15 +221,7 @@ async def play(
                 if tournament.finished:
                     del left[place]
                     yield place, tournament.judged_group()
-            await judging
-        finally:
-            judging.cancel()
-            await asyncio.gather(judging, return_exceptions=True)
         outcomes.add_costs(found)
-
-
-def _end(done: "asyncio.Queue[int | None]", _: object) -> None:
-    done.put_nowait(None)
 
 
 def pair_verdicts(group: Sequence[Sequence[wire.Verdict]], use: wire.VerdictUse) -> list[PairVerdict]:

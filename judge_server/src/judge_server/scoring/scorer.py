@@ -7,19 +7,21 @@ recomputing from the ledger gives the same numbers.
 
 import asyncio
 import math
+import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from judge_server.errors import InvalidRequest, JudgingFailed
+from judge_server.judging.combining import CombinedConfig
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.results import Caller, JudgementResults, VerdictRules, failures_by_kind
 from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.rubrics import resolve_rubrics
-from judge_server.scoring.combined import AnyJudge
+from judge_server.scoring.combined import AnyJudge, as_completed
 from judge_server.scoring.planner import (
     JudgedRequest,
     PlannedGroup,
@@ -80,13 +82,15 @@ StreamPart = JudgedVerdict | wire.GroupRewards | wire.RewardSummary
 
 @dataclass(frozen=True, slots=True)
 class ScoringJob:
-    """A scoring request in progress: its prepared judge, how it takes verdicts, its plans, and the outcomes so far.
+    """A request in progress: its prepared judge, how it takes verdicts, its plans, and the outcomes so far.
 
     In the mode `ranking`, each group has a tournament, and its plans have no verdicts before that is over.
+    `reward_rules` mean nothing to a request for verdicts only.
     """
 
-    request: wire.RewardRequest
+    request: wire.RewardRequest | wire.VerdictRequest
     request_id: str
+    project_id: str
     deadline: float
     prepared: PreparedConfig | None
     rules: VerdictRules
@@ -101,9 +105,18 @@ class ScoringJob:
         """Who is billed for the judge calls."""
         return Caller.of(self.request)
 
+    @property
+    def plans(self) -> list[ResponsePlan]:
+        """The plans of all responses, group by group."""
+        return [response.plan for group in self.groups for response in group.responses]
+
 
 class Scorer:
-    """Scores requests with one judge and one source of rubrics, and passes them to the recorder, if there is one."""
+    """Judges requests with one judge and one source of rubrics, and passes them to the recorder, if there is one.
+
+    Every request goes the same way: resolve its rubrics and plan (`_plan_job`), judge (`_judged`), reward each group
+    unless only verdicts are wanted, record (`_record`), answer. For `record_id`, see `JudgedRequest`.
+    """
 
     def __init__(self, judge: AnyJudge, rubrics: RubricSource, recorder: RecordSink | None = None) -> None:
         self.judge = judge
@@ -113,7 +126,7 @@ class Scorer:
     async def score(
         self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> wire.RewardAnswer:
-        """Judge and reward every response of the request; for `record_id`, see `JudgedRequest`.
+        """Judge and reward every response of the request.
 
         Raises:
             InvalidRequest, UnknownRubric, RubricRefused: before anything is judged.
@@ -122,20 +135,42 @@ class Scorer:
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
         job = await self._plan_job(request, request_id, project_id, record_id)
-        if job.tournaments:
-            async for _ in self._play(job):
+        async with aclosing(self._judged(job)) as judged:
+            async for _ in judged:
                 pass
-        else:
-            plans = [response.plan for group in job.groups for response in group.responses]
-            await self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes)
-            apply_decoys(plans, job.outcomes, request.judging.on_decoy)
         groups: tuple[wire.GroupRewards, ...] = ()
         try:
             slicer = TimeSlicer()
             groups = tuple([await _reward_group(job, group, slicer) for group in job.groups])
         finally:
-            usage = self._record(job, groups, project_id)
+            usage = self._record(job, groups)
         return wire.RewardAnswer(**_answer_fields(self.judge, job, usage), groups=groups)
+
+    async def verdicts(
+        self, request: wire.VerdictRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
+    ) -> wire.VerdictAnswer:
+        """Judge every response of the request; no rewards are computed.
+
+        Raises:
+            InvalidRequest, UnknownRubric: before anything is judged.
+            Overloaded: the judge's queue is full.
+            NotReady: no judge is available.
+        """
+        job = await self._plan_job(request, request_id, project_id, record_id)
+        async with aclosing(self._judged(job)) as judged:
+            async for _ in judged:
+                pass
+        usage, slicer = self._record(job), TimeSlicer()
+        return wire.VerdictAnswer(
+            request_id=request_id,
+            run=request.run,
+            step=request.step,
+            judge=judge_of(self.judge, job.prepared, job.outcomes),
+            rubrics=pinned([group.rubric for group in job.groups]),
+            uncertain_band=job.rules.band,
+            usage=usage,
+            groups=tuple([await _group_verdicts(job, group, slicer) for group in job.groups]),
+        )
 
     async def stream(
         self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
@@ -149,7 +184,10 @@ class Scorer:
     async def follow(
         self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> AsyncGenerator[StreamPart, None]:
-        """Like `stream`, but also yield each verdict within `FOLLOW_INTERVAL_S` of being known, before its group."""
+        """Like `stream`, but also yield each verdict within `FOLLOW_INTERVAL_S` of being known, before its group.
+
+        Comparisons of a ranking are not among them.
+        """
         async with aclosing(self._parts(request, request_id, project_id, record_id, FOLLOW_INTERVAL_S)) as parts:
             async for part in parts:
                 yield part
@@ -162,108 +200,105 @@ class Scorer:
         record_id: bytes | None,
         follow_interval_s: float | None = None,
     ) -> AsyncGenerator[StreamPart, None]:
-        job = await self._plan_job(request, request_id, project_id, record_id)
-        if job.tournaments:
-            async with aclosing(self._ranked_parts(job, project_id)) as ranked:
-                async for part in ranked:
-                    yield part
-            return
-        plans = [response.plan for group in job.groups for response in group.responses]
-        group_of = [index for index, group in enumerate(job.groups) for _ in group.responses]
-        waiting, slicer = [len(group.responses) for group in job.groups], TimeSlicer()
+        job, slicer = await self._plan_job(request, request_id, project_id, record_id), TimeSlicer()
+        news = _NewVerdicts(job) if follow_interval_s is not None and not job.tournaments else None
         rewarded: dict[int, wire.GroupRewards] = {}
-        news = _NewVerdicts(plans, job) if follow_interval_s is not None else None
-        done: asyncio.Queue[int | None] = asyncio.Queue()
-        judging = asyncio.create_task(
-            self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes, done=done.put_nowait)
-        )
-        judging.add_done_callback(lambda _: done.put_nowait(None))
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout(follow_interval_s):
-                        place = await done.get()
-                except TimeoutError:
-                    for verdict in news.take() if news is not None else ():
-                        yield verdict
-                    continue
+        async with aclosing(self._judged(job, follow_interval_s)) as judged:
+            async for place in judged:
                 for verdict in news.take(place) if news is not None else ():
                     yield verdict
-                if place is None:
-                    break
-                index = group_of[place]
-                waiting[index] -= 1
-                if not waiting[index]:
-                    group = job.groups[index]
-                    apply_decoys([one.plan for one in group.responses], job.outcomes, request.judging.on_decoy)
-                    rewarded[index] = await _reward_group(job, group, slicer)
-                    yield rewarded[index]
-            await judging
-            usage = self._record(job, [rewarded[index] for index in range(len(job.groups))], project_id)
-            yield wire.RewardSummary(**_answer_fields(self.judge, job, usage))
-        finally:
-            judging.cancel()
-            await asyncio.gather(judging, return_exceptions=True)
-
-    async def _play(self, job: ScoringJob) -> AsyncGenerator[int, None]:
-        """Judge a ranking's comparisons, and yield the place of each group when its verdicts are complete."""
-        async with aclosing(play(self.judge, job.tournaments, job.deadline, job.caller, job.outcomes)) as judged:
-            async for place, group in judged:
-                job.groups[place] = group
-                yield place
-
-    async def _ranked_parts(
-        self, job: ScoringJob, project_id: str
-    ) -> AsyncGenerator[wire.GroupRewards | wire.RewardSummary, None]:
-        rewarded: dict[int, wire.GroupRewards] = {}
-        async with aclosing(self._play(job)) as judged:
-            async for place in judged:
-                rewarded[place] = await _reward_group(job, job.groups[place], TimeSlicer())
-                yield rewarded[place]
-        usage = self._record(job, [rewarded[place] for place in range(len(job.groups))], project_id)
+                if place is not None:
+                    rewarded[place] = await _reward_group(job, job.groups[place], slicer)
+                    yield rewarded[place]
+        usage = self._record(job, [rewarded[place] for place in range(len(job.groups))])
         yield wire.RewardSummary(**_answer_fields(self.judge, job, usage))
 
+    async def _judged(self, job: ScoringJob, tick_s: float | None = None) -> AsyncGenerator[int | None, None]:
+        """Judge a job, and yield the place of each group when all of its verdicts are known.
+
+        With `tick_s`, also yield None when that many seconds have passed without one.
+        """
+        if job.tournaments:
+            async with aclosing(play(self.judge, job.tournaments, job.deadline, job.caller, job.outcomes)) as played:
+                async for place, group in played:
+                    job.groups[place] = group
+                    yield place
+            return
+        group_of = [place for place, group in enumerate(job.groups) for _ in group.responses]
+        waiting = [len(group.responses) for group in job.groups]
+        completed = as_completed(
+            self.judge, job.plans, job.deadline, caller=job.caller, into=job.outcomes, tick_s=tick_s
+        )
+        async with aclosing(completed):
+            async for index in completed:
+                if index is None:
+                    yield None
+                    continue
+                place = group_of[index]
+                waiting[place] -= 1
+                if not waiting[place]:
+                    plans = [response.plan for response in job.groups[place].responses]
+                    apply_decoys(plans, job.outcomes, job.request.judging.on_decoy)
+                    yield place
+
     async def _plan_job(
-        self, request: wire.RewardRequest, request_id: str, project_id: str, record_id: bytes | None
+        self,
+        request: wire.RewardRequest | wire.VerdictRequest,
+        request_id: str,
+        project_id: str,
+        record_id: bytes | None,
     ) -> ScoringJob:
         deadline = asyncio.get_running_loop().time() + request.deadline_s
-        rubric_check = partial(check_rubric, mode=request.reward.mode, kinds=request.reward.kinds)
-        own = [group.rubric for group in request.groups]
+        rewarded = request if isinstance(request, wire.RewardRequest) else None
+        options = None if rewarded is None else rewarded.reward
         rubrics = await resolve_rubrics(
             self.rubrics,
-            own,
+            [group.rubric for group in request.groups],
             request.rubric,
             project_id,
             deadline=deadline,
-            rubric_check=rubric_check,
+            rubric_check=None if options is None else partial(check_rubric, mode=options.mode, kinds=options.kinds),
             allow_retired=request.allow_retired,
         )
         prepared = self.judge.prepared_for(request.judging, request.protocol) if request.protocol is not None else None
-        if request.reward.use == "probability":
+        if options is not None and options.use == "probability":
             self.judge.require_probabilities("reward.use")
         if request.uncertain_band is not None:
             self.judge.require_probabilities("uncertain_band")
         tournaments: Sequence[GroupTournament] = ()
-        if request.reward.mode == "ranking":
+        if rewarded is not None and rewarded.reward.mode == "ranking":
             assert prepared is not None
-            tournaments = await plan_tournaments(self.judge, prepared, request, rubrics, deadline)
+            tournaments = await plan_tournaments(self.judge, prepared, rewarded, rubrics, deadline)
             groups = [tournament.group for tournament in tournaments]
         else:
-            groups = await plan_groups(
-                self.judge, prepared, request.groups, rubrics, request.judging, deadline, request
-            )
+            asked = prepared
+            if isinstance(request, wire.VerdictRequest) and request.fresh and prepared is not None:
+                asked = _with_new_digests(prepared, secrets.token_hex(16))
+            groups = await plan_groups(self.judge, asked, request.groups, rubrics, request.judging, deadline, rewarded)
         rules = VerdictRules.of(request, prepared)
-        reward_rules = RewardRules.of(request, rules.band)
-        return ScoringJob(request, request_id, deadline, prepared, rules, reward_rules, groups, tournaments, record_id)
+        reward_rules = RewardRules() if rewarded is None else RewardRules.of(rewarded, rules.band)
+        return ScoringJob(
+            request,
+            request_id,
+            project_id,
+            deadline,
+            prepared,
+            rules,
+            reward_rules,
+            groups,
+            tournaments,
+            record_id,
+        )
 
-    def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> wire.Usage:
+    def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards] = ()) -> wire.Usage:
         """Count and record what was judged; return what it cost."""
         usage = usage_of(job.outcomes, job.groups, job.rules, checklist=job.request.protocol == "checklist")
-        numbers = [response.reward for group in groups for response in group.responses if response.reward is not None]
-        self.judge.metrics.observe_rewards(job.caller, numbers)
+        rewarded = [response for group in groups for response in group.responses]
+        if isinstance(job.request, wire.RewardRequest):
+            numbers = [response.reward for response in rewarded if response.reward is not None]
+            self.judge.metrics.observe_rewards(job.caller, numbers)
         self.judge.metrics.count_uncertain(usage.uncertain)
         if self.recorder is not None:
-            rewards = [(response.reward, response.status) for group in groups for response in group.responses]
             self.recorder.record(
                 JudgedRequest.of(
                     self.judge,
@@ -271,29 +306,58 @@ class Scorer:
                     job.prepared,
                     job.groups,
                     job.outcomes,
-                    project_id=project_id,
+                    project_id=job.project_id,
                     request_id=job.request_id,
                     deadline=job.deadline,
-                    rewards=rewards,
+                    rewards=[(response.reward, response.status) for response in rewarded],
                     record_id=job.record_id,
                 )
             )
         return usage
 
 
+def _with_new_digests(prepared: PreparedConfig, salt: str) -> PreparedConfig:
+    """Return a configuration whose calls are in no cache, and which no other request has in flight."""
+    if isinstance(prepared, CombinedConfig):
+        members = tuple([_with_new_digests(member, salt) for member in prepared.members])
+        prepared = replace(prepared, members=members)
+    return replace(prepared, fingerprint=f"{prepared.fingerprint} {salt}")
+
+
+async def _group_verdicts(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupVerdicts:
+    responses = []
+    for response in group.responses:
+        await slicer.yield_if_due()
+        responses.append(
+            wire.ResponseVerdicts(
+                verdicts=tuple(read_verdicts(response.plan, job.outcomes, job.rules)),
+                characters_omitted=response.plan.characters_omitted,
+                characters_hidden=response.material.characters_left_out,
+                suspicious=is_suspicious(response.plan, job.outcomes),
+            )
+        )
+    return wire.GroupVerdicts(
+        id=group.group.id,
+        rubric=group.rubric.digest,
+        grounding_characters_omitted=group.grounding_omitted,
+        responses=tuple(responses),
+    )
+
+
 class _NewVerdicts:
     """The verdicts of a request that have not been taken yet."""
 
-    def __init__(self, plans: Sequence[ResponsePlan], job: ScoringJob) -> None:
+    def __init__(self, job: ScoringJob) -> None:
         self._job = job
-        self._left = {(place, n): slot for place, plan in enumerate(plans) for n, slot in enumerate(plan.slots)}
+        self._left = {(place, n): slot for place, plan in enumerate(job.plans) for n, slot in enumerate(plan.slots)}
+        self._group_of = [place for place, group in enumerate(job.groups) for _ in group.responses]
 
-    def take(self, complete: int | None = None) -> list[JudgedVerdict]:
-        """Take those that are known now. A failure may still be retried, unless its response is `complete`."""
+    def take(self, complete: int | None) -> list[JudgedVerdict]:
+        """Take those that are known now. A failure may still be retried, unless its group is `complete`."""
         job, taken = self._job, []
         for (place, n), slot in list(self._left.items()):
             outcomes = [job.outcomes.by_digest.get(digest) for digest in slot.digests]
-            if place == complete or all(isinstance(outcome, JudgeResult) for outcome in outcomes):
+            if self._group_of[place] == complete or all(isinstance(outcome, JudgeResult) for outcome in outcomes):
                 del self._left[place, n]
                 taken.append(JudgedVerdict(place, n, verdict_of(slot, job.outcomes, job.rules)))
         return taken
@@ -305,8 +369,8 @@ def _answer_fields(judge: AnyJudge, job: ScoringJob, usage: wire.Usage) -> dict[
         "request_id": job.request_id,
         "run": job.request.run,
         "step": job.request.step,
-        "mode": job.request.reward.mode,
-        "on_failure": job.request.on_failure,
+        "mode": job.reward_rules.reward.mode,
+        "on_failure": job.reward_rules.on_failure,
         "judge": judge_of(judge, job.prepared, job.outcomes),
         "rubrics": pinned([group.rubric for group in job.groups]),
         "usage": usage,
@@ -315,7 +379,7 @@ def _answer_fields(judge: AnyJudge, job: ScoringJob, usage: wire.Usage) -> dict[
 
 
 def _abstention(job: ScoringJob) -> dict[str, Any]:
-    return {"uncertain_band": job.rules.band, "on_uncertain": job.request.on_uncertain}
+    return {"uncertain_band": job.rules.band, "on_uncertain": job.reward_rules.on_uncertain}
 
 
 async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
@@ -339,19 +403,19 @@ async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer
 
 async def _rank_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
     """Return the rewards of a group's responses by how they fared against each other."""
-    options, verdicts = job.request.reward, list[list[wire.Verdict]]()
+    rules, verdicts = job.reward_rules, list[list[wire.Verdict]]()
     for response in group.responses:
         await slicer.yield_if_due()
         verdicts.append(read_verdicts(response.plan, job.outcomes, job.rules))
-    pairs, large = pair_verdicts(verdicts, options.use), len(verdicts) > RANKED_INLINE
+    pairs, large = pair_verdicts(verdicts, rules.reward.use), len(verdicts) > RANKED_INLINE
     try:
-        outcomes = await run_inline_or_in_thread(large, rank, len(verdicts), pairs, job.request.on_failure)
+        outcomes = await run_inline_or_in_thread(large, rank, len(verdicts), pairs, rules.on_failure)
     except UnscoredCriteria as error:
         raise _judging_failed(job.outcomes, error) from None
     responses = []
     for response, own, outcome in zip(group.responses, verdicts, outcomes, strict=True):
         result = penalised(
-            outcome, options, ResponseFacts(tokens=response.response.tokens, stopped=response.response.stopped)
+            outcome, rules.reward, ResponseFacts(tokens=response.response.tokens, stopped=response.response.stopped)
         )
         responses.append(
             wire.ResponseReward(
@@ -368,7 +432,7 @@ async def _rank_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) 
         id=group.group.id,
         rubric=group.rubric.digest,
         grounding_characters_omitted=group.grounding_omitted,
-        ranking=report(options.schedule, pairs),
+        ranking=report(rules.reward.schedule, pairs),
         responses=tuple(responses),
     )
 
@@ -380,7 +444,7 @@ def _dropout(group: PlannedGroup, sample: CriteriaSample) -> dict[str, Any]:
 def _reward_response(
     job: ScoringJob, group: PlannedGroup, terms: Sequence[Term], planned: PlannedResponse
 ) -> wire.ResponseReward:
-    options = job.request.reward
+    options = job.reward_rules.reward
     verdicts = read_verdicts(planned.plan, job.outcomes, job.rules)
     response = planned.response
     facts = ResponseFacts(

@@ -1,9 +1,6 @@
-"""Turn outcomes into the verdicts of an answer, and answer `POST /v1/verdicts`, which computes no rewards."""
+"""Turn outcomes into the verdicts of an answer."""
 
-import asyncio
-import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.calibration import NEUTRAL
@@ -14,111 +11,18 @@ from judge_server.judging.questions import PreparedConfig
 from judge_server.judging.replies import combine_votes
 from judge_server.judging.results import (
     DEFAULT_RULES,
-    Caller,
     JudgementResults,
     MemberCost,
     VerdictRules,
 )
-from judge_server.ports import CallFailure, JudgeResult, RubricSource
+from judge_server.ports import CallFailure, JudgeResult
 from judge_server.prompts import points
-from judge_server.rubrics import ResolvedRubric, resolve_rubrics
+from judge_server.rubrics import ResolvedRubric
 from judge_server.scoring.combined import AnyJudge, CombinedJudge
-from judge_server.scoring.planner import JudgedRequest, PlannedGroup, RecordSink, plan_groups
-from judge_server.time_sharing import TimeSlicer
+from judge_server.scoring.planner import PlannedGroup
 from trainer_client import wire
 from trainer_client.wire.base import construct
 from trainer_client.wire.judging import DecoyPolicy
-
-
-async def judge_responses(
-    judge: AnyJudge,
-    rubrics: RubricSource,
-    request: wire.VerdictRequest,
-    *,
-    request_id: str,
-    project_id: str,
-    recorder: RecordSink | None = None,
-    record_id: bytes | None = None,
-) -> wire.VerdictAnswer:
-    """Judge every response of the request and record it if there is a recorder; no rewards are computed.
-
-    Raises:
-        InvalidRequest, UnknownRubric: before anything is judged.
-        Overloaded: the judge's queue is full.
-        NotReady: no judge is available.
-    """
-    deadline = asyncio.get_running_loop().time() + request.deadline_s
-    group_rubrics = [group.rubric for group in request.groups]
-    resolved = await resolve_rubrics(
-        rubrics, group_rubrics, request.rubric, project_id, deadline=deadline, allow_retired=request.allow_retired
-    )
-    prepared = judge.prepared_for(request.judging, request.protocol)
-    if request.uncertain_band is not None:
-        judge.require_probabilities("uncertain_band")
-    rules = VerdictRules.of(request, prepared)
-    asked = _with_new_digests(prepared, secrets.token_hex(16)) if request.fresh else prepared
-    groups = await plan_groups(judge, asked, request.groups, resolved, request.judging, deadline)
-    plans = [response.plan for group in groups for response in group.responses]
-    outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
-    slicer = TimeSlicer()
-    apply_decoys(plans, outcomes, request.judging.on_decoy)
-    usage = usage_of(outcomes, groups, rules, checklist=request.protocol == "checklist")
-    judge.metrics.count_uncertain(usage.uncertain)
-    if recorder is not None:
-        recorder.record(
-            JudgedRequest.of(
-                judge,
-                request,
-                prepared,
-                groups,
-                outcomes,
-                project_id=project_id,
-                request_id=request_id,
-                deadline=deadline,
-                record_id=record_id,
-            )
-        )
-    answered = tuple([await _group(group, outcomes, rules, slicer) for group in groups])
-    return wire.VerdictAnswer(
-        request_id=request_id,
-        run=request.run,
-        step=request.step,
-        judge=judge_of(judge, prepared, outcomes),
-        rubrics=pinned(resolved),
-        uncertain_band=rules.band,
-        usage=usage,
-        groups=answered,
-    )
-
-
-def _with_new_digests(prepared: PreparedConfig, salt: str) -> PreparedConfig:
-    """Return a configuration whose calls are in no cache, and which no other request has in flight."""
-    if isinstance(prepared, CombinedConfig):
-        members = tuple([_with_new_digests(member, salt) for member in prepared.members])
-        prepared = replace(prepared, members=members)
-    return replace(prepared, fingerprint=f"{prepared.fingerprint} {salt}")
-
-
-async def _group(
-    group: PlannedGroup, outcomes: JudgementResults, rules: VerdictRules, slicer: TimeSlicer
-) -> wire.GroupVerdicts:
-    responses = []
-    for response in group.responses:
-        await slicer.yield_if_due()
-        responses.append(
-            wire.ResponseVerdicts(
-                verdicts=tuple(read_verdicts(response.plan, outcomes, rules)),
-                characters_omitted=response.plan.characters_omitted,
-                characters_hidden=response.material.characters_left_out,
-                suspicious=is_suspicious(response.plan, outcomes),
-            )
-        )
-    return wire.GroupVerdicts(
-        id=group.group.id,
-        rubric=group.rubric.digest,
-        grounding_characters_omitted=group.grounding_omitted,
-        responses=tuple(responses),
-    )
 
 
 def read_verdicts(
