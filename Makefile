@@ -170,7 +170,9 @@ format: $(STAMP) ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: $(DOCS_STAMP) ## build the documentation site into site/; a broken link fails
+docs: $(STAMP) $(DOCS_STAMP) ## build the documentation site into site/; a broken link fails
+	@$(BIN)/python -c "import json; from tests.judge_server.golden_files import openapi; print(json.dumps(openapi()))" \
+		> .cache/openapi.json
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
 
 $(DOCS_STAMP): docs/requirements.txt

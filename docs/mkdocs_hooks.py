@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-OPENAPI = ROOT / "tests/judge_server/golden/openapi.json"
+OPENAPI = ROOT / ".cache/openapi.json"  # written by `make docs`
 OPENAPI_MARK = "<!-- openapi -->"
 
 _CODE = re.compile(r"^(```|~~~).*?^\1[ ]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)

@@ -1,10 +1,9 @@
-"""The golden files of the prompts and the API, and the command that rewrites them.
+"""The golden files of the prompts, with the command that rewrites them, and the API's document.
 
-Run `python -m tests.judge_server.golden_files` in the root folder to rewrite every golden file of this folder.
+Run `python -m tests.judge_server.golden_files` in the root folder to rewrite the prompts.
 """
 
 import asyncio
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -196,30 +195,18 @@ def _together(sections: Sections) -> str:
 
 @cache
 def openapi() -> dict[str, Any]:
-    """The OpenAPI document that the service serves. Making it takes half a second; `written_api` is faster."""
+    """The OpenAPI document that the service serves."""
     return create_app(Service(rubrics=UNUSED)).openapi()
 
 
-def written_api() -> dict[str, Any]:
-    """The golden OpenAPI document, which a test compares with the served one."""
-    document: dict[str, Any] = json.loads((GOLDEN / "openapi.json").read_text(encoding="utf-8"))
-    return document
-
-
-def as_text(document: dict[str, Any]) -> str:
-    """The text of a document in its golden file."""
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
 def main() -> None:
-    """Rewrite every golden file, and delete those of prompts that no longer exist."""
+    """Rewrite every golden prompt, and delete those of prompts that no longer exist."""
     folder = GOLDEN / "prompts"
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.txt"):
         old.unlink()
     for name, text in prompts().items():
         (folder / name).write_text(text, encoding="utf-8")
-    (GOLDEN / "openapi.json").write_text(as_text(openapi()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from judge_server.verifiers.check import texts_equal
 from judge_server.verifiers.quantities import read_quantity
 from judge_server.verifiers.schemas import last_block
 from tests.judge_server.conftest import Serve
-from tests.judge_server.golden_files import written_api
+from tests.judge_server.golden_files import openapi
 from tests.judge_server.support import request
 from trainer_client.steps import has_format, split_steps
 from trainer_client.text.final_answer import extract_final_answer, final_answer_line
@@ -127,7 +127,7 @@ def of_size(path: str, size: int) -> Iterator[tuple[str, bytes]]:
 
 TAKING = [
     (method.upper(), path)
-    for path, methods in written_api()["paths"].items()
+    for path, methods in openapi()["paths"].items()
     for method, operation in methods.items()
     if "requestBody" in operation
 ]

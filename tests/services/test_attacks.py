@@ -18,7 +18,7 @@ from benchmarks.attacks.scenario import Attacked, Plan, attack
 from benchmarks.soak.expected_answers import ExpectedAnswer
 from benchmarks.soak.workload import RESPONSES
 
-from tests.judge_server.golden_files import written_api
+from tests.judge_server.golden_files import openapi
 
 PLAN = Plan(windows=[(1.0, 3.0)], slot_s=1.0, settle_s=0.5, senders=2, period_s=0.5)
 
@@ -73,7 +73,7 @@ def test_a_fifth_of_every_five_minutes_is_calm() -> None:
 
 
 def test_random_requests_follow_the_seed_and_cover_every_method_and_size() -> None:
-    document = written_api()
+    document = openapi()
     draw, again = random.Random(5), random.Random(5)
     requests = [drawn(document, draw, most=2**16) for _ in range(300)]
     assert requests == [drawn(document, again, most=2**16) for _ in range(300)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge_server.golden_files import written_api
+from tests.judge_server.golden_files import openapi
 
 pytestmark = [pytest.mark.install, pytest.mark.slow]
 
@@ -43,7 +43,7 @@ print(json.dumps(routes))
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the OpenAPI document."""
-    (tmp_path / "openapi.json").write_text(json.dumps(written_api()), encoding="utf-8")
+    (tmp_path / "openapi.json").write_text(json.dumps(openapi()), encoding="utf-8")
     return tmp_path
 
 
@@ -80,5 +80,5 @@ def test_a_generated_python_client_imports_and_reads_an_answer(folder: Path) -> 
     generator = folder / "venv" / "bin" / "openapi-python-client"
     check(folder, generator, "generate", "--path", "openapi.json", "--output-path", "made", "--meta", "none")
     routes = json.loads(check(folder, python, "-c", READ))
-    expected = {each["operationId"] for path in written_api()["paths"].values() for each in path.values()}
+    expected = {each["operationId"] for path in openapi()["paths"].values() for each in path.values()}
     assert set(routes) == expected

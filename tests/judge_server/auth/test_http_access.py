@@ -14,11 +14,11 @@ from judge_server.auth import Identity
 from judge_server.auth.authenticator import UsageMeter
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.auth.keyed import InMemoryApiKeyStore, KeyedService
-from tests.judge_server.golden_files import written_api
+from tests.judge_server.golden_files import openapi
 from trainer_client.wire.ledger_rows import UseFilter, VerdictKey
 from trainer_client.wire.tenants import Limits
 
-ROUTES = [(method.upper(), path) for path, methods in written_api()["paths"].items() for method in methods]
+ROUTES = [(method.upper(), path) for path, methods in openapi()["paths"].items() for method in methods]
 KEYED = [(method, path) for method, path in ROUTES if path not in OPEN_PATHS]
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 GROUP = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No."]}
@@ -109,7 +109,7 @@ async def test_without_the_scope_the_body_is_not_read(keyed: KeyedService) -> No
     headers = {"Content-Type": "application/json"}
     async with keyed.client(await keyed.key("metrics")) as client:
         for method, path in KEYED:
-            if "requestBody" in written_api()["paths"][path][method.lower()]:
+            if "requestBody" in openapi()["paths"][path][method.lower()]:
                 answer = await client.request(method, concrete(path), content=body(), headers=headers)
                 assert answer.status_code == 403, (method, path)
 
