@@ -89,153 +89,97 @@ class SettingsError(ValueError):
 class Settings(BaseSettings):
     """The settings of a process, read once when it starts."""
 
-    model_config = SettingsConfigDict(env_prefix="ADJUDGE_", extra="ignore", frozen=True, hide_input_in_errors=True)
-
-    data_dir: Path = Field(
-        default=user_data_path("adjudge"),
-        description="Folder of local files: the SQLite database, the fence secret, the ledger's spool.",
-    )
-    database_password: SecretStr | None = Field(
-        default=None, description="Password in ADJUDGE_DATABASE_URL, for a URL without one."
-    )
-    database_url: str | None = Field(
-        default=None,
-        description="sqlite+aiosqlite:///… or postgresql://…; by default a SQLite file in data_dir.",
-    )
-    cache_password: SecretStr | None = Field(
-        default=None, description="Password in ADJUDGE_CACHE_URL, for a URL without one."
-    )
-    cache_url: str = Field(default="memory://", description="memory:// or redis://HOST:PORT/DB.")
-    engine_url: str = Field(
-        default="llamacpp://qwen2.5-coder-1.5b",
-        description="Engine of the judge: llamacpp://MODEL, vllm://MODEL, openai+http://HOST:PORT or systemone+http://….",
-    )
-    engines: dict[str, str | CombinedJudgeSettings] = Field(
-        default_factory=dict,
-        description='More judges of `adjudge serve`, as JSON: {"NAME": "ENGINE URL"}, cascades and panels included: '
-        '{"NAME": {"cascade": ["SMALL", "LARGE"], "band": "VERSION"}}.',
-    )
-    judges: str | None = Field(
-        default=None,
-        description='Judge processes of `adjudge api`: "http://HOST:PORT http://…", or JSON {"NAME": "…"}, where a '
-        "cascade or panel is written as in ADJUDGE_ENGINES.",
-    )
-    calibrations: str | None = Field(
-        default=None,
-        description='Stored calibrations that judges apply: "NAME@ALIAS NAME@VERSION …", or JSON {"JUDGE": "…"}.',
-    )
-    judge_token: SecretStr | None = Field(
-        default=None,
-        min_length=16,
-        description="Secret shared by `adjudge api` and `adjudge judge`; required to listen off loopback.",
-    )
-    engine_api_key: SecretStr | None = Field(
-        default=None, description="API key for openai+http(s):// and systemone+http(s):// engines."
-    )
-    templates_dir: Path | None = Field(default=None, description="Folder of template sets, one folder per set.")
-    fence_secret: SecretStr | None = Field(
-        default=None,
-        description="Secret of the markers around judged text, equal on all replicas; by default a file in data_dir.",
-    )
-    host: str = Field(default="127.0.0.1", description="Address to listen on; off loopback every request needs a key.")
-    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    keys: Literal["loopback", "required"] = Field(
-        default="loopback", description="required: requests need a key on loopback too."
-    )
-    bootstrap_key: SecretStr | None = Field(
-        default=None,
-        description="First API key, with every scope, which `adjudge migrate` stores: adj_ID_SECRET, with 16 "
-        "characters of a-z and 2-7, and 43 of A-Z, a-z, 0-9, '-' and '_'.",
-    )
-    metrics: Literal["key", "open"] = Field(
-        default="key",
-        description="key: where keys are required, /metrics needs one with scope metrics. open: it never does.",
-    )
-    share_verdicts: bool = Field(
-        default=False,
-        description="Whether projects share cached verdicts, calls in flight and prefixes; a hit then reveals that "
-        "another project asked the same.",
-    )
-    queue_calls: int = Field(
-        default=50_000, ge=1, description="Judge calls that may be queued before requests get 429."
-    )
-    run_queue_calls: int | None = Field(
-        default=None, ge=1, description="Judge calls of one run that may be queued; unlimited by default."
-    )
-    run_engine_calls: int | None = Field(
-        default=None, ge=1, description="Judge calls of one run that may be at the engine; unlimited by default."
-    )
-    run_weights: dict[str, Weight] = Field(
-        default_factory=dict, description='Shares of runs, as JSON: {"RUN": 2}; other runs have 1.'
-    )
-    bulk_share: float = Field(
-        default=0.1, gt=0, lt=1, description="Share of the engine for bulk work while online work waits."
-    )
-    engine_batches: int | Literal["auto"] | None = Field(
-        default=None,
-        description="Responses at the engine at a time: a number, or auto to adapt up to the engine's limit.",
-    )
-    min_choice_mass: float = Field(
-        default=MIN_CHOICE_MASS,
-        ge=0,
-        lt=1,
-        description="Total probability that the judge must give the answer choices; below it a verdict fails.",
-    )
-    ledger: Literal["all", "verdicts", "off"] = Field(
-        default="all", description="What to record of judged requests: all, verdicts (without texts), or off."
-    )
-    monitors: MonitorThresholds = Field(
-        default=MonitorThresholds(),
-        description='Thresholds of the monitors of runs, as JSON: {"window_steps": 60, "z": 5}.',
-    )
-    ledger_spool_bytes: int = Field(
-        default=2**30,
-        ge=2**20,
-        description="Bytes of ledger rows that may wait in data_dir while the database cannot be written.",
-    )
-    queue_password: SecretStr | None = Field(
-        default=None, description="Password in ADJUDGE_QUEUE_URL, for a URL without one."
-    )
-    queue_url: str = Field(
-        default="memory://",
-        description="Queue of operations: memory:// (this process runs them) or redis://HOST:PORT/DB (workers do).",
-    )
-    url: str = Field(
-        default="http://127.0.0.1:8000", description="Address of the service, for `adjudge worker` and for commands."
-    )
-    operation_days: float = Field(
-        default=30.0, gt=0, description="Days to keep an operation and its results after it ended."
-    )
-    chunk_lease_s: float = Field(
-        default=60.0, ge=0.5, description="Seconds after which the chunks of a dead worker go to another."
-    )
-    worker_port: int | None = Field(
-        default=None,
-        ge=0,
-        le=65535,
-        description="Port on ADJUDGE_HOST for the probes and metrics of `adjudge worker`; none by default.",
-    )
-    writer_url: str | None = Field(
-        default=None, description="Engine URL of the model with which operations generate and validate rubrics."
-    )
-    max_body_bytes: int = Field(default=64 * 2**20, ge=1024, description="Largest request body, in bytes.")
-    client_timeout_s: float = Field(
-        default=30.0,
-        gt=0,
-        description="Seconds that a client may take to send a request's head, pause within its body, or stop reading.",
-    )
-    drain_s: float = Field(
-        default=70.0, ge=0, description="Seconds that a stopping process has to finish the requests in progress."
+    model_config = SettingsConfigDict(
+        env_prefix="ADJUDGE_", extra="ignore", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
-    log_format: Literal["text", "json"] = Field(
-        default="text",
-        description="Log format of long-running processes: text, or json with one object per line.",
-    )
-    log_texts: bool = Field(
-        default=False,
-        description="Whether to log exception messages, which may quote prompts, responses and rubrics.",
-    )
+    data_dir: Path = user_data_path("adjudge")
+    """Folder of local files: the SQLite database, the fence secret, the ledger's spool."""
+    database_password: SecretStr | None = None
+    """Password in ADJUDGE_DATABASE_URL, for a URL without one."""
+    database_url: str | None = None
+    """sqlite+aiosqlite:///… or postgresql://…; by default a SQLite file in data_dir."""
+    cache_password: SecretStr | None = None
+    """Password in ADJUDGE_CACHE_URL, for a URL without one."""
+    cache_url: str = "memory://"
+    """memory:// or redis://HOST:PORT/DB."""
+    engine_url: str = "llamacpp://qwen2.5-coder-1.5b"
+    """Engine of the judge: llamacpp://MODEL, vllm://MODEL, openai+http://HOST:PORT or systemone+http://…."""
+    engines: dict[str, str | CombinedJudgeSettings] = Field(default_factory=dict)
+    """More judges of `adjudge serve`, as JSON: {"NAME": "ENGINE URL"}, cascades and panels included: {"NAME":
+    {"cascade": ["SMALL", "LARGE"], "band": "VERSION"}}."""
+    judges: str | None = None
+    """Judge processes of `adjudge api`: "http://HOST:PORT http://…", or JSON {"NAME": "…"}, where a cascade or panel is
+    written as in ADJUDGE_ENGINES."""
+    calibrations: str | None = None
+    """Stored calibrations that judges apply: "NAME@ALIAS NAME@VERSION …", or JSON {"JUDGE": "…"}."""
+    judge_token: SecretStr | None = Field(default=None, min_length=16)
+    """Secret shared by `adjudge api` and `adjudge judge`; required to listen off loopback."""
+    engine_api_key: SecretStr | None = None
+    """API key for openai+http(s):// and systemone+http(s):// engines."""
+    templates_dir: Path | None = None
+    """Folder of template sets, one folder per set."""
+    fence_secret: SecretStr | None = None
+    """Secret of the markers around judged text, equal on all replicas; by default a file in data_dir."""
+    host: str = "127.0.0.1"
+    """Address to listen on; off loopback every request needs a key."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+    keys: Literal["loopback", "required"] = "loopback"
+    """required: requests need a key on loopback too."""
+    bootstrap_key: SecretStr | None = None
+    """First API key, with every scope, which `adjudge migrate` stores: adj_ID_SECRET, with 16 characters of a-z and
+    2-7, and 43 of A-Z, a-z, 0-9, '-' and '_'."""
+    metrics: Literal["key", "open"] = "key"
+    """key: where keys are required, /metrics needs one with scope metrics. open: it never does."""
+    share_verdicts: bool = False
+    """Whether projects share cached verdicts, calls in flight and prefixes; a hit then reveals that another project
+    asked the same."""
+    queue_calls: int = Field(default=50_000, ge=1)
+    """Judge calls that may be queued before requests get 429."""
+    run_queue_calls: int | None = Field(default=None, ge=1)
+    """Judge calls of one run that may be queued; unlimited by default."""
+    run_engine_calls: int | None = Field(default=None, ge=1)
+    """Judge calls of one run that may be at the engine; unlimited by default."""
+    run_weights: dict[str, Weight] = Field(default_factory=dict)
+    """Shares of runs, as JSON: {"RUN": 2}; other runs have 1."""
+    bulk_share: float = Field(default=0.1, gt=0, lt=1)
+    """Share of the engine for bulk work while online work waits."""
+    engine_batches: int | Literal["auto"] | None = None
+    """Responses at the engine at a time: a number, or auto to adapt up to the engine's limit."""
+    min_choice_mass: float = Field(default=MIN_CHOICE_MASS, ge=0, lt=1)
+    """Total probability that the judge must give the answer choices; below it a verdict fails."""
+    ledger: Literal["all", "verdicts", "off"] = "all"
+    """What to record of judged requests: all, verdicts (without texts), or off."""
+    monitors: MonitorThresholds = MonitorThresholds()
+    """Thresholds of the monitors of runs, as JSON: {"window_steps": 60, "z": 5}."""
+    ledger_spool_bytes: int = Field(default=2**30, ge=2**20)
+    """Bytes of ledger rows that may wait in data_dir while the database cannot be written."""
+    queue_password: SecretStr | None = None
+    """Password in ADJUDGE_QUEUE_URL, for a URL without one."""
+    queue_url: str = "memory://"
+    """Queue of operations: memory:// (this process runs them) or redis://HOST:PORT/DB (workers do)."""
+    url: str = "http://127.0.0.1:8000"
+    """Address of the service, for `adjudge worker` and for commands."""
+    operation_days: float = Field(default=30.0, gt=0)
+    """Days to keep an operation and its results after it ended."""
+    chunk_lease_s: float = Field(default=60.0, ge=0.5)
+    """Seconds after which the chunks of a dead worker go to another."""
+    worker_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port on ADJUDGE_HOST for the probes and metrics of `adjudge worker`; none by default."""
+    writer_url: str | None = None
+    """Engine URL of the model with which operations generate and validate rubrics."""
+    max_body_bytes: int = Field(default=64 * 2**20, ge=1024)
+    """Largest request body, in bytes."""
+    client_timeout_s: float = Field(default=30.0, gt=0)
+    """Seconds that a client may take to send a request's head, pause within its body, or stop reading."""
+    drain_s: float = Field(default=70.0, ge=0)
+    """Seconds that a stopping process has to finish the requests in progress."""
+
+    log_format: Literal["text", "json"] = "text"
+    """Log format of long-running processes: text, or json with one object per line."""
+    log_texts: bool = False
+    """Whether to log exception messages, which may quote prompts, responses and rubrics."""
 
     def __init__(self, **given: Any) -> None:
         try:

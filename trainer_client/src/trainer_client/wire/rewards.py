@@ -446,11 +446,7 @@ class ResponseReward(AnswerModel):
         unpenalised: the reward before penalties; null if the request has no penalties.
         status: `scored` if every criterion has a verdict, `partial` if some failed or are uncertain but there is a
             reward, `unscored` if the verdicts give no reward.
-        policy_applied: the policy that determined the reward; null if none did.
         dropped: the number of criteria that the policy left out.
-        characters_omitted: how many characters of the response the judge did not see.
-        characters_hidden: how many characters of the response `judging.reasoning` left out, tags included.
-        suspicious: whether the judge said that the response meets a decoy criterion; null if none was asked.
         verdicts: the verdicts behind it, one for each criterion.
     """
 

@@ -444,7 +444,6 @@ class RubricValidation(AnswerModel):
 
     Attributes:
         judge: `sha256:…` of everything about the judge that can change its verdicts.
-        model: the name of the judge's model.
         template_digest: `sha256:…` of the prompt template.
     """
 

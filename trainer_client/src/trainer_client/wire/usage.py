@@ -71,9 +71,6 @@ class Usage(AnswerModel):
         failed: distinct verdicts that failed.
         clipped: distinct verdicts that awarded more points than the criterion has, or fewer than 0.
         uncertain: distinct verdicts that were uncertain; left out of the JSON if there are none.
-        prompt_tokens_computed: prompt tokens that the judge computed.
-        prompt_tokens_reused: prompt tokens that the judge took from its prefix cache.
-        tokens_written: tokens that the judge generated.
         seconds_queued: time that calls waited for the judge.
         seconds_judging: time that the judge worked on calls.
         compared: distinct verdicts on which at least two judges of a cascade or panel gave a score.
