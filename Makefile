@@ -88,7 +88,7 @@ test-all: test test-slow ## every test, the slow ones too, and every property wi
 mutations: $(STAMP) ## change the sources at 200 random places, and count what the tests notice (an hour); SEED, NUMBER
 	@$(BIN)/python -m tests.mutations --number $(NUMBER) --seed $(SEED)
 
-lint: $(STAMP) ## format, lint, types, import floors, bandit, secrets
+lint: $(STAMP) ## format, lint, types, import floors, leftovers of merges, bandit, secrets
 	@$(MAKE) --no-print-directory -j2 -Otarget lint-code lint-secrets
 
 lint-code:
@@ -96,6 +96,7 @@ lint-code:
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tests.docs.leftovers
 	@$(BIN)/bandit -q -c pyproject.toml -r trainer_client/src rubric_store/src judge_server/src services/src
 
 lint-secrets: # a file is read once, and again when it, the baseline or the tools change
