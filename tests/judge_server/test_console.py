@@ -21,6 +21,7 @@ from tests.judge_server.conftest import Serve
 from tests.judge_server.ledger.judged import some_fail
 from tests.judge_server.support import CRITERIA, request
 from tests.judge_server.test_http_ledger import post, recorded
+from trainer_client.wire.tenants import Limits
 
 __all__ = ["recorded"]
 
@@ -336,6 +337,95 @@ async def test_a_user_signs_in_with_a_key_and_out_again(keyed: KeyedService) -> 
         out = await http.post("/console/sign-out", data={"token": token})
         assert out.status_code == 303
         assert (await http.get("/console/runs")).status_code == 303
+
+
+def copied(http: httpx2.AsyncClient) -> dict[str, str]:
+    """The header that a copy of this browser's cookies sends."""
+    return {"Cookie": "; ".join(f"{name}={value}" for name, value in http.cookies.items())}
+
+
+async def test_signing_out_ends_the_session_for_every_copy_of_its_cookie(keyed: KeyedService) -> None:
+    key = await keyed.key("admin")
+    async with keyed.client() as http, keyed.client() as other, keyed.client() as thief:
+        await sign_in(http, key)
+        await sign_in(other, key)
+        token, stolen = hidden(await page(http, "runs"), "token"), copied(http)
+        assert (await thief.get("/console/runs", headers=stolen)).status_code == 200
+        assert (await http.post("/console/sign-out", data={"token": token})).status_code == 303
+        refused = await thief.get("/console/runs", headers=stolen)
+        assert refused.headers["Location"].startswith("/console/sign-in")
+        form = {"token": token, "scope": "read"}
+        assert (await thief.post("/console/keys", data=form, headers=stolen)).status_code == 303
+        assert len(await keyed.tenants.keys()) == 1
+        assert (await thief.post("/console/sign-in", data=form | {"key": key}, headers=stolen)).status_code == 403
+        assert (await thief.post("/console/sign-out", data=form, headers=stolen)).status_code == 403
+        await page(other, "runs")
+
+
+async def test_signing_in_again_ends_the_session_that_the_browser_had(keyed: KeyedService) -> None:
+    async with keyed.client() as http, keyed.client() as thief:
+        await sign_in(http, await keyed.key("read"))
+        stolen = copied(http)
+        assert (await sign_in(http, await keyed.key("read"))).status_code == 303
+        assert (await thief.get("/console/runs", headers=stolen)).status_code == 303
+        await page(http, "runs")
+
+
+async def test_signing_in_counts_as_a_request(keyed: KeyedService) -> None:
+    await keyed.tenants.create_project("small", Limits(requests_per_minute=1))
+    key = await keyed.key("read", project_id="small")
+    async with keyed.client() as http:
+        assert (await sign_in(http, key)).status_code == 303
+        http.cookies.clear()
+        again = await sign_in(http, key)
+        assert again.status_code == 429
+        assert "1 requests a minute" in checked(again)
+
+
+async def test_a_form_of_an_ended_session_is_refused_by_a_service_without_keys(
+    tmp_path: Path, store: RubricStore
+) -> None:
+    service = await KeyedService.start(tmp_path, required=False)
+    local = {"Host": "localhost"}
+    async with service.client() as http:
+        http.headers |= local
+        await sign_in(http, await service.key("score", "rubrics:write"))
+        text, cookies = await page(http, "labels"), copied(http)
+        token = hidden(text, "token")
+        form = {"token": token, "yaml": ""}
+        assert (await http.post("/console/rubrics/import", data=form, headers=cookies)).status_code == 422
+        assert (await http.post("/console/sign-out", data={"token": token})).status_code == 303
+        assert "Sign out" not in await page(http, "runs")
+        http.cookies.clear()
+        assert "Sign out" not in checked(await http.get("/console/runs", headers=cookies))
+        assert (await http.post("/console/rubrics/import", data=form, headers=cookies)).status_code == 403
+    await service.close()
+
+
+async def test_a_session_that_cannot_be_checked_or_ended_now_goes_on_afterwards(
+    keyed: KeyedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with keyed.client() as http:
+        await sign_in(http, await keyed.key("read"))
+        token = hidden(await page(http, "runs"), "token")
+        with monkeypatch.context() as patched:
+            patched.setattr(keyed.tenants, "end_session", unreachable)
+            failed = await http.post("/console/sign-out", data={"token": token})
+            assert failed.status_code == 503
+            assert "away" not in checked(failed)
+            patched.setattr(keyed.tenants, "has_ended", unreachable)
+            unchecked = await http.get("/console/runs")
+            assert unchecked.status_code == 503
+            assert unchecked.headers["Retry-After"] == "2"
+            assert "Sessions cannot be checked now" in checked(unchecked)
+        await page(http, "runs")
+        assert (await http.post("/console/sign-out", data={"token": token})).status_code == 303
+        assert (await http.get("/console/runs")).status_code == 303
+
+
+async def unreachable(*_: Any) -> None:
+    """A store that cannot be reached."""
+    raise ConnectionError("the database is away")
 
 
 async def test_over_https_cookies_are_secure(keyed: KeyedService) -> None:

@@ -183,21 +183,28 @@ def test_a_session_expires_and_cannot_be_altered() -> None:
     now = [1_000_000.0]
     signer = SessionSigner(b"secret", lambda: now[0])
     cookie = signer.begin("abcdefgh")
-    assert signer.key_of(cookie) == "abcdefgh"
-    key, end, mac = cookie.split(".")
+    key, id_, end, mac = cookie.split(".")
+    assert signer.read(cookie) == ("abcdefgh", id_, 1_000_000 + SESSION_LIFETIME_S)
     for changed in (
-        f"other.{end}.{mac}",
-        f"{key}.{int(end) + 1}.{mac}",
-        f"{key}.{end}.{mac[:-1]}0x",
+        f"other.{id_}.{end}.{mac}",
+        f"{key}.{'0' * 32}.{end}.{mac}",
+        f"{key}.{id_}.{int(end) + 1}.{mac}",
+        f"{key}.{end}.{mac}",
+        f"{key}.{id_}.{end}.{mac[:-1]}0x",
         "",
         "...",
         cookie[:-1],
     ):
-        assert signer.key_of(changed) is None
-    assert SessionSigner(b"other").key_of(cookie) is None
-    assert signer.key_of(signer.form_token(cookie)) is None
+        assert signer.read(changed) is None
+    assert SessionSigner(b"other").read(cookie) is None
+    assert signer.read(signer.form_token(cookie)) is None
     now[0] += SESSION_LIFETIME_S
-    assert signer.key_of(cookie) is None
+    assert signer.read(cookie) is None
+
+
+def test_sessions_that_begin_at_once_are_different_ones() -> None:
+    signer = SessionSigner(b"secret", lambda: 1_000_000.0)
+    assert signer.begin("abcdefgh") != signer.begin("abcdefgh")
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,27 @@ async def test_revoking_a_key_again_keeps_the_first_time(tenants: TenantStore) -
     assert [row.action for row in (await tenants.audit()).entries] == ["key.revoked", "key.created"]
 
 
+async def test_an_ended_session_stays_ended_and_others_go_on(tenants: TenantStore, migrated_url: str) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=12)
+    assert not await tenants.has_ended("b", "s1")
+    for _ in range(2):
+        await tenants.end_session("b", "s1", soon)
+    assert await tenants.has_ended("b", "s1")
+    assert not await tenants.has_ended("b", "s2")
+    assert not await tenants.has_ended("default", "s1")
+    other_process = TenantStore(migrated_url)
+    assert await other_process.has_ended("b", "s1")
+    await other_process.close()
+
+
+async def test_ended_sessions_are_deleted_an_hour_after_they_expired(tenants: TenantStore) -> None:
+    now = datetime.now(UTC)
+    await tenants.end_session("b", "expired", now - timedelta(minutes=30))
+    await tenants.end_session("b", "long expired", now - timedelta(minutes=90))
+    assert await tenants.has_ended("b", "expired")
+    assert not await tenants.has_ended("b", "long expired")
+
+
 async def test_the_last_use_of_a_key_only_moves_forward(tenants: TenantStore) -> None:
     await tenants.add_key("default", "k1", b"\0" * 32, scopes=["read"])
     await tenants.record_key_use({"k1": NOW, "gone": NOW})

@@ -30,6 +30,7 @@ class InMemoryApiKeyStore:
     keys: dict[str, ApiKeyRecord] = field(default_factory=dict)
     used: dict[tuple[str, date], tuple[int, int]] = field(default_factory=dict)
     last_used: dict[str, datetime] = field(default_factory=dict)
+    ended: set[tuple[str, str]] = field(default_factory=set)
     broken: bool = False
     reads: int = 0
     seconds: float = 0.0
@@ -61,6 +62,14 @@ class InMemoryApiKeyStore:
         self._tell()
         limits = {known.key.project_id: known.limits for known in self.keys.values()}
         return [Project(id=name, created_at=START, limits=of) for name, of in sorted(limits.items())]
+
+    async def end_session(self, project_id: str, session_id: str, expires_at: datetime) -> None:
+        self._tell()
+        self.ended.add((project_id, session_id))
+
+    async def has_ended(self, project_id: str, session_id: str) -> bool:
+        self._tell()
+        return (project_id, session_id) in self.ended
 
     async def record_key_use(self, last_used: Mapping[str, datetime]) -> None:
         self._tell()

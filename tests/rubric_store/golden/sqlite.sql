@@ -27,6 +27,13 @@ CREATE TABLE audit (
     "after" TEXT,
     CONSTRAINT pk_audit PRIMARY KEY (project_id, entry)
 )
+CREATE TABLE ended_sessions (
+    project_id VARCHAR(200) NOT NULL,
+    session_id VARCHAR(32) NOT NULL,
+    expires_at DATETIME NOT NULL,
+    CONSTRAINT pk_ended_sessions PRIMARY KEY (project_id, session_id)
+)
+CREATE INDEX ix_ended_sessions_expires_at ON ended_sessions (expires_at)
 CREATE TABLE idempotency_keys (
     project_id VARCHAR(200) NOT NULL,
     key_digest BLOB NOT NULL,

@@ -270,6 +270,27 @@ class Authenticator:
             raise Unauthorized("The key of this session does not exist any more; sign in with another one.")
         return self._identity_of(record)
 
+    async def end_session(self, key_id: str, session_id: str, expires_at: datetime) -> None:
+        """End a session of a key for good, in all processes.
+
+        Raises:
+            RateLimited, NotReady: the key cannot be looked up now.
+            ConnectionError: the store cannot be written now.
+        """
+        record = await self._keys.find(key_id)
+        if record is not None:
+            await self._key_store.end_session(record.key.project_id, session_id, expires_at)
+
+    async def has_ended(self, key_id: str, session_id: str) -> bool:
+        """Whether a session of a key was ended, as the store says now; the answer is not cached.
+
+        Raises:
+            RateLimited, NotReady: the key cannot be looked up now.
+            ConnectionError: the store cannot be read now.
+        """
+        record = await self._keys.find(key_id)
+        return record is None or await self._key_store.has_ended(record.key.project_id, session_id)
+
     def _identity_of(self, record: ApiKeyRecord) -> Identity:
         state = record.key.state_at(self._now())
         if state != "usable":

@@ -334,13 +334,19 @@ class LabelStore(Protocol):
 
 
 class ApiKeyStore(Protocol):
-    """Looks up API keys and projects, and records usage. Keys and limits are changed elsewhere."""
+    """Looks up API keys and projects, ends sessions, and records usage. Keys and limits are changed elsewhere."""
 
     async def find_key(self, key_id: str) -> ApiKeyRecord | None:
         """Return a key by its id, usable or not; None if there is none."""
 
     async def projects(self) -> Sequence[Project]:
         """Return every project with its limits."""
+
+    async def end_session(self, project_id: str, session_id: str, expires_at: datetime) -> None:
+        """End a session of the console for good. `expires_at` is when it would have ended anyway."""
+
+    async def has_ended(self, project_id: str, session_id: str) -> bool:
+        """Return whether a session was ended. It takes effect at once in all processes."""
 
     async def record_key_use(self, last_used: Mapping[str, datetime]) -> None:
         """Record when keys were last used, by id."""

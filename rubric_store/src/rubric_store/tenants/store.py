@@ -1,21 +1,21 @@
-"""`TenantStore`: projects, API keys, usage and the audit log, on SQLite or PostgreSQL.
+"""`TenantStore`: projects, API keys, ended sessions, usage and the audit log, on SQLite or PostgreSQL.
 
 The store gets a key's id and the digest of its secret, never the secret.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Row, Select, and_, func, insert, or_, select, update
+from sqlalchemy import Row, Select, and_, delete, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rubric_store.repository import BaseRepository
 from rubric_store.rubrics.queries import from_time_cursor, text_from_cursor, to_cursor, to_time_cursor
 from rubric_store.tenants import tables
-from rubric_store.tenants.tables import api_keys, project_usage, projects
+from rubric_store.tenants.tables import api_keys, ended_sessions, project_usage, projects
 from trainer_client.wire.tenants import (
     PROJECT_NAME,
     ApiKey,
@@ -30,6 +30,9 @@ from trainer_client.wire.tenants import (
 )
 
 _LIMITS = [projects.c[name] for name in Limits.model_fields]
+_CLOCK_TOLERANCE = timedelta(hours=1)
+"""How long an ended session is kept after it expired, since it may not have expired by the clock of another host."""
+
 _KEY = [api_keys.c[name] for name in ApiKey.model_fields if name != "id"]
 
 
@@ -178,6 +181,20 @@ class TenantStore(BaseRepository):
             await connection.execute(update(api_keys).where(this).values(revoked_at=at))
             await self._add_audit_entry(connection, key.project_id, "key.revoked", key_id, " ".join(key.scopes), None)
         return key.model_copy(update={"revoked_at": at})
+
+    async def end_session(self, project_id: str, session_id: str, expires_at: datetime) -> None:
+        """End a session of the console for good, and delete the sessions that have expired meanwhile."""
+        async with self._begin() as connection:
+            make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            row = {"project_id": project_id, "session_id": session_id, "expires_at": expires_at}
+            await connection.execute(make(ended_sessions).values(row).on_conflict_do_nothing())
+            expired = ended_sessions.c.expires_at < datetime.now(UTC) - _CLOCK_TOLERANCE
+            await connection.execute(delete(ended_sessions).where(expired))
+
+    async def has_ended(self, project_id: str, session_id: str) -> bool:
+        """Whether a session was ended; not whether it has expired."""
+        this = (ended_sessions.c.project_id == project_id, ended_sessions.c.session_id == session_id)
+        return bool(await self._read(select(ended_sessions.c.session_id).where(*this)))
 
     async def record_key_use(self, last_used: Mapping[str, datetime]) -> None:
         """Store when keys were last used; a time earlier than the stored one is ignored."""

@@ -1,4 +1,6 @@
-"""The tables of projects, keys and usage, and the audit log. Migration 0005 creates them; a test compares the two.
+"""The tables of projects, keys, ended sessions and usage, and the audit log.
+
+Migrations 0005 and 0020 create them; a test compares the two.
 
 Audit entries are added in the transaction of the change that they record, read newest first, and never changed.
 """
@@ -15,6 +17,7 @@ from sqlalchemy import (
     Date,
     Double,
     ForeignKeyConstraint,
+    Index,
     Integer,
     LargeBinary,
     PrimaryKeyConstraint,
@@ -61,6 +64,17 @@ api_keys = Table(
     ForeignKeyConstraint(["project_id"], ["projects.project_id"], name="fk_api_keys_projects"),
 )
 """One row per key, with the SHA-256 of its secret. Rows of revoked keys stay."""
+
+ended_sessions = Table(
+    "ended_sessions",
+    metadata,
+    key_column("project_id"),
+    key_column("session_id", 32),
+    Column("expires_at", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("project_id", "session_id", name="pk_ended_sessions"),
+    Index("ix_ended_sessions_expires_at", "expires_at"),
+)
+"""One row per session of the console that ended before it expired, until it expires."""
 
 project_usage = Table(
     "project_usage",

@@ -75,7 +75,7 @@ async def sign_in(console: Console, request: Request) -> Response:
 async def sign_out(console: Console, request: Request) -> Response:
     """End the session of this browser."""
     refuse_other_sites(request, console.signer)
-    return end_session(request, console.signer, await read_form(request, _MAX_FORM_BYTES))
+    return await end_session(request, console.service, console.signer, await read_form(request, _MAX_FORM_BYTES))
 
 
 def _sign_in_page(console: Console, request: Request, wanted: str, problem: str = "", status: int = 200) -> Response:

@@ -23,10 +23,10 @@ from judge_server.api.auth import CONSOLE
 from judge_server.api.console.charts import signed
 from judge_server.api.console.sessions import (
     FORM_COOKIE,
-    SESSION_COOKIE,
     SessionSigner,
     form_cookie,
     new_form_cookie,
+    session_of,
     set_cookie,
 )
 from judge_server.api.service import Service
@@ -121,14 +121,13 @@ class Console:
     def _context(self, request: Request) -> tuple[dict[str, Any], str | None]:
         """What every page shows, and the cookie that the token of its forms is bound to, if it has to be set."""
         identity = getattr(request.state, "identity", None)
-        signed_in = self.signer.key_of(request.cookies.get(SESSION_COOKIE, "")) is not None
-        bound = form_cookie(request, self.signer)
+        bound = form_cookie(request)
         cookie = None if bound else new_form_cookie()
         permissions = identity.permissions if identity else frozenset()
         return {
             "project": identity.project_id if identity else None,
             "allows": permissions.__contains__,
-            "signed_in": identity is not None and signed_in,
+            "signed_in": identity is not None and session_of(request) is not None,
             "token": self.signer.form_token(bound or cookie or ""),
             "here": request.url.path,
             "fragment": "HX-Request" in request.headers,

@@ -1,8 +1,9 @@
 """Sessions of the console: signing in with an API key, and who a request of the console is from.
 
-A session is a signed cookie with the public id of a key and the time at which it ends; the key's secret is not in it.
-Each request looks the key up, so a key that is revoked or expires ends its sessions within seconds, and its scopes and
-project are those that it has now. No process stores sessions: any process with the same secret accepts them.
+A session is a signed cookie with the public id of a key, an id of its own and the time at which it expires; the key's
+secret is not in it. Each request looks the key up, so a key that is revoked or expires ends its sessions within
+seconds, and its scopes and project are those that it has now. Any process with the same secret accepts a session. The
+store knows only the sessions that were ended by signing out, and every request asks it.
 
 Forms carry a token, and HTMX sends it as a header. It is bound to a cookie which no other site can send or read
 (`SameSite=Strict`, `HttpOnly`).
@@ -12,6 +13,8 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers
@@ -25,7 +28,7 @@ from judge_server.api.service import Service
 from judge_server.auth import ANONYMOUS, Identity, identity_context
 from judge_server.auth.authenticator import require_scope
 from judge_server.auth.keys import parse_key_id
-from judge_server.errors import Forbidden, ServiceError, Unauthorized
+from judge_server.errors import Forbidden, NotReady, ServiceError, Unauthorized
 from judge_server.observability.logs import bind_log_context
 
 SESSION_LIFETIME_S = 43_200.0
@@ -35,12 +38,29 @@ SESSION_COOKIE = "adjudge_session"
 FORM_COOKIE = "adjudge_form"
 """The cookie that the token of forms is bound to without a session."""
 
+_SESSION = "session with an id"
+"""What the cookie of a session is signed as. Those of 0.2 had no id, and are refused."""
+
 _HTMX_HEADER = "X-Form-Token"
 """The header in which HTMX sends the token, for buttons outside forms."""
 
 SIGN_IN, SIGN_OUT = f"{CONSOLE}/sign-in", f"{CONSOLE}/sign-out"
 _OPEN_PATHS = frozenset({SIGN_IN, SIGN_OUT})
 _STATIC_FOLDER = f"{CONSOLE}/static/"
+
+
+class Session(NamedTuple):
+    """What the cookie of a session says.
+
+    Attributes:
+        key_id: the key that began it.
+        id: 32 random hexadecimal digits.
+        expires_at: in seconds since 1970.
+    """
+
+    key_id: str
+    id: str
+    expires_at: int
 
 
 class SessionSigner:
@@ -50,17 +70,18 @@ class SessionSigner:
         self._secret, self._clock = secret, clock
 
     def begin(self, key_id: str) -> str:
-        """The cookie of a new session of a key, such as `ID.1790000000.MAC`."""
-        signed = f"{key_id}.{int(self._clock() + SESSION_LIFETIME_S)}"
-        return f"{signed}.{self._mac('session', signed)}"
+        """The cookie of a new session of a key, such as `KEY.ID.1790000000.MAC`."""
+        signed = f"{key_id}.{secrets.token_hex(16)}.{int(self._clock() + SESSION_LIFETIME_S)}"
+        return f"{signed}.{self._mac(_SESSION, signed)}"
 
-    def key_of(self, cookie: str) -> str | None:
-        """The id of the key of a session; None if the cookie is not signed by this service or the session is over."""
+    def read(self, cookie: str) -> Session | None:
+        """The session of a cookie, ended or not; None if this service did not sign it or the session has expired."""
         signed, _, mac = cookie.rpartition(".")
-        if not hmac.compare_digest(mac.encode(), self._mac("session", signed).encode()):
+        if not hmac.compare_digest(mac.encode(), self._mac(_SESSION, signed).encode()):
             return None
-        key_id, _, end = signed.partition(".")
-        return key_id if int(end) > self._clock() else None
+        key_id, id_, expires_at = signed.split(".")
+        session = Session(key_id, id_, int(expires_at))
+        return session if session.expires_at > self._clock() else None
 
     def form_token(self, cookie: str) -> str:
         """The token that a form has to send with this cookie."""
@@ -89,34 +110,53 @@ class ConsoleAccess:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         path = scope.get("path", "")
-        if scope["type"] != "http" or path in _OPEN_PATHS or path.startswith(_STATIC_FOLDER):
+        if scope["type"] != "http" or path.startswith(_STATIC_FOLDER):
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
         try:
-            identity = await self._identity(request)
-            require_scope(identity, "read")
-            if self._service.authenticator is not None:
-                await self._service.authenticator.admit(identity)
+            request.state.session = await self._session(request)
+            identity = None if path in _OPEN_PATHS else await self._admit(request)
         except Unauthorized:
             await _to_sign_in(request)(scope, receive, send)
             return
         except ServiceError as error:
             await self._error_page(request, error)(scope, receive, send)
             return
+        if identity is None:
+            await self._app(scope, receive, send)
+            return
         request.state.identity = identity
         bind_log_context(project=identity.project_id)
         with identity_context(identity):
             await self._app(scope, receive, send)
+
+    async def _session(self, request: Request) -> Session | None:
+        """The session of a request, unless it has expired or was ended."""
+        session, authenticator = self._signer.read(request.cookies.get(SESSION_COOKIE, "")), self._service.authenticator
+        if session is None or authenticator is None:
+            return None
+        try:
+            return None if await authenticator.has_ended(session.key_id, session.id) else session
+        except ConnectionError as error:
+            raise NotReady("Sessions cannot be checked now: the store does not answer.", retry_after_s=2) from error
+
+    async def _admit(self, request: Request) -> Identity:
+        """Identify the caller, who needs the scope `read`, and count the request."""
+        identity = await self._identity(request)
+        require_scope(identity, "read")
+        if self._service.authenticator is not None:
+            await self._service.authenticator.admit(identity)
+        return identity
 
     async def _identity(self, request: Request) -> Identity:
         authenticator = self._service.authenticator
         if authenticator is None:
             return ANONYMOUS
         authorization = authorization_of(request.scope)
-        key_id = self._signer.key_of(request.cookies.get(SESSION_COOKIE, ""))
-        if authorization is None and key_id is not None:
-            return await authenticator.identify_session(key_id)
+        session = session_of(request)
+        if authorization is None and session is not None:
+            return await authenticator.identify_session(session.key_id)
         identity = await authenticator.identify(authorization)
         if identity is ANONYMOUS:
             require_loopback_host(Headers(scope=request.scope))
@@ -148,10 +188,14 @@ def new_form_cookie() -> str:
 async def begin_session(request: Request, service: Service, signer: SessionSigner, form: Form) -> Response:
     """Begin a session for the key of a form, and go on to the page that was asked for.
 
+    It replaces the session that this browser has, which ends. Signing in counts as a request of the project.
+
     Raises:
         Forbidden: the form was not sent from this console's page, or the key lacks the scope `read`.
         Unauthorized: the key is unknown, revoked or expired.
+        RateLimited: the project exceeds its rate.
         RateLimited, NotReady: the key cannot be looked up now.
+        ConnectionError: the session that it replaces cannot be ended now.
     """
     require_form_token(request, signer, form)
     key = form.text("key").strip()
@@ -160,24 +204,43 @@ async def begin_session(request: Request, service: Service, signer: SessionSigne
         raise Unauthorized("This is not an API key. A key begins with adj_ and has 64 characters; copy all of it.")
     identity = await service.authenticator.identify(f"Bearer {key}")
     require_scope(identity, "read")
+    await service.authenticator.admit(identity)
+    await _end(session_of(request), service)
     response = RedirectResponse(local_page(form.text("next")), 303)
     set_cookie(request, response, SESSION_COOKIE, signer.begin(key_id), max_age=int(SESSION_LIFETIME_S))
     response.delete_cookie(FORM_COOKIE, path=CONSOLE)
     return response
 
 
-def end_session(request: Request, signer: SessionSigner, form: Form) -> Response:
-    """End the session of this browser; raises `Forbidden` if the form was not sent from this console's page."""
+async def end_session(request: Request, service: Service, signer: SessionSigner, form: Form) -> Response:
+    """End the session of this browser for good: no process accepts a copy of its cookie.
+
+    Raises:
+        Forbidden: the form was not sent from this console's page.
+        RateLimited, NotReady, ConnectionError: the store cannot be written now. The session goes on.
+    """
     require_form_token(request, signer, form)
+    await _end(session_of(request), service)
     response = RedirectResponse(SIGN_IN, 303)
     response.delete_cookie(SESSION_COOKIE, path=CONSOLE)
     return response
 
 
-def form_cookie(request: Request, signer: SessionSigner) -> str:
+async def _end(session: Session | None, service: Service) -> None:
+    if session is not None and service.authenticator is not None:
+        expires_at = datetime.fromtimestamp(session.expires_at, UTC)
+        await service.authenticator.end_session(session.key_id, session.id, expires_at)
+
+
+def session_of(request: Request) -> Session | None:
+    """The session of a request that `ConsoleAccess` let through; None without one."""
+    session: Session | None = getattr(request.state, "session", None)
+    return session
+
+
+def form_cookie(request: Request) -> str:
     """The cookie that the token of a form is bound to: that of the session, or else the one that pages set for it."""
-    session = request.cookies.get(SESSION_COOKIE, "")
-    return session if signer.key_of(session) is not None else request.cookies.get(FORM_COOKIE, "")
+    return request.cookies.get(FORM_COOKIE if session_of(request) is None else SESSION_COOKIE, "")
 
 
 _OWN_SITE = frozenset({"same-origin", "none"})
@@ -190,7 +253,7 @@ def refuse_other_sites(request: Request, signer: SessionSigner) -> None:
         Forbidden: the form has no cookie of this console, a wrong token in `X-Form-Token`, or the browser says that
             another site sent it.
     """
-    cookie, token = form_cookie(request, signer), request.headers.get(_HTMX_HEADER)
+    cookie, token = form_cookie(request), request.headers.get(_HTMX_HEADER)
     is_wrong = token is not None and not signer.is_form_token(token, cookie)
     if not cookie or is_wrong or request.headers.get("sec-fetch-site", "same-origin") not in _OWN_SITE:
         raise _not_from_this_page()
@@ -203,7 +266,7 @@ def require_form_token(request: Request, signer: SessionSigner, form: Form) -> N
         Forbidden: the token is missing, or is not that of the cookie.
     """
     token = form.text("token") or request.headers.get(_HTMX_HEADER, "")
-    if not signer.is_form_token(token, form_cookie(request, signer)):
+    if not signer.is_form_token(token, form_cookie(request)):
         raise _not_from_this_page()
 
 
