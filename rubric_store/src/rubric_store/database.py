@@ -10,6 +10,7 @@ A database that cannot be reached raises `ConnectionError`, whatever the driver 
 
 import asyncio
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -153,6 +154,22 @@ def read_url(url: str) -> URL:
             f"the database URL begins with {parsed.drivername}://; write {SQLITE}:///path or {POSTGRESQL}://…"
         )
     return parsed
+
+
+def unwritable_files(database: URL) -> list[Path]:
+    """The files of a SQLite database that this process cannot write, or cannot create; none for PostgreSQL.
+
+    They are the database, its write-ahead log `-wal` and the shared memory `-shm`. SQLite opens and reads a database
+    that has one it cannot write, and fails only when something is to be written.
+    """
+    if database.get_backend_name() != "sqlite":
+        return []
+    files = [Path(f"{database.database}{suffix}") for suffix in ("", "-wal", "-shm")]
+    return [file for file in files if not _can_write(file)]
+
+
+def _can_write(file: Path) -> bool:
+    return (file.is_file() and os.access(file, os.W_OK)) if file.exists() else os.access(file.parent, os.W_OK)
 
 
 class SerializedList(list[Any]):

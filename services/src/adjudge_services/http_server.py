@@ -5,6 +5,7 @@ uvicorn's fast parser bounds none of these. The size and pace of bodies are limi
 """
 
 import asyncio
+import faulthandler
 import fcntl
 import logging
 import math
@@ -448,6 +449,7 @@ def serve_app(
     server = _Server(config, send_last_spans)
     tune_garbage_collector()
     switch_threads_often()
+    faulthandler.enable()  # a crash in native code, such as SQLite's or a model's, says where it was
     server.run([bound_socket])
     if failures:
         exit_with_error(failures[0])
@@ -471,7 +473,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 async def _prepare(settings: Settings) -> None:
     """Prepare the store, and check that it has a key if the process needs one; raises `StartError`."""
-    await prepare_store(settings)
+    await prepare_store(settings, writes=True)
     if not keys_required(settings) or await has_usable_key(settings):
         return
     where = "with ADJUDGE_KEYS=required" if is_loopback(settings.host) else f"on {settings.host!r}"

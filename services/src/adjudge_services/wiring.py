@@ -65,7 +65,7 @@ from judge_server.scoring.combined import AnyJudge, CombinedJudge
 from judge_server.scoring.judge import Judge
 from judge_server.time_sharing import rest_if_due, run_in_thread
 from rubric_store import RubricStore, RubricTexts, SQLIdempotencyKeys, SQLLedger, SQLOperations, TenantStore, migrations
-from rubric_store.database import SQLITE
+from rubric_store.database import SQLITE, read_url, unwritable_files
 from rubric_store.lint import lint
 from rubric_store.migrations import SchemaStatus
 from trainer_client import AsyncClient
@@ -401,16 +401,23 @@ def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:
     )
 
 
-async def prepare_store(settings: Settings) -> None:
+async def prepare_store(settings: Settings, *, writes: bool = False) -> None:
     """Migrate a SQLite file; check that this version works on the schema of a PostgreSQL database.
 
     Raises:
-        StartError: this version does not work on the schema, or the database cannot be reached.
+        StartError: this version does not work on the schema, the database cannot be reached, or the process `writes`
+            and cannot write the SQLite file or a file beside it.
     """
     url = settings.store_url
     try:
         if url.startswith("sqlite"):
             settings.data_dir.mkdir(parents=True, exist_ok=True)
+        if writes and (unwritable := unwritable_files(read_url(url))):
+            raise StartError(
+                f"the SQLite database cannot be written: this process cannot write {', '.join(map(str, unwritable))}. "
+                "SQLite writes the database and the files -wal and -shm beside it. Correct their owner, mode or "
+                "attributes (ls -l, lsattr) or how the file system is mounted, and start again"
+            )
         if await asyncio.to_thread(migrations.is_current, url):
             return
         found = await asyncio.to_thread(migrations.read_status, url)

@@ -181,7 +181,7 @@ def run_worker(settings: Settings, concurrency: int) -> int:
     thread = threading.Thread(target=loop.run_forever, name="operations", daemon=True)
     try:
         listening = None if settings.worker_port is None else bind_socket(settings.host, settings.worker_port)
-        asyncio.run(prepare_store(settings))
+        asyncio.run(prepare_store(settings, writes=True))
         send_last_spans = start_tracing("adjudge-worker")
         process = Worker(settings, loop, concurrency)
         thread.start()

@@ -7,7 +7,6 @@ name@version and a digest. Whether such a version was retired in the meantime is
 """
 
 import asyncio
-import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from rubric_store.database import unwritable_files
 from rubric_store.repository import READ_TIMEOUT_S, BaseRepository, unknown_actor
 from rubric_store.rubrics import queries
 from rubric_store.rubrics.publishing import (
@@ -517,4 +517,4 @@ class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
                     return bool(read_only == "off")
         except (SQLAlchemyError, OSError):
             return False
-        return os.access(self._engine.url.database or "", os.W_OK)
+        return not unwritable_files(self._engine.url)
