@@ -206,6 +206,70 @@ async def test_a_file_with_several_rubrics_is_published_after_a_preview(recorded
     assert (await send(recorded, "rubrics/import", files={"file": ("a.txt", b"x" * 5_000_000)})).status_code == 413
 
 
+ADDS, SUMS, BAD = (
+    {"criterion": "Adds.", "points": 1},
+    {"criterion": "Sums.", "points": 1, "annotator": 7},
+    {"criterion": "Is kind."},
+)
+
+
+def lines(*rubrics: list[dict[str, Any]]) -> bytes:
+    """A file with a rubric of these criteria in each line."""
+    return "".join(json.dumps({"rubrics": one}) + "\n" for one in rubrics).encode()
+
+
+async def imported(http: httpx2.AsyncClient, content: bytes, name: str = "data.jsonl") -> str:
+    """The page that shows a file, as text without tags."""
+    shown = checked(await send(http, "rubrics/import", files={"file": (name, content)}))
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", shown[shown.index("<main") :])).split())
+
+
+async def test_the_page_of_a_file_counts_its_rubrics_and_says_what_of_them_is_not_kept(
+    recorded: httpx2.AsyncClient,
+) -> None:
+    shown = await imported(recorded, lines([ADDS], [SUMS], [ADDS]))
+    assert "read kept changed refused 3 2 1 0" in shown
+    assert "Not kept as the file has it line 2, rubrics[0].annotator: the field is not kept" in shown
+    assert "data/line-1 1 criterion data/line-2 changed 1 criterion data/line-3 1 criterion" in shown
+    refused = await imported(recorded, lines([ADDS], [SUMS], *[[BAD]] * 812))
+    assert "read kept changed refused 814 0 0 814" in refused
+    assert refused.count("this field is required") == 1
+    assert "(812 lines; first: line 3, rubrics[0].points)" in refused
+    assert "adjudge rubrics import FILE --skip-bad" in refused
+    assert "Not kept" not in await imported(recorded, lines([ADDS], [ADDS]))
+
+
+async def test_the_editor_says_what_of_a_file_is_not_kept(recorded: httpx2.AsyncClient) -> None:
+    told = "Not kept as this text has it line 1, rubrics[0].annotator: the field is not kept"
+    assert told in await imported(recorded, lines([SUMS]), "sums.json")
+    assert "Not kept" not in await imported(recorded, lines([ADDS]), "adds.json")
+
+
+async def test_a_page_shows_the_first_hundred_problems_of_a_file(recorded: httpx2.AsyncClient) -> None:
+    many = SUMS | {f"field {chr(97 + n // 26)}{chr(97 + n % 26)}": 1 for n in range(149)}
+    shown = await imported(recorded, lines([many]), "many.json")
+    assert shown.count("the field is not kept") == 100
+    assert "and 50 more" in shown
+
+
+async def test_what_a_page_cannot_import_is_refused_with_the_command_that_can(recorded: httpx2.AsyncClient) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = io.BytesIO()
+    from pyarrow.parquet import write_table
+
+    write_table(pyarrow.table({"rubrics": [[ADDS]] * 2}), parquet)
+    for name, content in (("many.jsonl", lines(*[[ADDS]] * 501)), ("two.parquet", parquet.getvalue())):
+        refused = await send(recorded, "rubrics/import", files={"file": (name, content)})
+        assert refused.status_code == 422
+        assert "adjudge rubrics import FILE" in checked(refused)
+
+
+async def test_a_text_of_several_rubrics_is_no_version(recorded: httpx2.AsyncClient) -> None:
+    text = json.dumps([{"rubrics": [ADDS]}, {"rubrics": [SUMS]}])
+    shown = checked(await send(recorded, "rubric/preview", name="x", parent="", text=text))
+    assert "the text has 2 rubrics" in shown
+
+
 async def test_hostile_rubrics_are_shown_as_text(recorded: httpx2.AsyncClient) -> None:
     hostile = HOSTILE[:1500]
     await publish(recorded, "evil", [{"id": "a", "description": hostile}], lineage={"author": hostile[:190]})

@@ -147,6 +147,10 @@ class RubricDocument(Protocol):
     def lineage(self) -> Lineage | None:
         """Who or what made it."""
 
+    @property
+    def changes(self) -> Sequence[object]:
+        """What it does not hold as the file has it."""
+
 
 class NamedRubric(Protocol):
     """A rubric of a file, with the name to publish it under."""
@@ -158,6 +162,26 @@ class NamedRubric(Protocol):
     @property
     def document(self) -> RubricDocument:
         """The rubric."""
+
+
+class RubricFile(Protocol):
+    """What a file of rubrics holds. Problems and changes are shown by `str`."""
+
+    @property
+    def rubrics(self) -> Sequence[NamedRubric]:
+        """The rubrics that can be published."""
+
+    @property
+    def problems(self) -> Sequence[object]:
+        """What prevents the others from being read."""
+
+    @property
+    def changes(self) -> Sequence[object]:
+        """What the rubrics do not hold as the file has it."""
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """The numbers of rubrics read, kept as they are, changed, and refused."""
 
 
 class LintFinding(Protocol):
@@ -183,8 +207,8 @@ class LintFinding(Protocol):
 class RubricTexts(Protocol):
     """Reads and writes rubrics as text, and checks their wording. Large ones take a while: call it in a thread."""
 
-    def read(self, content: bytes, file_name: str) -> Sequence[NamedRubric]:
-        """Read all rubrics of a file; raise `ValueError` with every problem, one a line."""
+    def read(self, content: bytes, file_name: str) -> RubricFile:
+        """Read a file as a whole: all of its rubrics, or none if there is a problem."""
 
     def write(self, content: RubricContent) -> str:
         """Write criteria as text that people edit and that `read` reads."""

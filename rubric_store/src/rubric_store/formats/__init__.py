@@ -5,7 +5,7 @@ lost; `read_file` and `read_rows` read whole files, of one rubric or of several.
 """
 
 from rubric_store.formats.documents import FormatError, FormatProblem, RubricDocument, fold_problems
-from rubric_store.formats.files import FILE_EXTENSIONS, NamedRubric, RubricFile, read_file, read_rows
+from rubric_store.formats.files import FILE_EXTENSIONS, NamedRubric, RubricCounts, RubricFile, read_file, read_rows
 from rubric_store.formats.native import json_schema
 from rubric_store.formats.reading import (
     SUFFIXES,
@@ -26,6 +26,7 @@ __all__ = [
     "FormatProblem",
     "LostField",
     "NamedRubric",
+    "RubricCounts",
     "RubricDocument",
     "RubricFile",
     "RubricFormat",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,6 +19,7 @@ from rubric_store.formats.documents import (
     ParsedText,
     Path,
     RubricDocument,
+    fold_problems,
     format_path,
     parse_json,
     validation_problems,
@@ -57,6 +58,15 @@ class NamedRubric:
     line: int
 
 
+class RubricCounts(NamedTuple):
+    """How many rubrics a file has: those kept as they are, those changed, those refused, and their sum."""
+
+    read: int
+    kept: int
+    changed: int
+    refused: int
+
+
 @dataclass(frozen=True, slots=True)
 class RubricFile:
     """What a file holds: the rubrics that can be read, and the problems of the others."""
@@ -64,6 +74,26 @@ class RubricFile:
     rubrics: list[NamedRubric]
     problems: tuple[FormatProblem, ...]
     refused: int
+
+    @property
+    def counts(self) -> RubricCounts:
+        """How many rubrics were read, and what became of them."""
+        changed = sum(bool(rubric.document.changes) for rubric in self.rubrics)
+        came_in = len(self.rubrics)
+        return RubricCounts(came_in + self.refused, came_in - changed, changed, self.refused)
+
+    @property
+    def changes(self) -> list[FormatProblem]:
+        """What the rubrics do not hold as the file has it, each with its line; those of one kind are folded."""
+        return fold_problems(
+            FormatProblem(change.place, change.message, change.line or rubric.line)
+            for rubric in self.rubrics
+            for change in rubric.document.changes
+        )
+
+    def as_whole(self) -> "RubricFile":
+        """The file as it is published as a whole: none of its rubrics if there is a problem."""
+        return RubricFile([], self.problems, self.refused + len(self.rubrics)) if self.problems else self
 
 
 @dataclass(frozen=True, slots=True)

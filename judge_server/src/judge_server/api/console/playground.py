@@ -146,11 +146,11 @@ class PlaygroundForm:
             raise _invalid("rubric_text", f"at most {_MAX_RUBRIC_CHARACTERS:,} characters are allowed")
         if texts is None:
             raise _invalid("rubric_text", "this process reads no rubric files; name a published rubric instead")
-        try:
-            (read,) = texts.read(self.rubric_text.encode(), "rubric.yaml")
-        except ValueError as error:
-            raise _invalid("rubric_text", str(error)) from None
-        return read.document.content.model_dump(mode="json", exclude_unset=True)
+        read = texts.read(self.rubric_text.encode(), "rubric.yaml")
+        if len(read.rubrics) != 1:
+            problems = "\n".join(map(str, read.problems))
+            raise _invalid("rubric_text", problems or f"write one rubric; this text has {len(read.rubrics):,}")
+        return read.rubrics[0].document.content.model_dump(mode="json", exclude_unset=True)
 
 
 EXAMPLE = PlaygroundForm(

@@ -15,7 +15,7 @@ from judge_server.api.console.routing import PageRouter
 from judge_server.api.console.rubrics import Comparison, compare
 from judge_server.api.http.requests import refuse_unusable_criteria
 from judge_server.errors import InvalidRequest, TooLarge
-from judge_server.ports import LintFinding, NamedRubric
+from judge_server.ports import LintFinding, NamedRubric, RubricFile
 from judge_server.ports.stores import RubricDocument
 from judge_server.rubrics import find_rubric
 from judge_server.time_sharing import run_in_thread
@@ -59,27 +59,35 @@ async def import_file(console: Console, request: Request, form: Form) -> Respons
             f"the file has more than {MAX_TEXT_BYTES >> 10} KiB; publish it with: adjudge rubrics import FILE"
         )
     texts = console.service.readable_texts()
-    problems: list[str] = []
-    found: Sequence[NamedRubric] = ()
-    try:
-        found = await run_in_thread(texts.read, file.content, file.name)
-    except ValueError as error:
-        problems = str(error).splitlines()
+
+    def work() -> tuple[RubricFile, Sequence[object]]:
+        read = texts.read(file.content, file.name)
+        return read, read.changes
+
+    read, not_kept = await run_in_thread(work)
+    found = read.rubrics
     if len(found) > _MAX_IMPORTED:
-        problems = [f"the file has {len(found):,} rubrics, more than {_MAX_IMPORTED}; use adjudge rubrics import FILE"]
+        many = f"the file has {len(found):,} rubrics, more than {_MAX_IMPORTED}"
+        raise InvalidRequest(f"file: {many}; publish it with: adjudge rubrics import FILE")
+    text = "" if read.problems else _text_of(file)
     if len(found) == 1 and not confirmed:
-        name = found[0].name
-        newest = await console.service.rubrics.find(project_of(request), name)
-        return await editor(console, request, name, file.content.decode("utf-8-sig"), newest)
-    if confirmed and not problems:
+        newest = await console.service.rubrics.find(project_of(request), found[0].name)
+        return await editor(console, request, found[0].name, text, newest)
+    if confirmed and not read.problems:
         added = [(await publish_document(console, request, one.name, one.document))[1] for one in found]
         counts = {"published": sum(added), "unchanged": len(added) - sum(added)}
         return RedirectResponse(address("rubrics", **counts), 303)
-    text = "" if problems else file.content.decode("utf-8-sig")
     return console.page(
-        request, "rubric_import.html.jinja", 422 if problems else 200, file_name=file.name, problems=problems,
-        rubrics=found, content=text,
+        request, "rubric_import.html.jinja", 422 if read.problems else 200, file_name=file.name, read=read,
+        not_kept=not_kept, content=text,
     )  # fmt: skip
+
+
+def _text_of(file: UploadedFile) -> str:
+    try:
+        return file.content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidRequest("file: this is no text; publish it with: adjudge rubrics import FILE") from None
 
 
 MAX_TEXT_BYTES = 256 * 1024
@@ -101,11 +109,13 @@ _EXAMPLE = """criteria:
 class Preview:
     """What would be published: problems that prevent it, the difference to the version it is made from, and lint.
 
-    `same` is true if the criteria are those of that version.
+    `not_kept` is what the text says and the rubric does not hold. `same` is true if the criteria are those of that
+    version.
     """
 
-    problems: Sequence[str] = ()
+    problems: Sequence[object] = ()
     rubric: NamedRubric | None = None
+    not_kept: Sequence[object] = ()
     comparison: Comparison | None = None
     findings: Sequence[LintFinding] = ()
     same: bool = False
@@ -189,15 +199,16 @@ async def _preview(console: Console, text: str, parent: RubricVersion | None) ->
     texts = console.service.readable_texts()
 
     def work() -> Preview:
-        try:
-            (rubric,) = texts.read(text.encode(), "rubric.yaml")
-        except ValueError as error:
-            return Preview(str(error).splitlines() or ["the text is empty"])
+        read = texts.read(text.encode(), "rubric.yaml")
+        if len(read.rubrics) != 1:
+            several = f"the text has {len(read.rubrics):,} rubrics, and a version is one; import them as a file"
+            return Preview(read.problems or [several])
+        (rubric,) = read.rubrics
         content = rubric.document.content
         findings = texts.lint(content.criteria)
         if parent is None:
-            return Preview((), rubric, None, findings)
-        return Preview((), rubric, compare(parent, content), findings, content.digest == parent.digest)
+            return Preview((), rubric, read.changes, None, findings)
+        return Preview((), rubric, read.changes, compare(parent, content), findings, content.digest == parent.digest)
 
     return await run_in_thread(work)
 

@@ -33,7 +33,9 @@ from rubric_store.formats import (
     SUFFIXES,
     FormatProblem,
     NamedRubric,
+    RubricCounts,
     RubricDocument,
+    RubricFile,
     SerializedRubric,
     fold_problems,
     read_file,
@@ -90,20 +92,16 @@ MAX_FILE_BYTES: Final = 512 * 2**20
 
 @dataclass
 class ImportedFile:
-    """The result of one file: its rubrics or its problems, and the references published or unchanged."""
+    """The result of one file: what is published of it, and the references published or unchanged.
+
+    `readable` counts the rubrics that can be published with `--skip-bad`.
+    """
 
     path: Path
-    rubrics: list[NamedRubric] = field(default_factory=list)
-    problems: tuple[FormatProblem, ...] = ()
-    refused: int = 0
+    file: RubricFile
     readable: int = 0
     published: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
-
-    @property
-    def changed(self) -> list[NamedRubric]:
-        """The rubrics that do not hold all that the file says."""
-        return [rubric for rubric in self.rubrics if rubric.document.changes]
 
 
 def import_rubrics(paths: list[Path], prefix: str, format: str | None, dry_run: bool, skip_bad: bool) -> None:
@@ -116,12 +114,12 @@ def import_rubrics(paths: list[Path], prefix: str, format: str | None, dry_run: 
     imported = _read(files, format, prefix, skip_bad=skip_bad)
     if not dry_run:
         with_store(lambda store: _publish(store, imported))
-    for file in imported:
-        _print_problems(file)
-        _print_result(file, dry_run=dry_run)
+    for one in imported:
+        _print_problems(one)
+        _print_result(one, dry_run=dry_run)
     out.print(_table(imported), width=min(out.width, _TABLE_WIDTH))
-    refused = any(file.problems for file in imported)
-    if refused and not (skip_bad and any(file.rubrics for file in imported)):
+    refused = any(one.file.problems for one in imported)
+    if refused and not (skip_bad and any(one.file.rubrics for one in imported)):
         raise typer.Exit(1)
 
 
@@ -143,30 +141,26 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, PurePath]]:
 def _read(
     files: Sequence[tuple[Path, PurePath]], format: str | None, prefix: str, *, skip_bad: bool
 ) -> list[ImportedFile]:
-    imported = []
+    imported: list[ImportedFile] = []
     first: dict[str, Path] = {}
     for path, relative in files:
-        file = ImportedFile(path)
-        imported.append(file)
         try:
             if path.stat().st_size > MAX_FILE_BYTES:
                 raise FormatError([FormatProblem("", f"the file is larger than {MAX_FILE_BYTES >> 20} MiB; split it")])
             read = read_rows(path.read_bytes(), relative, format, prefix)
         except FormatError as error:
-            file.problems, file.refused = error.problems, 1
+            imported.append(ImportedFile(path, RubricFile([], error.problems, 1)))
             continue
         except OSError as error:
-            file.problems, file.refused = (FormatProblem("", f"the file cannot be read: {error.strerror}"),), 1
+            problem = FormatProblem("", f"the file cannot be read: {error.strerror}")
+            imported.append(ImportedFile(path, RubricFile([], (problem,), 1)))
             continue
         taken = [rubric for rubric in read.rubrics if rubric.name in first]
         usable = [rubric for rubric in read.rubrics if rubric.name not in first]
-        file.problems = (*read.problems, *(_duplicate_name(rubric, first[rubric.name]) for rubric in taken))
-        file.refused, file.readable = read.refused + len(taken), len(usable)
-        if file.problems and not skip_bad:
-            file.refused += len(usable)
-        else:
-            file.rubrics = usable
-            first.update({rubric.name: path for rubric in usable})
+        problems = (*read.problems, *(_duplicate_name(rubric, first[rubric.name]) for rubric in taken))
+        file = RubricFile(usable, problems, read.refused + len(taken))
+        imported.append(ImportedFile(path, file if skip_bad else file.as_whole(), len(usable)))
+        first.update({rubric.name: path for rubric in imported[-1].file.rubrics})
     return imported
 
 
@@ -177,9 +171,9 @@ def _duplicate_name(rubric: NamedRubric, path: Path) -> FormatProblem:
 async def _publish(store: RubricStore, imported: Sequence[ImportedFile]) -> None:
     columns = (TextColumn("publishing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("", total=sum(len(file.rubrics) for file in imported))
-        for file in imported:
-            for rubric in file.rubrics:
+        task = progress.add_task("", total=sum(len(one.file.rubrics) for one in imported))
+        for one in imported:
+            for rubric in one.file.rubrics:
                 document = rubric.document
                 version, added = await store.publish(
                     PROJECT_ID,
@@ -189,7 +183,7 @@ async def _publish(store: RubricStore, imported: Sequence[ImportedFile]) -> None
                     tags=document.tags,
                     lineage=document.lineage,
                 )
-                (file.published if added else file.unchanged).append(version.reference)
+                (one.published if added else one.unchanged).append(version.reference)
                 progress.advance(task)
 
 
@@ -199,48 +193,40 @@ _MAX_TABLE_ROWS = 20
 
 def _table(imported: Sequence[ImportedFile]) -> Table:
     """How many rubrics each file has, and how many of them came in as they are, came in changed, or were refused."""
-    table = Table("file", *(Column(name, justify="right") for name in ("read", "kept", "changed", "refused")))
-    remarkable = [file for file in imported if file.refused or file.changed]
-    shown = imported if len(imported) <= _MAX_TABLE_ROWS else remarkable[:_MAX_TABLE_ROWS]
-    rows = [(escape(str(file.path)), _counts_of([file])) for file in shown]
+    table = Table("file", *(Column(name, justify="right") for name in RubricCounts._fields))
+    counted = [(escape(str(one.path)), one.file.counts) for one in imported]
+    remarkable = [row for row in counted if row[1].refused or row[1].changed]
+    rows = counted if len(imported) <= _MAX_TABLE_ROWS else remarkable[:_MAX_TABLE_ROWS]
     if len(imported) > 1:
-        rows.append((f"[bold]all {len(imported):,} files[/]", _counts_of(imported)))
+        sums = map(sum, zip(*(counts for _, counts in counted), strict=True))
+        rows = [*rows, (f"[bold]all {len(imported):,} files[/]", RubricCounts(*sums))]
     for name, counts in rows:
         table.add_row(name, *(f"{count:,}" for count in counts))
     return table
 
 
-def _counts_of(files: Sequence[ImportedFile]) -> tuple[int, int, int, int]:
-    came_in = sum(len(file.rubrics) for file in files)
-    changed = sum(len(file.changed) for file in files)
-    refused = sum(file.refused for file in files)
-    return came_in + refused, came_in - changed, changed, refused
-
-
-def _print_result(file: ImportedFile, *, dry_run: bool) -> None:
-    if not file.rubrics:
+def _print_result(one: ImportedFile, *, dry_run: bool) -> None:
+    if not one.file.rubrics:
         result = "[bold red]refused[/]"
-        if file.readable:
-            result += f": nothing of it is published; {file.readable:,} of its rubrics can be, with --skip-bad"
+        if one.readable:
+            result += f": nothing of it is published; {one.readable:,} of its rubrics can be, with --skip-bad"
     elif dry_run:
         result = "can be published"
-    elif len(file.rubrics) == 1:
-        result = f"[green]published[/] {file.published[0]}" if file.published else f"unchanged: {file.unchanged[0]}"
+    elif len(one.file.rubrics) == 1:
+        result = f"[green]published[/] {one.published[0]}" if one.published else f"unchanged: {one.unchanged[0]}"
     else:
-        result = f"[green]published[/] {len(file.published):,}, unchanged {len(file.unchanged):,}"
-    out.print(f"{escape(str(file.path))}: {result}", highlight=False, soft_wrap=True)
+        result = f"[green]published[/] {len(one.published):,}, unchanged {len(one.unchanged):,}"
+    out.print(f"{escape(str(one.path))}: {result}", highlight=False, soft_wrap=True)
 
 
-def _print_problems(file: ImportedFile) -> None:
+def _print_problems(one: ImportedFile) -> None:
     """Print what is wrong, and what is not kept; problems of one kind once."""
-    changes = [
-        FormatProblem(change.place, change.message, change.line or rubric.line)
-        for rubric in file.rubrics
-        for change in rubric.document.changes
-    ]
-    for colour, said, problems in (("red", "", file.problems), ("yellow", "changed: ", changes)):
-        for problem in fold_problems(problems):
-            where = f"{file.path}:{problem.line}" if problem.line else str(file.path)
+    for colour, said, problems in (
+        ("red", "", fold_problems(one.file.problems)),
+        ("yellow", "changed: ", one.file.changes),
+    ):
+        for problem in problems:
+            where = f"{one.path}:{problem.line}" if problem.line else str(one.path)
             text = f"{problem.place}: {problem.message}" if problem.place else problem.message
             err.print(f"[{colour}]{escape(where)}:[/] {said}{escape(text)}", highlight=False, soft_wrap=True)
 
