@@ -143,7 +143,7 @@ class FakeJudgeTransport(httpx2.AsyncBaseTransport):
         self.fetched: list[str] = []
         self.rubrics: dict[str, httpx2.Response] = {}
         self.reported: list[bytes] = []
-        self.measures: Callable[[bytes], httpx2.Response] = accept_measures
+        self.measures: Callable[[bytes], httpx2.Response | Awaitable[httpx2.Response]] = accept_measures
         self.readiness: list[Callable[[], httpx2.Response]] = [ready]
         """The answers to `GET /readyz` in order, the last repeated."""
 
@@ -156,11 +156,12 @@ class FakeJudgeTransport(httpx2.AsyncBaseTransport):
             return self.rubrics[reference]
         if request.url.path == "/v1/measures":
             self.reported.append(await request.aread())
-            return self.measures(self.reported[-1])
+            answer = self.measures(self.reported[-1])
+            return await answer if inspect.isawaitable(answer) else answer
         body = json.loads(await request.aread())
         self.asked.append(body)
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        given = answer(body)
+        answering = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        given = answering(body)
         return await given if inspect.isawaitable(given) else given
 
 

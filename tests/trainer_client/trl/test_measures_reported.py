@@ -1,17 +1,20 @@
 """A trainer's measures on the page of its run: refinements, scaffolds and gates, over a real service."""
 
+import asyncio
 import json
+import threading
 import time
 
 import httpx2
 import pytest
 
-from tests.trainer_client.trl.generating import Prompts
-from tests.trainer_client.trl.judges import FakeJudgeTransport, problem, rewarding
+from tests.trainer_client.trl.generating import Prompts, batch
+from tests.trainer_client.trl.judges import FakeJudgeTransport, accept_measures, problem, rewarding
 from tests.trainer_client.trl.test_dro import ANSWER, TEXTS
 from tests.trainer_client.trl.training import PLAIN, RIGHT, SLIP, WRONG, dataset, trainer
 from trainer_client import Client
 from trainer_client.trl import RubricReward
+from trainer_client.trl._batch import MeasureReporter
 
 pytestmark = pytest.mark.trl
 
@@ -66,3 +69,81 @@ def test_a_refused_report_is_a_warning_and_training_continues(tmp_path, caplog):
     assert made.state.global_step == 2
     assert caplog.text.count("measures of training were not reported, and training continues") == 1
     assert [json.loads(body)["step"] for body in judge.reported] == [0, 1]
+
+
+class HeldReports:
+    """Answers reports once they are released, and records which were answered and which cancelled."""
+
+    def __init__(self):
+        self.answered, self.cancelled = [], []
+        self.asked, self.released = threading.Event(), asyncio.Event()
+
+    async def __call__(self, body):
+        step = json.loads(body)["step"]
+        self.asked.set()
+        try:
+            await self.released.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(step)
+            raise
+        self.answered.append(step)
+        return accept_measures(body)
+
+
+@pytest.fixture
+def held():
+    return HeldReports()
+
+
+@pytest.fixture
+def reporting(tmp_path, held):
+    """Build a trainer whose reports are held, with these further reward functions."""
+
+    def build(*rewards, **given):
+        judge = FakeJudgeTransport()
+        judge.measures = held
+        reward = rewarding(judge, {"criteria": PLAIN}, mode="graded_mean")
+        return trainer(tmp_path, "", reward=reward, rewards=rewards, texts=("1", "0"), **given)
+
+    return build
+
+
+def test_the_end_of_training_waits_for_every_report(reporting, held):
+    made = reporting()
+    with (reporter := MeasureReporter(made)):
+        for step in range(3):
+            made.state.global_step = step
+            reporter.report({"refined": 0.5})
+        made.async_loop.call_soon_threadsafe(held.released.set)
+    assert held.answered == [0, 1, 2]
+    assert not asyncio.all_tasks(made.async_loop)
+
+
+def test_a_report_that_takes_too_long_is_cancelled_with_a_warning(reporting, held, caplog):
+    made = reporting()
+    with (reporter := MeasureReporter(made, end_wait_s=0.0)):
+        reporter.report({"refined": 0.5})
+        assert held.asked.wait(60.0)
+    assert (held.answered, held.cancelled) == ([], [0])
+    assert caplog.text.count("the last measures of the run were not reported") == 1
+    assert not asyncio.all_tasks(made.async_loop)
+
+
+def test_an_interrupted_training_leaves_no_report_under_way(reporting, held):
+    def interrupted(prompts, trainer_state, **_):
+        if trainer_state.global_step == 1:
+            raise KeyboardInterrupt
+        return [0.0] * len(prompts)
+
+    made = reporting(interrupted, max_steps=2)
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+    assert (held.answered, held.cancelled) == ([], [0])
+    assert not asyncio.all_tasks(made.async_loop)
+
+
+def test_a_batch_outside_of_training_is_not_reported(reporting, held):
+    made = reporting()
+    batch(made)
+    assert not asyncio.all_tasks(made.async_loop)
+    assert (held.answered, held.cancelled) == ([], [])

@@ -2,6 +2,7 @@
 
 Each override wraps a call of TRL's own method:
 
+- `train`: ends the reports of measures with training.
 - `_generate`: chooses the prompts to generate from, and replaces groups during refilling.
 - `_calculate_rewards`: a response for which a required reward is missing has no reward.
 - `_generate_and_score_completions`: uses the method's advantages in place of TRL's, and leaves responses without a
@@ -102,7 +103,11 @@ class RubricGRPOTrainer(GRPOTrainer):
         self._skip_empty_steps = SkipEmptySteps(self)
         self._measure_reporter = MeasureReporter(self)
         self.add_callback(self._skip_empty_steps)
-        self.add_callback(self._measure_reporter)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as `GRPOTrainer` does, and leave no report of measures under way, also after an error."""
+        with self._measure_reporter:
+            return super().train(*args, **kwargs)
 
     def generate_each(
         self, prompts: list[Any], rows: Sequence[int] | None = None, *, num_padding: int = 0
