@@ -26,7 +26,7 @@ from judge_server.judging.tolerant_json import find_values
 from judge_server.ledger.rows import compressed, storable_text
 from judge_server.ports import LabelChoice
 from judge_server.prompts.fencing import neutralise, render_conversation
-from judge_server.verifiers import formulas
+from judge_server.verifiers import choices, formulas
 from judge_server.verifiers.answers import read_answer, stated_value, with_decimal_point
 from judge_server.verifiers.check import find, texts_equal
 from judge_server.verifiers.notation import same_characters, strip_markup, tokens_of
@@ -202,7 +202,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "tokens_of": tokens_of,
     "read_answer": read_answer,
     "with_decimal_point": with_decimal_point,
-    "without_text_commands": formulas.without_text_commands,
+    "without_text_commands": choices.without_text_commands,
     "formulas.equal": lambda text: formulas.equal("5", text),
     "formulas.response_states": lambda text: formulas.response_states("5", text),
     "read_quantity": read_quantity,

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from judge_server.verifiers.answers import read_answer, stated_value
 from judge_server.verifiers.check import texts_equal
-from judge_server.verifiers.notation import Token, same_characters, strip_markup, tokens_of
+from judge_server.verifiers.choices import same_choice
+from judge_server.verifiers.notation import Token, strip_markup, tokens_of
 from judge_server.verifiers.reader import RELATIONS, Term, number
 from judge_server.verifiers.units import Unit
 from judge_server.verifiers.values import approximate, equal_numbers, is_scalar, ratio_is_constant, rational, symbols
@@ -77,52 +78,9 @@ def _equal(expected: str, answer: str) -> bool:
         return strip_markup(expected) == strip_markup(answer)
     if _written(wanted.tokens) == _written(given.tokens):
         return True
-    if (choice := _same_choice(expected, answer)) is not None:
+    if (choice := same_choice(expected, answer, _equal)) is not None:
         return choice
     return any(_same(a, b) for a in wanted.readings for b in given.readings)
-
-
-_CHOICE = re.compile(
-    r"(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer|alternative)\s*:?\s+)?(?P<open>\(?)(?P<letter>[A-Za-z])(?P<close>[).:]?\)?)(?:\s+(?P<rest>\S.*))?",
-    re.DOTALL | re.IGNORECASE,
-)
-_ANOTHER_CHOICE = re.compile(
-    r"(?:^|[\s,;(])\(?[A-Za-z][).]|(?:\b(?i:or|and|no|not|but|actually|rather|wait)|[,;])\s+\(?[A-J]\b"
-    r"|\b(?i:wrong|incorrect|false|not)\b"
-)
-
-
-def _same_choice(expected: str, answer: str) -> bool | None:
-    """Whether two choices, `B` and `(b) 42`, are the same; None if one of the answers is no choice."""
-    choices = [_choice(text) for text in (expected, answer)]
-    if choices[0] is None or choices[1] is None:
-        return None
-    (a, text_a), (b, text_b) = choices[0], choices[1]
-    if not text_a and not text_b and a != b and a.upper() == b.upper():
-        return a.upper() < "I"
-    if a.upper() != b.upper():
-        return False
-    return not text_a or not text_b or _equal(text_a, text_b)
-
-
-def _choice(answer: str) -> tuple[str, str] | None:
-    """Return the letter of a choice and the text that follows it; None if an answer is no choice."""
-    text = strip_markup(without_text_commands(strip_markup(same_characters(answer))))
-    match = _CHOICE.fullmatch(text.strip())
-    if match is None or (match["open"] and ")" not in match["close"]):
-        return None
-    rest = match["rest"] or ""
-    if rest and (not match["close"] or match["letter"].upper() > "J" or _ANOTHER_CHOICE.search(rest)):
-        return None
-    return match["letter"], rest
-
-
-_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mbox)\s*\{(?P<inside>[^{}]*)\}")
-
-
-def without_text_commands(answer: str) -> str:
-    r"""Replace `\text{…}`, `\mathrm{…}` and the like by their content."""
-    return _TEXT_COMMAND.sub(lambda command: f" {command['inside']} ", answer).replace("\\ ", " ").replace("~", " ")
 
 
 def _written(tokens: Sequence[Token]) -> list[str]:

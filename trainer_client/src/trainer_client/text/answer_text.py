@@ -73,6 +73,9 @@ _CLOSERS = (
     ("<p>", "</p>"),
 )
 _BOLD = re.compile(r"(?<![\w*])\*\*(?=[^\s*])([^*\n]++)(?<=\S)\*\*(?![\w*])")
+_BOLD_WITH_APPOSITION = re.compile(
+    r"\s*+\*\*(?P<answer>[^*\n]++)\*\*(?:,| [-–—])[ \t]++(?:the|a|an|as|which|who)[ \t](?P<rest>[^*\d$\\=;\n]*+)$"
+)
 _LIST_MARK = re.compile(r"[\s>]*+[*+-]\s")
 _CLOSING_HOPE = "I hope it is correct"
 _ABBREVIATION = re.compile(
@@ -145,6 +148,8 @@ def plain_answer(answer: str, *, before: str = "", keeps_mark: bool = True) -> s
         keeps_mark: whether a `!` after a number is a factorial rather than an exclamation mark.
     """
     text = answer.partition(_CLOSING_HOPE)[0] if _CLOSING_HOPE in answer else answer
+    if marked := _BOLD_WITH_APPOSITION.match(text):
+        text = marked["answer"] if HEDGE.search(marked["rest"]) is None else text
     text = _BOLD.sub(r"\1", text)
     closers = open_marks(before)
     for _ in range(LAYERS):
@@ -190,6 +195,9 @@ def open_marks(before: str) -> list[str]:
 
 def _without_marks(text: str, closers: list[str], keeps_mark: bool) -> str:
     text = without_end_tokens(text).lstrip().strip(_ENDS).strip()
+    unmarked = text.rstrip("*_")
+    if (ended := without_end_tokens(unmarked)) != unmarked.rstrip():  # an end token before the closing marks
+        text = (ended + text[len(unmarked) :]).removesuffix("****")
     text = _without_emoji(text)
     for opening, closing in _WRAPPERS:
         inside = text[len(opening) : len(text) - len(closing)]

@@ -46,7 +46,7 @@ LANGUAGES = {
         "|we conclude that|we find that|we see that|it follows that"
         "|i think|i believe|i conclude that|i think that|i believe that|now|ok|okay|great|yes",
         because="because|due to",
-        solution="solution|result",
+        solution="solution|result|output",
     ),
     "Chinese": _Language(
         answer="答案|答",

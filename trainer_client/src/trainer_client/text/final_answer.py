@@ -39,6 +39,29 @@ _JSON_KEY = re.compile(
     re.IGNORECASE,
 )
 _CONCLUSION = re.compile(r"[#*_ \t]*+(?:so|therefore|thus|hence|in conclusion|we (?:find|conclude|get|obtain))\b", re.I)
+_WE_FIND = re.compile(
+    r"(?:[,:]?[ \t]++(?:we|you|i|one)[ \t]++(?:get|have|find|obtain|conclude|see|need)(?:[ \t]++that)?+)?+[,: \t]*+",
+    re.I,
+)
+_CLAIM = re.compile(
+    r"(?P<subject>[^\d,;:=\\$?]{1,120}?)\b(?:is|are|was|were|equals|has|have|had|costs?|takes?|needs?)\b(?P<value>.++)",
+    re.I,
+)
+_CHOSEN = re.compile(
+    r"(?:^|(?<=[.!?:;][ \t]))[#>*_ \t]*+(?:(?:so|thus|hence|therefore|then),?[ \t]++)?+[*_]*+"
+    r"(?:the[ \t]++(?:correct|right|best|most appropriate)[ \t]++(?:option|choice|alternative|letter)[ \t]++"
+    r"(?:is|would be|must be|will be)[: \t]++"
+    r"(?P<named>(?:(?:option|choice)[ \t]++)?+[*_(\[$]*+(?-i:[A-J])(?![\w'’^+])[^\n]*+)"
+    r"|(?:(?:option|choice|answer)[ \t]++)?[*_(\[]*+(?P<letter>(?-i:[A-J]))[)\].*_]*+[ \t]++is[ \t]++(?:the[ \t]++)?"
+    r"(?:correct|right|best)(?:[ \t]++(?:answer|option|choice|one|alternative))?[*_]*+[ \t]*+(?=[.!\n]|\Z))",
+    re.IGNORECASE | re.MULTILINE,
+)
+_DENIED = re.compile(
+    r"[\s$*_.)\]}\\]{0,8}+(?:is|was|would be|seems)(?:(?:n['’]t|[ \t]++not)[ \t]++(?:the[ \t]++|a[ \t]++)?+"
+    r"(?:right|correct|true|valid|possible|acceptable|answer|final)"
+    r"|[ \t]++(?:(?:clearly|obviously|the|a)[ \t]++){0,2}+(?:incorrect|wrong|false|impossible|invalid))\b",
+    re.IGNORECASE,
+)
 _FORMULA = re.compile(
     r"\$\$(?P<a>[^$]++)\$\$|\$(?P<b>[^$]++)\$"
     r"|\\\((?P<c>(?:[^\\]|\\(?![()\[\]]))*+)\\\)|\\\[(?P<d>(?:[^\\]|\\(?![()\[\]]))*+)\\\]"
@@ -50,6 +73,7 @@ _ITEM = re.compile(
 )
 _MAX_ITEMS, _MAX_LEADING_LINES, _MAX_ANNOUNCED = 26, 2, 64
 _FENCE = re.compile(r"\s*+```[a-z]*+\n(?P<inside>[^`]++)```\s*+", re.IGNORECASE)
+_FENCED_LINES = re.compile(r"```[a-z]*+[ \t]*+\n(?P<inside>[^`]++)```", re.IGNORECASE)
 _CLOSING_LINE = re.compile(
     r"[*_]*+(?:i hope|hope (?:this|that|it)|let me know|feel free|please let|thank|is there anything|if you have any"
     r"|happy to|glad to)\b[^\n\d$\\]*+",
@@ -105,8 +129,9 @@ def extract_final_answer(text: str) -> str | None:
     - after `####` (GSM8K's format) if it is a value, or on the last line;
     - after `The answer is`, at the start of a sentence. After one of the places above, only a value counts.
 
-    Without any of these, it is the first of the following: what follows `A:`, or `Solution:` if that is short; the last
-    formula of a last line that begins with `Therefore`, `So`, or the like; the whole response, if it is one short line.
+    Without any of these, it is the first of the following: what follows `A:`, or `Solution:` if that is short; a choice
+    that is called correct (`The correct option is B`, `Option B is correct`); the last formula of a last line that
+    begins with `Therefore`, `So`, or the like, or the value that it claims; the whole response, if it is a short line.
 
     A later sentence that repeats an earlier answer (`\boxed{4}`, then `Final answer: She has 4 apples`) confirms it. An
     answer that the response then takes back ("Wait, actually 74") is none.
@@ -164,6 +189,7 @@ def _stated(text: str, *, nested: bool) -> str | None:
         statements.append(_Statement(boxes[-1].end, boxes[-1].end, _join_contents(boxes), "marked"))
     last_line_start = text.rfind("\n") + 1
     statements += _announced(text)
+    statements += _chosen(text)
     statements += [
         _Statement(line.start(), line.end(), plain_answer(line["answer"], keeps_mark=False), "announced")
         for line in deque(_GSM8K_ANSWER.finditer(text), _MAX_ANNOUNCED)
@@ -195,6 +221,8 @@ def _replaces(new: _Statement, old: _Statement) -> bool:
 
 def _is_taken_back(text: str, statement: _Statement) -> bool:
     """Whether the text after a statement takes its answer back, and does not come to the same one again."""
+    if _DENIED.match(text, statement.end):
+        return True
     doubt = _TAKEN_BACK.search(text, max(statement.end - 1, 0))
     if doubt is None:
         return False
@@ -290,6 +318,17 @@ def _announced(text: str) -> list[_Statement]:
     return statements
 
 
+def _chosen(text: str) -> list[_Statement]:
+    """The choices that the text calls correct: `The correct option is (B)`, and `Option B is correct` of one letter."""
+    found = deque(_CHOSEN.finditer(text), _MAX_ANNOUNCED)
+    letters = {each["letter"] for each in found if each["letter"]}
+    return [
+        _Statement(each.end(), each.end(), each["letter"] or plain_answer(each["named"], keeps_mark=False), "loose")
+        for each in found
+        if each["named"] or len(letters) == 1
+    ]
+
+
 def _kind(announcement: Announcement, answer: str, *, is_last: bool) -> _Kind | None:
     """How an announced answer is stated; None if the words announced nothing."""
     is_short = is_value(answer) or len(answer.split()) <= _MAX_BARE_WORDS
@@ -334,6 +373,8 @@ def _next_lines(text: str, line_end: int, limit: int) -> tuple[str, int]:
             break
         if formula := _DISPLAYED_FORMULA.match(text, following.start("line"), limit):
             return (formula[formula.lastgroup or 0]).strip(), formula.end()
+        if fence := _FENCED_LINES.match(text, following.start("line"), limit):
+            return fence["inside"].strip(), fence.end()
         if (item := _ITEM.match(following["line"])) and (item["number"] or "1") == "1":
             items, end = _items(text, following.start("line") - 1)
             return (" " if item["label"] else ", ").join(items), end
@@ -363,13 +404,20 @@ def _items(text: str, line_break: int) -> tuple[list[str], int]:
 
 
 def _conclusion(line: str) -> str | None:
-    """The last formula of a last line that concludes; None if it does not."""
-    if not _CONCLUSION.match(line):
+    """The last formula of a last line that concludes, or what it claims to be a value; None if it does neither."""
+    start = _CONCLUSION.match(line)
+    if start is None:
         return None
     formulas = [
         _Span(each.start(), each.end(), (each[each.lastgroup or 0]).strip()) for each in _FORMULA.finditer(line)
     ]
-    return _join_contents(_last_joined(line, formulas)) or None
+    if formulas:
+        return _join_contents(_last_joined(line, formulas)) or None
+    claim = plain_answer(line[(_WE_FIND.match(line, start.end()) or start).end() :], keeps_mark=False)
+    if len(claim) > _MAX_BARE or HEDGE.search(claim):
+        return None
+    stated = _CLAIM.fullmatch(claim)
+    return claim if is_value(claim) or (stated and is_value(stated["value"].strip())) else None
 
 
 def _last_boxes(text: str) -> list[_Span]:

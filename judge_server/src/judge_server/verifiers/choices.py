@@ -1,0 +1,84 @@
+"""Compare answers to multiple-choice questions: a letter, a letter with its text, the text alone, or several letters.
+
+A label such as `B)` or `(B)` before a text is decoration of that text; two labels must agree.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from judge_server.verifiers.notation import same_characters, strip_markup
+
+_CHOICE = re.compile(
+    r"(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer|alternative)\s*:?\s+)?"
+    r"(?P<open>[(\[]?)(?P<letter>[A-Za-z])(?P<close>\s+[-–—](?=\s)|[)\]]?[.:]?\)?)(?:\s+(?P<rest>\S.*))?",
+    re.DOTALL | re.IGNORECASE,
+)
+_ANOTHER_CHOICE = re.compile(
+    r"(?:^|[\s,;(])\(?[A-Za-z][).]|(?:\b(?i:or|and|no|not|but|actually|rather|wait)|[,;])\s+\(?[A-J]\b"
+    r"|\b(?i:wrong|incorrect|false|not)\b"
+)
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mbox)\s*\{(?P<inside>[^{}]*)\}")
+_SEVERAL = re.compile(r"(?:\(?[A-J]\)?(?:\s*[,;&]\s*(?:and\s+)?|\s+and\s+|\s+(?=\S)))+\(?[A-J]\)?")
+
+_LONGEST_LIST = 100
+
+
+class Choice(NamedTuple):
+    """The letter of a choice, and the text after it or nothing."""
+
+    letter: str
+    text: str
+
+
+def same_choice(expected: str, answer: str, equal: Callable[[str, str], bool]) -> bool | None:
+    """Whether two choices are the same; None if an answer is no choice, so that other rules must decide.
+
+    Args:
+        expected: the expected answer: `B`, `(b) 42`, `AC`, or the text of a choice.
+        answer: the given one.
+        equal: compares the texts of two choices.
+    """
+    if same_letters(expected, answer):
+        return True
+    one, other = read_choice(expected), read_choice(answer)
+    if one is None or other is None:
+        labelled, bare = (one, answer) if one is not None else (other, expected)
+        return True if labelled is not None and labelled.text and equal(labelled.text, bare) else None
+    if not one.text and not other.text and one.letter != other.letter and one.letter.upper() == other.letter.upper():
+        return one.letter.upper() < "I"
+    if one.letter.upper() != other.letter.upper():
+        return False
+    return not one.text or not other.text or equal(one.text, other.text)
+
+
+def read_choice(answer: str) -> Choice | None:
+    """Read the letter of a choice and the text that follows it; None if an answer is no choice."""
+    match = _CHOICE.fullmatch(_bare(answer))
+    if match is None or {"(": ")", "[": "]", "": ""}[match["open"]] not in match["close"]:
+        return None
+    rest, is_dash = match["rest"] or "", match["close"].strip() in ("-", "–", "—")
+    if (is_dash and not re.match("[A-Za-z]{2}", rest)) or ("]" in match["close"] and not match["open"]):
+        return None
+    if rest and (not match["close"] or match["letter"].upper() > "J" or _ANOTHER_CHOICE.search(rest)):
+        return None
+    return Choice(match["letter"], rest)
+
+
+def same_letters(expected: str, answer: str) -> bool:
+    """Whether one answer lists several letters and the other writes the same ones side by side: `A, C` and `AC`."""
+    texts = [_bare(text) for text in (expected, answer)]
+    for listed, joined in (texts, texts[::-1]):
+        if re.fullmatch("[A-J]{2,10}", joined) and len(listed) <= _LONGEST_LIST and _SEVERAL.fullmatch(listed):
+            letters = re.findall("[A-J]", listed)
+            return joined == "".join(sorted(set(letters))) and len(letters) == len(joined)
+    return False
+
+
+def _bare(answer: str) -> str:
+    return strip_markup(without_text_commands(strip_markup(same_characters(answer)))).strip()
+
+
+def without_text_commands(answer: str) -> str:
+    r"""Replace `\text{…}`, `\mathrm{…}` and the like by their content."""
+    return _TEXT_COMMAND.sub(lambda command: f" {command['inside']} ", answer).replace("\\ ", " ").replace("~", " ")
