@@ -31,6 +31,7 @@ _EMOJI_FIRST = re.compile(rf"{_EMOJI}++{SPACES}*+")
 _EMOJI_LAST = re.compile(_EMOJI)
 _NEGATIVE_EMOJI = frozenset("👎🚫❌✗✘✖⛔❎🙅")
 _WRAPPERS = (
+    ("****", "****"),
     ("**", "**"),
     ("__", "__"),
     ("*", "*"),
@@ -197,7 +198,7 @@ def _without_marks(text: str, closers: list[str], keeps_mark: bool) -> str:
     text = without_end_tokens(text).lstrip().strip(_ENDS).strip()
     unmarked = text.rstrip("*_")
     if (ended := without_end_tokens(unmarked)) != unmarked.rstrip():  # an end token before the closing marks
-        text = (ended + text[len(unmarked) :]).removesuffix("****")
+        text = ended + text[len(unmarked) :]
     text = _without_emoji(text)
     for opening, closing in _WRAPPERS:
         inside = text[len(opening) : len(text) - len(closing)]
@@ -208,6 +209,8 @@ def _without_marks(text: str, closers: list[str], keeps_mark: bool) -> str:
             and _is_whole(inside, opening, closing)
         ):
             return inside.strip()
+    if text.endswith("****"):  # the marks of an answer, and of the announcement around it
+        return text[:-4].rstrip()
     for closing in closers:
         if text.endswith(closing) and len(text) > len(closing) and _closes_outside(text, closing):
             closers.remove(closing)
