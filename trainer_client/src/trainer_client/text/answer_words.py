@@ -7,6 +7,7 @@ linear in its length.
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 
@@ -365,7 +366,7 @@ def announcements(text: str, lower: str) -> Iterator[Announcement]:
     if not any(noun in lower for noun in _NOUNS):  # much faster than the pattern
         return
     for head in _HEAD.finditer(lower):
-        tail = _TAILS[head["word"]].match(lower, head.end())
+        tail = _tail(head["word"]).match(lower, head.end())
         quotes = lower[max(head.start("word") - 1, 0) : head.start("word")] + lower[head.end() : head.end() + 1]
         if tail is None or quotes in ('""', "''"):  # a key in JSON
             continue
@@ -407,7 +408,11 @@ def _phrase(word: str) -> str:
     return pattern + (r"(?![^\W_])" if is_spaced and word[-1].isalnum() else "")
 
 
-def _tail(row: _Language) -> re.Pattern[str]:
+@cache
+def _tail(noun: str) -> re.Pattern[str]:
+    """The pattern of what follows a noun, in the languages that have it."""
+    rows = [row for row in LANGUAGES.values() if noun in (*_words("answer", row=row), *_words("solution", row=row))]
+    row = _Language(*["|".join(filter(None, column)) for column in zip(*rows, strict=True)])
     beside = _any_of(_words("final", row=row) + _words("beside", row=row))
     about = (
         rf"(?:to|for|of){SPACES}++(?:the|this|that|your|our){SPACES}++(?:[a-z]{{1,20}}{SPACES}++)?"
@@ -427,19 +432,6 @@ def _tail(row: _Language) -> re.Pattern[str]:
 
 _SOLUTIONS = frozenset(_words("solution")) - frozenset(_words("answer"))
 _NOUNS = sorted({*_words("answer"), *_words("solution")}, key=lambda word: (-len(word), word))
-_TAILS = {
-    noun: _tail(
-        _Language(
-            *("|".join([column for row in rows if (column := row[index])]) for index in range(len(_Language._fields)))
-        )
-    )
-    for noun in _NOUNS
-    if (
-        rows := [
-            row for row in LANGUAGES.values() if noun in (*_words("answer", row=row), *_words("solution", row=row))
-        ]
-    )
-}
 _FINAL = re.compile(_any_of(_words("final")))
 _FIRST_CHARACTERS = "".join(
     sorted(
