@@ -2,7 +2,7 @@
 
 import inspect
 
-from adjudge_services.cli.rubrics.commands import generate
+from adjudge_services.cli.rubrics.generate import generate
 from judge_server.generation import results
 from judge_server.generation.writer import DISCARD_REASONS
 from tests.docs.pages import ROOT, blocks, code_spans

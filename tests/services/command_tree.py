@@ -1,7 +1,9 @@
-"""The commands of `adjudge` by path, as in `("rubrics", "lint")`."""
+"""The commands of `adjudge` by path, as in `("rubrics", "lint")`, and their parameters."""
 
 from collections.abc import Iterator
+from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
@@ -17,10 +19,16 @@ def commands() -> dict[tuple[str, ...], TyperCommand | TyperGroup]:
     }
 
 
+def parameters(command: TyperCommand | TyperGroup) -> list[Any]:
+    """Return the options and arguments of a command; this imports its module."""
+    return list(command.get_params(typer.Context(command)))
+
+
 def _below(command: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
     assert isinstance(command, TyperCommand | TyperGroup)
     if path:
         yield path, command
     if isinstance(command, TyperGroup):
-        for name, one in command.commands.items():
-            yield from _below(one, (*path, name))
+        context = typer.Context(command)
+        for name in command.list_commands(context):
+            yield from _below(command.get_command(context, name), (*path, name))

@@ -12,14 +12,13 @@ from typer.testing import CliRunner
 from adjudge_services.cli.main import app
 from adjudge_services.cli.scoring.score_file import GroupLine, score_groups
 from adjudge_services.settings import misspelt_variables
-from tests.services.command_tree import commands
+from tests.services.command_tree import commands, parameters
 from trainer_client.errors import ConnectionFailed
 from trainer_client.wire import Group
 
 RUN = CliRunner()
 
 COMMANDS = commands()
-OPTIONS = [(path, one) for path, command in COMMANDS.items() for one in command.params if one.opts[0].startswith("-")]
 
 
 @pytest.mark.parametrize("path", [(), ("score",), ("rubrics",), ("rubrics", "lint")], ids=" ".join)
@@ -38,7 +37,8 @@ def test_version_names_adjudge_and_its_version() -> None:
 
 
 def test_an_option_for_the_output_file_always_has_the_same_spelling() -> None:
-    spelt = {tuple(one.opts) for _, one in OPTIONS if one.name in ("output", "to") or {"--out", "-o"} & set(one.opts)}
+    options = [one for command in COMMANDS.values() for one in parameters(command)]
+    spelt = {tuple(one.opts) for one in options if one.name in ("output", "to") or {"--out", "-o"} & set(one.opts)}
     assert spelt == {("--output", "-o")}
 
 
@@ -51,7 +51,7 @@ def test_every_list_is_available_as_json() -> None:
     listing = [path for path in COMMANDS if path[-1] in ("list", "search", "history", "refused", "audit", "doctor")]
     listing += [("runs",), ("calibrations",)]
     assert len(listing) >= 12
-    assert [path for path in listing if not any("--json" in one.opts for one in COMMANDS[path].params)] == []
+    assert [path for path in listing if not any("--json" in one.opts for one in parameters(COMMANDS[path]))] == []
 
 
 @pytest.mark.parametrize(

@@ -1,122 +1,147 @@
-"""The command `adjudge`: its subcommands by name, in the panels of its help.
+"""The command `adjudge`: its commands by name, in the panels of its help."""
 
-The help shows options and arguments in one style for all of them.
-"""
-
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version as distribution_version
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
-from adjudge_services.cli.judges import commands as judges
-from adjudge_services.cli.measuring import commands as measuring
-from adjudge_services.cli.operating import commands as operating
-from adjudge_services.cli.rubrics import commands as rubrics
-from adjudge_services.cli.scoring import commands as scoring
+from adjudge_services.cli.lazy import Commands, Group, build_commands
 
-_NAMES = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER", "path": "PATH", "file": "FILE", "directory": "FOLDER"}
-
-_MAX_CHOICES = 24
-"""Characters of choices beside an option; longer lists follow its sentence."""
-
-
-class _ShownParameters:
-    """Gives options and arguments the names that their help shows."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, named for the help."""
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for one in params:
-            _name(one, ctx)
-        return params
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words of the line of usage; required arguments stand without braces."""
-        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
-        return [piece.replace("{", "").replace("}", "") for piece in pieces]
-
-
-def _name(parameter: Any, ctx: Any) -> None:
-    type_ = parameter.display_type(ctx).strip("<>").removesuffix(" range")
-    type_ = type_.removeprefix("list[").removesuffix("]")
-    if parameter.param_type_name == "argument":
-        parameter.metavar = parameter.metavar or parameter.name.upper()
-        parameter.display_type_rich = _no_type
-    elif parameter.metavar is not None:
-        pass
-    elif parameter.is_flag:
-        parameter.metavar = ""
-    elif "|" not in type_:
-        parameter.metavar = _NAMES.get(type_, type_.upper())
-    elif len(type_) <= _MAX_CHOICES:
-        parameter.metavar = type_
-    else:
-        *choices, last = type_.split("|")
-        parameter.metavar = "CHOICE"
-        parameter.help = f"{parameter.help} One of {', '.join(choices)} or {last}."
-
-
-def _no_type(ctx: Any) -> str:
-    return ""
-
-
-class Command(_ShownParameters, TyperCommand):
-    """A command whose help shows its parameters as above."""
-
-
-class Group(_ShownParameters, TyperGroup):
-    """A group of commands whose help shows its parameters as above."""
-
-
-PANELS: Final[Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]]] = {
+PANELS: Final[Mapping[str, Mapping[str, str | Commands]]] = {
     "Start": {
-        "serve": operating.serve,
-        "score": scoring.score,
-        "demo-run": scoring.demo_run,
-        "doctor": operating.doctor,
-        "models": judges.models_app,
+        "serve": "operating.serving:serve",
+        "score": "scoring.score:score",
+        "demo-run": "scoring.demo_run:demo_run",
+        "doctor": "operating.doctor:doctor",
+        "models": Commands(
+            "Fetch judge models, list them, print their paths.",
+            {"pull": "judges.models:pull", "list": "judges.models:list_models", "path": "judges.models:path"},
+        ),
     },
     "Rubrics": {
-        "generate": rubrics.generate,
-        "rows": rubrics.rows,
-        "rubrics": rubrics.rubrics_app,
+        "generate": "rubrics.generate:generate",
+        "rows": "rubrics.generate:rows",
+        "rubrics": Commands(
+            "Manage rubrics: publish, find, compare, check, import and export them.",
+            {
+                "publish": "rubrics.changes:publish",
+                "show": "rubrics.show:show",
+                "list": "rubrics.show:list_rubrics",
+                "search": "rubrics.show:search",
+                "history": "rubrics.show:history",
+                "diff": "rubrics.show:diff",
+                "alias": "rubrics.changes:alias",
+                "tag": "rubrics.changes:tag",
+                "retire": "rubrics.changes:retire",
+                "discriminate": "rubrics.discriminate:discriminate",
+                "import": "rubrics.files:import_rubrics",
+                "export": "rubrics.files:export",
+                "lint": "rubrics.files:lint_rubrics",
+                "validate": "rubrics.generate:validate",
+            },
+        ),
     },
     "Judges": {
-        "evaluate": judges.evaluate,
-        "bakeoff": judges.bakeoff,
-        "attack": judges.attack,
-        "calibrate": judges.calibrate,
-        "cascade": judges.cascade,
-        "panel": judges.panel,
-        "calibrations": judges.calibrations_app,
-        "judges": judges.judges_app,
-        "templates": judges.templates_app,
+        "evaluate": "judges.evaluate:evaluate",
+        "bakeoff": "judges.compare:bakeoff",
+        "attack": "judges.attack:attack",
+        "calibrate": "judges.calibrate:calibrate",
+        "cascade": "judges.calibrate:cascade",
+        "panel": "judges.calibrate:panel",
+        "calibrations": Commands(
+            "List, show and select stored calibrations.",
+            {"show": "judges.calibrate:show", "alias": "judges.calibrate:alias"},
+            alone="judges.calibrate:calibrations",
+        ),
+        "judges": Commands("Compare judges before you switch.", {"compare": "judges.compare:compare"}),
+        "templates": Commands(
+            "Check, show and list prompt templates.",
+            {
+                "check": "judges.templates:check",
+                "show": "judges.templates:show",
+                "list": "judges.templates:list_sets",
+            },
+        ),
     },
     "Runs and responses": {
-        "measure": measuring.measure,
-        "recompute": scoring.recompute,
-        "filter-easy": scoring.filter_easy,
-        "runs": measuring.runs_app,
+        "measure": "measuring.measure:measure",
+        "recompute": "scoring.recompute:recompute",
+        "filter-easy": "scoring.score:filter_easy",
+        "runs": Commands(
+            "List training runs, the most recently judged first. `adjudge runs show RUN` shows one.",
+            {"show": "measuring.runs:show", "monitor": "measuring.runs:monitor"},
+            alone="measuring.runs:runs",
+        ),
     },
     "Operate": {
-        "api": operating.api,
-        "judge": operating.judge,
-        "worker": operating.worker,
-        "plan": operating.plan,
-        "top": operating.top,
-        "backup": operating.backup,
-        "audit": operating.audit,
-        "migrate": operating.migrate_app,
-        "ledger": operating.ledger_app,
-        "keys": operating.keys_app,
-        "projects": operating.projects_app,
-        "operations": operating.operations_app,
+        "api": "operating.serving:api",
+        "judge": "operating.serving:judge",
+        "worker": "operating.serving:worker",
+        "plan": "operating.plan:plan",
+        "top": "operating.top:top",
+        "backup": "operating.database:backup",
+        "audit": "operating.projects:audit",
+        "migrate": Commands(
+            "Upgrade, check or downgrade the database schema.",
+            {"check": "operating.database:check", "down": "operating.database:down"},
+            alone="operating.database:migrate",
+        ),
+        "ledger": Commands(
+            "Purge the ledger, and handle rows that the database refused.",
+            {
+                "purge": "operating.database:purge",
+                "refused": "operating.database:refused",
+                "retry": "operating.database:retry",
+            },
+        ),
+        "keys": Commands(
+            "Create, list and revoke API keys.",
+            {
+                "create": "operating.projects:create_key",
+                "list": "operating.projects:list_keys",
+                "revoke": "operating.projects:revoke",
+            },
+        ),
+        "projects": Commands(
+            "Create projects and set their limits.",
+            {
+                "create": "operating.projects:create",
+                "limits": "operating.projects:limits",
+                "list": "operating.projects:list_projects",
+            },
+        ),
+        "operations": Commands(
+            "Run long work at a service: bulk scoring, rubric generation and validation, evaluation.",
+            {
+                "submit": "operating.operations:submit",
+                "list": "operating.operations:list_operations",
+                "show": "operating.operations:show",
+                "watch": "operating.operations:watch",
+                "results": "operating.operations:results",
+                "cancel": "operating.operations:cancel",
+                "retry": "operating.operations:retry",
+                "purge": "operating.operations:purge",
+            },
+        ),
     },
 }
 """Every command and group of commands, by the panel of the help that shows it."""
+
+
+class _Adjudge(Group):
+    """The group of all commands."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes | {"commands": build_commands(PANELS)})
+
+
+app = typer.Typer(
+    cls=_Adjudge,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_show_locals=False,  # they include keys and texts
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -125,25 +150,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _build_app() -> typer.Typer:
-    app = typer.Typer(
-        help="Judge responses by rubrics and turn the verdicts into rewards.",
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        pretty_exceptions_show_locals=False,  # they include keys and texts
-    )
-    app.callback()(_adjudge)
-    for panel, commands in PANELS.items():
-        for name, command in commands.items():
-            if isinstance(command, typer.Typer):
-                app.add_typer(command, name=name, rich_help_panel=panel)
-            else:
-                app.command(name, rich_help_panel=panel)(command)
-    app.info.cls = Group
-    _finish(app)
-    return app
-
-
+@app.callback()
 def _adjudge(
     version: Annotated[
         bool,
@@ -151,18 +158,3 @@ def _adjudge(
     ] = False,
 ) -> None:
     """Judge responses by rubrics and turn the verdicts into rewards."""
-
-
-def _finish(commands: typer.Typer) -> None:
-    """Set the classes of commands, and join the lines of each paragraph of their help, which typer leaves broken."""
-    for command in commands.registered_commands:
-        command.cls = Command
-        doc = inspect.getdoc(command.callback) or ""
-        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
-    for group in commands.registered_groups:
-        group.cls = Group
-        if group.typer_instance is not None:
-            _finish(group.typer_instance)
-
-
-app = _build_app()

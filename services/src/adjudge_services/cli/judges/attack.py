@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,6 +15,17 @@ from adjudge_services.cli.judges.evaluate import (
     measured_now,
     only_judge,
     write_report,
+)
+from adjudge_services.cli.options import (
+    ConcurrencyOption,
+    DeadlineOption,
+    FreshOption,
+    HtmlOption,
+    JsonOption,
+    JudgeOption,
+    JudgeServiceOption,
+    LongestOption,
+    TemplateOption,
 )
 from adjudge_services.cli.output import err, exit_with_error, out, print_metrics
 from adjudge_services.cli.scoring.score_file import read_rubric_argument
@@ -35,24 +46,41 @@ AS_SERVED = " and ".join(DEFAULT_DEFENCES)
 
 
 def attack(
-    judges: list[str] | None,
-    judge: str | None,
-    rubric: Path | None,
-    data: str | None,
-    each_defence: bool,
-    limit: int | None,
-    targets: int,
-    longest: int | None,
-    template: str | None,
-    most_added: float | None,
-    html: Path | None,
-    as_json: bool,
-    fresh: bool,
-    url: str | None,
-    concurrency: int,
-    deadline_s: float,
+    judges: Annotated[list[str] | None, typer.Argument(help="The judge, as for --judge.", hidden=True)] = None,
+    judge: JudgeOption = None,
+    rubric: Annotated[
+        Path | None,
+        typer.Option(help="Your own rubric, in a file; our responses are about other things.", exists=True),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Labelled data, as for `adjudge evaluate`; attack its responses.")
+    ] = None,
+    each_defence: Annotated[
+        bool, typer.Option("--each-defence", help="Also measure without defences, with each alone, and with all.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Make at most N of the attacks, kinds in turn, chosen by a fixed hash.")
+    ] = None,
+    targets: Annotated[int, typer.Option(min=1, help="Responses on which each attack is made.")] = 1,
+    longest: LongestOption = None,
+    template: TemplateOption = None,
+    most_added: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Largest share of false accepts that attacks may add; else exit with 1."),
+    ] = None,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
+    fresh: FreshOption = False,
+    url: JudgeServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge attack`."""
+    """Attack a judge: how many false accepts do attacks add, and which defences help?
+
+    Each attack is made on responses that fail criteria, and compared with the same responses unattacked. With
+    --most-added, exits with 1 unless the 95% interval of what all attacks add lies below it. An interrupted run
+    continues where it stopped.
+    """
     from judge_server.attacks.corpus import read_corpus
     from judge_server.attacks.report import AttackReport, measure_attacks, plan_attacks
     from judge_server.evaluation.labelled import DatasetError

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+import typer
 from pydantic import TypeAdapter
 from rich.markup import escape
 from rich.table import Table
@@ -21,6 +22,23 @@ from adjudge_services.cli.judges.evaluate import (
     judge_dataset,
     judging_options,
     load_examples,
+)
+from adjudge_services.cli.options import (
+    ColumnOption,
+    ConcurrencyOption,
+    DataArgument,
+    DatasetArgument,
+    DeadlineOption,
+    ExampleLimitOption,
+    FreshOption,
+    HtmlOption,
+    JsonOption,
+    JudgeOption,
+    JudgeServiceOption,
+    LongestOption,
+    ProtocolOption,
+    RationaleOption,
+    TemplateOption,
 )
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_metrics
 from adjudge_services.judges import references_by_judge
@@ -46,25 +64,37 @@ _BAND: TypeAdapter[UncertainBand] = TypeAdapter(UncertainBand)
 
 
 def calibrate(
-    data: list[str],
-    name: str,
-    judge: str | None,
-    column: list[str] | None,
-    method: Literal["auto", "temperature", "platt", "beta", "isotonic"],
-    threshold: str,
-    uncertain_band: tuple[float, float] | None,
-    limit: int | None,
-    longest: int | None,
-    protocol: Literal["binary", "stepwise"],
-    rationale: bool,
-    template: str | None,
-    dry_run: bool,
-    fresh: bool,
-    url: str | None,
-    concurrency: int,
-    deadline_s: float,
+    data: DataArgument,
+    name: Annotated[str, typer.Option(help="Name under which to store the calibration.")],
+    judge: JudgeOption = None,
+    column: ColumnOption = None,
+    method: Annotated[
+        Literal["auto", "temperature", "platt", "beta", "isotonic"],
+        typer.Option(help="auto: temperature from 20 labels on, platt from 60, beta from 1,000."),
+    ] = "auto",
+    threshold: Annotated[
+        str, typer.Option(help="Lowest calibrated probability of a yes, or balanced: fitted for balanced accuracy.")
+    ] = "0.5",
+    uncertain_band: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="LOW HIGH", help="Calibrated probabilities between which verdicts are uncertain."),
+    ] = None,
+    limit: ExampleLimitOption = None,
+    longest: LongestOption = None,
+    protocol: ProtocolOption = "binary",
+    rationale: RationaleOption = False,
+    template: TemplateOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Fit and measure, but store nothing.")] = False,
+    fresh: FreshOption = False,
+    url: JudgeServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge calibrate`."""
+    """Fit a calibration on one half of a data set, measure it on the other, and store it as a new version.
+
+    A service applies it once ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score of the other half
+    worse is not stored.
+    """
     from judge_server.evaluation.labelled import DatasetError, LabelledResponse, half_of
     from judge_server.evaluation.report import measured_verdicts
     from judge_server.fitting.calibrations import MissingExtraError, before_and_after, calibrated_error, fit_calibration
@@ -190,8 +220,8 @@ def _show(method: str, calibration: Any, figures: Any, held: int) -> None:
     )
 
 
-def calibrations(as_json: bool) -> None:
-    """Run `adjudge calibrations`."""
+def calibrations(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the stored calibrations of judges, bands of cascades and error rates of panels, with their aliases."""
     found = with_store(lambda store: store.versions())
     if as_json:
         sys.stdout.write(json.dumps([{**one._asdict(), "created_at": str(one.created_at)} for one in found]) + "\n")
@@ -210,16 +240,20 @@ def calibrations(as_json: bool) -> None:
     out.print(table if found else "No calibration is stored yet; `adjudge calibrate` fits one.")
 
 
-def show(reference: str) -> None:
-    """Run `adjudge calibrations show`."""
+def show(reference: Annotated[str, typer.Argument(help="NAME, NAME@VERSION or NAME@ALIAS.")]) -> None:
+    """Print a calibration as JSON: its judge, its maps, its data's digest and what was measured."""
     found = with_store(lambda store: store.find(reference))
     if found is None:
         exit_with_error(f"there is no calibration {reference}; `adjudge calibrations` lists those that are stored")
     sys.stdout.write(json.dumps({"name": found.name, "version": found.version, **found.content}, indent=2) + "\n")
 
 
-def alias(name: str, alias_name: str, version: int) -> None:
-    """Run `adjudge calibrations alias`."""
+def alias(
+    name: Annotated[str, typer.Argument(help="The calibration's name.")],
+    alias_name: Annotated[str, typer.Argument(help="The alias, such as live.", metavar="ALIAS")],
+    version: Annotated[int, typer.Argument(help="The version to point it at.", min=1)],
+) -> None:
+    """Point an alias at a version. Running services follow within ten seconds."""
     before = with_store(lambda store: store.move_alias(name, alias_name, version))
     err.print(f"{name}@{alias_name}: {before or '(new)'} → {version}", highlight=False)
 
@@ -242,26 +276,36 @@ def with_store(use: Callable[[CalibrationStore], Awaitable[Result]]) -> Result:
         exit_with_error(str(error))
 
 
+MemberArgument = Annotated[str, typer.Argument(help="An engine URL, or the name of a judge of the service at --url.")]
+NameOption = Annotated[str | None, typer.Option(help="Store what was fitted under this name.")]
+
+
 def cascade(
-    small: str,
-    large: str,
-    dataset: str,
-    column: list[str] | None,
-    error: float,
-    name: str | None,
-    limit: int | None,
-    longest: int | None,
-    protocol: Literal["binary", "stepwise"],
-    rationale: bool,
-    template: str | None,
-    html: Path | None,
-    as_json: bool,
-    fresh: bool,
-    url: str | None,
-    concurrency: int,
-    deadline_s: float,
+    small: MemberArgument,
+    large: MemberArgument,
+    dataset: DatasetArgument,
+    column: ColumnOption = None,
+    error: Annotated[
+        float, typer.Option(min=0.001, max=0.5, help="Wanted rate of verdicts that differ from the large judge's.")
+    ] = 0.05,
+    name: NameOption = None,
+    limit: ExampleLimitOption = None,
+    longest: LongestOption = None,
+    protocol: ProtocolOption = "binary",
+    rationale: RationaleOption = False,
+    template: TemplateOption = None,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
+    fresh: FreshOption = False,
+    url: JudgeServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge cascade`."""
+    """Fit the band in which a cascade asks its large judge, and show its agreement against its cost.
+
+    The band is fitted on one half of the data set for a wanted rate of changed verdicts, and measured on the other.
+    With --name it is stored as a new version, which a cascade's "band" names in the settings.
+    """
     from judge_server.evaluation.html import cascade_html
     from judge_server.evaluation.labelled import DatasetError, half_of
     from judge_server.fitting.calibrations import MissingExtraError
@@ -337,23 +381,31 @@ def cascade(
 
 
 def panel(
-    dataset: str,
-    judge: list[str],
-    column: list[str] | None,
-    name: str | None,
-    without_labels: bool,
-    limit: int | None,
-    longest: int | None,
-    protocol: Literal["binary", "stepwise"],
-    rationale: bool,
-    template: str | None,
-    as_json: bool,
-    fresh: bool,
-    url: str | None,
-    concurrency: int,
-    deadline_s: float,
+    dataset: DatasetArgument,
+    judge: Annotated[
+        list[str], typer.Option(help="Repeat: an engine URL, or the name of a judge of the service at --url.")
+    ],
+    column: ColumnOption = None,
+    name: NameOption = None,
+    without_labels: Annotated[
+        bool, typer.Option("--without-labels", help="Fit on the verdicts alone; labels only measure.")
+    ] = False,
+    limit: ExampleLimitOption = None,
+    longest: LongestOption = None,
+    protocol: ProtocolOption = "binary",
+    rationale: RationaleOption = False,
+    template: TemplateOption = None,
+    as_json: JsonOption = False,
+    fresh: FreshOption = False,
+    url: JudgeServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge panel`."""
+    """Fit the error rates of a panel's judges by Dawid and Skene's model, and compare ways of combining them.
+
+    The rates are fitted on one half of the data set, and measured on the other beside equal weights and each judge
+    alone. With --name they are stored as a new version, which a panel's "dawid_skene" names in the settings.
+    """
     from judge_server.evaluation.labelled import DatasetError, half_of
     from judge_server.fitting.cascades import digest_of_verdicts, fit_dawid_skene, measure_panel, panel_items
 

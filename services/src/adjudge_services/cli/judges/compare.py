@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 from rich.markup import escape
@@ -21,9 +21,26 @@ from adjudge_services.cli.judges.evaluate import (
     read_run,
     write_report,
 )
+from adjudge_services.cli.options import (
+    JUDGING,
+    ColumnOption,
+    ConcurrencyOption,
+    DatasetArgument,
+    DeadlineOption,
+    ExampleLimitOption,
+    FreshOption,
+    HalfOption,
+    HtmlOption,
+    JsonOption,
+    JudgeServiceOption,
+    LabelsOption,
+    LongestOption,
+)
 from adjudge_services.cli.output import exit_with_error, file_name, out, print_metrics
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError
+from trainer_client.wire import JudgingProtocol
+from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 if TYPE_CHECKING:
     from judge_server.evaluation.bakeoff import BakeOff, Contender
@@ -33,28 +50,66 @@ if TYPE_CHECKING:
 _DEFAULT_TEMPLATE = "default"
 
 
+def _known_protocols(given: list[str] | None) -> list[str] | None:
+    known: tuple[str, ...] = get_args(JudgingProtocol)
+    for name in given or ():
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is not a protocol; write one of {', '.join(known)}")
+    return given
+
+
 def bakeoff(
-    dataset: str,
-    judge: list[str],
-    column: list[str] | None,
-    protocol: list[str] | None,
-    criteria_per_call: list[str] | None,
-    rationale: list[bool] | None,
-    votes: list[int] | None,
-    template: list[str] | None,
-    cost: Literal["seconds", "tokens_computed", "tokens_written", "calls"],
-    labels: Path | None,
-    half: Literal["all", "fit", "held"],
-    limit: int | None,
-    longest: int | None,
-    html: Path | None,
-    as_json: bool,
-    fresh: bool,
-    url: str | None,
-    concurrency: int,
-    deadline_s: float,
+    dataset: DatasetArgument,
+    judge: Annotated[
+        list[str], typer.Option(help="An engine URL, or the name of a judge of the service at --url; repeat it.")
+    ],
+    column: ColumnOption = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Judging protocol, by default binary; repeat it.", callback=_known_protocols, rich_help_panel=JUDGING
+        ),
+    ] = None,
+    criteria_per_call: Annotated[
+        list[str] | None,
+        typer.Option(help="Criteria per judge call; repeat it.", metavar="N|all", rich_help_panel=JUDGING),
+    ] = None,
+    rationale: Annotated[
+        list[bool] | None,
+        typer.Option(
+            "--rationale/--no-rationale",
+            help="Reasons before the verdict; give both to compare.",
+            rich_help_panel=JUDGING,
+        ),
+    ] = None,
+    votes: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Verdicts to sample per criterion; repeat it.", rich_help_panel=JUDGING),
+    ] = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(help="A set of prompt templates, or default; repeat it.", rich_help_panel=JUDGING),
+    ] = None,
+    cost: Annotated[
+        Literal["seconds", "tokens_computed", "tokens_written", "calls"],
+        typer.Option(help="The cost of a judgement that the front weighs against quality."),
+    ] = "seconds",
+    labels: LabelsOption = None,
+    half: HalfOption = "all",
+    limit: ExampleLimitOption = None,
+    longest: LongestOption = None,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
+    fresh: FreshOption = False,
+    url: JudgeServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge bakeoff`."""
+    """Compare judges, and ways of asking them, on labelled data: which is good enough, and what does it cost?
+
+    The contenders are all combinations of the repeated options; the first value of each makes the first contender, with
+    which the others are compared. An interrupted bake-off continues where it stopped.
+    """
     from judge_server.evaluation.bakeoff import bake_off
     from judge_server.evaluation.html import bakeoff_html
     from judge_server.evaluation.labelled import DatasetError
@@ -194,23 +249,32 @@ def _best(found: "BakeOff") -> str:
 
 
 def compare(
-    a: str,
-    b: str,
-    on: str,
-    sample: int,
-    a_template: str | None,
-    b_template: str | None,
-    a_calibration: str | None,
-    b_calibration: str | None,
-    most_flipped: float,
-    as_json: bool,
-    project: str,
-    fresh: bool,
-    url: str | None,
-    concurrency: int,
-    deadline_s: float,
+    a: Annotated[str, typer.Argument(help="The judge of today: an engine URL, or a judge's name.", metavar="A")],
+    b: Annotated[
+        str, typer.Argument(help="The judge of tomorrow; may be the same with another template.", metavar="B")
+    ],
+    on: Annotated[str, typer.Option(help="The run whose responses are judged again: run:NAME.", metavar="run:NAME")],
+    sample: Annotated[int, typer.Option(min=1, help="Judge at most N groups, the run's first.")] = 50,
+    a_template: Annotated[str | None, typer.Option(help="Prompt templates of A.")] = None,
+    b_template: Annotated[str | None, typer.Option(help="Prompt templates of B.")] = None,
+    a_calibration: Annotated[str | None, typer.Option(help="Stored calibration of A, for an engine URL.")] = None,
+    b_calibration: Annotated[str | None, typer.Option(help="Stored calibration of B, for an engine URL.")] = None,
+    most_flipped: Annotated[
+        float, typer.Option(min=0, max=1, help="Largest share of advantages that may flip; else exit with 1.")
+    ] = 0.05,
+    as_json: JsonOption = False,
+    project: Annotated[str, typer.Option(help="The project of the run.")] = DEFAULT_PROJECT,
+    fresh: FreshOption = False,
+    url: JudgeServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge judges compare`."""
+    """Judge a sample of a run under two judges, and show how rewards and advantages move.
+
+    An advantage flips if its sign changes, if it vanishes or if it appears. Exits with 1 unless the 95% interval of the
+    share of advantages that flip lies below --most-flipped, so that a pipeline can stop a switch that is not shown to
+    be harmless. Verdicts of programs are kept as they were recorded.
+    """
     from judge_server.evaluation.comparing import compare_judges
     from judge_server.evaluation.labelled import DatasetError
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -17,6 +17,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from adjudge_services.cli.judge_choice import choose_judge
+from adjudge_services.cli.options import (
+    JUDGING,
+    ColumnOption,
+    ConcurrencyOption,
+    CriteriaPerCallOption,
+    DataArgument,
+    DeadlineOption,
+    ExampleLimitOption,
+    FreshOption,
+    HalfOption,
+    HtmlOption,
+    JsonOption,
+    JudgeOption,
+    JudgeServiceOption,
+    LabelsOption,
+    LongestOption,
+    RationaleOption,
+    TemplateOption,
+    VotesOption,
+)
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_metrics, warn
 from adjudge_services.cli.scoring.score_file import open_client
 from adjudge_services.settings import Settings
@@ -46,27 +66,35 @@ FIGURE_COLUMNS: "tuple[Figure, ...]" = ("accuracy", "balanced_accuracy", "kappa"
 
 
 def evaluate(
-    data: list[str],
-    judge: str | None,
-    column: list[str] | None,
-    labels: Path | None,
-    half: Literal["all", "fit", "held"],
-    limit: int | None,
-    longest: int | None,
-    protocol: JudgingProtocol | None,
-    criteria_per_call: str | None,
-    rationale: bool,
-    votes: int,
-    template: str | None,
-    sensitivity: int,
-    html: Path | None,
-    as_json: bool,
-    fresh: bool,
-    url: str | None,
-    concurrency: int,
-    deadline_s: float,
+    data: DataArgument,
+    judge: JudgeOption = None,
+    column: ColumnOption = None,
+    labels: LabelsOption = None,
+    half: HalfOption = "all",
+    limit: ExampleLimitOption = None,
+    longest: LongestOption = None,
+    protocol: Annotated[
+        JudgingProtocol | None, typer.Option(help="Judging protocol; by default binary.", rich_help_panel=JUDGING)
+    ] = None,
+    criteria_per_call: CriteriaPerCallOption = None,
+    rationale: RationaleOption = False,
+    votes: VotesOption = 1,
+    template: TemplateOption = None,
+    sensitivity: Annotated[
+        int, typer.Option(min=0, help="Judge N of the responses again with criteria and responses changed.")
+    ] = 0,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
+    fresh: FreshOption = False,
+    url: JudgeServiceOption = None,
+    concurrency: ConcurrencyOption = 4,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge evaluate`."""
+    """Measure a judge on labelled data: is it good enough, and what does it cost?
+
+    Reports agreement by task, kind and criterion, calibration, first wrong steps, pairs in both orders, votes,
+    sensitivity and cost, each with its 95% interval. An interrupted evaluation continues where it stopped.
+    """
     from judge_server.evaluation.html import html_report
     from judge_server.evaluation.labelled import DatasetError
     from judge_server.evaluation.report import evaluate as measure

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -22,8 +23,10 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
+from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from judge_server.models import (
+    DEFAULT,
     DownloadProgress,
     ModelEntry,
     ModelError,
@@ -109,8 +112,16 @@ def _progress_display() -> Iterator[DownloadProgress]:
         yield _Bar(bar, bar.add_task("", total=None, amount=""))
 
 
-def pull(model: str, force: bool, allow_smaller: bool) -> None:
-    """Run `adjudge models pull`."""
+def pull(
+    model: Annotated[
+        str, typer.Argument(help="A name from the list, hf://owner/repository/file.gguf, or a path.")
+    ] = DEFAULT,
+    force: Annotated[bool, typer.Option("--force", help="Download the model again even if it is present.")] = False,
+    allow_smaller: Annotated[
+        bool, typer.Option("--allow-smaller", help="If no source has the model, fetch the next smaller one.")
+    ] = False,
+) -> None:
+    """Fetch a model, resuming an earlier download, and print its path."""
     try:
         with _progress_display() as progress:
             path = fetch(model, progress=progress, force=force, allow_smaller=allow_smaller)
@@ -122,8 +133,11 @@ def pull(model: str, force: bool, allow_smaller: bool) -> None:
     typer.echo(path)
 
 
-def list_models(check: bool, as_json: bool) -> None:
-    """Run `adjudge models list`."""
+def list_models(
+    check: Annotated[bool, typer.Option("--check", help="Hash every file instead of comparing sizes only.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the known models and their state on this machine."""
     with err.status("hashing the files") if check else nullcontext():
         entries = model_entries(check=check)
     if as_json:
@@ -138,8 +152,10 @@ def list_models(check: bool, as_json: bool) -> None:
     out.print(f"in {models_dir()}", style="dim", soft_wrap=True)
 
 
-def path(model: str) -> None:
-    """Run `adjudge models path`."""
+def path(
+    model: Annotated[str, typer.Argument(help="A name from the list, hf://…, or a path.")] = DEFAULT,
+) -> None:
+    """Print the path of a model; fail if it is not present."""
     try:
         target = parse_model_reference(model)
     except ModelError as error:

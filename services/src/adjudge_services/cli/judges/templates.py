@@ -4,12 +4,13 @@ The rules for templates are in `judge_server.prompts.library`.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import exit_with_error, out, print_json
 from adjudge_services.settings import Settings
 from judge_server.prompts.library import (
@@ -27,8 +28,8 @@ from judge_server.prompts.library import (
 )
 
 
-def check(folder: Path) -> None:
-    """Run `adjudge templates check`."""
+def check(folder: Annotated[Path, typer.Argument(help="A template set: a folder of templates.")]) -> None:
+    """Check a template set file by file, including set.toml. Exits with 1 if any file is invalid."""
     failed = False
     folder = folder.resolve()
     try:
@@ -50,8 +51,13 @@ def check(folder: Path) -> None:
     raise typer.Exit(1 if failed else 0)
 
 
-def show(name: str | None, set_name: str | None) -> None:
-    """Run `adjudge templates show`."""
+def show(
+    name: Annotated[str | None, typer.Argument(help="A template's file name, for example question.j2.")] = None,
+    set_name: Annotated[
+        str | None, typer.Option("--set", help="A built-in set instead of the default, such as rgr.")
+    ] = None,
+) -> None:
+    """Print a built-in template, or list the templates with their variables."""
     if set_name is not None:
         _show_of_set(set_name, name)
         return
@@ -79,8 +85,8 @@ def _show_of_set(set_name: str, name: str | None) -> None:
     typer.echo("\n".join(sorted(paths)) if name is None else paths[name].read_text(encoding="utf-8"), nl=name is None)
 
 
-def list_sets(as_json: bool) -> None:
-    """Run `adjudge templates list`."""
+def list_sets(as_json: JsonOption = False) -> None:
+    """List the template sets that requests can name: the built-in ones, and those in ADJUDGE_TEMPLATES_DIR."""
     folder = Settings().templates_dir
     if folder is not None and not folder.is_dir():
         exit_with_error(

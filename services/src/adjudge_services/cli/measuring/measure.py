@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -26,6 +26,15 @@ from adjudge_services.cli.measuring.measure_file import (
     with_distances,
 )
 from adjudge_services.cli.measuring.measure_ledger import RunFilter, RunProblems, problems_of, read_responses
+from adjudge_services.cli.options import (
+    OUTPUT,
+    ConcurrencyOption,
+    DeadlineOption,
+    FiguresOption,
+    JudgeOption,
+    UrlOption,
+    input_argument,
+)
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
@@ -53,6 +62,7 @@ from judge_server.row_files import RowFile
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
 from trainer_client.wire import RewardMode
+from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 _COLOUR = "#3b6ea5"
 _WIDTH_INCHES, _INCHES_A_ROW = 8.0, 0.35
@@ -123,33 +133,93 @@ def steps_table(by_step: Mapping[int | None, Sequence[ProblemResponses]], ks: Se
 
 
 _LIMITS = LoopLimits()
+_OF_RUN = "A recorded run"
+_LOOPING = "Looping"
 
 
 def measure(
-    file: Path | None,
-    run: str | None,
-    step: int | None,
-    texts: bool,
-    project: str,
-    against: str | None,
-    question: str | None,
-    rubric: str | None,
-    mode: RewardMode | None,
-    steps: bool,
-    samples: str,
-    embeddings: str | None,
-    limit: int | None,
-    max_corrections: int,
-    max_duplicates: float,
-    min_paragraph_words: int,
-    output: Path | None,
-    plot: Path | None,
-    url: str | None,
-    judge: str | None,
-    concurrency: int,
-    deadline_s: float,
+    file: Annotated[Path | None, input_argument("JSONL with a problem per line: prompt, responses, …")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Measure this run in the ledger instead of a file.", rich_help_panel=_OF_RUN)
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="With --run: only this training step.", rich_help_panel=_OF_RUN)
+    ] = None,
+    texts: Annotated[
+        bool,
+        typer.Option(
+            "--texts",
+            help="With --run: also measure looping and diversity, from the texts in the ledger.",
+            rich_help_panel=_OF_RUN,
+        ),
+    ] = False,
+    project: Annotated[
+        str,
+        typer.Option(
+            help="With --run: the project, if the database is read; a service uses the key's project.",
+            rich_help_panel=_OF_RUN,
+        ),
+    ] = DEFAULT_PROJECT,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Measure the win rate over another file, or with --run over another run.", metavar="OTHER"),
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option(help="With --against: the question to ask the judge about a pair.")
+    ] = None,
+    rubric: Annotated[
+        str | None, typer.Option(help="A reference (name@3) or a rubric file for rewards, for lines without a rubric.")
+    ] = None,
+    mode: Annotated[
+        RewardMode | None, typer.Option(help="How verdicts become a reward.", show_default="weighted_mean")
+    ] = None,
+    steps: Annotated[bool, typer.Option("--steps", help="Judge the correctness of each step.")] = False,
+    samples: Annotated[
+        str, typer.Option("--k", help="Values of k for pass@k and best-of-k, separated by commas.", metavar="K,…")
+    ] = "1,2,4,8",
+    embeddings: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure semantic distance with an embedding server: openai+http://HOST:PORT/v1?model=NAME.",
+            metavar="URL",
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Measure only the first N lines.")] = None,
+    max_corrections: Annotated[
+        int,
+        typer.Option(
+            min=0, help="A text with more self-correction phrases counts as looping.", rich_help_panel=_LOOPING
+        ),
+    ] = _LIMITS.max_corrections,
+    max_duplicates: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="A text with a larger share of repeated paragraphs counts as looping.",
+            rich_help_panel=_LOOPING,
+        ),
+    ] = _LIMITS.max_duplicate_share,
+    min_paragraph_words: Annotated[
+        int, typer.Option(min=1, help="Words; shorter paragraphs are not compared.", rich_help_panel=_LOOPING)
+    ] = _LIMITS.min_paragraph_words,
+    output: FiguresOption = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Plot the figures here, as SVG or PNG.", rich_help_panel=OUTPUT)
+    ] = None,
+    url: UrlOption = None,
+    judge: JudgeOption = None,
+    concurrency: ConcurrencyOption = 8,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge measure`."""
+    """Measure responses: accuracy, pass@k, looping and diversity; with --rubric or --steps also a judge's verdicts.
+
+    With --run, measure the recorded verdicts and rewards of a run, in total and by training step, without a judge. With
+    --against, the judge compares the responses with those of another file or run, in both orders.
+
+    Figures without data are left out. Intervals are 95% intervals over problems: Wilson's for shares, bootstrap for
+    other figures. Exits with 1 if any line could not be read or judged.
+    """
     if (file is None) == (run is None):
         exit_with_error("give either a file of responses or --run NAME")
     try:

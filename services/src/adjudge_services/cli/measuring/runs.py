@@ -6,8 +6,9 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from pydantic import TypeAdapter
@@ -16,7 +17,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adjudge_services.cli.measuring.commands import FailOn
+from adjudge_services.cli.options import (
+    FirstStepOption,
+    JsonOption,
+    LastStepOption,
+    LedgerUrlOption,
+    ProjectOption,
+    RunArgument,
+)
 from adjudge_services.cli.output import exit_with_error, format_seconds, out, pluralize
 from adjudge_services.judges import stored_measurements
 from adjudge_services.settings import Settings
@@ -34,6 +42,7 @@ from trainer_client.wire.ledger import (
 )
 from trainer_client.wire.ledger_rows import RunRange, RunReportQuery
 from trainer_client.wire.monitors import Interval, MonitorReport, Severity
+from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 if TYPE_CHECKING:  # numpy, which takes long to import
     from judge_server.evaluation.corrected_rates import ErrorSource
@@ -261,8 +270,22 @@ _STEPS_A_PAGE = 500
 _RUNS: TypeAdapter[list[RunSummary]] = TypeAdapter(list[RunSummary])
 
 
-def runs(limit: int, as_json: bool, project: str, url: str | None) -> None:
-    """Run `adjudge runs`."""
+class FailOn(StrEnum):
+    """From which severity on `adjudge runs monitor` exits with 1."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    NEVER = "never"
+
+
+def runs(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Show at most this many runs.")] = 20,
+    as_json: JsonOption = False,
+    project: ProjectOption = DEFAULT_PROJECT,
+    url: LedgerUrlOption = None,
+) -> None:
+    """List training runs, the most recently judged first. `adjudge runs show RUN` shows one."""
     try:
         found = asyncio.run(_list(url, project, limit))
     except (StartError, ServiceError, AdjudgeError, ValueError, OSError) as error:
@@ -276,18 +299,28 @@ def runs(limit: int, as_json: bool, project: str, url: str | None) -> None:
 
 
 def show(
-    run: str,
-    steps: int,
-    criteria: int,
-    first_step: int | None,
-    last_step: int | None,
-    corrected: bool,
-    evaluation: Path | None,
-    as_json: bool,
-    project: str,
-    url: str | None,
+    run: RunArgument,
+    steps: Annotated[int, typer.Option(min=0, help="Number of last steps to show.")] = 15,
+    criteria: Annotated[int, typer.Option(min=0, max=200, help="Show at most this many criteria.")] = 30,
+    first_step: FirstStepOption = None,
+    last_step: LastStepOption = None,
+    corrected: Annotated[
+        bool,
+        typer.Option("--corrected", help="Correct pass rates for the judge's error; reads every verdict of the run."),
+    ] = False,
+    evaluation: Annotated[
+        Path | None,
+        typer.Option(
+            help="Report of `adjudge evaluate --json` with the judge's error, instead of its stored calibration.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    project: ProjectOption = DEFAULT_PROJECT,
+    url: LedgerUrlOption = None,
 ) -> None:
-    """Run `adjudge runs show`."""
+    """Show a run's rewards by step, and how often each criterion passed over its steps."""
     view = RunReportQuery(project, run, first_step, last_step, criteria=criteria, limit=_STEPS_A_PAGE)
     part = RunRange(project, run, first_step, last_step)
     wanted = corrected or evaluation is not None
@@ -316,8 +349,17 @@ def show(
 _MARKS: dict[Severity, str] = {"critical": "[bold red]critical[/]", "warning": "[yellow]warning[/]", "info": "info"}
 
 
-def monitor(run: str, until_step: int | None, fail_on: FailOn, as_json: bool, project: str, url: str | None) -> None:
-    """Run `adjudge runs monitor`."""
+def monitor(
+    run: Annotated[str, typer.Argument(help="The run's name, as given in its requests.")],
+    until_step: Annotated[
+        int | None, typer.Option(min=0, help="Last step to look at; by default the run's last one.")
+    ] = None,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit with 1 if there is a finding this severe.")] = FailOn.CRITICAL,
+    as_json: JsonOption = False,
+    project: ProjectOption = DEFAULT_PROJECT,
+    url: LedgerUrlOption = None,
+) -> None:
+    """Show what the monitors find in a run. Exits with 1 on a critical finding."""
     try:
         report = asyncio.run(_monitors(url, project, run, until_step))
     except NotFound:

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -19,6 +19,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from sqlalchemy.exc import SQLAlchemyError
 
+from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, describe_schema_status, prepare_store, register_bootstrap_key
@@ -27,13 +28,14 @@ from rubric_store import SQLLedger, migrations
 from rubric_store.backup import IntegrityReport, check_integrity, copy_sqlite
 from rubric_store.migrations import SchemaStatus
 from trainer_client.wire.ledger_rows import PurgeCounts
+from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 PENDING, UNUSABLE = 1, 2
 """Exit statuses of `adjudge migrate check`, beside 0."""
 
 
-def migrate() -> None:
-    """Run `adjudge migrate`."""
+def migrate(context: typer.Context) -> None:
+    """Upgrade the database schema. SQLite is also upgraded when a process starts; PostgreSQL only by this command."""
     settings = _settings()
     try:
         migrations.upgrade(settings.store_url)
@@ -51,8 +53,18 @@ def migrate() -> None:
         out.print(f"bootstrap key {key.id} {state}", highlight=False)
 
 
-def check(as_json: bool, with_contents: bool) -> None:
-    """Run `adjudge migrate check`."""
+def check(
+    as_json: JsonOption = False,
+    with_contents: Annotated[
+        bool,
+        typer.Option("--contents", help="Also read all rubrics and the ledger and check them, as after a restore."),
+    ] = False,
+) -> None:
+    """Show the schema status, what a migration would do, and what a downgrade would lose. Changes nothing.
+
+    Exits with 0 if this version runs on the database as it is, 1 if a migration is pending, and 2 if this version
+    cannot run on it or the contents have problems.
+    """
     settings = _settings()
     try:
         found = migrations.read_status(settings.store_url)
@@ -70,8 +82,14 @@ def check(as_json: bool, with_contents: bool) -> None:
     raise typer.Exit(PENDING if found.pending else 0)
 
 
-def down(revision: str, yes: bool) -> None:
-    """Run `adjudge migrate down`."""
+def down(
+    revision: Annotated[str, typer.Argument(help="The revision to downgrade to; base: before the first.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm the downgrade and its loss of data.")] = False,
+) -> None:
+    """Downgrade the schema to an older revision. Data of newer revisions is lost; without --yes it is only listed.
+
+    Processes of this version cannot run on an older schema: replace them with older ones first.
+    """
     settings = _settings()
     try:
         downgrade_path = migrations.read_status(settings.store_url).downgrade_path(revision)
@@ -137,8 +155,11 @@ def _rolling_upgrade_note(found: SchemaStatus) -> str:
     return f"processes of revision {found.revision} must be stopped first: they do not work on the new schema"
 
 
-def backup(file: Path) -> None:
-    """Run `adjudge backup`."""
+def backup(file: Annotated[Path, typer.Argument(help="The copy to write; the file must not exist.")]) -> None:
+    """Copy the SQLite database to a file, as of one moment. Services may keep running.
+
+    For PostgreSQL use pg_dump; docs/backup.md describes that and what else to back up.
+    """
     try:
         size = copy_sqlite(Settings().store_url, file)
     except (ValueError, OSError, sqlite3.Error) as error:
@@ -146,8 +167,18 @@ def backup(file: Path) -> None:
     out.print(f"wrote {file}, {size} bytes", highlight=False, soft_wrap=True)
 
 
-def purge(run: str | None, older_than: float | None, project: str, yes: bool) -> None:
-    """Run `adjudge ledger purge`."""
+def purge(
+    run: Annotated[str | None, typer.Option(help="Delete this run; '' for requests without a run.")] = None,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", min=0, help="Delete requests older than this many days.")
+    ] = None,
+    project: Annotated[str, typer.Option(help="The project to delete from.")] = DEFAULT_PROJECT,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Delete recorded requests by run, by age, or by both, and then unreferenced verdicts and texts.
+
+    Stop a run before you delete it: rows that a service still has in its spool are written afterwards.
+    """
     if run is None and older_than is None:
         exit_with_error("say what to delete: --run NAME, --older-than DAYS, or both")
     what = " ".join(
@@ -174,8 +205,11 @@ def purge(run: str | None, older_than: float | None, project: str, yes: bool) ->
     )
 
 
-def refused(as_json: bool) -> None:
-    """Run `adjudge ledger refused`."""
+def refused(as_json: JsonOption = False) -> None:
+    """List the rows that the database refused, and why. They are kept in the data folder.
+
+    Each line is a request, or a spool file that cannot be read.
+    """
     quarantined = _quarantine(Settings()).quarantined()
     columns = ("file", "kept since", "project", "run", "request", "verdicts", "reason")
     rows = [(one.path.stem, f"{one.at:%Y-%m-%d %H:%M:%S}", *_about(one), one.reason) for one in quarantined]
@@ -193,8 +227,15 @@ def refused(as_json: bool) -> None:
     )
 
 
-def retry(files: list[str] | None) -> None:
-    """Run `adjudge ledger retry`."""
+def retry(
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Files, as `adjudge ledger refused` lists them; by default all.")
+    ] = None,
+) -> None:
+    """Write refused rows to the database again, as after an upgrade. Rows that are still refused are kept.
+
+    Exits with 1 if any row is still refused.
+    """
     settings = Settings()
     quarantine = _quarantine(settings)
     quarantined = [one for one in quarantine.quarantined() if not files or one.path.stem in files]

@@ -8,7 +8,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -19,6 +19,7 @@ from rich.table import Table
 
 from adjudge_services.cli.operating import endpoint
 from adjudge_services.cli.operating.endpoint import ask_easily
+from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import out, print_json
 from adjudge_services.judges import build_engine, judge_links
 from adjudge_services.settings import Settings
@@ -163,8 +164,22 @@ Check = Callable[[Settings], Coroutine[Any, Any, str]]
 _STYLES = {"ok": "green", "warning": "yellow", "wrong": "bold red", "not checked": "dim"}
 
 
-def doctor(url: str | None, as_json: bool) -> None:
-    """Run `adjudge doctor`."""
+def doctor(
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            help="URL of an engine, or of a server of the OpenAI API, to check in place of the installation."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check an installation part by part and say how to fix it. Exits with 1 if any part fails.
+
+    If ADJUDGE_JUDGES is set, those judges are checked; otherwise the engine of this host is loaded and checked.
+
+    With a URL, print what was found out about the engine there and what is done about each gap. Exits with 1 if it
+    cannot judge. The key is ADJUDGE_ENGINE_API_KEY.
+    """
     if url is not None:
         endpoint.report(url, as_json)
     settings = Settings()

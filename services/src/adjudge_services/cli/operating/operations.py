@@ -4,13 +4,14 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from adjudge_services.cli.options import InputsArgument, JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, operation_store, prepare_store
@@ -20,10 +21,25 @@ from trainer_client.wire.operations import Operation
 _GROUP_KINDS = ("score", "evaluate_judge", "discriminate_rubrics")
 
 
+ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="Address of the service; by default ADJUDGE_URL.")]
+OperationIdArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
+
+
 def submit(
-    kind: str, file: Path | None, options: str, rubric: str | None, run: str | None, watch_it: bool, url: str | None
+    kind: Annotated[
+        str,
+        typer.Argument(help="score, evaluate_judge, discriminate_rubrics, generate_rubrics or validate_rubrics."),
+    ],
+    file: InputsArgument = None,
+    options: Annotated[
+        str, typer.Option(help="Other fields of the request, as JSON: rubric, reward, judging, run, generator, …")
+    ] = "{}",
+    rubric: Annotated[str | None, typer.Option(help="Reference of the rubric.")] = None,
+    run: Annotated[str | None, typer.Option(help="Run to account the work to.")] = None,
+    watch_it: Annotated[bool, typer.Option("--watch", help="Follow the operation until it ends.")] = False,
+    url: ServiceUrlOption = None,
 ) -> None:
-    """Run `adjudge operations submit`."""
+    """Submit an operation and print its id."""
     request = _options(options) | {"kind": kind}
     request |= {name: value for name, value in (("rubric", rubric), ("run", run)) if value is not None}
     try:
@@ -38,8 +54,8 @@ def submit(
         exit_with_error(str(error))
 
 
-def list_operations(as_json: bool, url: str | None) -> None:
-    """Run `adjudge operations list`."""
+def list_operations(as_json: JsonOption = False, url: ServiceUrlOption = None) -> None:
+    """List the newest operations."""
     table = Table("id", "kind", "state", "done", "failed", "judge calls", "submitted (UTC)")
     try:
         with _client(url) as client:
@@ -56,13 +72,13 @@ def list_operations(as_json: bool, url: str | None) -> None:
     out.print(table)
 
 
-def show(id_: str, url: str | None) -> None:
-    """Run `adjudge operations show`."""
+def show(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
+    """Print an operation and its progress as JSON."""
     out.print_json(_call_service(url, lambda client: client.operation(id_)).model_dump_json())
 
 
-def watch(id_: str, url: str | None) -> None:
-    """Run `adjudge operations watch`."""
+def watch(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
+    """Follow an operation until it ends; exit with 1 if it fails or is cancelled."""
     try:
         with _client(url) as client:
             _end(_follow(client, id_))
@@ -70,8 +86,14 @@ def watch(id_: str, url: str | None) -> None:
         exit_with_error(str(error))
 
 
-def results(id_: str, output: Path | None, url: str | None) -> None:
-    """Run `adjudge operations results`."""
+def results(
+    id_: OperationIdArgument,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File for the results; by default standard output.")
+    ] = None,
+    url: ServiceUrlOption = None,
+) -> None:
+    """Write an operation's results so far as JSONL, in order of creation."""
     try:
         with _client(url) as client:
             lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in client.operation_results(id_))
@@ -85,18 +107,18 @@ def results(id_: str, output: Path | None, url: str | None) -> None:
         exit_with_error(str(error))
 
 
-def cancel(id_: str, url: str | None) -> None:
-    """Run `adjudge operations cancel`."""
+def cancel(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
+    """Cancel an operation; results so far are kept."""
     _print_state(_call_service(url, lambda client: client.cancel_operation(id_)))
 
 
-def retry(id_: str, url: str | None) -> None:
-    """Run `adjudge operations retry`."""
+def retry(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
+    """Continue an operation that failed or was cancelled."""
     _print_state(_call_service(url, lambda client: client.retry_operation(id_)))
 
 
 def purge() -> None:
-    """Run `adjudge operations purge`."""
+    """Delete expired operations from the database. Services and workers also do so every hour."""
     settings = Settings()
 
     async def delete() -> int:

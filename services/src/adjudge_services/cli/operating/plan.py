@@ -6,13 +6,21 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import typer
 from pydantic import ValidationError
 from rich.table import Table
 
 from adjudge_services.cli.judge_choice import choose_judge
-from adjudge_services.cli.options import JudgingProtocol, RankingSchedule, RewardMode
+from adjudge_services.cli.options import (
+    JsonOption,
+    JudgeOption,
+    ModeOption,
+    ProtocolOfModeOption,
+    RubricOption,
+    copy_input,
+)
 from adjudge_services.cli.output import exit_with_error, format_seconds, out, print_json, print_refused_lines
 from adjudge_services.cli.scoring.score_file import BadLine, GroupLine, read_groups, read_rubric_argument
 from adjudge_services.judges import build_engine, build_judge, load_judge
@@ -38,7 +46,7 @@ from judge_server.row_files import RowFile
 from judge_server.scheduling.executor import LocalExecutor
 from judge_server.scoring.judge import Judge
 from rubric_store import FormatError, RubricStore
-from trainer_client.wire import Group, RewardRequest
+from trainer_client.wire import Group, JudgingProtocol, RankingSchedule, RewardMode, RewardRequest
 from trainer_client.wire.problems import field_errors
 
 MEASURED_CALLS = 24
@@ -94,26 +102,55 @@ class Wanted(NamedTuple):
 
 
 def plan(
-    file: str,
-    rubric: str | None,
-    mode: RewardMode,
-    protocol: JudgingProtocol | None,
-    schedule: RankingSchedule | None,
-    steps_per_hour: float,
-    prompts: int,
-    group_size: int | None,
-    runs: int,
-    judging_s: float | None,
-    rates: str | None,
-    small: str | None,
-    escalated: float,
-    gpu_price: float | None,
-    limit: int | None,
-    check: bool,
-    judge: str | None,
-    as_json: bool,
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="A sample with a group per row (prompt, responses, …), as JSONL, CSV or Parquet: a path, a URL, or - "
+            "for JSONL on standard input.",
+            callback=copy_input,
+        ),
+    ],
+    rubric: RubricOption = None,
+    mode: ModeOption = "weighted_mean",
+    protocol: ProtocolOfModeOption = None,
+    schedule: Annotated[
+        RankingSchedule | None, typer.Option(help="Pairs that mode ranking compares; by default all.")
+    ] = None,
+    steps_per_hour: Annotated[float, typer.Option(min=0.001, help="Training steps per hour of each run.")] = 60.0,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts per step.")] = 8,
+    group_size: Annotated[
+        int | None, typer.Option(min=1, help="Responses per prompt; by default as in the sample.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Training runs at the same time.")] = 1,
+    judging_s: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Seconds that judging may add to a step; by default a tenth of the step."),
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(help="Published rates to plan with, as MODEL@GPUS; by default the engine is measured."),
+    ] = None,
+    small: Annotated[
+        str | None, typer.Option(help="Published rates of the small judge of a cascade, to compare with.")
+    ] = None,
+    escalated: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the verdicts that the cascade escalates.")
+    ] = 0.3,
+    gpu_price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a GPU (or machine) per hour, in any currency.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N lines.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Also judge the sample, and compare that with the prediction.")
+    ] = False,
+    judge: JudgeOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Run `adjudge plan`."""
+    """Say how many GPUs a judge needs for a number of training runs.
+
+    Counts the judgements and prompt tokens of a sample with the real prompts and the engine's tokenizer, and prints
+    GPUs, time in the queue, cost, and what prefix reuse, the verdict cache, fewer criteria and a cascade change.
+    """
     if check and rates is not None:
         exit_with_error("--check compares with this machine's engine; leave out --rates, so that it is measured")
     try:

@@ -3,20 +3,21 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table
 
+from adjudge_services.cli.options import JsonOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_json
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, command_line_user, prepare_store
 from judge_server.auth.keys import make_key
 from rubric_store import TenantStore
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.tenants import SCOPES, Limits, Project, TokenUsage
+from trainer_client.wire.tenants import DEFAULT_PROJECT, SCOPES, Limits, Project, TokenUsage
 
 Result = TypeVar("Result")
 
@@ -46,19 +47,39 @@ def format_time(moment: datetime | None) -> str:
     return "-" if moment is None else f"{moment:%Y-%m-%d %H:%MZ}"
 
 
+WeightOption = Annotated[str | None, typer.Option(help="Weight of the project's share of the judge; 1 by default.")]
+RequestsPerMinuteOption = Annotated[
+    str | None, typer.Option(help="Limit of requests per minute per API process; none removes it.")
+]
+TokensPerDayOption = Annotated[
+    str | None, typer.Option(help="Limit of prompt tokens computed per day (UTC); none removes it.")
+]
+TokensTotalOption = Annotated[
+    str | None, typer.Option(help="Limit of prompt tokens computed in total; none removes it.")
+]
+
+
 def create(
-    name: str, weight: str | None, requests_per_minute: str | None, tokens_per_day: str | None, tokens_total: str | None
+    name: Annotated[str, typer.Argument(help="Name of the project, for example team-b.")],
+    weight: WeightOption = None,
+    requests_per_minute: RequestsPerMinuteOption = None,
+    tokens_per_day: TokensPerDayOption = None,
+    tokens_total: TokensTotalOption = None,
 ) -> None:
-    """Run `adjudge projects create`."""
+    """Create a project. It sees only its own rubrics, runs and verdicts."""
     limits = _limits(Limits(), weight, requests_per_minute, tokens_per_day, tokens_total)
     project = with_tenants(lambda tenants: tenants.create_project(name, limits))
     out.print(f"created project {project.id}; create a key: adjudge keys create --project {project.id} --scope score")
 
 
 def limits(
-    name: str, weight: str | None, requests_per_minute: str | None, tokens_per_day: str | None, tokens_total: str | None
+    name: Annotated[str, typer.Argument(help="The project.")],
+    weight: WeightOption = None,
+    requests_per_minute: RequestsPerMinuteOption = None,
+    tokens_per_day: TokensPerDayOption = None,
+    tokens_total: TokensTotalOption = None,
 ) -> None:
-    """Run `adjudge projects limits`."""
+    """Change limits of a project; limits that are not given stay. Services apply them within five seconds."""
 
     async def change(tenants: TenantStore) -> Project:
         found = await tenants.project(name)
@@ -72,8 +93,8 @@ def limits(
     out.print(f"{changed.id}: {described}", highlight=False)
 
 
-def list_projects(as_json: bool) -> None:
-    """Run `adjudge projects list`."""
+def list_projects(as_json: JsonOption = False) -> None:
+    """List projects with their limits and the prompt tokens computed for them, today and in total."""
 
     async def read(tenants: TenantStore) -> list[tuple[Project, TokenUsage]]:
         today = datetime.now(UTC).date()
@@ -103,8 +124,16 @@ def list_projects(as_json: bool) -> None:
     out.print(table)
 
 
-def audit(project: str | None, subject: str | None, limit: int, as_json: bool) -> None:
-    """Run `adjudge audit`."""
+def audit(
+    project: Annotated[str | None, typer.Option(help="Only this project's changes.")] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(help="Only changes of this subject: math/quadratics@production, a key's id, a project."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of changes to show, newest first.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who changed rubrics, aliases, tags, keys, projects and limits, with the values before and after."""
     rows = with_tenants(lambda tenants: tenants.audit(project, subject=subject, limit=limit)).entries
     if as_json:
         print_json([row.model_dump(mode="json") for row in rows])
@@ -138,8 +167,18 @@ def _limits(
         exit_with_error(f"--{wrong.field.replace('_', '-')}: {wrong.message}")
 
 
-def create_key(scopes: list[str] | None, project: str, label: str, expires_in: float | None) -> None:
-    """Run `adjudge keys create`."""
+def create_key(
+    scopes: Annotated[
+        list[str] | None, typer.Option("--scope", help=f"What the key permits: {', '.join(SCOPES)}; may be repeated.")
+    ] = None,
+    project: Annotated[str, typer.Option(help="The key's project.")] = DEFAULT_PROJECT,
+    label: Annotated[str, typer.Option(help="A label to recognise the key by.")] = "",
+    expires_in: Annotated[
+        float | None,
+        typer.Option("--expires-in", min=0.001, max=36500, help="Days until the key expires; never by default."),
+    ] = None,
+) -> None:
+    """Create a key and print it on standard output. It is shown only once: the database keeps only its digest."""
     if not scopes:
         exit_with_error(f"say what the key permits, with --scope: {', '.join(SCOPES)}")
     if unknown := [scope for scope in scopes if scope not in SCOPES]:
@@ -161,8 +200,12 @@ def create_key(scopes: list[str] | None, project: str, label: str, expires_in: f
     typer.echo(new_key.text)
 
 
-def list_keys(project: str | None, all_: bool, as_json: bool) -> None:
-    """Run `adjudge keys list`."""
+def list_keys(
+    project: Annotated[str | None, typer.Option(help="Only keys of this project.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Include revoked and expired keys.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List keys. Their secrets are not stored and cannot be shown."""
     now = datetime.now(UTC)
     keys = with_tenants(lambda tenants: tenants.keys(project))
     shown = [(key, state) for key in keys if (state := key.state_at(now)) == "usable" or all_]
@@ -179,7 +222,7 @@ def list_keys(project: str | None, all_: bool, as_json: bool) -> None:
         out.print("no keys", style="dim")
 
 
-def revoke(key: str) -> None:
-    """Run `adjudge keys revoke`."""
+def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `adjudge keys list` shows it.")]) -> None:
+    """Revoke a key permanently. Services apply it within five seconds."""
     revoked = with_tenants(lambda tenants: tenants.revoke_key(key))
     out.print(f"revoked {revoked.id} of project {revoked.project_id}", highlight=False)

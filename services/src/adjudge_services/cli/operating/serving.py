@@ -8,16 +8,26 @@
 Each command imports what its process needs, so that the others do not load it.
 """
 
+from typing import Annotated
+
 import typer
 
-from adjudge_services.cli.operating.commands import JUDGE_PORT
-from adjudge_services.cli.options import paused_garbage_collection
+from adjudge_services.cli.lazy import paused_garbage_collection
 from adjudge_services.cli.output import exit_with_error
 from adjudge_services.settings import Settings
 
+HostOption = Annotated[str | None, typer.Option(help="Address to listen on; off loopback requests need an API key.")]
+PortOption = Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+EngineOption = Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")]
+JUDGE_PORT = 8001
 
-def serve(host: str | None, port: int | None, engine: str | None) -> None:
-    """Run `adjudge serve`."""
+
+def serve(
+    host: HostOption = None,
+    port: PortOption = None,
+    engine: EngineOption = None,
+) -> None:
+    """Serve the API and its judge until stopped. Other settings come from ADJUDGE_… variables."""
     with paused_garbage_collection():
         from adjudge_services.http_server import serve_api
         from adjudge_services.judges import local_judges
@@ -26,8 +36,15 @@ def serve(host: str | None, port: int | None, engine: str | None) -> None:
     serve_api(settings, local_judges, settings.engine_url, process="adjudge")
 
 
-def api(host: str | None, port: int | None, judge: list[str] | None) -> None:
-    """Run `adjudge api`."""
+def api(
+    host: HostOption = None,
+    port: PortOption = None,
+    judge: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of a judge process; may be repeated for processes with the same model."),
+    ] = None,
+) -> None:
+    """Serve the API in front of `adjudge judge` processes. Any number of api processes may run side by side."""
     with paused_garbage_collection():
         from adjudge_services.http_server import serve_api
         from adjudge_services.judges import remote_judges
@@ -36,8 +53,17 @@ def api(host: str | None, port: int | None, judge: list[str] | None) -> None:
     serve_api(settings, remote_judges, "judges in other processes", process="adjudge-api")
 
 
-def judge(host: str | None, port: int | None, engine: str | None) -> None:
-    """Run `adjudge judge`."""
+def judge(
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; off loopback ADJUDGE_JUDGE_TOKEN must be set.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help=f"Port to listen on, by default {JUDGE_PORT}; 0 takes a free one."),
+    ] = None,
+    engine: EngineOption = None,
+) -> None:
+    """Serve a judge to `adjudge api` processes until stopped. This is an internal service, not the API."""
     with paused_garbage_collection():
         from adjudge_services.http_server import serve_app
         from adjudge_services.judge_process import build_judge_app
@@ -59,8 +85,23 @@ def judge(host: str | None, port: int | None, engine: str | None) -> None:
     )
 
 
-def worker(concurrency: int, url: str | None, port: int | None) -> None:
-    """Run `adjudge worker`."""
+def worker(
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=256, help="Chunks to process at a time; each is a request to the service.")
+    ] = 4,
+    url: Annotated[str | None, typer.Option(help="Address of the service; by default ADJUDGE_URL.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port for /healthz, /readyz and /metrics; none by default, 0 takes a free one."
+        ),
+    ] = None,
+) -> None:
+    """Process operations until stopped. Settings come from ADJUDGE_… variables, the queue from ADJUDGE_QUEUE_URL.
+
+    A worker has no model. It asks the service at ADJUDGE_URL and stores results in ADJUDGE_DATABASE_URL. On SIGTERM or
+    Ctrl-C it finishes the chunks in progress; if it is killed, other workers process them again.
+    """
     with paused_garbage_collection():
         from adjudge_services.worker import run_worker
 

@@ -4,8 +4,10 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import httpx2
+import typer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Group
 from rich.live import Live
@@ -159,8 +161,15 @@ def _share(part: float, whole: float) -> str:
 _TIMEOUT_S = 5.0
 
 
-def top(url: str, once: bool, interval: float) -> None:
-    """Run `adjudge top`."""
+def top(
+    url: Annotated[str, typer.Argument(help="Address of the service.", envvar="ADJUDGE_URL")] = "http://127.0.0.1:8000",
+    once: Annotated[bool, typer.Option("--once", help="Show the totals since the service started, and exit.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between updates.")] = 2.0,
+) -> None:
+    """Show a service's queue, rates and runs until Ctrl-C. Rates are averages over the update interval.
+
+    If the service's metrics need a key, set it as ADJUDGE_API_KEY.
+    """
     key = os.environ.get("ADJUDGE_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with socks_support():

@@ -2,9 +2,12 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.markup import escape
 
+from adjudge_services.cli.options import RubricNameArgument, input_argument
 from adjudge_services.cli.output import exit_with_error, file_name, out, warn
 from adjudge_services.cli.rubrics.files import with_store
 from judge_server import rubrics as changes
@@ -14,8 +17,16 @@ from rubric_store.formats import fold_problems, read_document
 from trainer_client.wire import Lineage, RubricTags, RubricVersion
 
 
-def alias(name: str, alias: str | None, version: int | None, expected: int | None, remove: bool) -> None:
-    """Run `adjudge rubrics alias`."""
+def alias(
+    name: RubricNameArgument,
+    alias: Annotated[str | None, typer.Argument(help="The alias, for example production.")] = None,
+    version: Annotated[int | None, typer.Argument(min=1, help="The version that it shall point to.")] = None,
+    expected: Annotated[
+        int | None, typer.Option("--from", min=1, help="Change it only if it points to this version now.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias.")] = False,
+) -> None:
+    """Point an alias to a version; without a version, show the versions that aliases point to."""
     if remove and (alias is None or version is not None):
         exit_with_error("--remove takes the name and the alias, and no version")
     if expected is not None and version is None and not remove:
@@ -38,16 +49,24 @@ def alias(name: str, alias: str | None, version: int | None, expected: int | Non
             out.print("no aliases", style="dim")
 
 
-def tag(name: str, tags: list[str] | None, clear: bool) -> None:
-    """Run `adjudge rubrics tag`."""
+def tag(
+    name: RubricNameArgument,
+    tags: Annotated[list[str] | None, typer.Argument(help="The new tags, which replace the existing ones.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all tags.")] = False,
+) -> None:
+    """Replace the tags of a rubric; without tags, show them."""
     if clear and tags:
         exit_with_error("--clear takes no tags")
     found = with_store(partial(_tags, name, tags or None, clear))
     out.print(escape(", ".join(found.tags)) if found.tags else "[dim]no tags[/]", highlight=False)
 
 
-def retire(reference: str, reason: str | None, restore: bool) -> None:
-    """Run `adjudge rubrics retire`."""
+def retire(
+    reference: Annotated[str, typer.Argument(help="The version, for example math/quadratics@3.")],
+    reason: Annotated[str | None, typer.Argument(help="Why, and what to use instead.")] = None,
+    restore: Annotated[bool, typer.Option("--restore", help="Bring the version back into use.")] = False,
+) -> None:
+    """Retire a version: it stays readable, but judging by it is rejected with the reason."""
     if restore == (reason is not None):
         exit_with_error("give either a reason for retiring the version or --restore")
     if reason is not None and not reason.strip():
@@ -102,15 +121,28 @@ async def _retire(
 
 
 def publish(
-    name: str,
-    file: Path,
-    format: str | None,
-    tags: list[str] | None,
-    metadata: list[str] | None,
-    author: str | None,
-    parent: int | None,
+    name: RubricNameArgument,
+    file: Annotated[Path, input_argument("The rubric, in one of the formats.")],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="yaml, native, healthbench, rar, srar, rgr, grounded, dro, requirement, paperbench, questions, "
+            "frontierscience, prometheus, levels, promptfoo or geval; detected by default."
+        ),
+    ] = None,
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag to the name; may be repeated.")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option("--meta", help="Store KEY=VALUE with the version; may be repeated.")
+    ] = None,
+    author: Annotated[str | None, typer.Option(help="Who wrote the version.")] = None,
+    parent: Annotated[
+        int | None, typer.Option(min=1, help="The version it was made from; by default the newest.")
+    ] = None,
 ) -> None:
-    """Run `adjudge rubrics publish`."""
+    """Publish a file as the next version of a rubric. Criteria that are published already make no new version.
+
+    Tags, metadata and lineage in the file are stored too. Options override them, and --tag adds to them.
+    """
     try:
         document = read_document(file.read_text(encoding="utf-8"), format)
         lineage = document.lineage

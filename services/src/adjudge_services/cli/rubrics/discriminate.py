@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,6 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.judge_choice import ChosenJudge, choose_judge
+from adjudge_services.cli.options import (
+    ConcurrencyOption,
+    DeadlineOption,
+    FiguresOption,
+    JudgeOption,
+    ModeOption,
+    ProtocolOfModeOption,
+    RubricOption,
+    UrlOption,
+    input_argument,
+)
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
@@ -34,7 +45,7 @@ from judge_server.measuring.separation import (
 )
 from rubric_store import FormatError
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.wire import Criterion, JudgingProtocol, RewardMode, RubricContent
+from trainer_client.wire import Criterion, RubricContent
 
 _ROWS = 25
 _TABLE_WIDTH = 80
@@ -96,19 +107,30 @@ def _number(value: float | None, *, signed: bool = False) -> str:
 
 
 def discriminate(
-    file: Path,
-    rubric: str | None,
-    mode: RewardMode,
-    protocol: JudgingProtocol | None,
-    limit: int | None,
-    at_least: float | None,
-    output: Path | None,
-    url: str | None,
-    judge: str | None,
-    concurrency: int,
-    deadline_s: float,
+    file: Annotated[
+        Path,
+        input_argument("JSONL with a prompt per line and its good and bad responses."),
+    ],
+    rubric: RubricOption = None,
+    mode: ModeOption = "weighted_mean",
+    protocol: ProtocolOfModeOption = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Judge only the first N lines.")] = None,
+    at_least: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Exit with 1 if good responses rank above bad ones less often than this share."
+        ),
+    ] = None,
+    output: FiguresOption = None,
+    url: UrlOption = None,
+    judge: JudgeOption = None,
+    concurrency: ConcurrencyOption = 8,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge rubrics discriminate`."""
+    """Judge responses known to be good or bad, and report how well the rubric tells them apart.
+
+    A line has a prompt, `good` and `bad` (a response or a list of responses), and optionally other fields of a group.
+    """
     lines = list(read_pairs(file, limit))
     refused = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
     pairs = [line for line in lines if isinstance(line, PairLine)]

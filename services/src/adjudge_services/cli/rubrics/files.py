@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from pydantic import JsonValue
@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from adjudge_services.cli.options import copy_one_of
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, command_line_user, prepare_store
@@ -43,7 +44,7 @@ from rubric_store.formats import (
     write_rubric,
 )
 from rubric_store.formats.reading import check_format
-from rubric_store.lint import Finding, Severity, System, lint
+from rubric_store.lint import SIMILARITY, Finding, Severity, System, lint
 from trainer_client.wire import Criterion, RubricContent, RubricSummary, RubricVersion
 
 Result = TypeVar("Result")
@@ -104,8 +105,21 @@ class ImportedFile:
     unchanged: list[str] = field(default_factory=list)
 
 
-def import_rubrics(paths: list[Path], prefix: str, format: str | None, dry_run: bool, skip_bad: bool) -> None:
-    """Run `adjudge rubrics import`."""
+def import_rubrics(
+    paths: Annotated[list[Path], typer.Argument(help="Files, or folders to search for files.", exists=True)],
+    prefix: Annotated[str, typer.Option(help="Prefix of every name, for example team/.")] = "",
+    format: Annotated[str | None, typer.Option(help="Format of all files; detected by default.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read all files but publish nothing.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Publish the rubrics of a file that can be read, and count the others.")
+    ] = False,
+) -> None:
+    """Publish every rubric in the given files. Exits with 1 if any file is rejected.
+
+    A rubric gets the name in its file, or else the file's path. Each row of a JSONL, CSV or Parquet file is a rubric,
+    named by its id. If a file has any problem, nothing in it is published, except with --skip-bad. The table at the end
+    counts the rubrics read: kept as they are, changed where something has no counterpart here, and refused.
+    """
     files = list(_files(paths))
     if not files:
         exit_with_error(
@@ -231,8 +245,23 @@ def _print_problems(one: ImportedFile) -> None:
             err.print(f"[{colour}]{escape(where)}:[/] {said}{escape(text)}", highlight=False, soft_wrap=True)
 
 
-def export(references: list[str] | None, prefix: str | None, format: str, to: Path | None, force: bool) -> None:
-    """Run `adjudge rubrics export`."""
+def export(
+    references: Annotated[list[str] | None, typer.Argument(help="name, name@3, name@alias or sha256:…")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Export the newest version of every rubric whose name begins with this.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement.")
+    ] = "yaml",
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Folder for the files; without it a single rubric is printed.", file_okay=False
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+) -> None:
+    """Write rubrics as files. Reports what the format cannot hold, and rejects rubrics that it cannot express."""
     try:
         known = check_format(format)
     except FormatError as error:
@@ -338,16 +367,26 @@ class LintedRubric:
 
 
 def lint_rubrics(
-    rubrics: list[str],
-    system: System | None,
-    format: str | None,
-    similarity_threshold: float,
-    answer: str | None,
-    strict: bool,
-    summary: bool,
-    as_json: bool,
+    rubrics: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files or references: name, name@3, sha256:…, or - for standard input.", callback=copy_one_of
+        ),
+    ],
+    system: Annotated[
+        System | None,
+        typer.Option("--for", help="The paper whose structural rules to check; by default none are."),
+    ] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the files; detected by default.")] = None,
+    similarity_threshold: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Similarity in (0, 1] from which two criteria are reported.")
+    ] = SIMILARITY,
+    answer: Annotated[str | None, typer.Option(help="The final answer, to find criteria that give it away.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print only how often each code was found.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding, one per line.")] = False,
 ) -> None:
-    """Run `adjudge rubrics lint`."""
+    """Check rubrics without asking a model. Exits with 1 on an error, with 2 if a rubric cannot be read."""
     files = [one for one in rubrics if Path(one).is_file()]
     stored = [one for one in rubrics if one not in files]
     linted = _read_files(files, format)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -22,6 +22,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from adjudge_services.cli.options import InputsArgument
 from adjudge_services.cli.output import err, exit_with_error, out, pluralize
 from adjudge_services.cli.rubrics.files import summaries
 from adjudge_services.judges import build_engine
@@ -225,19 +226,35 @@ INTERRUPTED = 130
 
 
 def generate(
-    kind: str | None,
-    file: Path | None,
-    output: Path | None,
-    engine: str | None,
-    assignments: list[str] | None,
-    limit: int | None,
-    concurrency: int | None,
-    templates: Path | None,
-    publish: bool,
-    prefix: str,
-    show_list: bool,
+    kind: Annotated[str | None, typer.Argument(help="A generator; see --list.")] = None,
+    file: InputsArgument = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the results; an unfinished run in it is continued."),
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine URL of the model that writes the rubrics.")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A parameter of the generator; may be repeated.", metavar="NAME=VALUE"),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N lines.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Inputs to process at a time.")] = None,
+    templates: Annotated[
+        Path | None,
+        typer.Option(help="Folder of prompt templates that replace the generator's.", exists=True, file_okay=False),
+    ] = None,
+    publish: Annotated[
+        bool, typer.Option("--publish/--no-publish", help="Whether to publish the rubrics to the store.")
+    ] = True,
+    prefix: Annotated[str, typer.Option(help="Prefix of the rubrics' names, for example team/math/.")] = "",
+    show_list: Annotated[
+        bool, typer.Option("--list", help="List the generators with their inputs and parameters, and exit.")
+    ] = False,
 ) -> None:
-    """Run `adjudge generate`."""
+    """Have a model write a rubric for every input, and publish the rubrics that pass the checks.
+
+    To continue a stopped run, give the same command again. Exits with 1 if any line could not be read or processed.
+    """
     if show_list:
         out.print(generators_table())
         return
@@ -304,8 +321,21 @@ def _parameters(assignments: list[str]) -> dict[str, Json]:
     return parameters
 
 
-def rows(run: Path, output: Path, inline: bool, messages: bool) -> None:
-    """Run `adjudge rows`."""
+def rows(
+    run: Annotated[
+        Path, typer.Argument(help="The --output folder of an `adjudge generate` run.", exists=True, file_okay=False)
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for train.jsonl, validation.jsonl and test.jsonl.")
+    ],
+    inline: Annotated[
+        bool, typer.Option("--inline", help="Put the criteria into the rows instead of the published reference.")
+    ] = False,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="Write prompts as chat messages instead of text.")
+    ] = False,
+) -> None:
+    """Write a run's splits as rows for a trainer: prompt, rubric, grounding, ground_truth and reference_answer."""
     try:
         counts = write_rows(run, output, inline=inline, messages=messages)
     except (OSError, ValueError) as error:
@@ -433,8 +463,19 @@ class ValidationOutcome:
     unjudged: list[RubricVersion]
 
 
-def validate(references: list[str] | None, prefix: str | None, engine: str | None, summary: bool) -> None:
-    """Run `adjudge rubrics validate`."""
+def validate(
+    references: Annotated[list[str] | None, typer.Argument(help="name, name@3, name@alias or sha256:…")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Judge the newest version of every rubric whose name begins with this.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine URL of the model that judges.")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Print only the rates by kind.")] = False,
+) -> None:
+    """Have a model judge whether criteria are true, about their question and of the right kind; store its verdicts.
+
+    A version that the same model has judged with the same template is not judged again. Exits with 1 if a rubric that
+    was named was not judged, or the model failed on one.
+    """
     if bool(references) == (prefix is not None):
         exit_with_error("give either the rubrics to judge or --prefix")
     settings = Settings(engine_url=engine) if engine else Settings()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Annotated
 
 import typer
 from pydantic import JsonValue
@@ -10,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from adjudge_services.cli.options import JsonOption, RubricNameArgument
 from adjudge_services.cli.output import exit_with_error, out, print_json
 from adjudge_services.cli.rubrics.files import summaries, with_store
 from adjudge_services.cli.rubrics.generate import validity_line
@@ -71,8 +73,14 @@ def _short(value: JsonValue) -> str:
     return line if len(line) <= _MAX_LINE_LENGTH else f"{line[: _MAX_LINE_LENGTH - 1]}…"
 
 
-def show(reference: str, as_json: bool) -> None:
-    """Run `adjudge rubrics show`."""
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Maximum number to show.")]
+TagOption = Annotated[str | None, typer.Option(help="Only rubrics that have this tag.")]
+
+
+def show(
+    reference: Annotated[str, typer.Argument(help="name, name@3, name@alias or sha256:…")], as_json: JsonOption = False
+) -> None:
+    """Show a version: its origin, whether it is in use, and its criteria."""
     version, pointing_aliases, kept = with_store(partial(_version, reference))
     if as_json:
         print_json({**version.model_dump(mode="json"), "aliases": pointing_aliases})
@@ -91,13 +99,24 @@ def show(reference: str, as_json: bool) -> None:
     out.print(table)
 
 
-def list_rubrics(prefix: str, tag: str | None, max_count: int, as_json: bool) -> None:
-    """Run `adjudge rubrics list`."""
+def list_rubrics(
+    prefix: Annotated[str, typer.Argument(help="Only rubrics whose name begins with this.")] = "",
+    tag: TagOption = None,
+    max_count: LimitOption = 1_000,
+    as_json: JsonOption = False,
+) -> None:
+    """List rubrics by name, each with its current version."""
     _print(*with_store(partial(summaries, prefix=prefix, tag=tag, max_count=max_count)), max_count, as_json=as_json)
 
 
-def search(words: list[str], prefix: str, tag: str | None, max_count: int, as_json: bool) -> None:
-    """Run `adjudge rubrics search`."""
+def search(
+    words: Annotated[list[str], typer.Argument(help="Words, or beginnings of words, that the criteria must contain.")],
+    prefix: Annotated[str, typer.Option(help="Only rubrics whose name begins with this.")] = "",
+    tag: TagOption = None,
+    max_count: LimitOption = 1_000,
+    as_json: JsonOption = False,
+) -> None:
+    """List the rubrics whose criteria contain all of the given words, ignoring case."""
     _print(
         *with_store(partial(summaries, prefix=prefix, tag=tag, text=" ".join(words), max_count=max_count)),
         max_count,
@@ -105,8 +124,12 @@ def search(words: list[str], prefix: str, tag: str | None, max_count: int, as_js
     )
 
 
-def history(name: str, max_count: int, as_json: bool) -> None:
-    """Run `adjudge rubrics history`."""
+def history(
+    name: RubricNameArgument,
+    max_count: LimitOption = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """List the versions of a rubric, newest first."""
     found, more = with_store(partial(_history, name, max_count))
     if as_json:
         print_json([version.model_dump(mode="json") for version in found.versions])
@@ -186,8 +209,18 @@ def _maker(lineage: Lineage | None) -> str:
 _MIN_SIMILARITY = 0.4
 
 
-def diff(versions: list[str], as_json: bool) -> None:
-    """Run `adjudge rubrics diff`."""
+def diff(
+    versions: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME@FROM [NAME@TO]",
+            help="Two versions by number or alias, such as team/math@1 team/math@2; by default the second is the "
+            "latest. The name can also stand before them: team/math 1 2.",
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Show which criteria were added, removed, reworded, reweighted, otherwise changed or moved."""
     try:
         name, before, after = _two_versions(versions)
     except ValueError as error:

@@ -251,7 +251,12 @@ _ENDS = 10
 
 
 def demo_run() -> None:
-    """Run `adjudge demo-run`."""
+    """Fill a made-up run in which a criterion is gamed, and a healthy one beside it, to look at in the console.
+
+    No model is asked: a program plays the policy and another one the judge. The runs are demo/gamed and demo/healthy,
+    in the database that ADJUDGE_DATABASE_URL or ADJUDGE_DATA_DIR names; a service on the same database shows them at
+    once. Runs that are already there are left as they are.
+    """
     settings = Settings()
     if settings.ledger == "off":
         exit_with_error("the ledger is off, so nothing would be kept; set ADJUDGE_LEDGER=all")

@@ -5,12 +5,25 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
+import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from adjudge_services.cli.options import (
+    ON_FAILURE,
+    ON_UNCERTAIN,
+    OUTPUT,
+    REWARD,
+    USE,
+    FirstStepOption,
+    LastStepOption,
+    LedgerUrlOption,
+    RunArgument,
+    UncertainBandOption,
+)
 from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
@@ -33,28 +46,60 @@ _WEIGHTS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 def recompute(
-    run: str,
-    mode: RewardMode | None,
-    weights: Path | None,
-    suggest: float,
-    pitfall: float,
-    bonus: float,
-    use: VerdictUse | None,
-    on_failure: FailurePolicy | None,
-    uncertain_band: tuple[float, float] | None,
-    on_uncertain: UncertainPolicy | None,
-    format_weight: float | None,
-    gate_fraction: float | None,
-    length_penalty: str | None,
-    overlong_penalty: str | None,
-    truncation_factor: float | None,
-    first_step: int | None,
-    last_step: int | None,
-    protocol: UsedProtocol | None,
-    output: Path | None,
-    url: str | None,
+    run: RunArgument,
+    mode: Annotated[
+        RewardMode | None,
+        typer.Option(help="How verdicts become a reward; by default as they did.", rich_help_panel=REWARD),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file of weights by criterion id, instead of the rubric's.", exists=True, rich_help_panel=REWARD
+        ),
+    ] = None,
+    suggest: Annotated[
+        float, typer.Option(help="Budget that all suggest criteria add to a response's steps.", rich_help_panel=REWARD)
+    ] = 0.8,
+    pitfall: Annotated[
+        float, typer.Option(help="Budget that all pitfalls add to them; negative.", rich_help_panel=REWARD)
+    ] = -1.0,
+    bonus: Annotated[
+        float, typer.Option(help="Budget that all bonus criteria add to them.", rich_help_panel=REWARD)
+    ] = 1.0,
+    use: Annotated[VerdictUse | None, USE] = None,
+    on_failure: Annotated[FailurePolicy | None, ON_FAILURE] = None,
+    uncertain_band: UncertainBandOption = None,
+    on_uncertain: Annotated[UncertainPolicy | None, ON_UNCERTAIN] = None,
+    format_weight: Annotated[
+        float | None, typer.Option(help="Weight of the format in mode stepwise.", rich_help_panel=REWARD)
+    ] = None,
+    gate_fraction: Annotated[
+        float | None, typer.Option(help="Share of criteria that mode gate requires.", rich_help_panel=REWARD)
+    ] = None,
+    length_penalty: Annotated[
+        str | None,
+        typer.Option(help='JSON, such as {"coefficient": 1e-4, "target_tokens": 2000}.', rich_help_panel=REWARD),
+    ] = None,
+    overlong_penalty: Annotated[
+        str | None,
+        typer.Option(help='JSON, such as {"limit_tokens": 4096, "buffer_tokens": 512}.', rich_help_panel=REWARD),
+    ] = None,
+    truncation_factor: Annotated[
+        float | None, typer.Option(help="Factor on the reward of responses that were cut off.", rich_help_panel=REWARD)
+    ] = None,
+    first_step: FirstStepOption = None,
+    last_step: LastStepOption = None,
+    protocol: Annotated[UsedProtocol | None, typer.Option(help="Only verdicts of this judging protocol.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the groups here as JSONL.", rich_help_panel=OUTPUT)
+    ] = None,
+    url: LedgerUrlOption = None,
 ) -> None:
-    """Run `adjudge recompute`."""
+    """Recompute the rewards of a run from its recorded verdicts, without asking a judge.
+
+    A rule that no option sets is that of each recorded request. Failed verdicts stay failed. Responses that were judged
+    twice, for example by a repeated request, appear twice.
+    """
     try:
         reward = {
             "mode": mode,

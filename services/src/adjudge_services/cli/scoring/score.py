@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.markup import escape
@@ -26,6 +26,26 @@ from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.judge_choice import ChosenJudge, choose_judge
+from adjudge_services.cli.options import (
+    JUDGING,
+    ON_FAILURE,
+    ON_UNCERTAIN,
+    OUTPUT,
+    REWARD,
+    USE,
+    ColumnOption,
+    ConcurrencyOption,
+    CriteriaPerCallOption,
+    DeadlineOption,
+    JudgeOption,
+    ModeOption,
+    RubricOption,
+    UncertainBandOption,
+    UrlOption,
+    VotesOption,
+    copy_input,
+    input_argument,
+)
 from adjudge_services.cli.output import err, exit_with_error, file_name, out, pluralize, print_refused_lines
 from adjudge_services.cli.scoring.score_file import (
     BadLine,
@@ -52,7 +72,6 @@ from trainer_client.wire import (
     RankingSchedule,
     ReasoningPart,
     ResponseReward,
-    RewardMode,
     UncertainPolicy,
     Usage,
     Verdict,
@@ -142,37 +161,102 @@ _NO_RUBRIC = "has no rubric; add one to the line, or give one for all lines with
 
 
 def score(
-    file: str,
-    rubric: str | None,
-    mode: RewardMode,
-    protocol: JudgingProtocol | None,
-    use: VerdictUse,
-    schedule: RankingSchedule | None,
-    rounds: int | None,
-    on_failure: FailurePolicy,
-    uncertain_band: tuple[float, float] | None,
-    on_uncertain: UncertainPolicy,
-    criteria_per_call: str | None,
-    rationale: bool,
-    votes: int,
-    think_tokens: int,
-    reasoning: ReasoningPart,
-    prompt_opens: str | None,
-    steps: StepRule,
-    grounding_characters: int | None,
-    template: str | None,
-    truncate: bool,
-    output: Path | None,
-    limit: int | None,
-    run: str | None,
-    table: bool | None,
-    column: list[str] | None,
-    url: str | None,
-    judge: str | None,
-    concurrency: int,
-    deadline_s: float,
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="A group per row (prompt, responses, …), as JSONL, CSV or Parquet: a path, a URL such as s3://…, or - "
+            "for JSONL on standard input.",
+            callback=copy_input,
+        ),
+    ],
+    rubric: RubricOption = None,
+    mode: ModeOption = "weighted_mean",
+    protocol: Annotated[
+        JudgingProtocol | None,
+        typer.Option(help="Judging protocol; by default the mode's own.", rich_help_panel=JUDGING),
+    ] = None,
+    use: Annotated[VerdictUse, USE] = "verdict",
+    schedule: Annotated[
+        RankingSchedule | None,
+        typer.Option(help="Pairs that mode ranking compares; by default all.", rich_help_panel=REWARD),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rounds of a swiss schedule; by default log2 of the group.", rich_help_panel=REWARD),
+    ] = None,
+    on_failure: Annotated[FailurePolicy, ON_FAILURE] = "null",
+    uncertain_band: UncertainBandOption = None,
+    on_uncertain: Annotated[UncertainPolicy, ON_UNCERTAIN] = "null",
+    criteria_per_call: CriteriaPerCallOption = None,
+    rationale: Annotated[
+        bool,
+        typer.Option(
+            "--rationale", help="Have the judge write its reasons before each verdict.", rich_help_panel=JUDGING
+        ),
+    ] = False,
+    votes: VotesOption = 1,
+    think_tokens: Annotated[
+        int, typer.Option(min=0, help="Maximum thinking tokens of a thinking judge.", rich_help_panel=JUDGING)
+    ] = 0,
+    reasoning: Annotated[
+        ReasoningPart,
+        typer.Option(help="How much of a response's own thinking the judge sees.", rich_help_panel=JUDGING),
+    ] = "strip",
+    prompt_opens: Annotated[
+        str | None,
+        typer.Option(
+            help="Tag of the thinking block that the policy's chat template opens, as <think>, or none.",
+            rich_help_panel=JUDGING,
+        ),
+    ] = None,
+    steps: Annotated[
+        StepRule, typer.Option(help="What the steps of a response are.", rich_help_panel=JUDGING)
+    ] = "headings",
+    grounding_characters: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum characters of a grounding that the judge sees.", rich_help_panel=JUDGING),
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(help="A set of prompt templates; `adjudge templates list` shows them.", rich_help_panel=JUDGING),
+    ] = None,
+    truncate: Annotated[
+        bool,
+        typer.Option(
+            "--truncate",
+            help="Cut the middle out of over-long responses instead of rejecting them.",
+            rich_help_panel=JUDGING,
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write rewards here, as JSONL or Parquet.", rich_help_panel=OUTPUT),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N lines.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(help="Name under which the ledger records this, as a training run; none by default."),
+    ] = None,
+    table: Annotated[
+        bool | None,
+        typer.Option(
+            "--table/--jsonl",
+            help="Output format; by default a table on a terminal, else JSONL.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    column: ColumnOption = None,
+    url: UrlOption = None,
+    judge: JudgeOption = None,
+    concurrency: ConcurrencyOption = 8,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge score`."""
+    """Score every response in a file.
+
+    Prints a table on a terminal, JSONL otherwise. Rows are read, judged and written in order, a few at a time, so that
+    a file can be larger than the memory; only a table keeps them all. Exits with 1 if any response was not scored or
+    any line was rejected, and reports how many and why.
+    """
     show_table = sys.stdout.isatty() if table is None else table
     settings = Settings()
     started = time.monotonic()
@@ -314,17 +398,29 @@ class RatedLine(NamedTuple):
 
 
 def filter_easy(
-    file: Path,
-    output: Path,
-    easy_threshold: float,
-    reference_characters: int,
-    scores: Path | None,
-    url: str | None,
-    judge: str | None,
-    concurrency: int,
-    deadline_s: float,
+    file: Annotated[
+        Path,
+        input_argument("JSONL with a question per line: prompt, reference_answer, and responses of the base policy."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File for the kept lines, unchanged.")],
+    easy_threshold: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Mean score in [0, 1] from which a question is easy; 0.75 is (7.75 - 1) / 9."),
+    ] = 0.75,
+    reference_characters: Annotated[
+        int, typer.Option(min=1, help="Maximum length of a reference answer, in characters; longer ones are dropped.")
+    ] = 8_000,
+    scores: Annotated[Path | None, typer.Option(help="Write each line's score and outcome here as JSONL.")] = None,
+    url: UrlOption = None,
+    judge: JudgeOption = None,
+    concurrency: ConcurrencyOption = 8,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
-    """Run `adjudge filter-easy`."""
+    """Rate the base policy's responses on a Likert scale, and keep the questions that it does not answer well.
+
+    Lines with an overlong reference answer are dropped without rating. A line with a response that could not be rated
+    is kept. Exits with 1 if any line could not be read or rated.
+    """
     if output.resolve() == file.resolve():
         exit_with_error("--output would overwrite the input; name another file", code=2)
     read = list(read_groups(file))
