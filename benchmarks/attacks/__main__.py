@@ -12,7 +12,15 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.attacks.attacker import ATTACKS
-from benchmarks.attacks.results import meets_aim, promises, ratios, rows_by_attack, rows_of_times, totals
+from benchmarks.attacks.results import (
+    meets_aim,
+    promises,
+    ratios,
+    routes_not_attacked,
+    rows_by_attack,
+    rows_of_times,
+    totals,
+)
 from benchmarks.attacks.scenario import Attacked, Plan, attack
 from benchmarks.report import progress_log, publish
 from benchmarks.soak.figures import TIMES_CALM
@@ -36,7 +44,9 @@ def report(found: Attacked, plan: Plan, minutes: float) -> list[str]:
         publish("attacks-memory", "Memory and open files under attack", hosts)
     publish("attacks-by-kind", "Attacks, their answers, and honest requests meanwhile", rows_by_attack(found))
     calm_ratio, loaded_ratio = ratios(found)
+    missed = routes_not_attacked(found.attacks)
     notes = [
+        f"routes that no attack asked for: {len(missed)} {', '.join(missed)}",
         f"answers to attackers: {totals(found.attacks)}",
         f"p99 attacked / calm: {calm_ratio:.2f}; / calm beside burners: {loaded_ratio:.2f}; the target is below "
         f"{TIMES_CALM:g}; the burners used {sum(found.burned) / len(found.burned):.2f} processors",

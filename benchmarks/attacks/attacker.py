@@ -20,10 +20,12 @@ import httpx2
 from benchmarks.attacks.burners import NICE
 from benchmarks.attacks.cases import CASES
 from benchmarks.attacks.connections import CONNECTIONS
+from benchmarks.attacks.console import CONSOLE
+from benchmarks.attacks.formats import FORMATS
 from benchmarks.attacks.fuzzing import FUZZING
 from benchmarks.attacks.target import Attack, Target
 
-ATTACKS: dict[str, Attack] = CASES | CONNECTIONS | FUZZING
+ATTACKS: dict[str, Attack] = CASES | CONNECTIONS | CONSOLE | FORMATS | FUZZING
 KEYS_VARIABLE = "ATTACKER_KEYS"
 READY = "ready"
 MOST_AT_A_TIME = 3
@@ -58,7 +60,8 @@ async def run_attack(kind: str, on: Target, until: float, log: TextIO) -> None:
     finally:
         await on.http.aclose()
     line = {"attack": kind, "began": began, "ended": time.time(), "rounds": rounds, "problem": problem}
-    log.write(json.dumps(line | {"answers": on.counts, "examples": on.examples}) + "\n")
+    routes = sorted(" ".join(route) for route in on.routes)
+    log.write(json.dumps(line | {"answers": on.counts, "examples": on.examples, "routes": routes}) + "\n")
 
 
 async def attack(given: argparse.Namespace, keys: Sequence[str], log: TextIO) -> None:

@@ -143,8 +143,8 @@ async def long_answers(on: Target) -> None:
 
 async def openapi_storm(on: Target) -> None:
     """Request the OpenAPI document and related pages 200 times at once, without a key."""
-    paths = ("/openapi.json", "/docs", "/static-offline-docs/swagger-ui-bundle.js", "/v1", "/metrics")
-    chosen = on.draw.choices(paths, weights=(6, 1, 1, 1, 1), k=200)
+    paths = ("/docs", "/redoc", "/docs/oauth2-redirect", "/static-offline-docs/swagger-ui-bundle.js", "/v1", "/metrics")
+    chosen = on.draw.choices(("/openapi.json", *paths), weights=(6, *(1 for _ in paths)), k=200)
     await on.at_once(*(on.send("GET", path, headers={"Authorization": ""}) for path in chosen))
 
 

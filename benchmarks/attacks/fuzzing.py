@@ -1,4 +1,4 @@
-"""Random requests from the service's OpenAPI document: any operation, from 1 KB to beyond the body limit.
+"""Random requests from the service's OpenAPI document: any operation or all, from 1 KB to beyond the body limit.
 
 Most values follow the document's schemas; some do not. The requests depend only on the seed.
 """
@@ -16,10 +16,11 @@ SMALLEST, LARGEST = 2**10, 68 * 2**20
 _WRONG = 0.03
 _DEEPEST = 8
 _MOST_AT_ONCE = 3
-_UNITS = (
+UNITS = (
     "a", "so it is 7, and ", "\n", '\\"\n', "1,234.5 ", "\\boxed{", "{[", "$ $$", "### Step 1: a\n", "<think></think",
     "<|im_start|>", "Final answer: ", "```\n", "\U0001f600", "\x00", "\ud800",
 )  # fmt: skip
+_SMALL, _SMALL_AT_ONCE = 2**14, 8
 _NUMBERS = (0, 1, -1, 7, 0.5, 1e-9, 1e6, 1e308, 2**31, 2**53, 2**63, 10**400)
 _NAMES = ("a", "team/a", "production", "a@1", "sha256:" + "0" * 64, "attack", "x" * 200, "\x00", "..", "é", "")
 
@@ -88,17 +89,27 @@ class RandomValues:
     def _text(self, schema: Mapping[str, Any]) -> str:
         if "pattern" in schema and self._draw.random() < 0.9:
             return self._draw.choice(("a", "b1", "attack"))
-        unit = self._draw.choice(_UNITS)
+        unit = self._draw.choice(UNITS)
         length = self._left if self._draw.random() < 0.2 else min(self._left, self._draw.randint(1, 200))
         text = unit * max(1, length // len(json.dumps(unit)))
         self._left = max(0, self._left - length)
         return text
 
 
-def drawn(document: Mapping[str, Any], draw: random.Random, most: int = LARGEST) -> tuple[str, str, bytes | None]:
-    """Generate a method, a path with its query, and a body of up to about `most` bytes, or None."""
-    path = draw.choice(list(document["paths"]))
-    method, operation = draw.choice(list(document["paths"][path].items()))
+def operations(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the method and the path of every operation of a document."""
+    return [(method, path) for path, methods in document["paths"].items() for method in methods]
+
+
+def drawn(
+    document: Mapping[str, Any], draw: random.Random, most: int = LARGEST, chosen: tuple[str, str] | None = None
+) -> tuple[str, str, bytes | None]:
+    """Generate a method, a path with its query, and a body of up to about `most` bytes, or None.
+
+    `chosen` is the operation, which is drawn if there is none.
+    """
+    method, path = chosen or draw.choice(operations(document))
+    operation = document["paths"][path][method]
     at, query = path, []
     for parameter in operation.get("parameters", ()):
         value = quote(str(draw.choice(_NAMES + _NUMBERS[:8])), safe="/@")
@@ -122,4 +133,16 @@ async def random_requests(on: Target) -> None:
     await on.at_once(*(on.send(method, path, body=body) for method, path, body in requests))
 
 
-FUZZING: dict[str, Attack] = {"random requests, 1 KB to 68 MB": random_requests}
+async def every_operation(on: Target) -> None:
+    """Send a small random request to every operation, in random order, a few at once."""
+    chosen = operations(on.document)
+    on.draw.shuffle(chosen)
+    for place in range(0, len(chosen), _SMALL_AT_ONCE):
+        requests = [drawn(on.document, on.draw, _SMALL, one) for one in chosen[place : place + _SMALL_AT_ONCE]]
+        await on.at_once(*(on.send(method, path, body=body) for method, path, body in requests))
+
+
+FUZZING: dict[str, Attack] = {
+    "random requests, 1 KB to 68 MB": random_requests,
+    "every operation, to 16 KB": every_operation,
+}

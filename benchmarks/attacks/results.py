@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks.attacks.routes import routes
 from benchmarks.attacks.scenario import Attacked, Window
 from benchmarks.soak import invariants
 from benchmarks.soak.expected_answers import compare_answers
@@ -137,6 +138,12 @@ def by_class(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     others = sum(v for name, v in statuses.items() if name[0] == "5" and name not in ("500", "503"))
     rest = answers["no answer"] + answers["given up"]
     return classes | {"other 5xx": others, "no answer": rest}
+
+
+def routes_not_attacked(lines: Lines) -> list[str]:
+    """Return the routes of the application that no attack asked for, as `GET /v1/runs`."""
+    attacked = {route for line in lines for route in line["routes"]}
+    return [name for route in routes() if (name := " ".join(route)) not in attacked]
 
 
 def totals(lines: Lines) -> str:

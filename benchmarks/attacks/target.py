@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from benchmarks.attacks.routes import Route, route_of
+
 REQUEST_TIMEOUT_S = 60.0
 MOST_CONNECTIONS = 100
 _MOST_EXAMPLES = 5
@@ -29,6 +31,7 @@ class Target:
         small_disk: whether that folder is a separate file system, which may be filled.
         counts: number of answers by class: a status (`200`), `no answer`, `given up`.
         examples: the first answers with a status of 500 or above, shortened.
+        routes: the routes that were asked for.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Target:
         *,
         spool: Path | None = None,
         small_disk: bool = False,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.key = key
         self.draw = draw
@@ -48,12 +52,14 @@ class Target:
         self.small_disk = small_disk
         self.counts: Counter[str] = Counter()
         self.examples: list[str] = []
+        self.routes: set[Route] = set()
         self._address = urlsplit(url)
         self.http = httpx2.AsyncClient(
             base_url=url,
             headers={"Authorization": f"Bearer {key}"},
             timeout=REQUEST_TIMEOUT_S,
             limits=httpx2.Limits(max_connections=MOST_CONNECTIONS, max_keepalive_connections=MOST_CONNECTIONS),
+            transport=transport,
         )
 
     async def send(
@@ -63,12 +69,14 @@ class Target:
         *,
         body: bytes | None = None,
         json: Any = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
     ) -> httpx2.Response | None:
         """Send a request and count its answer; None if there was none."""
         all_headers = dict(headers or {})
         if body is not None:
             all_headers.setdefault("Content-Type", "application/json")
+        if (route := route_of(method, path)) is not None:
+            self.routes.add(route)
         try:
             answer = await self.http.request(method, path, content=body, json=json, headers=all_headers)
         except (httpx2.HTTPError, httpx2.InvalidURL):

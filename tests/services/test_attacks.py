@@ -4,17 +4,23 @@ import json
 import random
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import httpx2
 import psycopg
 import pytest
 from benchmarks.attacks.__main__ import windows
 from benchmarks.attacks.attacker import ATTACKS, MOST_AT_A_TIME, order
+from benchmarks.attacks.console import CONSOLE
+from benchmarks.attacks.formats import FORMATS
 from benchmarks.attacks.fuzzing import LARGEST, drawn
-from benchmarks.attacks.results import promises, rows_by_attack, rows_of_times
+from benchmarks.attacks.results import promises, routes_not_attacked, rows_by_attack, rows_of_times
+from benchmarks.attacks.routes import Route, routes
 from benchmarks.attacks.scenario import Attacked, Plan, attack
+from benchmarks.attacks.target import Target
 from benchmarks.soak.expected_answers import ExpectedAnswer
 from benchmarks.soak.workload import RESPONSES
 
@@ -89,3 +95,43 @@ def is_json(body: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+ROUNDS = 3
+
+
+async def answered(request: httpx2.Request) -> httpx2.Response:
+    """Answer as a page with a form, or as a task that was taken."""
+    if request.url.path.endswith("submit_task"):
+        return httpx2.Response(200, json={"reward_request_id": "roll-1"})
+    return httpx2.Response(200, text='"X-Form-Token":"' + "0" * 64 + '"')
+
+
+async def asked_routes(kinds: Iterable[str]) -> set[Route]:
+    asked: set[Route] = set()
+    for kind in kinds:
+        on = Target(
+            "http://attacked.test", "adj_a", random.Random(1), written_api(), transport=httpx2.MockTransport(answered)
+        )
+        for _ in range(ROUNDS):
+            await ATTACKS[kind](on)
+        await on.http.aclose()
+        asked |= on.routes
+    return asked
+
+
+async def test_every_route_of_the_application_is_attacked() -> None:
+    assert len(routes()) >= 100
+    attacked = await asked_routes([*CONSOLE, *FORMATS, "every operation, to 16 KB", "openapi.json, 200 at once"])
+    assert set(routes()) - attacked == set()
+
+
+async def test_the_routes_of_console_trainers_and_decisions_have_attacks_of_their_own() -> None:
+    attacked = await asked_routes([*CONSOLE, *FORMATS])
+    own = ("/console/", "/v1/compat/", "/v1/systemone", "/v1/score", "/v1/rerank")
+    assert {route for route in routes() if route.path.startswith(own)} <= attacked
+
+
+def test_routes_that_no_attack_asked_for_are_named() -> None:
+    lines = [{"routes": [" ".join(route) for route in routes()[1:]]}]
+    assert routes_not_attacked(lines) == [" ".join(routes()[0])]
