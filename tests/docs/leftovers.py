@@ -119,11 +119,14 @@ def adjudge_commands() -> dict[str, Any]:
 
     def read(command: Any) -> Any:
         if hasattr(command, "commands"):
-            return {"": options(command), **{word: read(one) for word, one in command.commands.items()}}
+            context = typer.Context(command)
+            below = {word: read(command.get_command(context, word)) for word in command.list_commands(context)}
+            return {"": options(command), **below}
         return options(command)
 
     def options(command: Any) -> frozenset[str]:
-        return frozenset({"--help"}).union(*((*one.opts, *one.secondary_opts) for one in command.params))
+        declared = command.get_params(typer.Context(command))
+        return frozenset({"--help"}).union(*((*one.opts, *one.secondary_opts) for one in declared))
 
     found: dict[str, Any] = read(typer.main.get_command(app))
     return found

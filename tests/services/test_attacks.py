@@ -111,7 +111,7 @@ async def asked_routes(kinds: Iterable[str]) -> set[Route]:
     asked: set[Route] = set()
     for kind in kinds:
         on = Target(
-            "http://attacked.test", "adj_a", random.Random(1), written_api(), transport=httpx2.MockTransport(answered)
+            "http://attacked.test", "adj_a", random.Random(1), openapi(), transport=httpx2.MockTransport(answered)
         )
         for _ in range(ROUNDS):
             await ATTACKS[kind](on)
