@@ -1,11 +1,15 @@
 """What lint finds in rubrics, and what it accepts."""
 
+from collections import Counter
+from collections.abc import Callable
+from random import Random
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 
 from rubric_store.lint import System, lint, similarity
+from tests.growth import assert_linear
 from tests.hypothesis_examples import examples
 from tests.rubric_store.examples import contents
 from trainer_client.wire import Criterion, RubricContent
@@ -223,3 +227,50 @@ def test_similarity_is_symmetric_and_one_for_the_same_words(content: RubricConte
             assert similarity(one, other) == similarity(other, one)
             assert 0 <= similarity(one, other) <= 1
     assert similarity("bridge river", "River, bridge!") == 1
+
+
+def test_a_rubric_of_equal_criteria_has_no_finding_for_every_pair() -> None:
+    many = [Criterion(id=f"c{n}", description="Names the river.") for n in range(512)]
+    found = [one for one in lint(many) if one.code == "duplicate"]
+    assert len(found) == 511
+    assert all("criterion c0," in one.problem for one in found)
+
+
+def test_a_criterion_is_said_to_overlap_with_three_others_at_most() -> None:
+    ends = ("early", "late", "today", "here", "now", "twice", "soon", "there")
+    many = [Criterion(id=end, description=f"Names the wide river under a stone bridge in town {end}.") for end in ends]
+    found = [one for one in lint(many, similarity_threshold=0.5) if one.code == "overlap"]
+    assert Counter(one.criterion for one in found) == Counter(dict(zip(ends, (0, 1, 2, 3, 3, 3, 3, 3), strict=True)))
+
+
+def test_similar_criteria_are_found_among_very_long_ones() -> None:
+    def description(first: int) -> str:
+        return " ".join(f"word{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{n // 676}" for n in range(first, first + 1800))
+
+    many = [Criterion(id=f"c{n}", description=description(n * 2000)) for n in range(100)]
+    again = Criterion(id="again", description=description(7 * 2000 + 20))
+    assert [(one.code, one.criterion) for one in lint([*many, again], similarity_threshold=0.7)] == [
+        ("overlap", "again")
+    ]
+
+
+@pytest.mark.parametrize(
+    "unit", ["states and states and ", "and/or ", "(note: ", "a; ", "1,1", "that whether ", "by ing"]
+)
+def test_lint_takes_time_linear_in_a_description(unit: str) -> None:
+    def work(size: int) -> Callable[[], object]:
+        text = (unit * size)[:size]
+        return lambda: lint([Criterion.model_construct(id="a", description=text, weight=-1.0, kind="pitfall")])
+
+    assert_linear(work, 40_000)
+
+
+def test_lint_takes_time_linear_in_the_criteria_of_a_rubric_with_long_descriptions() -> None:
+    words = [f"w{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)}" for n in range(2000)]
+
+    def work(size: int) -> Callable[[], object]:
+        draw = Random(size)
+        many = [Criterion(id=f"c{n}", description=" ".join(draw.sample(words, 1000))) for n in range(size)]
+        return lambda: lint(many)
+
+    assert_linear(work, 60)

@@ -11,12 +11,14 @@ The papers' structural rules for rubrics follow, and which paper's rubric a rubr
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import combinations
+from itertools import islice
 from typing import Final, Literal
+from zlib import crc32
 
 from rubric_store.formats import rgr
 from trainer_client.wire import Criterion
@@ -141,9 +143,11 @@ def _find_second_demand(text: str) -> str | None:
     sentence = _SENTENCE.split(text, maxsplit=1)[0]
     found = list(pattern("joins").finditer(sentence))
     found += [] if text.endswith("?") else list(_demand_pattern().finditer(sentence))
+    starts = [word.start() for word in _WORD.finditer(sentence)] if found else []
     for match in found:
-        before = words(sentence[: match.start()])
-        if before and before[-1] not in word_set("verbs"):
+        place = bisect_left(starts, match.start()) - 1
+        before = _WORD.match(sentence, starts[place], match.start()) if place >= 0 else None
+        if before is not None and before[0].lower() not in word_set("verbs"):
             return " ".join(match[0].split())
     return None
 
@@ -211,23 +215,54 @@ def similarity(one: str, other: str) -> float:
     return _stem_similarity(_stems(one), _stems(other))
 
 
+MAX_OVERLAPS = 3
+"""The most criteria that a finding is made about for one later criterion that is similar to them."""
+
+_MAX_COMPARED_STEMS = 4_000_000
+"""Stems that are compared in all pairs of a rubric together, which takes a quarter of a second."""
+
+
 def find_overlaps(criteria: Sequence[Criterion], threshold: float = SIMILARITY) -> list[Finding]:
-    """Find pairs of criteria that are equal or similar from `threshold` on; the finding names the later one."""
+    """Find criteria that say the same as an earlier one, or are similar from `threshold` on to earlier ones.
+
+    A criterion has one finding about the first that says the same, and at most `MAX_OVERLAPS` about similar ones, so
+    that a rubric of equal criteria has not a finding for every pair.
+    """
+    texts = [strip_remarks(criterion.description) for criterion in criteria]
+    stems = _share_to_compare([_stems(text) for text in texts])
+    numbers = [frozenset(_NUMBER.findall(criterion.description)) for criterion in criteria]
+    alike: dict[frozenset[str], list[int]] = {}
+    first_with: dict[str, int] = {}
     findings = []
-    stems = [_stems(strip_remarks(criterion.description)) for criterion in criteria]
-    normalised = [" ".join(words(strip_remarks(criterion.description))) for criterion in criteria]
-    numbers = [set(_NUMBER.findall(criterion.description)) for criterion in criteria]
-    for (i, one), (j, other) in combinations(enumerate(criteria), 2):
-        if normalised[i] and normalised[i] == normalised[j]:
-            problem = f"it says the same as criterion {one.id}, so this counts twice"
+    for place, other in enumerate(criteria):
+        earlier = alike.setdefault(numbers[place], [])
+        normalised = " ".join(words(texts[place]))
+        first = first_with.setdefault(normalised, place) if normalised else place
+        if first < place:
+            problem = f"it says the same as criterion {criteria[first].id}, so this counts twice"
             findings.append(Finding("duplicate", "error", other.id, problem, "leave one out"))
-        elif numbers[i] == numbers[j] and (measure := _stem_similarity(stems[i], stems[j])) >= threshold:
+            continue
+        measured = ((criteria[n], _stem_similarity(stems[n], stems[place])) for n in earlier)
+        similar = ((one, measure) for one, measure in measured if measure >= threshold)
+        for one, measure in islice(similar, MAX_OVERLAPS):
             problem = f"its words are nearly those of criterion {one.id} (similarity {measure:.2f})"
             if (one.weight < 0) != (other.weight < 0):
                 problem += ", with the opposite sign: one thing counts twice"
             advice = "if they ask the same, keep one; otherwise say how they differ"
             findings.append(Finding("overlap", "warning", other.id, problem, advice))
+        earlier.append(place)
     return findings
+
+
+def _share_to_compare(stems: Sequence[frozenset[str]]) -> Sequence[frozenset[str]]:
+    """The stems of each text; the same share of all, by a hash, if comparing every pair would take too long.
+
+    The similarity of two shares estimates that of the texts.
+    """
+    divisor = -(-len(stems) * sum(map(len, stems)) // _MAX_COMPARED_STEMS)
+    if divisor <= 1:
+        return stems
+    return [frozenset([stem for stem in one if crc32(stem.encode()) % divisor == 0]) for one in stems]
 
 
 def _stems(text: str) -> frozenset[str]:
