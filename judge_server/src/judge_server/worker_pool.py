@@ -61,8 +61,8 @@ class WorkerPool:
         self._initializer = initializer
         self._initargs = tuple(initargs)
         self._tasks_per_worker = tasks_per_worker or 0
-        self._starting = asyncio.Lock()
         self._pool: ProcessPool | None = None
+        self._starting: asyncio.Future[Any]
         self._running: set[Future[Any]] = set()
         self.closed = False
 
@@ -84,6 +84,8 @@ class WorkerPool:
         self.closed = True
         for future in list(self._running):
             future.cancel()
+        if self._pool is not None:
+            await asyncio.gather(self._starting, return_exceptions=True)
         await self._discard(self._pool)
 
     async def _execute(self, function: Callable[..., Any], args: Sequence[Any], seconds: float) -> tuple[Any] | None:
@@ -119,22 +121,27 @@ class WorkerPool:
             self._running.discard(future)
 
     async def _get_pool(self) -> ProcessPool:
-        """Return the pool with running processes. They are started in a thread, because that takes seconds."""
-        async with self._starting:
-            pool = self._pool
-            if pool is None:
-                context = multiprocessing.get_context("forkserver")
-                context.set_forkserver_preload(list(PRELOADED_MODULES))
-                pool = self._pool = ProcessPool(
-                    max_workers=self._workers,
-                    max_tasks=self._tasks_per_worker,
-                    initializer=_set_up_worker,
-                    initargs=(self._initializer, self._initargs),
-                    context=context,
-                )
-                with suppress(RuntimeError):  # closed meanwhile; the caller notices
-                    await asyncio.to_thread(pool.schedule, warm)
-            return pool
+        """Return the pool with running processes. They are started in a thread, because that takes seconds.
+
+        A caller that is cancelled meanwhile does not end the start: the next one waits for it too.
+        """
+        if self._pool is None:
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(list(PRELOADED_MODULES))
+            self._pool = ProcessPool(
+                max_workers=self._workers,
+                max_tasks=self._tasks_per_worker,
+                initializer=_set_up_worker,
+                initargs=(self._initializer, self._initargs),
+                context=context,
+            )
+            self._starting = asyncio.ensure_future(asyncio.to_thread(self._pool.schedule, warm))
+        pool = self._pool
+        try:
+            await asyncio.shield(self._starting)
+        except (RuntimeError, OSError):  # the caller notices, since a discarded pool takes no work
+            await self._discard(pool)
+        return pool
 
     async def _discard(self, pool: ProcessPool | None) -> None:
         """End a pool's processes, unless that has been started already."""
