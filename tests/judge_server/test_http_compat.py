@@ -89,6 +89,15 @@ async def test_slime_gets_a_number_or_an_object_with_the_criteria(http: httpx2.A
     assert answer.json() == 1.0
 
 
+@pytest.mark.parametrize("number", [10**400, -(10**400), 10**22 + 1], ids=("large", "small", "exact"))
+async def test_a_ground_truth_beyond_every_float_is_read_exactly(http: httpx2.AsyncClient, number: int) -> None:
+    response = f"\\boxed{{{number}}}"
+    assert (await to_slime(http, response, label=number, query="?mode=outcome")).json() == 1.0
+    label = {"ground_truth": number}
+    assert (await to_slime(http, response, label=json.dumps(label), query="?mode=outcome")).json() == 1.0
+    assert (await to_slime(http, "\\boxed{7}", label=label, query="?mode=outcome")).json() == 0.0
+
+
 async def test_the_url_names_a_rubric_for_rows_without_one(http: httpx2.AsyncClient) -> None:
     await published(http)
     assert (await to_slime(http, "7", label=None, query="?rubric=math/short@1")).json() == 1.0

@@ -177,9 +177,17 @@ def test_a_duplicate_name_is_refused(names: list[str]) -> None:
         assert len(strict_json(written)) == len(names)
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+@pytest.mark.parametrize(
+    ("path", "content_type"),
+    [
+        ("/v1/rewards", "application/json"),
+        ("/v1/rewards", "text/plain"),
+        ("/console/sign-in", "application/x-www-form-urlencoded"),
+        ("/console/playground", "application/x-www-form-urlencoded"),
+    ],
+)
 async def test_a_client_that_disconnects_before_its_body_is_complete_causes_no_error(
-    http: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture, content_type: str
+    http: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, content_type: str
 ) -> None:
     transport = http._transport
     assert isinstance(transport, httpx2.ASGITransport)
@@ -195,13 +203,13 @@ async def test_a_client_that_disconnects_before_its_body_is_complete_causes_no_e
     scope = {
         "type": "http",
         "method": "POST",
-        "path": "/v1/rewards",
-        "raw_path": b"/v1/rewards",
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "root_path": "",
         "scheme": "http",
         "http_version": "1.1",
-        "headers": [(b"host", b"localhost"), (b"content-type", content_type.encode())],
+        "headers": [(b"host", b"localhost"), (b"content-type", content_type.encode()), (b"cookie", b"adjudge_form=a")],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
     }

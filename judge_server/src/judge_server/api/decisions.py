@@ -1,5 +1,6 @@
 """`POST /v1/systemone`: any judge asked as a decision model."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -60,11 +61,13 @@ async def answer_questions(
     judged = await Scorer(judge, rubrics, recorder).verdicts(
         request.verdicts(judge_name), request_id=request_id, project_id=project_id, record_id=record_id
     )
-    verdicts = {verdict.criterion: verdict for verdict in judged.groups[0].responses[0].verdicts}
+    verdicts: dict[str, list[wire.Verdict]] = defaultdict(list)
+    for verdict in judged.groups[0].responses[0].verdicts:
+        verdicts[verdict.criterion.partition(".")[0]].append(verdict)
     answers: dict[str, Answer] = {}
     failures: dict[str, wire.Failure] = {}
     for number, (id_, question) in enumerate(request.questions.items()):
-        answer = _answer(question, [v for name, v in verdicts.items() if name.partition(".")[0] == f"q{number}"])
+        answer = _answer(question, verdicts[f"q{number}"])
         if isinstance(answer, wire.Failure):
             failures[id_] = answer
         else:

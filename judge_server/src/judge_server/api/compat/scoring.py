@@ -123,7 +123,7 @@ class JudgeInputs(RequestModel):
 def _number_as_text(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    return str(int(value)) if float(value).is_integer() else repr(value)
+    return str(int(value)) if isinstance(value, int) or value.is_integer() else repr(value)
 
 
 def _fields_of_label(label: Any) -> Any:

@@ -1,6 +1,8 @@
 """The console's application: its pages, sign-in and API keys, and errors as pages."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,6 +32,7 @@ from judge_server.api.console.rendering import Console, address, static_file
 from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.api.console.sessions import ConsoleAccess, begin_session, end_session, local_page, refuse_other_sites
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
+from judge_server.api.http.responses import ClientDisconnected, client_closed_response
 from judge_server.api.keys import revoke_key
 from judge_server.api.service import Service
 from judge_server.auth import ANONYMOUS
@@ -161,7 +164,7 @@ _TEMPLATE_FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def create_console(service: Service) -> Starlette:
-    """Create the console's application, to be mounted under `/console`."""
+    """Create the console's application, to be mounted under `/console`. Its lifespan prepares the templates."""
     console = Console(service, _TEMPLATE_FUNCTIONS)
 
     async def on_http(request: Request, error: Exception) -> Response:
@@ -173,14 +176,23 @@ def create_console(service: Service) -> Starlette:
         refused.status, refused.title = error.status_code, str(error.detail)
         return console.error_page(request, refused)
 
+    async def on_disconnect(request: Request, error: Exception) -> Response:
+        return client_closed_response()
+
     async def on_any(request: Request, error: Exception) -> Response:
         return console.error_page(request, ServiceError(INTERNAL_ERROR_DETAIL))  # the middleware around logs it
+
+    @asynccontextmanager
+    async def with_templates(app: Starlette) -> AsyncIterator[None]:
+        await asyncio.to_thread(console.load_templates)
+        yield
 
     routes = [Route("/", _home), *(route for router in _ROUTERS for route in router.routes(console))]
     return Starlette(
         routes=[*routes, Route("/static/{file}", static_file)],
         middleware=[Middleware(ConsoleAccess, service=service, error_page=console.error_page)],
-        exception_handlers={HTTPException: on_http, Exception: on_any},
+        lifespan=with_templates,
+        exception_handlers={HTTPException: on_http, ClientDisconnected: on_disconnect, Exception: on_any},
     )
 
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
+from judge_server.api.http.responses import ClientDisconnected
 from judge_server.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 from judge_server.time_sharing import run_inline_or_in_thread
 
@@ -58,15 +59,19 @@ async def read_form(request: Request, max_bytes: int = MAX_FORM_BYTES, *, with_f
         UnsupportedMediaType: the form has another `Content-Type`.
         TooLarge: the form has more than `max_bytes`.
         InvalidRequest: it has too many fields, or cannot be read.
+        ClientDisconnected: the browser disconnected before the form was complete.
     """
     boundary = _boundary_of(request.headers.get("content-type", ""), with_file)
     parts: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
-            raise TooLarge(f"the form is larger than the {max_bytes:,} bytes allowed; send shorter texts")
-        parts.append(chunk)
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > max_bytes:
+                raise TooLarge(f"the form is larger than the {max_bytes:,} bytes allowed; send shorter texts")
+            parts.append(chunk)
+    except ClientDisconnect:
+        raise ClientDisconnected from None
     body, large = b"".join(parts), size > _INLINE_BYTES
     if boundary is None:
         return await run_inline_or_in_thread(large, _parse_urlencoded, body)

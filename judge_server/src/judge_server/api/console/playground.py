@@ -20,6 +20,7 @@ from judge_server.api.console.explanation import Explanation, RecordedReward, ex
 from judge_server.api.console.forms import Form, text_parameter
 from judge_server.api.console.rendering import Console, address
 from judge_server.api.console.routing import PageRouter
+from judge_server.api.console.rubrics import MANY_CRITERIA
 from judge_server.api.http.problems import INTERNAL_ERROR_DETAIL
 from judge_server.api.http.requests import refuse_unusable_patterns
 from judge_server.errors import InvalidRequest, ServiceError, invalid_request
@@ -55,6 +56,7 @@ RUN = "playground"
 _GROUP = "playground"
 _MAX_RUBRIC_CHARACTERS = 256 * 1024
 _DEADLINE_S = 60.0
+_FIELD_CHARACTERS = 300
 _MATERIAL = ("ground_truth", "reference_answer", "grounding")
 
 
@@ -92,10 +94,10 @@ class PlaygroundForm:
         )
 
     @property
-    def characters(self) -> int:
-        """The characters of all texts together."""
+    def is_large(self) -> bool:
+        """Whether the form takes long to write: by the characters of all texts, and those of a field around each."""
         texts = (self.prompt, self.rubric_text, *self.responses, *self.material.values())
-        return sum(map(len, texts))
+        return sum(map(len, texts)) + _FIELD_CHARACTERS * len(texts) > LARGE_CHARACTERS
 
     def request(self, texts: RubricTexts | None) -> RewardRequest:
         """The scoring request. Reading a rubric may take a while: call it in a thread.
@@ -384,11 +386,11 @@ async def another_response(console: Console, request: Request) -> Response:
 async def judge(console: Console, request: Request, form: Form) -> Response:
     """Judge what was filled in. A request that is refused gets the form again, with the reason."""
     service, project = console.service, project_of(request)
-    filled = PlaygroundForm.read(form)
+    filled = await run_in_thread(PlaygroundForm.read, form)
     try:
         body = await run_in_thread(filled.request, service.rubric_texts)
         address_here = f"{request.url.scheme}://{request.url.netloc}"
-        code = await run_inline_or_in_thread(filled.characters > LARGE_CHARACTERS, snippets, body, address_here)
+        code = await run_inline_or_in_thread(filled.is_large, snippets, body, address_here)
         bind_log_context(run=body.run)
         await refuse_unusable_patterns(service.checker, project, body.rubric, deadline_s=body.deadline_s)
         criteria = await _criteria(console, request, body)
@@ -405,12 +407,16 @@ async def judge(console: Console, request: Request, form: Form) -> Response:
     except ServiceError as error:
         return await _page(console, request, filled, error)
     group_href = address("group", run=RUN, request=record_id.hex(), group=body.groups[0].id)
-    large = filled.characters > LARGE_CHARACTERS
+    large = filled.is_large or len(criteria or ()) > MANY_CRITERIA
     parts = _html(console, request, body, large, criteria, first, stream, group_href if recorder is not None else "")
-    return console.streamed_page(
-        request, "playground.html.jinja", parts, **choices, form=filled, error=None, request_body=body,
-        snippets=code, criteria=criteria,
-    )  # fmt: skip
+    try:
+        return await run_inline_or_in_thread(
+            filled.is_large, console.streamed_page, request, "playground.html.jinja", parts, **choices, form=filled,
+            error=None, request_body=body, snippets=code, criteria=criteria,
+        )  # fmt: skip
+    except BaseException:
+        first.cancel()
+        raise
 
 
 async def _html(
@@ -442,8 +448,8 @@ async def _html(
                     case RewardSummary():
                         assert rewarded is not None
                         shown = await run_inline_or_in_thread(large, judged_responses, body, rewarded, criteria)
-                        yield console.render(
-                            "playground_results.html.jinja", responses=shown,
+                        yield await run_inline_or_in_thread(
+                            large, console.render, "playground_results.html.jinja", responses=shown,
                             criteria=criteria, summary=part, after_s=after_s, group_href=group_href,
                         )  # fmt: skip
                 part = await anext(stream, None)
@@ -471,8 +477,9 @@ async def _page(
     console: Console, request: Request, form: PlaygroundForm, error: ServiceError | None = None
 ) -> Response:
     shown = replace(form, responses=[*form.responses, ""]) if error is None and len(form.responses) < 2 else form
-    response = console.page(
-        request, "playground.html.jinja", error.status if error else 200, **await _choices(console, request),
+    response = await run_inline_or_in_thread(
+        form.is_large, console.page, request, "playground.html.jinja", error.status if error else 200,
+        **await _choices(console, request),
         form=shown, error=error, request_body=None, snippets=(), criteria=(), stream="",
     )  # fmt: skip
     if error is not None and error.retry_after_s is not None:

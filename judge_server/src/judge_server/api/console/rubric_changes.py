@@ -12,13 +12,13 @@ from judge_server.api.auth import project_of
 from judge_server.api.console.forms import Form, UploadedFile, int_parameter, text_parameter
 from judge_server.api.console.rendering import Console, address
 from judge_server.api.console.routing import PageRouter
-from judge_server.api.console.rubrics import Comparison, compare
+from judge_server.api.console.rubrics import Comparison, are_large, compare
 from judge_server.api.http.requests import refuse_unusable_criteria
 from judge_server.errors import InvalidRequest, TooLarge
 from judge_server.ports import LintFinding, NamedRubric, RubricFile
 from judge_server.ports.stores import RubricDocument
 from judge_server.rubrics import find_rubric
-from judge_server.time_sharing import run_in_thread
+from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
 from trainer_client.wire import RubricContent, RubricVersion, parse_reference
 from trainer_client.wire.rubrics import Reason
 
@@ -77,9 +77,9 @@ async def import_file(console: Console, request: Request, form: Form) -> Respons
         added = [(await publish_document(console, request, one.name, one.document))[1] for one in found]
         counts = {"published": sum(added), "unchanged": len(added) - sum(added)}
         return RedirectResponse(address("rubrics", **counts), 303)
-    return console.page(
-        request, "rubric_import.html.jinja", 422 if read.problems else 200, file_name=file.name, read=read,
-        not_kept=not_kept, content=text,
+    return await run_inline_or_in_thread(
+        len(file.content) > LARGE_CHARACTERS, console.page, request, "rubric_import.html.jinja",
+        422 if read.problems else 200, file_name=file.name, read=read, not_kept=not_kept, content=text,
     )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ async def publish(console: Console, request: Request, form: Form) -> Response:
         else:
             done = "published" if added else "unchanged"
             return RedirectResponse(address("rubric", reference=version.reference, done=done), 303)
-    return _editor_page(console, request, name, text, parent, Preview(problems), 422)
+    return await _editor_page(console, request, name, text, parent, Preview(problems), 422)
 
 
 async def publish_document(
@@ -178,10 +178,10 @@ async def publish_document(
 
 async def editor(console: Console, request: Request, name: str, text: str, parent: RubricVersion | None) -> Response:
     """The editor with a text, and what publishing it would change."""
-    return _editor_page(console, request, name, text, parent, await _preview(console, text, parent))
+    return await _editor_page(console, request, name, text, parent, await _preview(console, text, parent))
 
 
-def _editor_page(
+async def _editor_page(
     console: Console,
     request: Request,
     name: str,
@@ -190,7 +190,12 @@ def _editor_page(
     shown: Preview,
     status: int = 200,
 ) -> Response:
-    return console.page(request, "rubric_edit.html.jinja", status, name=name, text=text, parent=parent, preview=shown)
+    criteria = shown.rubric.document.content.criteria if shown.rubric is not None else ()
+    criteria += parent.criteria if parent is not None else ()
+    return await run_inline_or_in_thread(
+        are_large(criteria) or len(text) > LARGE_CHARACTERS, console.page, request, "rubric_edit.html.jinja", status,
+        name=name, text=text, parent=parent, preview=shown,
+    )  # fmt: skip
 
 
 async def _preview(console: Console, text: str, parent: RubricVersion | None) -> Preview:

@@ -17,7 +17,7 @@ from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.api.console.run_view import HEAT_LEVELS
 from judge_server.ledger.rows import digest_bytes
 from judge_server.rubrics import TextPiece, diff_versions, diff_words, find_rubric, history
-from judge_server.time_sharing import run_in_thread
+from judge_server.time_sharing import LARGE_CHARACTERS, run_in_thread, run_inline_or_in_thread
 from trainer_client.wire import (
     DEFAULT_JUDGE,
     Criterion,
@@ -32,6 +32,15 @@ from trainer_client.wire.rewards import NEEDS_NO_RUBRIC
 
 _MAX_PIECES = 5000
 """Pieces that a comparison shows of all descriptions; those after that are shown as a whole."""
+
+
+MANY_CRITERIA = 50
+"""A page with more criteria, or with long ones, is written in the thread for long work."""
+
+
+def are_large(criteria: Sequence[Criterion]) -> bool:
+    """Whether a page that shows the criteria takes long to write."""
+    return len(criteria) > MANY_CRITERIA or sum(len(one.description) for one in criteria) > LARGE_CHARACTERS
 
 
 class TreeNode(NamedTuple):
@@ -227,7 +236,9 @@ async def rubric(console: Console, request: Request) -> Response:
         criteria = read_criteria((await console.service.readable_ledger().texts(project, [key])).get(key))
     if criteria is None:
         raise NotFound("This project has no rubric with this digest, neither published nor in its ledger.")
-    return console.page(request, "rubric.html.jinja", digest=digest, version=None, criteria=criteria)
+    return await run_inline_or_in_thread(
+        are_large(criteria), console.page, request, "rubric.html.jinja", digest=digest, version=None, criteria=criteria
+    )
 
 
 async def _version(console: Console, request: Request, version: RubricVersion) -> Response:
@@ -236,8 +247,9 @@ async def _version(console: Console, request: Request, version: RubricVersion) -
     texts = service.rubric_texts
     done = choice_parameter(request, "done", tuple(_DONE))
     aliases = await service.rubrics.aliases(project_of(request), version.name)
-    return console.page(
-        request, "rubric.html.jinja", digest=version.digest, version=version, criteria=version.criteria, history=known,
+    return await run_inline_or_in_thread(
+        are_large(version.criteria), console.page, request, "rubric.html.jinja",
+        digest=version.digest, version=version, criteria=version.criteria, history=known,
         tree=version_tree(known.versions), rates=await _rates(console, request, version, known),
         findings=None if texts is None else await run_in_thread(texts.lint, version.criteria),
         aliases=aliases.aliases, done=_DONE[done] if done else "",
@@ -280,8 +292,9 @@ async def comparison(console: Console, request: Request) -> Response:
         console.service.rubrics, project, f"{name}@{text_parameter(request, 'from') or after.parent or after.version}"
     )
     compared = await run_in_thread(compare, before, after)
-    return console.page(
-        request, "rubric_compare.html.jinja", name=name, versions=known.versions, before=before, after=after,
+    return await run_inline_or_in_thread(
+        are_large(before.criteria + after.criteria), console.page, request, "rubric_compare.html.jinja",
+        name=name, versions=known.versions, before=before, after=after,
         comparison=compared,
     )  # fmt: skip
 
