@@ -1,6 +1,7 @@
 """Rows are checked when the trainer is built: mistakes are found before a model is loaded or a response generated."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 from datasets import Dataset, IterableDataset
@@ -71,6 +72,17 @@ def test_an_expected_answer_of_the_criterion_needs_no_ground_truth():
     reward.check_rows([{"prompt": "a", "rubric": [{**EXACT, "verification": {"method": "exact", "expected": "14"}}]}])
     reward.check_rows([{"prompt": "a", "rubric": "team/r@3"}])
     reward.check_rows([])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_whole_dataset_is_checked_for_any_trainer(streamed):
+    reward = rewarding(FakeJudgeTransport(), None)
+    rows = [{"prompt": f"{n}", "rubric": json.dumps(PLAIN), "ground_truth": "14"} for n in range(40)]
+    bad = [*rows, {**rows[0], "rubric": "{"}]
+    for data, reason in ((rows, None), (bad, "row 40: this begins like JSON")):
+        given = Dataset.from_list(data)
+        with pytest.raises(InvalidRequest, match=reason) if reason else nullcontext():
+            reward.check_rows(given.to_iterable_dataset() if streamed else given)
 
 
 def test_columns_are_renamed_and_lookalikes_reported_before_training():

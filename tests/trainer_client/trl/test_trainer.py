@@ -142,6 +142,12 @@ def test_a_step_whose_responses_are_all_cut_off_says_so(tmp_path, url, caplog):
     assert "no response has a reward" not in caplog.text
 
 
+def test_a_step_whose_groups_are_all_filtered_names_the_method(tmp_path, url, caplog):
+    options = {"dynamic_sampling": True}
+    trainer(tmp_path, url, texts=[RIGHT], data=dataset(PLAIN), method="grounded", method_options=options).train()
+    assert "method 'grounded' leaves every group out of the loss (see groups/uninformative)" in caplog.text
+
+
 @pytest.mark.parametrize("columns", [None, {"ground_truth": "truth"}])
 def test_columns_that_the_trainer_would_remove_are_refused_before_a_model_is_loaded(tmp_path, url, columns):
     data = dataset(PLAIN) if columns is None else dataset().remove_columns("rubric").add_column("truth", ["14"] * 2)

@@ -325,17 +325,21 @@ class RubricReward:
             self._client.for_running_loop(), rubrics, self._rubric, self._pins, self._deadline_s
         )
 
-    def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def check_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Check rows of a dataset as a call would, before there are responses. No request is sent.
 
-        What only the service knows is not checked, such as whether a rubric of this name exists.
+        `RubricGRPOTrainer` checks the first rows of its datasets. Call this yourself before any other trainer, which
+        would find a mistake only after its first generation. What only the service knows is not checked, such as
+        whether a rubric of this name exists.
 
         Args:
-            rows: rows with a `prompt`, and any other columns.
+            rows: a dataset, or some of its rows, with a `prompt` and any other columns. They are read into memory, so
+                take the first rows of a stream: `dataset.take(100)`.
 
         Raises:
             InvalidRequest: a row is invalid; names the row by its place among these, and the problem.
         """
+        rows = list(rows)
         names = dict.fromkeys(name for row in rows for name in row if name not in ("prompt", MESSAGES_COLUMN))
         columns = {name: [row.get(name) for row in rows] for name in names}
         self._warn_about_lookalikes(columns)

@@ -426,7 +426,7 @@ def _check_datasets(reward: RubricReward, args: RubricGRPOConfig, given: Mapping
     for name, dataset in datasets.items():
         if dataset is not None:
             try:
-                reward.check_rows(list(islice(dataset, _ROWS_CHECKED)))
+                reward.check_rows(islice(dataset, _ROWS_CHECKED))
             except InvalidRequest as error:
                 raise InvalidRequest(f"{name}, {error}") from error
 
@@ -590,4 +590,6 @@ class SkipEmptySteps(TrainerCallback):
                 "every response with a reward was cut off at max_completion_length, and mask_truncated_completions "
                 "leaves such responses out of the loss"
             )
+        if self._trainer.method.filters_groups:
+            return f"method {self._trainer.args.method!r} leaves every group out of the loss (see groups/uninformative)"
         return "every response with a reward is left out of the loss"
