@@ -6,8 +6,9 @@ and `trainer_client.steps`, the messages in `trainer_client.wire`.
 
 from importlib.metadata import version
 
-from trainer_client.client.answers import AsyncRewardStream, RewardStream
-from trainer_client.client.clients import AsyncClient, Client
+from trainer_client.client.answers import AsyncRewardStream
+from trainer_client.client.clients import AsyncClient
+from trainer_client.client.sync import Client, RewardStream
 from trainer_client.errors import (
     AdjudgeError,
     AliasMoved,

@@ -3,7 +3,7 @@
 This module does no I/O; `trainer_client.client.connection` sends the requests and reads the bytes.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -279,14 +279,16 @@ class RewardStreamParser:
         require_match(problem, f"{self._request.method} {self._request.path}", self._request_id)
 
 
-class RewardStream(Iterator[GroupRewards]):
+class AsyncRewardStream(AsyncIterator[GroupRewards]):
     """The groups of one request, in the order in which they finish.
 
-    The request is sent when you request the first group. `close`, or leaving a `with` block, closes the connection,
-    and the service then cancels the groups that are not done.
+    The request is sent when you request the first group. `aclose`, or leaving an `async with` block, closes the
+    connection, and the service then cancels the groups that are not done.
+
+    Cancelling the task that waits for a group closes it too.
     """
 
-    def __init__(self, groups: Generator[GroupRewards, None, None], parser: RewardStreamParser) -> None:
+    def __init__(self, groups: AsyncGenerator[GroupRewards, None], parser: RewardStreamParser) -> None:
         self._groups = groups
         self._parser = parser
 
@@ -297,35 +299,7 @@ class RewardStream(Iterator[GroupRewards]):
         Raises:
             RuntimeError: the stream has not been read to its end.
         """
-        return _summary(self._parser)
-
-    def close(self) -> None:
-        """Close the connection and end the stream. Closing it again has no effect."""
-        self._groups.close()
-
-    def __next__(self) -> GroupRewards:
-        return next(self._groups)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class AsyncRewardStream(AsyncIterator[GroupRewards]):
-    """`RewardStream` for code in an event loop. Cancelling the task that waits for a group also closes it."""
-
-    def __init__(self, groups: AsyncGenerator[GroupRewards, None], parser: RewardStreamParser) -> None:
-        self._groups = groups
-        self._parser = parser
-
-    @property
-    def summary(self) -> RewardSummary:
-        """The answer without its groups; see `RewardStream.summary`."""
-        return _summary(self._parser)
+        return summary_of(self._parser)
 
     @property
     def retried_error(self) -> AdjudgeError | None:
@@ -333,7 +307,7 @@ class AsyncRewardStream(AsyncIterator[GroupRewards]):
         return self._parser.retried_error
 
     async def aclose(self) -> None:
-        """Close the connection; see `RewardStream.close`."""
+        """Close the connection and end the stream. Closing it again has no effect."""
         await self._groups.aclose()
 
     async def __anext__(self) -> GroupRewards:
@@ -348,7 +322,8 @@ class AsyncRewardStream(AsyncIterator[GroupRewards]):
         await self.aclose()
 
 
-def _summary(parser: RewardStreamParser) -> RewardSummary:
+def summary_of(parser: RewardStreamParser) -> RewardSummary:
+    """Return the summary of a stream; raises `RuntimeError` if it has not been read to its end."""
     if parser.summary is None:
         raise RuntimeError("the stream has no summary before its end; read all of its groups first")
     return parser.summary

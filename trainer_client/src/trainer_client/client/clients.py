@@ -1,13 +1,12 @@
-"""`Client` and `AsyncClient`: what a trainer calls Adjudge with.
+"""`AsyncClient`: what a trainer calls Adjudge with in code that runs in an event loop.
 
-Use `AsyncClient` in code that runs in an event loop, `Client` elsewhere. Both have the same methods, documented at
-`Client`.
+`Client`, for code elsewhere, is generated from this class and those below it: see `trainer_client.client.sync`.
 """
 
 from collections.abc import Sequence
 from typing import Unpack
 
-from trainer_client.client.answers import NDJSON, AsyncRewardStream, RewardStream, RewardStreamParser
+from trainer_client.client.answers import NDJSON, AsyncRewardStream, RewardStreamParser
 from trainer_client.client.calls import (
     ComparisonKeywords,
     GroupLike,
@@ -19,15 +18,15 @@ from trainer_client.client.calls import (
     rewards_request,
     verdicts_request,
 )
-from trainer_client.client.ledger import AsyncLedgerMethods, LedgerMethods
-from trainer_client.client.operations import AsyncOperationMethods, OperationMethods
-from trainer_client.client.projects import AsyncProjectMethods, ProjectMethods
-from trainer_client.client.rubrics import AsyncRubricMethods, RubricMethods
+from trainer_client.client.ledger import AsyncLedgerMethods
+from trainer_client.client.operations import AsyncOperationMethods
+from trainer_client.client.projects import AsyncProjectMethods
+from trainer_client.client.rubrics import AsyncRubricMethods
 from trainer_client.wire import ComparisonAnswer, FailurePolicy, RewardAnswer, RewardMode, VerdictAnswer
 
 
-class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
-    """A connection to one Adjudge service. Threads can share it; close it when done.
+class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods, AsyncProjectMethods):
+    """A connection to one Adjudge service. Tasks of one event loop can share it; close it when done.
 
     Processes can be forked: each opens connections of its own. Only a `transport` cannot be shared by them.
 
@@ -50,7 +49,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
         ValueError: an argument is out of range, or there is no URL.
     """
 
-    def rewards(
+    async def rewards(
         self,
         groups: Sequence[GroupLike],
         rubric: RubricLike | None = None,
@@ -135,141 +134,6 @@ class Client(RubricMethods, LedgerMethods, OperationMethods, ProjectMethods):
             AdjudgeError: the service cannot be reached, or its answer is invalid; see the subclasses.
             TypeError: there is no such option.
         """
-        return self._send(
-            rewards_request(
-                "rewards",
-                self.run,
-                groups,
-                rubric,
-                mode,
-                options,
-                on_failure=on_failure,
-                deadline_s=deadline_s,
-                step=step,
-                idempotency_key=idempotency_key,
-            )
-        )
-
-    def stream_rewards(
-        self,
-        groups: Sequence[GroupLike],
-        rubric: RubricLike | None = None,
-        mode: RewardMode = "weighted_mean",
-        *,
-        on_failure: FailurePolicy = "null",
-        deadline_s: float = 60.0,
-        step: int | None = None,
-        idempotency_key: str | None = None,
-        **options: Unpack[RewardKeywords],
-    ) -> RewardStream:
-        """Reward groups like `rewards`, and yield each group as soon as it is done.
-
-        The request is validated at once, and sent when you request the first group. It is retried only until that group
-        has arrived. Closing the stream, by `close` or by leaving a `with` block, cancels the groups that are not done.
-
-        Returns:
-            The groups in the order in which they finish. After the last group, `summary` holds the rest of the answer.
-
-        Raises:
-            InvalidRequest, TypeError: at once, as for `rewards`.
-            ConnectionFailed: during iteration: the answer was cut off. The groups received so far are complete.
-            MismatchedAnswer: during iteration: the answer belongs to another request, or lacks a part of its own.
-                Do not use the groups that came before.
-            AdjudgeError: during iteration, as for `rewards`.
-        """
-        request = rewards_request(
-            "stream_rewards",
-            self.run,
-            groups,
-            rubric,
-            mode,
-            options,
-            on_failure=on_failure,
-            deadline_s=deadline_s,
-            step=step,
-            idempotency_key=idempotency_key,
-        )
-        parser = RewardStreamParser(self.base_url, request)
-        return RewardStream(self._stream_groups(request.with_accept(NDJSON), parser), parser)
-
-    def verdicts(
-        self,
-        groups: Sequence[GroupLike],
-        rubric: RubricLike | None = None,
-        *,
-        deadline_s: float = 60.0,
-        step: int | None = None,
-        idempotency_key: str | None = None,
-        **options: Unpack[VerdictKeywords],
-    ) -> VerdictAnswer:
-        """Judge groups of responses by a rubric, without computing rewards. Accepts any rubric.
-
-        Arguments, options (those up to `priority`) and errors are the same as for `rewards`. `protocol` defaults to
-        `binary`. With `fresh=True`, the judge is asked even where its verdict is known already.
-
-        Returns:
-            Verdicts, with groups and responses in the order given. A score is None if judging failed.
-        """
-        request = verdicts_request(
-            self.run,
-            groups,
-            rubric,
-            options,
-            deadline_s=deadline_s,
-            step=step,
-            idempotency_key=idempotency_key,
-        )
-        return self._send(request)
-
-    def compare(
-        self,
-        pairs: Sequence[PairLike],
-        rubric: RubricLike | None = None,
-        *,
-        question: str | None = None,
-        deadline_s: float = 60.0,
-        step: int | None = None,
-        **options: Unpack[ComparisonKeywords],
-    ) -> ComparisonAnswer:
-        """Ask which of two responses to a prompt is better, in both orders. If the orders disagree, it is a tie.
-
-        Args:
-            pairs: `Pair` models or mappings of their fields: `id`, `prompt`, `a`, `b`, …
-            rubric: an optional rubric that tells the judge what to look at, as for `rewards`.
-            question: the question to the judge; defaults to which response is better.
-            deadline_s: as for `rewards`.
-            step: as for `rewards`.
-
-        The options `rationale`, `think_tokens`, `reasoning`, `grounding_characters`, `template`, `allow_retired`,
-        `judge` and `priority` and the errors are the same as for `rewards`.
-
-        Returns:
-            Comparisons in the order of the pairs, and the win rate of `a`. A score is None if judging failed.
-        """
-        return self._send(
-            comparison_request(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step)
-        )
-
-
-class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods, AsyncProjectMethods):
-    """A connection to one Adjudge service. Tasks of one event loop can share it; close it when done.
-
-    Forked processes, arguments and errors are the same as for `Client`, except that `transport` and `sleep` are async.
-    """
-
-    async def rewards(
-        self,
-        groups: Sequence[GroupLike],
-        rubric: RubricLike | None = None,
-        mode: RewardMode = "weighted_mean",
-        *,
-        on_failure: FailurePolicy = "null",
-        deadline_s: float = 60.0,
-        step: int | None = None,
-        idempotency_key: str | None = None,
-        **options: Unpack[RewardKeywords],
-    ) -> RewardAnswer:
-        """Judge groups of responses by a rubric and return their rewards; see `Client.rewards`."""
         return await self._send(
             rewards_request(
                 "rewards",
@@ -297,7 +161,22 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
         idempotency_key: str | None = None,
         **options: Unpack[RewardKeywords],
     ) -> AsyncRewardStream:
-        """Reward groups and yield each one as soon as it is done; see `Client.stream_rewards`."""
+        """Reward groups like `rewards`, and yield each group as soon as it is done.
+
+        The request is validated at once, and sent when you request the first group. It is retried only until that group
+        has arrived. Closing the stream, by `aclose` or by leaving an `async with` block, cancels the groups that are
+        not done.
+
+        Returns:
+            The groups in the order in which they finish. After the last group, `summary` holds the rest of the answer.
+
+        Raises:
+            InvalidRequest, TypeError: at once, as for `rewards`.
+            ConnectionFailed: during iteration: the answer was cut off. The groups received so far are complete.
+            MismatchedAnswer: during iteration: the answer belongs to another request, or lacks a part of its own.
+                Do not use the groups that came before.
+            AdjudgeError: during iteration, as for `rewards`.
+        """
         request = rewards_request(
             "stream_rewards",
             self.run,
@@ -323,7 +202,14 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
         idempotency_key: str | None = None,
         **options: Unpack[VerdictKeywords],
     ) -> VerdictAnswer:
-        """Judge groups of responses without computing rewards; see `Client.verdicts`."""
+        """Judge groups of responses by a rubric, without computing rewards. Accepts any rubric.
+
+        Arguments, options (those up to `priority`) and errors are the same as for `rewards`. `protocol` defaults to
+        `binary`. With `fresh=True`, the judge is asked even where its verdict is known already.
+
+        Returns:
+            Verdicts, with groups and responses in the order given. A score is None if judging failed.
+        """
         request = verdicts_request(
             self.run,
             groups,
@@ -345,7 +231,21 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods,
         step: int | None = None,
         **options: Unpack[ComparisonKeywords],
     ) -> ComparisonAnswer:
-        """Ask which of two responses is better; see `Client.compare`."""
+        """Ask which of two responses to a prompt is better, in both orders. If the orders disagree, it is a tie.
+
+        Args:
+            pairs: `Pair` models or mappings of their fields: `id`, `prompt`, `a`, `b`, …
+            rubric: an optional rubric that tells the judge what to look at, as for `rewards`.
+            question: the question to the judge; defaults to which response is better.
+            deadline_s: as for `rewards`.
+            step: as for `rewards`.
+
+        The options `rationale`, `think_tokens`, `reasoning`, `grounding_characters`, `template`, `allow_retired`,
+        `judge` and `priority` and the errors are the same as for `rewards`.
+
+        Returns:
+            Comparisons in the order of the pairs, and the win rate of `a`. A score is None if judging failed.
+        """
         return await self._send(
             comparison_request(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step)
         )

@@ -17,7 +17,7 @@ import random as _random
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -222,128 +222,8 @@ def own_pieces(response: httpx2.Response) -> Iterator[bytes]:
             )
 
 
-class Connection:
-    """The connection of `Client` to its service; see `Client` for the arguments."""
-
-    def __init__(
-        self,
-        base_url: str | None = None,
-        run: str | None = None,
-        *,
-        timeout_s: float = 30.0,
-        retries: int = 4,
-        retry_budget_s: float = 120.0,
-        headers: Mapping[str, str] | None = None,
-        api_key: str | None = None,
-        transport: httpx2.BaseTransport | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-        random: Callable[[], float] = _random.random,
-    ) -> None:
-        self.base_url = service_url(base_url)
-        self.run = run
-        self.settings = ConnectionSettings(
-            self.base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
-        )
-        self._policy = self.settings.retry_policy
-        self._connections = ProcessBound(
-            lambda: self.settings.make_client(httpx2.Client, httpx2.HTTPTransport), can_remake=transport is None
-        )
-
-    def ready(self) -> bool:
-        """Whether the service can judge now; also False if it cannot be reached. Sends one request, without retries.
-
-        Raises:
-            AdjudgeError: the answer is not from Adjudge.
-        """
-        return self.not_ready_reason() is None
-
-    def not_ready_reason(self) -> AdjudgeError | None:
-        """Why the service cannot judge now: it cannot be reached, or says that it is not ready. None if it can judge.
-
-        Sends one request, without retries.
-
-        Raises:
-            AdjudgeError: the answer is not from Adjudge.
-        """
-        try:
-            return readiness_error(self._request_once(method="GET", url="/readyz", timeout=self.settings.timeout_s))
-        except (ConnectionFailed, TimedOut) as error:
-            return error
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _send(self, request: PreparedRequest[AnswerT]) -> AnswerT:
-        """Send a request with retries, and return its answer.
-
-        Raises:
-            AdjudgeError: the last attempt failed, or its error is not retryable.
-        """
-        options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
-        while True:
-            try:
-                return read_answer(self._request_once(**options), request)
-            except AdjudgeError as error:
-                wait = retry_state.wait_after(error) if request.repeatable else None
-                if wait is None:
-                    raise
-            self.settings.sleep(wait)
-
-    @property
-    def _http(self) -> httpx2.Client:
-        return self._connections.get()
-
-    def _request_once(self, **options: Any) -> httpx2.Response:
-        """Send a request once and return its response, which may be an error."""
-        with typed_errors(self.base_url):
-            return self._http.request(**options)
-
-    def _stream_groups(
-        self, request: PreparedRequest[RewardAnswer], parser: RewardStreamParser
-    ) -> Generator[GroupRewards, None, None]:
-        """Send a request and yield the groups as they arrive. It is retried only until the first group has arrived.
-
-        Closing the generator closes the connection.
-
-        Raises:
-            AdjudgeError: the request failed, or the stream was cut off.
-        """
-        options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
-        while True:
-            try:
-                with typed_errors(self.base_url), self._http.stream(**options) as response:
-                    if parser.is_stream(response):
-                        for piece in own_pieces(response):
-                            for group in parser.feed(piece):
-                                yield group
-                        parser.end()
-                    else:
-                        response.read()
-                        for group in parser.parse_whole(response):
-                            yield group
-                return
-            except AdjudgeError as error:
-                if parser.summary is not None:
-                    return
-                wait = None if parser.started else retry_state.wait_after(error)
-                if wait is None:
-                    raise
-                parser.retried_error = error
-            self.settings.sleep(wait)
-
-
 class AsyncConnection:
-    """`Connection` for code in an event loop."""
+    """The connection of `AsyncClient` to its service; see `AsyncClient` for the arguments."""
 
     def __init__(
         self,
@@ -372,11 +252,21 @@ class AsyncConnection:
         )
 
     async def ready(self) -> bool:
-        """Whether the service can judge now; see `Client.ready`."""
+        """Whether the service can judge now; also False if it cannot be reached. Sends one request, without retries.
+
+        Raises:
+            AdjudgeError: the answer is not from Adjudge.
+        """
         return await self.not_ready_reason() is None
 
     async def not_ready_reason(self) -> AdjudgeError | None:
-        """Why the service cannot judge now; see `Client.not_ready_reason`."""
+        """Why the service cannot judge now: it cannot be reached, or says that it is not ready. None if it can judge.
+
+        Sends one request, without retries.
+
+        Raises:
+            AdjudgeError: the answer is not from Adjudge.
+        """
         try:
             return readiness_error(
                 await self._request_once(method="GET", url="/readyz", timeout=self.settings.timeout_s)
@@ -397,7 +287,11 @@ class AsyncConnection:
         await self.aclose()
 
     async def _send(self, request: PreparedRequest[AnswerT]) -> AnswerT:
-        """Send a request with retries, and return its answer; see `Connection._send`."""
+        """Send a request with retries, and return its answer.
+
+        Raises:
+            AdjudgeError: the last attempt failed, or its error is not retryable.
+        """
         options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
             try:
@@ -413,14 +307,20 @@ class AsyncConnection:
         return self._connections.get()
 
     async def _request_once(self, **options: Any) -> httpx2.Response:
-        """Send a request once and return its response; see `Connection._request_once`."""
+        """Send a request once and return its response, which may be an error."""
         with typed_errors(self.base_url):
             return await self._http.request(**options)
 
     async def _stream_groups(
         self, request: PreparedRequest[RewardAnswer], parser: RewardStreamParser
     ) -> AsyncGenerator[GroupRewards, None]:
-        """Send a request and yield the groups as they arrive; see `Connection._stream_groups`."""
+        """Send a request and yield the groups as they arrive. It is retried only until the first group has arrived.
+
+        Closing the generator closes the connection.
+
+        Raises:
+            AdjudgeError: the request failed, or the stream was cut off.
+        """
         options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
             try:

@@ -1,6 +1,6 @@
 """The clients' methods for recorded verdicts, recomputed rewards and training runs."""
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from trainer_client.client.answers import error_for, error_for_problem, require_match, typed_errors
 from trainer_client.client.calls import PreparedRequest, invalid_request_error, send_options, to_json_bytes
-from trainer_client.client.connection import AsyncConnection, Connection, own_pieces
+from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.errors import ConnectionFailed, ServerError
 from trainer_client.wire import (
@@ -52,10 +52,10 @@ class RunKeywords(TypedDict, total=False):
     criteria: int
 
 
-class RunMethods(Connection):
-    """The methods of `Client` about training runs."""
+class AsyncRunMethods(AsyncConnection):
+    """The methods of `AsyncClient` about training runs."""
 
-    def runs(self) -> Iterator[RunSummary]:
+    async def runs(self) -> AsyncGenerator[RunSummary, None]:
         """Iterate over the runs of the ledger, most recently used first, fetching a page at a time.
 
         Raises:
@@ -63,12 +63,13 @@ class RunMethods(Connection):
         """
         after: str | None = None
         while True:
-            page = self._send(runs_request(after))
-            yield from page.runs
+            page = await self._send(runs_request(after))
+            for run in page.runs:
+                yield run
             if (after := page.next_cursor) is None:
                 return
 
-    def run_report(self, run: str | None = None, **part: Unpack[RunKeywords]) -> RunReport:
+    async def run_report(self, run: str | None = None, **part: Unpack[RunKeywords]) -> RunReport:
         """Fetch the statistics of a run, with all its steps in order; `next_cursor` is None.
 
         Args:
@@ -85,14 +86,14 @@ class RunMethods(Connection):
             AdjudgeError: as for `rewards`.
         """
         name = self.run if run is None else run
-        report = self._send(run_request(name, part, None))
+        report = await self._send(run_request(name, part, None))
         steps = [*report.steps]
         while report.next_cursor is not None:
-            report = self._send(run_request(name, part, report.next_cursor))
+            report = await self._send(run_request(name, part, report.next_cursor))
             steps += report.steps
         return report.model_copy(update={"steps": tuple(steps)})
 
-    def run_monitors(self, run: str | None = None, *, until_step: int | None = None) -> MonitorReport:
+    async def run_monitors(self, run: str | None = None, *, until_step: int | None = None) -> MonitorReport:
         """Fetch what the monitors find in a run.
 
         Args:
@@ -103,9 +104,9 @@ class RunMethods(Connection):
             NotFound: the ledger has no step of such a run.
             AdjudgeError: as for `rewards`.
         """
-        return self._send(monitors_request(self.run if run is None else run, until_step))
+        return await self._send(monitors_request(self.run if run is None else run, until_step))
 
-    def corrected_rates(
+    async def corrected_rates(
         self, run: str | None = None, *, first_step: int | None = None, last_step: int | None = None
     ) -> CorrectedRates:
         """Fetch the pass rates of a run, corrected for its judge's error if a stored calibration measured that.
@@ -118,9 +119,9 @@ class RunMethods(Connection):
             NotFound: the ledger has no such run.
             AdjudgeError: as for `rewards`.
         """
-        return self._send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
+        return await self._send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
 
-    def report_measures(self, step: int, measures: Mapping[str, float], run: str | None = None) -> None:
+    async def report_measures(self, step: int, measures: Mapping[str, float], run: str | None = None) -> None:
         """Report what was measured in a training step, which the console draws over the steps of the run.
 
         Args:
@@ -133,44 +134,6 @@ class RunMethods(Connection):
             InvalidRequest: there is no run, or a name or a number is invalid.
             AdjudgeError: as for `rewards`.
         """
-        self._send(measures_request(self.run if run is None else run, step, measures))
-
-
-class AsyncRunMethods(AsyncConnection):
-    """The methods of `AsyncClient` about training runs; see `RunMethods`."""
-
-    async def runs(self) -> AsyncGenerator[RunSummary, None]:
-        """Iterate over the runs of the ledger; see `Client.runs`."""
-        after: str | None = None
-        while True:
-            page = await self._send(runs_request(after))
-            for run in page.runs:
-                yield run
-            if (after := page.next_cursor) is None:
-                return
-
-    async def run_report(self, run: str | None = None, **part: Unpack[RunKeywords]) -> RunReport:
-        """Fetch the statistics of a run, with all its steps; see `Client.run_report`."""
-        name = self.run if run is None else run
-        report = await self._send(run_request(name, part, None))
-        steps = [*report.steps]
-        while report.next_cursor is not None:
-            report = await self._send(run_request(name, part, report.next_cursor))
-            steps += report.steps
-        return report.model_copy(update={"steps": tuple(steps)})
-
-    async def run_monitors(self, run: str | None = None, *, until_step: int | None = None) -> MonitorReport:
-        """Fetch what the monitors find in a run; see `Client.run_monitors`."""
-        return await self._send(monitors_request(self.run if run is None else run, until_step))
-
-    async def corrected_rates(
-        self, run: str | None = None, *, first_step: int | None = None, last_step: int | None = None
-    ) -> CorrectedRates:
-        """Fetch the corrected pass rates of a run; see `Client.corrected_rates`."""
-        return await self._send(corrected_rates_request(self.run if run is None else run, first_step, last_step))
-
-    async def report_measures(self, step: int, measures: Mapping[str, float], run: str | None = None) -> None:
-        """Report what was measured in a training step; see `Client.report_measures`."""
         await self._send(measures_request(self.run if run is None else run, step, measures))
 
 
@@ -262,10 +225,12 @@ class RecomputeKeywords(TypedDict, total=False):
     budgets: StepBudgets | Mapping[str, float]
 
 
-class LedgerMethods(RunMethods):
-    """The methods of `Client` about the ledger."""
+class AsyncLedgerMethods(AsyncRunMethods):
+    """The methods of `AsyncClient` about the ledger."""
 
-    def recompute(self, run: str | None = None, **rules: Unpack[RecomputeKeywords]) -> Iterator[RecomputeEvent]:
+    def recompute(
+        self, run: str | None = None, **rules: Unpack[RecomputeKeywords]
+    ) -> AsyncGenerator[RecomputeEvent, None]:
         """Recompute the rewards of a run under other rules, from its recorded verdicts and without a judge.
 
         Args:
@@ -290,7 +255,7 @@ class LedgerMethods(RunMethods):
         """
         return self._stream_recompute(recompute_request(run or self.run, rules))
 
-    def recorded_verdicts(self, run: str | None = None, **filters: Any) -> Iterator[RecordedVerdict]:
+    async def recorded_verdicts(self, run: str | None = None, **filters: Any) -> AsyncGenerator[RecordedVerdict, None]:
         """Iterate over the recorded verdicts of a run, oldest first, fetching a page at a time.
 
         Args:
@@ -303,13 +268,14 @@ class LedgerMethods(RunMethods):
         """
         after: str | None = None
         while True:
-            page = self._send(recorded_verdicts_request(run or self.run, filters, after))
-            yield from page.verdicts
+            page = await self._send(recorded_verdicts_request(run or self.run, filters, after))
+            for verdict in page.verdicts:
+                yield verdict
             if page.next_cursor is None:
                 return
             after = page.next_cursor
 
-    def label(self, labels: Mapping[str, bool | None], run: str | None = None) -> LabelReceipt:
+    async def label(self, labels: Mapping[str, bool | None], run: str | None = None) -> LabelReceipt:
         """Say of recorded verdicts whether the criterion is met; the labels belong to this client's key.
 
         Args:
@@ -321,48 +287,10 @@ class LedgerMethods(RunMethods):
             NotFound: the run has no such verdict.
             AdjudgeError: as for `rewards`.
         """
-        return self._send(label_request(self.run if run is None else run, labels))
-
-    def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> Generator[RecomputeEvent, None, None]:
-        parser = _RecomputeStreamParser(self.base_url, request)
-        with (
-            typed_errors(self.base_url),
-            self._http.stream(**send_options(request, self.settings.timeout_s)) as response,
-        ):
-            if not response.is_success:
-                response.read()
-                raise error_for(response)
-            for piece in own_pieces(response):
-                yield from parser.feed(piece)
-            parser.end(response)
-
-
-class AsyncLedgerMethods(AsyncRunMethods):
-    """The methods of `AsyncClient` about the ledger; see `LedgerMethods`."""
-
-    def recompute(
-        self, run: str | None = None, **rules: Unpack[RecomputeKeywords]
-    ) -> AsyncGenerator[RecomputeEvent, None]:
-        """Recompute the rewards of a run under other rules; see `Client.recompute`."""
-        return self._stream_recompute(recompute_request(run or self.run, rules))
-
-    async def recorded_verdicts(self, run: str | None = None, **filters: Any) -> AsyncGenerator[RecordedVerdict, None]:
-        """Iterate over the recorded verdicts of a run; see `Client.recorded_verdicts`."""
-        after: str | None = None
-        while True:
-            page = await self._send(recorded_verdicts_request(run or self.run, filters, after))
-            for verdict in page.verdicts:
-                yield verdict
-            if page.next_cursor is None:
-                return
-            after = page.next_cursor
-
-    async def label(self, labels: Mapping[str, bool | None], run: str | None = None) -> LabelReceipt:
-        """Say of recorded verdicts whether the criterion is met; see `Client.label`."""
         return await self._send(label_request(self.run if run is None else run, labels))
 
     async def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> AsyncGenerator[RecomputeEvent, None]:
-        parser = _RecomputeStreamParser(self.base_url, request)
+        parser = RecomputeStreamParser(self.base_url, request)
         with typed_errors(self.base_url):
             async with self._http.stream(**send_options(request, self.settings.timeout_s)) as response:
                 if not response.is_success:
@@ -436,7 +364,7 @@ def recorded_verdicts_request(
     return PreparedRequest("GET", "/v1/verdicts", RecordedPage, params=params, mismatch=mismatch)
 
 
-class _RecomputeStreamParser:
+class RecomputeStreamParser:
     """Parser of one streamed answer, fed with bytes as they arrive. Only a line feed ends a line."""
 
     def __init__(self, base_url: str, request: PreparedRequest[RecomputeEvent]) -> None:

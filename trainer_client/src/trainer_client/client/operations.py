@@ -1,7 +1,7 @@
 """The clients' methods for long-running operations, and the requests they send."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -18,7 +18,7 @@ from trainer_client.client.calls import (
     send_options,
     to_json_bytes,
 )
-from trainer_client.client.connection import AsyncConnection, Connection, own_pieces
+from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.errors import AdjudgeError, ConnectionFailed, InvalidRequest, ServerError, TimedOut
 from trainer_client.wire import RewardAnswer, RewardRequest, VerdictAnswer, VerdictRequest
@@ -163,106 +163,23 @@ def _path(operation_id: str) -> str:
     return f"{_PATH}/{operation_id}"
 
 
-class OperationMethods(Connection):
-    """The methods of `Client` about operations: `submit` one, `follow` it, and read its `operation_results`.
+class AsyncOperationMethods(AsyncConnection):
+    """The methods of `AsyncClient` about operations: `submit` one, `follow` it, and read its `operation_results`.
 
-    All methods raise `AdjudgeError` as `Client.rewards` does, and `NotFound` if there is no such operation.
+    All methods raise `AdjudgeError` as `AsyncClient.rewards` does, and `NotFound` if there is no such operation.
     """
 
-    def submit(self, request: OperationLike, *, idempotency_key: str | None = None) -> Operation:
+    async def submit(self, request: OperationLike, *, idempotency_key: str | None = None) -> Operation:
         """Submit an operation. When this returns, the operation is stored and runs without this client.
 
         Args:
             request: a request of `wire.operations`, or a mapping of its fields; `kind` selects which.
             idempotency_key: submissions with the same key create one operation; defaults to a new key.
         """
-        return self._send(submit_request(request, self.run, idempotency_key))
-
-    def operations(self) -> Iterator[Operation]:
-        """Iterate over the operations, newest first, fetching a page at a time."""
-        after: str | None = None
-        while True:
-            page = self._send(list_request(after))
-            yield from page.operations
-            if page.next_cursor is None:
-                return
-            after = page.next_cursor
-
-    def operation(self, operation_id: str) -> Operation:
-        """Fetch an operation and its current state."""
-        return self._send(operation_request(operation_id))
-
-    def cancel_operation(self, operation_id: str) -> Operation:
-        """Cancel an operation; finished chunks keep their results."""
-        return self._send(operation_request(operation_id, "DELETE"))
-
-    def retry_operation(self, operation_id: str) -> Operation:
-        """Resume an operation that failed or was cancelled."""
-        return self._send(operation_request(operation_id, "POST", "/retry"))
-
-    def operation_results(self, operation_id: str, after: int = 0) -> Iterator[dict[str, JsonValue]]:
-        """Iterate over the results available so far, in the order in which they were produced."""
-        while True:
-            page = self._send(results_request(operation_id, after))
-            yield from page.results
-            if page.next_cursor is None or not page.results:
-                return
-            after = int(page.next_cursor)
-
-    def follow(self, operation_id: str, after: int = 0) -> Iterator[Operation]:
-        """Yield the operation after each change until it has ended. Broken connections are reopened.
-
-        Args:
-            operation_id: the operation.
-            after: the last revision that you have seen.
-        """
-        retry_state = self._policy.start()
-        while True:
-            try:
-                for operation in self._events(operation_id, after):
-                    retry_state = self._policy.start()
-                    if operation is not None:
-                        after = operation.revision
-                        yield operation
-                        if operation.ended:
-                            return
-            except AdjudgeError as error:
-                wait = retry_state.wait_after(_make_retryable(error))
-                if wait is None:
-                    raise
-                self.settings.sleep(wait)
-
-    def send_rewards(self, request: RewardRequest, chunk: LeasedChunk | None = None) -> RewardAnswer:
-        """Send a complete request to `POST /v1/rewards`, for a chunk of an operation if given; see `rewards`."""
-        return self._send(chunk_rewards_request(request, chunk))
-
-    def send_verdicts(self, request: VerdictRequest, chunk: LeasedChunk | None = None) -> VerdictAnswer:
-        """Send a complete request to `POST /v1/verdicts`, for a chunk of an operation if given; see `verdicts`."""
-        return self._send(chunk_verdicts_request(request, chunk))
-
-    def _events(self, operation_id: str, after: int) -> Generator[Operation | None, None, None]:
-        """Yield the events of one stream, and None for each keepalive comment; see `OperationEventParser.feed`."""
-        request = events_request(operation_id, after)
-        events = OperationEventParser(request)
-        options = send_options(request, self.settings.timeout_s)
-        with typed_errors(self.base_url), self._http.stream(**options) as response:
-            if not response.is_success:
-                response.read()
-                raise error_for(response)
-            for piece in own_pieces(response):
-                yield from events.feed(piece)
-        raise _stream_ended_error(self.base_url)
-
-
-class AsyncOperationMethods(AsyncConnection):
-    """The methods of `AsyncClient` about operations; see `OperationMethods`."""
-
-    async def submit(self, request: OperationLike, *, idempotency_key: str | None = None) -> Operation:
-        """Submit an operation; see `Client.submit`."""
         return await self._send(submit_request(request, self.run, idempotency_key))
 
     async def operations(self) -> AsyncIterator[Operation]:
-        """Iterate over the operations, newest first; see `Client.operations`."""
+        """Iterate over the operations, newest first, fetching a page at a time."""
         after: str | None = None
         while True:
             page = await self._send(list_request(after))
@@ -285,7 +202,7 @@ class AsyncOperationMethods(AsyncConnection):
         return await self._send(operation_request(operation_id, "POST", "/retry"))
 
     async def operation_results(self, operation_id: str, after: int = 0) -> AsyncIterator[dict[str, JsonValue]]:
-        """Iterate over the results available so far; see `Client.operation_results`."""
+        """Iterate over the results available so far, in the order in which they were produced."""
         while True:
             page = await self._send(results_request(operation_id, after))
             for result in page.results:
@@ -295,7 +212,12 @@ class AsyncOperationMethods(AsyncConnection):
             after = int(page.next_cursor)
 
     async def follow(self, operation_id: str, after: int = 0) -> AsyncIterator[Operation]:
-        """Yield the operation after each change until it has ended; see `Client.follow`."""
+        """Yield the operation after each change until it has ended. Broken connections are reopened.
+
+        Args:
+            operation_id: the operation.
+            after: the last revision that you have seen.
+        """
         retry_state = self._policy.start()
         while True:
             try:
@@ -307,7 +229,7 @@ class AsyncOperationMethods(AsyncConnection):
                         if operation.ended:
                             return
             except AdjudgeError as error:
-                wait = retry_state.wait_after(_make_retryable(error))
+                wait = retry_state.wait_after(make_retryable(error))
                 if wait is None:
                     raise
                 await self.settings.sleep(wait)
@@ -321,7 +243,7 @@ class AsyncOperationMethods(AsyncConnection):
         return await self._send(chunk_verdicts_request(request, chunk))
 
     async def _events(self, operation_id: str, after: int) -> AsyncGenerator[Operation | None, None]:
-        """Yield the events of one stream; see `OperationMethods._events`."""
+        """Yield the events of one stream, and None for each keepalive comment; see `OperationEventParser.feed`."""
         request = events_request(operation_id, after)
         events = OperationEventParser(request)
         with typed_errors(self.base_url):
@@ -332,14 +254,15 @@ class AsyncOperationMethods(AsyncConnection):
                 async for piece in response.aiter_bytes():
                     for operation in events.feed(piece):
                         yield operation
-        raise _stream_ended_error(self.base_url)
+        raise stream_ended_error(self.base_url)
 
 
-def _stream_ended_error(base_url: str) -> ConnectionFailed:
+def stream_ended_error(base_url: str) -> ConnectionFailed:
+    """The error of a stream of events that ends before its operation; it can be retried."""
     return ConnectionFailed(f"{base_url} ended the events before the end of the operation", retryable=True)
 
 
-def _make_retryable(error: AdjudgeError) -> AdjudgeError:
+def make_retryable(error: AdjudgeError) -> AdjudgeError:
     """Make a timeout retryable: requesting the events again repeats no work."""
     if isinstance(error, TimedOut):
         error.retryable = True

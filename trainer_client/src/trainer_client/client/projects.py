@@ -1,7 +1,7 @@
 """The clients' methods for projects, their keys and their audit logs, and the requests they send."""
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from trainer_client.client.calls import PreparedRequest, invalid_request_error, to_json_bytes
-from trainer_client.client.connection import AsyncConnection, Connection
+from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import unequal
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire.tenants import (
@@ -111,33 +111,34 @@ def _body(message: type[BaseModel], fields: BaseModel | Mapping[str, Any]) -> by
         raise invalid_request_error(error) from error
 
 
-class ProjectMethods(Connection):
-    """The methods of `Client` about projects, their keys and their audit logs.
+class AsyncProjectMethods(AsyncConnection):
+    """The methods of `AsyncClient` about projects, their keys and their audit logs.
 
     Keys and audit logs need a key with the scope `admin`, and those of other projects than its own `projects:write` as
-    well; projects need `projects:write`. All methods raise `AdjudgeError` as `Client.rewards` does, `Forbidden` if the
-    key lacks the scope, and `NotFound` if there is no such project or key.
+    well; projects need `projects:write`. All methods raise `AdjudgeError` as `AsyncClient.rewards` does, `Forbidden` if
+    the key lacks the scope, and `NotFound` if there is no such project or key.
     """
 
-    def project_state(self) -> ProjectState:
+    async def project_state(self) -> ProjectState:
         """Fetch the limits and usage of the key's project."""
-        return self._send(state_request())
+        return await self._send(state_request())
 
-    def projects(self) -> Iterator[Project]:
+    async def projects(self) -> AsyncIterator[Project]:
         """Iterate over all projects, by name, fetching a page at a time."""
         after: str | None = None
         while True:
-            page = self._send(projects_request(after))
-            yield from page.projects
+            page = await self._send(projects_request(after))
+            for entry in page.projects:
+                yield entry
             if page.next_cursor is None:
                 return
             after = page.next_cursor
 
-    def project(self, project_id: str) -> Project:
+    async def project(self, project_id: str) -> Project:
         """Fetch a project with its limits."""
-        return self._send(project_request(project_id))
+        return await self._send(project_request(project_id))
 
-    def create_project(self, project_id: str, limits: LimitsLike = NewLimits()) -> Project:  # noqa: B008 - frozen
+    async def create_project(self, project_id: str, limits: LimitsLike = NewLimits()) -> Project:  # noqa: B008 - frozen
         """Create a project.
 
         Args:
@@ -148,23 +149,24 @@ class ProjectMethods(Connection):
             InvalidRequest: a project of this name exists.
             AdjudgeError: as for other methods, but the request is not tried again.
         """
-        return self._send(create_project_request(project_id, limits))
+        return await self._send(create_project_request(project_id, limits))
 
-    def set_limits(self, project_id: str, limits: LimitsLike) -> Project:
+    async def set_limits(self, project_id: str, limits: LimitsLike) -> Project:
         """Replace all limits of a project; what is left out is not limited any more."""
-        return self._send(limits_request(project_id, limits))
+        return await self._send(limits_request(project_id, limits))
 
-    def api_keys(self, project: str | None = None) -> Iterator[ApiKey]:
+    async def api_keys(self, project: str | None = None) -> AsyncIterator[ApiKey]:
         """Iterate over the keys of a project, by default the key's own, oldest first, revoked ones included."""
         after: str | None = None
         while True:
-            page = self._send(keys_request(project, after))
-            yield from page.keys
+            page = await self._send(keys_request(project, after))
+            for entry in page.keys:
+                yield entry
             if page.next_cursor is None:
                 return
             after = page.next_cursor
 
-    def create_key(
+    async def create_key(
         self,
         scopes: Sequence[Scope],
         *,
@@ -183,73 +185,6 @@ class ProjectMethods(Connection):
         Raises:
             AdjudgeError: as for other methods, but the request is not tried again: the key may exist nevertheless.
         """
-        return self._send(create_key_request(scopes, project, label, expires_at))
-
-    def revoke_key(self, key_id: str, *, project: str | None = None) -> ApiKey:
-        """Revoke a key for good, by its id."""
-        return self._send(revoke_key_request(key_id, project))
-
-    def audit_log(self, subject: str | None = None, *, project: str | None = None) -> Iterator[AuditEntry]:
-        """Iterate over the audit log of a project, newest first, or over the changes of one subject."""
-        after: str | None = None
-        while True:
-            page = self._send(audit_request(subject, project, after))
-            yield from page.entries
-            if page.next_cursor is None:
-                return
-            after = page.next_cursor
-
-
-class AsyncProjectMethods(AsyncConnection):
-    """The methods of `AsyncClient` about projects, their keys and their audit logs; see `ProjectMethods`."""
-
-    async def project_state(self) -> ProjectState:
-        """Fetch the limits and usage of the key's project."""
-        return await self._send(state_request())
-
-    async def projects(self) -> AsyncIterator[Project]:
-        """Iterate over all projects, by name; see `Client.projects`."""
-        after: str | None = None
-        while True:
-            page = await self._send(projects_request(after))
-            for entry in page.projects:
-                yield entry
-            if page.next_cursor is None:
-                return
-            after = page.next_cursor
-
-    async def project(self, project_id: str) -> Project:
-        """Fetch a project with its limits."""
-        return await self._send(project_request(project_id))
-
-    async def create_project(self, project_id: str, limits: LimitsLike = NewLimits()) -> Project:  # noqa: B008 - frozen
-        """Create a project; see `Client.create_project`."""
-        return await self._send(create_project_request(project_id, limits))
-
-    async def set_limits(self, project_id: str, limits: LimitsLike) -> Project:
-        """Replace all limits of a project; see `Client.set_limits`."""
-        return await self._send(limits_request(project_id, limits))
-
-    async def api_keys(self, project: str | None = None) -> AsyncIterator[ApiKey]:
-        """Iterate over the keys of a project; see `Client.api_keys`."""
-        after: str | None = None
-        while True:
-            page = await self._send(keys_request(project, after))
-            for entry in page.keys:
-                yield entry
-            if page.next_cursor is None:
-                return
-            after = page.next_cursor
-
-    async def create_key(
-        self,
-        scopes: Sequence[Scope],
-        *,
-        project: str | None = None,
-        label: str = "",
-        expires_at: datetime | None = None,
-    ) -> CreatedApiKey:
-        """Create a key; see `Client.create_key`."""
         return await self._send(create_key_request(scopes, project, label, expires_at))
 
     async def revoke_key(self, key_id: str, *, project: str | None = None) -> ApiKey:
@@ -257,7 +192,7 @@ class AsyncProjectMethods(AsyncConnection):
         return await self._send(revoke_key_request(key_id, project))
 
     async def audit_log(self, subject: str | None = None, *, project: str | None = None) -> AsyncIterator[AuditEntry]:
-        """Iterate over an audit log, newest first; see `Client.audit_log`."""
+        """Iterate over the audit log of a project, newest first, or over the changes of one subject."""
         after: str | None = None
         while True:
             page = await self._send(audit_request(subject, project, after))

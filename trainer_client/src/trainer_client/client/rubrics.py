@@ -1,6 +1,6 @@
 """The clients' methods for rubrics, and the requests they send, validated against the wire contract."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from trainer_client.client.calls import (
     to_json_bytes,
     validated,
 )
-from trainer_client.client.connection import AsyncConnection, Connection
+from trainer_client.client.connection import AsyncConnection
 from trainer_client.client.matching import rubric_problem, unequal
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
@@ -167,14 +167,14 @@ def _reference(reference: str) -> str:
     return reference
 
 
-class RubricMethods(Connection):
-    """The methods of `Client` about rubrics.
+class AsyncRubricMethods(AsyncConnection):
+    """The methods of `AsyncClient` about rubrics.
 
-    All methods raise `AdjudgeError` as `Client.rewards` does, `InvalidRequest` for malformed names and references, and
-    `UnknownRubric` if there is no such rubric or version.
+    All methods raise `AdjudgeError` as `AsyncClient.rewards` does, `InvalidRequest` for malformed names and references,
+    and `UnknownRubric` if there is no such rubric or version.
     """
 
-    def publish_rubric(
+    async def publish_rubric(
         self,
         name: str,
         criteria: Sequence[CriterionLike],
@@ -197,13 +197,15 @@ class RubricMethods(Connection):
         Raises:
             InvalidRequest: the name or the criteria break the contract, or there is no such parent.
         """
-        return self._send(publish_request(name, criteria, metadata, tags, lineage, parent))
+        return await self._send(publish_request(name, criteria, metadata, tags, lineage, parent))
 
-    def rubric(self, reference: str) -> RubricVersion:
+    async def rubric(self, reference: str) -> RubricVersion:
         """Fetch a version by `name` (the newest not retired), `name@3`, `name@alias` or `sha256:…`, even if retired."""
-        return self._send(rubric_request(reference))
+        return await self._send(rubric_request(reference))
 
-    def rubrics(self, prefix: str = "", *, tag: str | None = None, text: str = "") -> Iterator[RubricSummary]:
+    async def rubrics(
+        self, prefix: str = "", *, tag: str | None = None, text: str = ""
+    ) -> AsyncIterator[RubricSummary]:
         """Iterate over rubrics sorted by name, fetching a page at a time.
 
         Args:
@@ -213,31 +215,33 @@ class RubricMethods(Connection):
         """
         after: str | None = None
         while True:
-            page = self._send(rubrics_request(prefix, tag, text, after))
-            yield from page.rubrics
+            page = await self._send(rubrics_request(prefix, tag, text, after))
+            for summary in page.rubrics:
+                yield summary
             if page.next_cursor is None:
                 return
             after = page.next_cursor
 
-    def rubric_history(self, name: str) -> Iterator[VersionSummary]:
+    async def rubric_history(self, name: str) -> AsyncIterator[VersionSummary]:
         """Iterate over the versions of a rubric, newest first, without their criteria."""
         after: str | None = None
         while True:
-            page = self._send(history_request(name, after))
-            yield from page.versions
+            page = await self._send(history_request(name, after))
+            for summary in page.versions:
+                yield summary
             if page.next_cursor is None:
                 return
             after = page.next_cursor
 
-    def rubric_diff(self, name: str, before: int | str, after: int | str = "latest") -> RubricDiff:
+    async def rubric_diff(self, name: str, before: int | str, after: int | str = "latest") -> RubricDiff:
         """Fetch the difference of two versions of a rubric, each a number or an alias, criterion by criterion."""
-        return self._send(diff_request(name, before, after))
+        return await self._send(diff_request(name, before, after))
 
-    def rubric_aliases(self, name: str) -> RubricAliases:
+    async def rubric_aliases(self, name: str) -> RubricAliases:
         """Fetch the aliases of a rubric and the versions that they point to."""
-        return self._send(aliases_request(name))
+        return await self._send(aliases_request(name))
 
-    def move_alias(self, name: str, alias: str, version: int, *, expected: int | None) -> RubricAlias:
+    async def move_alias(self, name: str, alias: str, version: int, *, expected: int | None) -> RubricAlias:
         """Point an alias of a rubric to a version.
 
         Args:
@@ -249,97 +253,24 @@ class RubricMethods(Connection):
         Raises:
             AliasMoved: it points to another version than expected; `problem.current_version` says which.
         """
-        return self._send(move_alias_request(name, alias, version, expected))
+        return await self._send(move_alias_request(name, alias, version, expected))
 
-    def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
+    async def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
         """Remove an alias that points to the expected version, and return the remaining ones.
 
         Raises:
             AliasMoved: it points to another version.
         """
-        return self._send(remove_alias_request(name, alias, expected))
-
-    def tag_rubric(self, name: str, tags: Sequence[str]) -> RubricTags:
-        """Replace the tags of a rubric."""
-        return self._send(tags_request(name, tags))
-
-    def retire_rubric(self, reference: str, reason: str) -> RubricVersion:
-        """Retire the version of a reference `name@3`: it stays readable, but judging by it is refused."""
-        return self._send(retire_request(reference, reason))
-
-    def restore_rubric(self, reference: str) -> RubricVersion:
-        """Restore a retired version."""
-        return self._send(restore_request(reference))
-
-
-class AsyncRubricMethods(AsyncConnection):
-    """The methods of `AsyncClient` about rubrics; see `RubricMethods`."""
-
-    async def publish_rubric(
-        self,
-        name: str,
-        criteria: Sequence[CriterionLike],
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        tags: Sequence[str] = (),
-        lineage: Lineage | Mapping[str, Any] | None = None,
-        parent: int | None = None,
-    ) -> RubricVersion:
-        """Publish criteria as the next version of a rubric; see `Client.publish_rubric`."""
-        return await self._send(publish_request(name, criteria, metadata, tags, lineage, parent))
-
-    async def rubric(self, reference: str) -> RubricVersion:
-        """Fetch a version of a rubric; see `Client.rubric`."""
-        return await self._send(rubric_request(reference))
-
-    async def rubrics(
-        self, prefix: str = "", *, tag: str | None = None, text: str = ""
-    ) -> AsyncIterator[RubricSummary]:
-        """Iterate over rubrics sorted by name; see `Client.rubrics`."""
-        after: str | None = None
-        while True:
-            page = await self._send(rubrics_request(prefix, tag, text, after))
-            for summary in page.rubrics:
-                yield summary
-            if page.next_cursor is None:
-                return
-            after = page.next_cursor
-
-    async def rubric_history(self, name: str) -> AsyncIterator[VersionSummary]:
-        """Iterate over the versions of a rubric, newest first; see `Client.rubric_history`."""
-        after: str | None = None
-        while True:
-            page = await self._send(history_request(name, after))
-            for summary in page.versions:
-                yield summary
-            if page.next_cursor is None:
-                return
-            after = page.next_cursor
-
-    async def rubric_diff(self, name: str, before: int | str, after: int | str = "latest") -> RubricDiff:
-        """Fetch the difference of two versions of a rubric; see `Client.rubric_diff`."""
-        return await self._send(diff_request(name, before, after))
-
-    async def rubric_aliases(self, name: str) -> RubricAliases:
-        """Fetch the aliases of a rubric; see `Client.rubric_aliases`."""
-        return await self._send(aliases_request(name))
-
-    async def move_alias(self, name: str, alias: str, version: int, *, expected: int | None) -> RubricAlias:
-        """Point an alias of a rubric to a version; see `Client.move_alias`."""
-        return await self._send(move_alias_request(name, alias, version, expected))
-
-    async def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
-        """Remove an alias; see `Client.remove_alias`."""
         return await self._send(remove_alias_request(name, alias, expected))
 
     async def tag_rubric(self, name: str, tags: Sequence[str]) -> RubricTags:
-        """Replace the tags of a rubric; see `Client.tag_rubric`."""
+        """Replace the tags of a rubric."""
         return await self._send(tags_request(name, tags))
 
     async def retire_rubric(self, reference: str, reason: str) -> RubricVersion:
-        """Retire a version; see `Client.retire_rubric`."""
+        """Retire the version of a reference `name@3`: it stays readable, but judging by it is refused."""
         return await self._send(retire_request(reference, reason))
 
     async def restore_rubric(self, reference: str) -> RubricVersion:
-        """Restore a retired version; see `Client.restore_rubric`."""
+        """Restore a retired version."""
         return await self._send(restore_request(reference))
