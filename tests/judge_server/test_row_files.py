@@ -46,7 +46,6 @@ def test_rows_have_the_same_fields_in_every_format(tmp_path: Path, kind: str) ->
         {"id": "1", "prompt": "Is 7 prime?", "responses": ["[yes]", "no"], "ground_truth": "7", "rubric": RUBRIC},
         {"id": "2", "prompt": "[Is] 8 prime?", "responses": ["no"], "rubric": RUBRIC},
     ]
-    assert rows.ignored == ("level",)
     assert rows.notice == "not read: level"
 
 

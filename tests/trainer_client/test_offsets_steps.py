@@ -17,7 +17,13 @@ TEXT = "We add.\n### Step 1: 3 and 4\n### Step 2: don't 🙂\n"
 def step_tokens(tokenizer, ids, text=None):
     """The tokens of each step of a response in its judged text."""
     text = decode(tokenizer, ids) if text is None else text
-    return TokenOffsets(tokenizer).step_tokens(ids, text, split_steps(text))
+    return placed(tokenizer, ids, text, split_steps(text))
+
+
+def placed(tokenizer, ids, text, steps):
+    """The tokens of given steps; None if the text is not placed."""
+    alignment = TokenOffsets(tokenizer).place(ids, text)
+    return None if alignment is None else alignment.steps(steps)
 
 
 def heads(tokenizer, ids):
@@ -41,8 +47,7 @@ def test_any_split_into_steps_agrees_with_token_spans(case, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     steps = [(number % 3, start, end) for number, (start, end) in enumerate(pairwise(cuts), 1)]
     expected = token_spans(offsets.tolist(), steps)
-    assert TokenOffsets(tokenizer).step_tokens(ids, text, steps) == expected
-    assert TokenOffsets(tokenizer).place(ids, text).steps(steps) == expected
+    assert placed(tokenizer, ids, text, steps) == expected
 
 
 @given(sampled(), st.integers(0, 3), st.integers(0, 3))
@@ -62,8 +67,8 @@ def test_steps_of_a_part_of_the_response_have_the_same_tokens_as_in_the_whole(ca
     judged = whole[shift:].rstrip() if stripped else whole[shift:]
     steps = split_steps(judged)
     shifted = [(number, start + shift, end + shift) for number, start, end in steps]
-    offsets = TokenOffsets(tokenizer)
-    assert offsets.step_tokens(ids, judged, steps) == token_spans(offsets.text_and_offsets(ids)[1].tolist(), shifted)
+    _, offsets = TokenOffsets(tokenizer).text_and_offsets(ids)
+    assert placed(tokenizer, ids, judged, steps) == token_spans(offsets.tolist(), shifted)
 
 
 def test_a_header_sampled_letter_by_letter_belongs_to_its_step():
@@ -115,29 +120,27 @@ def test_steps_are_unplaced_unless_the_response_contains_the_judged_text_exactly
 
 
 def test_steps_of_a_judged_text_with_a_lone_surrogate_are_unplaced():
-    assert TokenOffsets(said_by(b"a")).step_tokens([0], "\ud800", [(1, 0, 1)]) is None
+    assert placed(said_by(b"a"), [0], "\ud800", [(1, 0, 1)]) is None
 
 
 def test_steps_are_unplaced_where_occurrences_of_the_judged_text_overlap():
-    assert TokenOffsets(said_by(b"aba")).step_tokens([0, 0], "aba", [(1, 0, 3)]) is None
-    assert TokenOffsets(said_by(b"ab")).step_tokens([0, 0, 0], "abab", [(1, 0, 4)]) is None
+    assert placed(said_by(b"aba"), [0, 0], "aba", [(1, 0, 3)]) is None
+    assert placed(said_by(b"ab"), [0, 0, 0], "abab", [(1, 0, 4)]) is None
 
 
 def test_a_response_without_steps_has_no_step_tokens():
-    offsets = TokenOffsets(said_by(b"a"))
-    assert offsets.step_tokens([0], "something else", []) == {}
-    assert offsets.step_tokens([0], "a", [(0, 0, 1)]) == {}
+    assert placed(said_by(b"a"), [0], "a", [(0, 0, 1)]) == {}
 
 
 def test_a_step_in_which_no_token_starts_has_no_entry():
-    assert TokenOffsets(said_by(b"abc")).step_tokens([0], "abc", [(1, 0, 1), (2, 1, 3)]) == {1: (0, 1)}
+    assert placed(said_by(b"abc"), [0], "abc", [(1, 0, 1), (2, 1, 3)]) == {1: (0, 1)}
 
 
 def test_overlapping_steps_are_refused():
     with pytest.raises(ValueError, match="steps 1 and 2 overlap"):
-        TokenOffsets(said_by(b"ab")).step_tokens([0], "ab", [(1, 0, 2), (2, 1, 2)])
+        placed(said_by(b"ab"), [0], "ab", [(1, 0, 2), (2, 1, 2)])
 
 
 def test_spans_are_plain_integers():
-    spans = TokenOffsets(said_by(b"ab")).step_tokens([0], "ab", [(1, 0, 2)])
+    spans = placed(said_by(b"ab"), [0], "ab", [(1, 0, 2)])
     assert all(type(place) is int for place in spans[1])

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from trainer_client.text.thinking import (
     THINK_TAGS,
     judged_content,
-    judged_part,
     opened_by,
     response_text,
     split_thinking,
@@ -198,7 +197,6 @@ def test_the_channels_of_a_gpt_oss_response_are_separated() -> None:
     [("strip", "The answer is \\boxed{4}.", 30), ("keep", QWEN, 0), ("only", "2 + 2 is 4.", 8)],
 )
 def test_the_requested_part_is_judged_and_its_offset_returned(part, text: str, offset: int) -> None:
-    assert judged_part(QWEN, part) == (text, offset)
     judged = judged_content(Response(text=QWEN), part)
     assert (judged.text, judged.offset, judged.messages) == (text, offset, None)
 
@@ -207,8 +205,8 @@ def test_the_requested_part_is_judged_and_its_offset_returned(part, text: str, o
 @example("a</think>`</think>`", "strip")
 @example("<think>", "only")
 def test_the_judged_part_is_in_the_text_at_its_offset(text: str, part) -> None:
-    of, offset = judged_part(text, part)
-    assert text[offset : offset + len(of)] == of
+    judged = judged_content(Response(text=text), part)
+    assert text[judged.offset : judged.offset + len(judged.text)] == judged.text
 
 
 @given(texts)

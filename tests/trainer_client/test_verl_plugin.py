@@ -135,7 +135,7 @@ def test_steps_reach_the_estimator_on_the_sampled_tokens(carried, ids):
     for _ in range(2):
         advantages = running._compute_advantage(batch, metrics=metrics)
     offsets = TokenOffsets(byte_level())
-    spans = [offsets.step_tokens(own, text, split_steps(text)) for own, text in zip(ids, TEXTS, strict=True)]
+    spans = [offsets.place(own, text).steps(split_steps(text)) for own, text in zip(ids, TEXTS, strict=True)]
     expected = stepwise_advantages(BASE, DELTAS, spans, list(map(len, ids)))
     for row, tokens in enumerate(expected):
         assert advantages[row, : len(tokens)].numpy() == pytest.approx(tokens, abs=1e-5)

@@ -100,11 +100,6 @@ class RowFile:
         self.share_read = 1.0
 
     @property
-    def ignored(self) -> tuple[str, ...]:
-        """The columns read so far that are no field."""
-        return tuple(self._ignored)
-
-    @property
     def notice(self) -> str:
         """What to tell the user about columns that were not read; empty if there is nothing."""
         said = [f"not read: {', '.join(self._ignored)}"] if self._ignored else []

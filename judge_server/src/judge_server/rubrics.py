@@ -241,33 +241,6 @@ def diff_versions(before: RubricVersion, after: RubricVersion) -> RubricDiff:
     )
 
 
-def apply_diff(criteria: Sequence[Criterion], diff: RubricDiff) -> tuple[Criterion, ...]:
-    """Apply a diff to the criteria of its first version; returns the criteria of its second.
-
-    Raises:
-        ValueError: the criteria are not those of its first version.
-    """
-    fields = {criterion.id: criterion.model_dump() for criterion in criteria}
-    try:
-        for removed in diff.removed:
-            del fields[removed.criterion.id]
-        for reworded in diff.reworded:
-            fields[reworded.id]["description"] = reworded.after
-        for reweighted in diff.reweighted:
-            fields[reweighted.id]["weight"] = reweighted.after
-        for changed in diff.changed:
-            fields[changed.id][changed.field] = changed.after
-        placed = {added.place: added.criterion for added in diff.added}
-        placed |= {move.after: Criterion.model_validate(fields.pop(move.id)) for move in diff.moved}
-    except KeyError as error:
-        raise ValueError(
-            f"there is no criterion {error} to change; apply the diff to the version it was made from"
-        ) from None
-    unmoved = iter([Criterion.model_validate(kept) for kept in fields.values()])
-    total = len(fields) + len(placed)
-    return tuple([placed[place] if place in placed else next(unmoved) for place in range(total)])
-
-
 def _criteria_only_in(
     ours: dict[str, tuple[int, Criterion]], theirs: dict[str, tuple[int, Criterion]]
 ) -> tuple[PlacedCriterion, ...]:

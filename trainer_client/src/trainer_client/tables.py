@@ -12,10 +12,6 @@ from typing import Any
 from trainer_client._inputs import as_text, to_plain_data
 from trainer_client.wire import Group, GroupRewards, ResponseReward
 
-RESULT_COLUMNS = ("reward", "status", "failure", "verdicts")
-"""What a row with one response gains; a row with several has `rewards` and `statuses`, each a list."""
-
-
 GROUP_FIELDS = tuple(Group.model_fields)
 """The fields of a group."""
 

@@ -38,15 +38,17 @@ class TokenAlignment(NamedTuple):
     starts: Array
 
     def steps(self, steps: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
-        """Return the tokens of each step that has any; see `TokenOffsets.step_tokens` for `steps`.
+        """Return each step's tokens: {number: [first, last + 1)}, as `steps.token_spans` defines them.
+
+        A token that begins before the judged text belongs to no step, like one before the first header.
+
+        Args:
+            steps: (number, start, end) triples in code points of the judged text, such as those of `steps.split_steps`.
 
         Raises:
             ValueError: two steps overlap.
         """
-        return self.spans_of(_ordered(steps))
-
-    def spans_of(self, ordered: Sequence[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
-        """Return the tokens of each step that has any, from triples (start, end, number) sorted by start."""
+        ordered = _ordered(steps)
         edges = np.array([(start, end) for start, end, _ in ordered], np.int64).reshape(-1, 2)
         ranges = np.searchsorted(self.starts, edges).tolist()
         spans: dict[int, tuple[int, int]] = {}
@@ -90,37 +92,13 @@ class TokenOffsets:
         spans = self._offsets_from_bytes(numbers, text)
         return text, self._offsets_by_decoding(numbers.tolist(), text) if spans is None else spans
 
-    def step_tokens(
-        self, ids: Sequence[int], text: str, steps: Iterable[tuple[int, int, int]]
-    ) -> dict[int, tuple[int, int]] | None:
-        """Find each step's tokens: {number: [first, last + 1)}, as `steps.token_spans` defines them.
-
-        A token that begins before the judged text belongs to no step, like one before the first header.
+    def place(self, ids: Sequence[int], text: str) -> TokenAlignment | None:
+        """Find where the tokens of a response begin in the judged text.
 
         Args:
             ids: T token ids of the response.
             text: the judged text: the decoded ids without special tokens, or a part that occurs in them exactly once,
                 for example if a chat parser dropped a thinking block or whitespace.
-            steps: (number, start, end) triples in code points of `text`, such as those of `steps.split_steps`.
-
-        Returns:
-            The tokens of each step that has any; None if the judged text does not occur in the decoded ids exactly
-            once, so that no step can be located.
-
-        Raises:
-            ValueError: two steps overlap, or an id is negative.
-        """
-        ordered = _ordered(steps)
-        if not ordered:
-            return {}
-        alignment = self.place(ids, text)
-        return None if alignment is None else alignment.spans_of(ordered)
-
-    def place(self, ids: Sequence[int], text: str) -> TokenAlignment | None:
-        """Find where the tokens of a response begin in the judged text, for when its steps are not known yet.
-
-        Args:
-            ids, text: as for `step_tokens`.
 
         Returns:
             The alignment; None if the judged text does not occur in the decoded ids exactly once.

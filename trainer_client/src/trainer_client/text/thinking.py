@@ -228,14 +228,6 @@ def without_tags(text: str) -> str:
     return _TAG.sub("", text)
 
 
-def judged_part(text: str, part: ReasoningPart, opens: PromptOpens | None = None) -> tuple[str, int]:
-    """Return the judged part of a text, and where it begins.
-
-    `strip` selects its answer, `keep` the whole text, and `only` its thinking. For `opens`, see `split_thinking`.
-    """
-    return _select(text, split_thinking(text, opens), part)
-
-
 def judged_content(response: Response, part: ReasoningPart, opens: PromptOpens | None = None) -> JudgedContent:
     """Return the part of a response that is judged.
 
