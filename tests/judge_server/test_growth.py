@@ -30,6 +30,7 @@ from judge_server.verifiers import choices, formulas
 from judge_server.verifiers.answers import read_answer, stated_value, with_decimal_point
 from judge_server.verifiers.check import find, texts_equal
 from judge_server.verifiers.notation import same_characters, strip_markup, tokens_of
+from judge_server.verifiers.number_words import with_digits
 from judge_server.verifiers.quantities import read_quantity
 from judge_server.verifiers.schemas import last_block
 from judge_server.verifiers.worker import decide
@@ -202,6 +203,9 @@ READERS: dict[str, Callable[[str], object]] = {
     "tokens_of": tokens_of,
     "read_answer": read_answer,
     "with_decimal_point": with_decimal_point,
+    "with_digits": with_digits,
+    "read_choice": choices.read_choice,
+    "read_parts": choices.read_parts,
     "without_text_commands": choices.without_text_commands,
     "formulas.equal": lambda text: formulas.equal("5", text),
     "formulas.response_states": lambda text: formulas.response_states("5", text),

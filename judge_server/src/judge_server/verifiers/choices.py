@@ -1,4 +1,4 @@
-"""Compare answers to multiple-choice questions: a letter, a letter with its text, the text alone, or several letters.
+"""Compare answers with labels: choices, as a letter, its text or several letters, and answers in parts `(a) … (b) …`.
 
 A label such as `B)` or `(B)` before a text is decoration of that text; two labels must agree.
 """
@@ -19,6 +19,7 @@ _ANOTHER_CHOICE = re.compile(
     r"|\b(?i:wrong|incorrect|false|not)\b"
 )
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mbox)\s*\{(?P<inside>[^{}]*)\}")
+_SPACE = re.compile(r"(?<!\\)\\ |~")
 _SEVERAL = re.compile(r"(?:\(?[A-J]\)?(?:\s*[,;&]\s*(?:and\s+)?|\s+and\s+|\s+(?=\S)))+\(?[A-J]\)?")
 
 _LONGEST_LIST = 100
@@ -75,10 +76,39 @@ def same_letters(expected: str, answer: str) -> bool:
     return False
 
 
+_PART = re.compile(
+    r"(?:^|(?<=[\s,;.]))(?:part\s+)?(?:\((?P<a>[a-h]|i{1,3}|i?v|[1-9])\)|(?P<b>[a-h]|i{1,3}|i?v|[1-9])[.):](?=\s))[:\s]*",
+    re.IGNORECASE,
+)
+_ORDERS = (tuple("abcdefgh"), tuple("123456789"), ("i", "ii", "iii", "iv", "v"))
+
+
+def same_parts(expected: str, answer: str, equal: Callable[[str, str], bool]) -> bool | None:
+    """Whether two answers in labelled parts are equal part by part; None if one of them has no such parts."""
+    one, other = read_parts(expected), read_parts(answer)
+    if one is None or other is None:
+        return None
+    return one.keys() == other.keys() and all(equal(part, other[label]) for label, part in one.items())
+
+
+def read_parts(answer: str) -> dict[str, str] | None:
+    """Read `(a) 5, (b) 7` as its parts by label; None if labels lack, repeat or are out of order."""
+    text = _bare(answer)
+    labels = list(_PART.finditer(text))
+    names = tuple((label["a"] or label["b"]).casefold() for label in labels)
+    if len(labels) < 2 or labels[0].start() or all(names != order[: len(names)] for order in _ORDERS):
+        return None
+    ends = [*(label.start() for label in labels[1:]), len(text)]
+    parts = [
+        text[label.end() : end].rstrip(" \n,;.").removesuffix(" and") for label, end in zip(labels, ends, strict=True)
+    ]
+    return dict(zip(names, parts, strict=True)) if all(parts) else None
+
+
 def _bare(answer: str) -> str:
     return strip_markup(without_text_commands(strip_markup(same_characters(answer)))).strip()
 
 
 def without_text_commands(answer: str) -> str:
     r"""Replace `\text{…}`, `\mathrm{…}` and the like by their content."""
-    return _TEXT_COMMAND.sub(lambda command: f" {command['inside']} ", answer).replace("\\ ", " ").replace("~", " ")
+    return _SPACE.sub(" ", _TEXT_COMMAND.sub(lambda command: f" {command['inside']} ", answer))

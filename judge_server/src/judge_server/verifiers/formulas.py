@@ -11,9 +11,12 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
+from judge_server.verifiers import units
 from judge_server.verifiers.answers import read_answer, stated_value
 from judge_server.verifiers.check import texts_equal
-from judge_server.verifiers.choices import same_choice
+from judge_server.verifiers.chemistry import chemical_formula
+from judge_server.verifiers.choices import same_choice, same_parts
+from judge_server.verifiers.dates import date_or_time
 from judge_server.verifiers.notation import Token, strip_markup, tokens_of
 from judge_server.verifiers.reader import RELATIONS, Term, number
 from judge_server.verifiers.units import Unit
@@ -42,10 +45,12 @@ def equal(expected: str, answer: str) -> bool:
     """
     if _equal(expected, answer):
         return True
-    values = [stated_value(text) for text in (expected, answer)]
-    if values != [None, None] and _equal(values[0] or expected, values[1] or answer):
+    values = [_without_restatement(stated_value(text) or text) for text in (expected, answer)]
+    if values != [expected, answer] and _equal(*values):
         return True
     if len(expected) <= MAX_CHARACTERS and not _WORD.search(expected) and is_broken(tokens_of(expected)):
+        if chemical_formula(expected) is not None:
+            return False
         raise UnreadableFormula(expected)
     return False
 
@@ -78,17 +83,64 @@ def _equal(expected: str, answer: str) -> bool:
         return strip_markup(expected) == strip_markup(answer)
     if _written(wanted.tokens) == _written(given.tokens):
         return True
+    if any((one := read(expected)) is not None and one == read(answer) for read in (chemical_formula, date_or_time)):
+        return True
+    if (parts := same_parts(expected, answer, _equal)) is not None:
+        return parts
     if (choice := same_choice(expected, answer, _equal)) is not None:
         return choice
-    return any(_same(a, b) for a in wanted.readings for b in given.readings)
+    return any(_same(a, b) or _gives(b, a) for a in wanted.readings for b in given.readings)
+
+
+def _gives(answer: Term, wanted: Term) -> bool:
+    r"""Whether an answer is an equation that gives the expected number: `m + n = 33`, `\sin A = 3/5`.
+
+    An expected equation is no such number: `5` does not answer a question for the line `x + y = 5`.
+    """
+    if answer.head != "relation" or wanted.head not in ("quantity", "number", "negate", "divide", "multiply", "call"):
+        return False
+    name, *values = answer.parts
+    signs = answer.text.split()
+    if len(values) != len(signs) or not set(signs) <= {"=", "~"} or not symbols(name) or any(map(symbols, values)):
+        return False
+    agree = all(
+        (_same if sign == "=" else _is_roughly)(*pair) for sign, pair in zip(signs[1:], pairwise(values), strict=True)
+    )
+    return agree and not symbols(wanted) and _same(wanted, values[0])
+
+
+_ROUGHLY = r"≈|≃|~|\\approx|\\sim|about|approximately|approx\.?|roughly"
+_RESTATEMENT = re.compile(
+    rf"(?P<value>[^()]{{1,200}}?),?\s*(?:\s\((?P<sign>{_ROUGHLY}|=|or|i\.e\.,?|that is,?)?(?P<a>[^()]{{1,200}})\)"
+    r"|\s(?P<sign_b>i\.e\.,?|that is,?|or approximately|or about|or roughly)\s(?P<b>[^()]{1,200}))"
+)
+
+
+def _without_restatement(answer: str) -> str:
+    r"""Return the value of `2\sqrt{3} (≈ 3.46)`, `1/2 (or 0.5)` or `42 (forty-two)`, if both parts are the same."""
+    match = _RESTATEMENT.fullmatch(answer.strip())
+    if match is None:
+        return answer
+    sign = match["sign"] or match["sign_b"] or ""
+    value, again = match["value"].strip("*_ "), (match["a"] or match["b"]).strip()
+    if value == again:
+        return answer
+    same = _is_roughly if re.search(_ROUGHLY, sign) else _same
+    values, others = read_answer(value).readings, read_answer(again).readings
+    return value if any(same(a, b) for a in values for b in others) else answer
 
 
 def _written(tokens: Sequence[Token]) -> list[str]:
     """Return an answer as it is compared as text: the tokens in order, without braces around a single one."""
     in_words = any(token.kind == "word" and len(token.text) > 2 for token in tokens)
+    if in_words and len(tokens) > 1 and tokens[0].text.casefold() in ("the", "a", "an") and len(tokens[1].text) > 2:
+        tokens = tokens[1:]
     written: list[str] = []
     for token in tokens:
         text = token.text
+        if in_words and text == "and" and written:  # `Monday and Friday` is `Monday, Friday`
+            written += [","] if written[-1] != "," else []
+            continue
         if token.kind == "word":
             text = text.casefold() if in_words or text.casefold() in ("no", "am", "pm", "yes") else text
             single = len(text) == 1 and written and len(written[-1]) >= 1 and written[-1].startswith("\0")
@@ -135,7 +187,7 @@ def _same(a: Term, b: Term) -> bool:
     """Whether two terms denote the same."""
     if a == b:
         return True
-    a, b = _spread(a), _spread(b)
+    a, b = _spread(_one_of_equals(a)), _spread(_one_of_equals(b))
     if "quantity" in (a.head, b.head):
         return _same_quantity(a, b)
     if is_scalar(a) and is_scalar(b):
@@ -151,6 +203,7 @@ def _same(a: Term, b: Term) -> bool:
     for single, other in ((a, b), (b, a)):
         if single.head == "set" and len(single.parts) == 1 and is_scalar(other):
             return _same(single.parts[0], other)
+    a, b = _as_vector(a, b), _as_vector(b, a)
     if a.head != b.head or len(a.parts) != len(b.parts):
         return False
     if a.head in ("interval", "matrix", "sequence", "row", "tuple"):
@@ -159,6 +212,31 @@ def _same(a: Term, b: Term) -> bool:
     if a.head in ("add", "multiply", "divide", "power", "call", "negate", "inverse", "plus_minus"):
         return a.text == b.text and all(map(_same, a.parts, b.parts))
     return False
+
+
+def _one_of_equals(term: Term) -> Term:
+    """Return the first value of `1/2 or 0.5`, which are one value written in two ways."""
+    if term.head == "list" and term.text == "or" and len(term.parts) == 2 and term.parts[0] != term.parts[1]:
+        first, second = term.parts
+        if "relation" not in (first.head, second.head) and _same(first, second):
+            return first
+    return term
+
+
+def _as_vector(term: Term, other: Term) -> Term:
+    """Return a tuple as the matrix that the other answer is: a column, a row, or rows in brackets."""
+    rows, is_bracketed = term.parts, [each.text == "[]" for each in (term, *term.parts)]
+    if (
+        other.head != "matrix"
+        or other.text
+        or not (term.head == "tuple" or (term.head == "interval" and is_bracketed[0]))
+    ):
+        return term
+    if all(is_bracketed):
+        return Term("matrix", tuple(Term("row", row.parts) for row in rows))
+    if all(len(row.parts) == 1 for row in other.parts):
+        return Term("matrix", tuple(Term("row", (row,)) for row in rows))
+    return Term("matrix", (Term("row", rows),)) if len(other.parts) == 1 else term
 
 
 def _spread(term: Term) -> Term:
@@ -226,6 +304,8 @@ def _same_quantity(a: Term, b: Term) -> bool:
         return False
     if {unit_a.dimensions, unit_b.dimensions} == {(("degree", 1),), (("rad", 1),)}:
         return _same(*(_radians(term) if term.unit == _DEGREE else term.parts[0] for term in (a, b)))
+    if {unit_a, unit_b} == {units.CURRENCIES["£"], _POUND} or _is_rate(unit_a, unit_b) or _is_rate(unit_b, unit_a):
+        return _same(amount_a, amount_b)
     if unit_a.dimensions != unit_b.dimensions:
         return False
     if unit_a.size == unit_b.size:
@@ -234,6 +314,19 @@ def _same_quantity(a: Term, b: Term) -> bool:
 
 
 _DEGREE = Unit((("degree", 1),))
+_POUND = units.unit("pounds", glued=False)
+
+
+def _is_rate(unit: Unit, plain: Unit) -> bool:
+    """Whether a unit is an amount of money or a percentage for each period of time, and the other one its base."""
+    period = [(base, power) for base, power in unit.dimensions if (base, power) in (("s", -1), ("month", -1))]
+    if len(period) != 1 or tuple(each for each in unit.dimensions if each != period[0]) != plain.dimensions:
+        return False
+    seconds = (1, 60, 3600, 86400, 604800) if period[0][0] == "s" else (1, 12)
+    is_known = plain.dimensions == (("percent", 1),) or any(
+        plain.dimensions == each.dimensions for each in units.CURRENCIES.values()
+    )
+    return is_known and any(unit.size * length == plain.size for length in seconds)
 
 
 def _is_bare_amount(quantity: Term, bare: Term) -> bool:
@@ -332,10 +425,9 @@ def _is_roughly(exact: Term, decimal: Term) -> bool:
     if a is None or b is None:
         return False
     inner = terms[1].parts[0] if terms[1].head == "negate" else terms[1]
-    return (
-        abs(a - b) <= max(10.0 ** -min(inner.places, 300) if inner.head == "number" else 0.0, 1e-3 * abs(a))
-        and a * b >= 0
-    )
+    step = 10.0 ** -min(inner.places, 300) if inner.head == "number" else 0.0
+    off = abs(a - b)
+    return a * b >= 0 and (off <= max(step / 2, 1e-3 * abs(a)) or (abs(b) <= abs(a) and off < step))
 
 
 def _is_name(term: Term) -> bool:
@@ -426,10 +518,16 @@ def _same_relation(a: Term, b: Term) -> bool:
 
 
 def _values_in_order(named: Term, bare: Term) -> bool:
-    """Whether the values of `x = 1, y = 2` are those of a list, in its order."""
-    if bare.head != "list" or _is_about_relations(bare) or len(_items(named)) != len(bare.parts):
+    """Whether the values of `x = 1, y = 2` are those of a list or tuple, in its order; x, y and z have their own."""
+    is_list = bare.head == "list" and not _is_about_relations(bare)
+    if not (is_list or (bare.head == "tuple" and not bare.text)) or len(_items(named)) != len(bare.parts):
         return False
     values = [_unwrapped(item) for item in _items(named)]
+    names = {value[0] for value in values if value is not None}
+    if not is_list and len(names) < len(values):
+        return False
+    if not is_list and names <= {"x", "y", "z"}:
+        values.sort(key=lambda value: "" if value is None else value[0])
     return all(value is not None and _same(value[1], item) for value, item in zip(values, bare.parts, strict=True))
 
 
@@ -516,6 +614,8 @@ def _spans(term: Term) -> tuple[str, list[_Span]] | None:
     """Return the variable (or nothing) and the intervals of a set of numbers; None if a term is no such set."""
     if term.head == "relation":
         return _relation_spans(term)
+    if term.head == "list" and term.text != "or" and all(part.text == "!=" for part in term.parts):
+        return _spans_without(term.parts)
     if term.head == "list":
         found = [_spans(part) for part in term.parts]
         if any(each is None for each in found):
@@ -541,6 +641,18 @@ def _spans(term: Term) -> tuple[str, list[_Span]] | None:
     return None
 
 
+def _spans_without(relations: Sequence[Term]) -> tuple[str, list[_Span]] | None:
+    """Return all numbers but those of `x != 1, x != 2`; None if they are about several variables."""
+    found = [_relation_spans(relation) for relation in relations]
+    names = {each[0] for each in found if each is not None}
+    if None in found or len(names) != 1:
+        return None
+    points = [each[1][0][2] for each in found if each is not None]
+    taken = Term("set", tuple(point for point in points if point is not None))
+    spans = _operation_spans(Term("set_operation", (Term("symbol", text="\\mathbb R"), taken), text="without"))
+    return None if spans is None else (names.pop(), spans[1])
+
+
 def _operation_spans(term: Term) -> tuple[str, list[_Span]] | None:
     sets = [_spans(part) for part in term.parts]
     if any(each is None for each in sets):
@@ -548,12 +660,22 @@ def _operation_spans(term: Term) -> tuple[str, list[_Span]] | None:
     parts = [each[1] for each in sets if each is not None]
     if term.text == "union":
         return "", [span for spans in parts for span in spans]
-    if term.text == "without" and parts[0] == [(None, False, None, False)] and term.parts[1].head == "set":
-        points = _ordered(parts[1])
-        if points is None:
+    if term.text == "without" and parts[0] == [(None, False, None, False)]:
+        taken = _ordered(parts[1])
+        if taken is None:
             return None
-        ends = [None, *[point[0] for point in points], None]
-        return "", [(low, False, high, False) for low, high in pairwise(ends)]
+        ends: list[tuple[Term | None, bool]] = [(None, True)]
+        for low, has_low, high, has_high in taken:
+            ends += [(low, has_low), (high, has_high)]
+        ends.append((None, True))
+        gaps = zip(ends[::2], ends[1::2], strict=True)
+        if any(end is None for end, _ in ends[2:-2]):
+            return None
+        return "", [
+            (low, not has_low, high, not has_high)
+            for place, ((low, has_low), (high, has_high)) in enumerate(gaps)
+            if (low is not None or place == 0) and (high is not None or place == len(taken))
+        ]
     return None
 
 

@@ -69,7 +69,7 @@ _SIGNS = str.maketrans(
     | {"±": r"\pm ", "∓": r"\mp ", "º": "°", "˚": "°", "′": "'", "″": "''", "‴": "'''", "ℝ": r"\mathbb{R} "}
     | {"ℤ": r"\mathbb{Z} ", "ℕ": r"\mathbb{N} ", "ℚ": r"\mathbb{Q} ", "ℂ": r"\mathbb{C} ", "…": "...", "⋯": "..."}
     | {"、": ", ", "。": ". ", "٫": ".", "٬": ",", "٪": "%", "µ": "μ", "Ω": "Ω", "∆": r"\Delta ", "℃": "°C", "℉": "°F"}
-    | {"¢": " cents ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∠": r"\angle "}
+    | {"∶": ":", "¢": " cents ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∠": r"\angle "}
     | {
         "△": r"\triangle ",
         "→": r"\to ",

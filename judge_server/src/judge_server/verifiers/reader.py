@@ -184,10 +184,18 @@ class _Parser:
         """Read all tokens."""
         if sequence := _sequence(self._tokens):
             return sequence
-        term = self._list(("",))
+        term = self._over(self._list(("",)), ("",))
         if self._at != len(self._tokens):
             raise NotRead
         return term
+
+    def _over(self, top: Term, closing: tuple[str, ...]) -> Term:
+        r"""Read the rest of TeX's `{1 \over 2}` and `{n \choose k}`."""
+        if self._accept("\\over"):
+            return Term("divide", (top, self._list(closing)))
+        if self._accept("\\choose"):
+            return Term("call", (top, self._list(closing)), text="binom")
+        return top
 
     def _peek(self, ahead: int = 0) -> Token:
         at = self._at + ahead
@@ -302,7 +310,7 @@ class _Parser:
         if (
             not words
             or RELATIONS.get(self._peek(ahead).text) not in ("=", "~")
-            or all(len(word.text) < 3 for word in words)
+            or all(len(word.text) < 3 and not re.fullmatch("[a-z][A-Z]", word.text) for word in words)
         ):
             return None
         self._at += ahead
@@ -501,6 +509,8 @@ class _Parser:
             constant = constant and _is_constant(factors[-1])
         if len(factors) == 1:
             return factors[0]
+        if _is_matrix(factors[-1]) and not any(map(_is_matrix, factors[:-1])):
+            return _times_matrix(factors)
         if len(factors) == 2 and factors[1].head == "inverse":
             return self._scaled(Term("divide", (factors[0], factors[1].parts[0])))
         return self._scaled(Term("multiply", tuple(factors)))
@@ -533,7 +543,7 @@ class _Parser:
             elif (
                 folded == "and"
                 and term.head == "number"
-                and (self._peek(1).text, self._peek(2).text) in (("a", "half"), ("one", "half"))
+                and (self._peek(1).text, self._peek(2).text) in (("a", "half"), ("1", "half"))
             ):
                 self._at += 2
                 term = number(term.value + Fraction(1, 2))
@@ -561,6 +571,8 @@ class _Parser:
         if token.kind == "word":
             if token.text in ("and", "or", "mod", "if", "choose"):
                 return False
+            if token.text in ("a", "an") and constant and self._unit_at(self._at + 1, glued=False) is not None:
+                return False
             if constant and self._unit_at(self._at, glued=not (token.spaced or token.upright)) is not None:
                 return False
             short = not (token.spaced or token.upright) or len(token.text) < 3
@@ -569,10 +581,18 @@ class _Parser:
             whole = len(factors) == 1 and factors[0].head == "number"
             return whole and token.spaced and self._peek(1).text == "/" and self._peek(2).kind == "number"
         if token.kind == "command":
-            if token.text in ("\\frac", "\\Omega") and constant and self._unit_at(self._at, glued=False) is not None:
+            if (
+                token.text in ("\\frac", "\\Omega", "\\mu")
+                and constant
+                and self._unit_at(self._at, glued=False) is not None
+            ):
                 return False
+            if token.text == "\\begin":
+                return constant
             is_factor = token.text in _SYMBOL_COMMANDS or token.text in _ACCENTS or token.text[1:] in FUNCTIONS
             return is_factor or token.text in ("\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\angle")
+        if token.text == "[":
+            return not token.spaced and factors[-1].head == "symbol"
         return token.text in ("(", "{") or (token.text == "|" and not self._bars)
 
     def _power(self) -> Term:
@@ -611,7 +631,7 @@ class _Parser:
         self._deeper()
         self._expect("{")
         bars, self._bars = self._bars, 0
-        term = self._list(("}",))
+        term = self._over(self._list(("}",)), ("}",))
         self._bars = bars
         self._expect("}")
         self._depth -= 1
@@ -644,6 +664,12 @@ class _Parser:
             term = self._command(token)
             self._depth -= 1
             return term
+        if token.text == "(" and [self._peek(ahead).text for ahead in (1, 2)] == [")", "_"]:
+            digits = self._next()
+            self._at += 1
+            if digits.kind != "number":
+                raise NotRead
+            return self._based(digits)
         if token.text in ("(", "["):
             return self._bracketed(token.text)
         if token.text == "]" and self._depth < 4:
@@ -793,6 +819,8 @@ class _Parser:
         if text == "\\{":
             if self._accept("\\}"):
                 return Term("symbol", text="\\emptyset")
+            if (described := self._set_builder()) is not None:
+                return described
             return self._bracketed(text)
         if text in ("\\lfloor", "\\lceil"):
             term = self._sum()
@@ -818,6 +846,23 @@ class _Parser:
         if text == "\\begin":
             return self._matrix()
         raise NotRead
+
+    def _set_builder(self) -> Term | None:
+        r"""Read the rest of `\{x \in \mathbb{R} \mid x > 5\}` as `x > 5`; None if it is another set."""
+        name, at = self._peek(), 1
+        if name.kind != "word" or len(name.text) != 1:
+            return None
+        if [self._peek(ahead).text for ahead in range(1, 6)] == ["\\in", "\\mathbb", "{", "R", "}"]:
+            at = 6
+        if self._peek(at).text not in ("|", ":"):
+            return None
+        self._at += at + 1
+        condition = self._list(("\\}",))
+        self._expect("\\}")
+        parts = condition.parts if condition.head == "list" else (condition,)
+        if any(part.head != "relation" or Term("symbol", text=name.text) not in part.parts for part in parts):
+            raise NotRead
+        return condition
 
     def _bracketed(self, opening: str) -> Term:
         """Read what a bracket that is already consumed opens: a group, tuple, set or interval."""
@@ -933,6 +978,9 @@ class _Parser:
         if here.text == "%":
             unit: Unit | None = units.PERCENT
             at += 1
+            if at + 1 < len(tokens) and tokens[at].text in ("per", "a", "each", "every"):
+                divisor, at = _read_unit(tokens, at + 1, glued=False, unsure_allowed=False)
+                unit = None if divisor is None else units.PERCENT.times(divisor, -1)
         elif here.text == "\\frac":
             unit, at = _read_unit_fraction(tokens, at)
         elif here.text == "‰" or here.text == "‱":
@@ -1034,6 +1082,14 @@ def _read_unit_factor(
     if [token.text for token in tokens[at : at + ohm[1]]] == ohm[0]:
         unit = units.unit("ohm", glued=False) or Unit()
         return replace(unit, size=unit.size * ohm[2]), at + ohm[1]
+    if (
+        at < len(tokens)
+        and tokens[at].text == "\\mu"
+        and word(at + 1)
+        and (not tokens[at + 1].spaced or at + 2 == len(tokens))
+    ):
+        micro = units.unit("u" + word(at + 1), glued=False)
+        return (None, at) if micro is None else _with_exponent(micro, tokens, at + 2)
     exponent = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}.get(phrase[0], 0)
     if exponent:
         skip = 2 if phrase[0] in ("sq", "cu") and at + 1 < len(tokens) and tokens[at + 1].text == "." else 1
@@ -1096,11 +1152,22 @@ def _scaled_number(term: Term, by: Fraction) -> Term:
     return Term("scaled", (term, number(by)))
 
 
+def _is_matrix(term: Term) -> bool:
+    return term.head == "matrix" and not term.text
+
+
+def _times_matrix(factors: Sequence[Term]) -> Term:
+    """Multiply each entry of the last factor, a matrix, by the others."""
+    *scalars, matrix = factors
+    rows = [Term("row", tuple(Term("multiply", (*scalars, cell)) for cell in row.parts)) for row in matrix.parts]
+    return Term("matrix", tuple(rows))
+
+
 def _signed(sign: str, term: Term) -> Term:
     if sign == "+":
         return term
     if sign == "-":
-        return Term("negate", (term,))
+        return _times_matrix([number(-1), term]) if _is_matrix(term) else Term("negate", (term,))
     return Term("plus_minus", (term,), text=sign)
 
 

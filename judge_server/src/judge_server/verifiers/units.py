@@ -72,7 +72,8 @@ _BASES: dict[str, Dimensions] = {
 _EXACT = _table(  # as written, with the case that matters
     """
     m: m = 1; m: km Km = 1000; m: cm = 1/100; m: mm = 1/1000; m: um = 1/1000000; m: nm = 1/1000000000;
-    m: dm = 1/10; m: ft = 3048/10000; m: in = 254/10000; m: yd yds = 9144/10000; m: mi = 1609344/1000;
+    m: Å = 1/10000000000; m: dm = 1/10; m: ft = 3048/10000; m: in = 254/10000; m: yd yds = 9144/10000;
+    m: mi = 1609344/1000;
     kg: kg = 1; kg: g gm gms = 1/1000; kg: mg = 1/1000000; kg: ug = 1/1000000000;
     kg: lb lbs = 45359237/100000000; kg: oz = 45359237/1600000000; s: s sec secs = 1; s: ms = 1/1000;
     s: us = 1/1000000; s: ns = 1/1000000000; s: min mins = 60; s: h hr hrs = 3600; L: L l = 1/1000;
@@ -97,7 +98,8 @@ _WORDS = _table(  # any case, in the singular
     m: meter metre = 1; m: kilometer kilometre = 1000; m: centimeter centimetre = 1/100;
     m: millimeter millimetre = 1/1000; m: micrometer micrometre micron = 1/1000000;
     m: nanometer nanometre = 1/1000000000; m: decimeter decimetre = 1/10; m: foot feet = 3048/10000;
-    m: inch = 254/10000; m: yard = 9144/10000; m: mile = 1609344/1000; lightyear: lightyear = 1;
+    m: angstrom ångström = 1/10000000000; m: inch = 254/10000; m: yard = 9144/10000; m: mile = 1609344/1000;
+    lightyear: lightyear = 1;
     kg: kilogram kilo = 1; kg: gram = 1/1000; kg: milligram = 1/1000000; kg: pound = 45359237/100000000;
     kg: ounce = 45359237/1600000000; kg: tonne = 1000; ton: ton = 1; stone: stone = 1; s: second = 1;
     s: minute = 60; s: hour = 3600; s: day = 86400; s: week = 604800; month: month = 1; month: year yr = 12;

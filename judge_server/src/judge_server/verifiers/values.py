@@ -478,10 +478,19 @@ def _stands_for(decimal: Term, exact: Term) -> bool:
                 return False
             sign, mantissa, exponent, _ = computed._mpf_
             value = Fraction(-mantissa if sign else mantissa) * Fraction(2) ** exponent
+    elif _ends(value):
+        return False
     step = Fraction(1, 10) ** decimal.places
     off = abs(decimal.value - value)
     was_cut = abs(decimal.value) <= abs(value) and off < step
     return was_cut if decimal.text == "cut off" else off * 2 <= step or was_cut
+
+
+def _ends(value: Fraction) -> bool:
+    """Whether a fraction has a finite decimal."""
+    rest = value.denominator
+    rest >>= (rest & -rest).bit_length() - 1
+    return pow(5, rest.bit_length(), rest) == 0
 
 
 def _same_float(a: Term, b: Term) -> bool:

@@ -20,6 +20,7 @@ from types import FrameType
 from judge_server.ports import CallFailure, JudgeResult
 from judge_server.verifiers.answers import stated_value
 from judge_server.verifiers.check import Check, find, step_to_search, texts_equal
+from judge_server.verifiers.notation import strip_markup
 from judge_server.verifiers.quantities import (
     Quantity,
     compared_values,
@@ -80,12 +81,22 @@ def _decide_alone(check: Check) -> JudgeResult | CallFailure:
                 "parse", "there is nothing to compare with; give `expected`, or give the group a ground_truth"
             )
         case ExactVerification() as wanted:
-            satisfied = texts_equal(subject, str(expected), case_sensitive=wanted.case_sensitive)
+            texts = [_undressed(text) if wanted.of == "final_answer" else text for text in (subject, str(expected))]
+            satisfied = texts_equal(*texts, case_sensitive=wanted.case_sensitive)
         case MathVerification() as wanted:
             return _by_math(subject, str(expected), wanted)
         case NumericVerification() as wanted:
             return _by_number(subject, expected, wanted)
     return SATISFIED if satisfied else NOT_SATISFIED
+
+
+_IN_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{(?P<inside>[^{}]*)\}")
+
+
+def _undressed(answer: str) -> str:
+    r"""Return an answer without delimiters of a formula or `\text{…}` around all of it."""
+    bare = strip_markup(answer)
+    return inside["inside"] if (inside := _IN_TEXT.fullmatch(bare)) else bare
 
 
 def _place(subject: str, wanted: ContainsVerification | RegexVerification) -> int | None:

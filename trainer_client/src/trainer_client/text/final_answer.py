@@ -57,7 +57,8 @@ _CHOSEN = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _DENIED = re.compile(
-    r"[\s$*_.)\]}\\]{0,8}+(?:is|was|would be|seems)(?:(?:n['’]t|[ \t]++not)[ \t]++(?:the[ \t]++|a[ \t]++)?+"
+    r"[\s$*_.)\]}\\]{0,8}+(?:,?[ \t]*+which[ \t]++)?+(?:is|was|would be|seems)"
+    r"(?:(?:n['’]t|[ \t]++not)[ \t]++(?:the[ \t]++|a[ \t]++)?+"
     r"(?:right|correct|true|valid|possible|acceptable|answer|final)"
     r"|[ \t]++(?:(?:clearly|obviously|the|a)[ \t]++){0,2}+(?:incorrect|wrong|false|impossible|invalid))\b",
     re.IGNORECASE,
