@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from judge_server.verifiers import units
 from judge_server.verifiers.notation import CURRENCY_SIGN, GREEK, Token
+from judge_server.verifiers.unit_reader import END, read_unit, read_unit_fraction
 from judge_server.verifiers.units import Unit
 
 MAX_DEPTH = 40
@@ -100,7 +101,6 @@ _ACCENTS = frozenset(
     ]
 )
 _OPENING = {"(": ")", "[": "]", "\\{": "\\}", "]": "["}
-_END = Token("end", "")
 _REPEATING = re.compile(
     r"(?P<fixed>\d*\.\d*?)(?:\\(?:overline|bar|dot)\s*\{?\s*(?P<a>\d+)\s*\}?|\((?P<b>\d+)\)|(?P<c>(?:\d\u0305)+))",
     re.ASCII,
@@ -199,17 +199,17 @@ class _Parser:
 
     def _peek(self, ahead: int = 0) -> Token:
         at = self._at + ahead
-        return self._tokens[at] if at < len(self._tokens) else _END
+        return self._tokens[at] if at < len(self._tokens) else END
 
     def _next(self) -> Token:
         token = self._peek()
-        if token is _END:
+        if token is END:
             raise NotRead
         self._at += 1
         return token
 
     def _accept(self, *texts: str) -> bool:
-        if self._peek().text in texts and self._peek() is not _END:
+        if self._peek().text in texts and self._peek() is not END:
             self._at += 1
             return True
         return False
@@ -561,12 +561,12 @@ class _Parser:
     def _ends(self, ahead: int) -> bool:
         """Whether an item ends after `ahead` tokens."""
         token = self._peek(ahead)
-        return token is _END or token.text in (",", ";", ")", "]", "\\}", "and", "or", "-") or token.text in RELATIONS
+        return token is END or token.text in (",", ";", ")", "]", "\\}", "and", "or", "-") or token.text in RELATIONS
 
     def _begins_factor(self, factors: Sequence[Term], constant: bool) -> bool:
         """Whether the next token begins a factor that is written without a sign."""
         token = self._peek()
-        if token is _END:
+        if token is END:
             return False
         if token.kind == "word":
             if token.text in ("and", "or", "mod", "if", "choose"):
@@ -721,7 +721,7 @@ class _Parser:
     def _name(self, base: str) -> Term:
         """Read the subscript and primes of a name, and its arguments if it is a function's."""
         while True:
-            if self._peek().text == "_" and self._peek() is not _END:
+            if self._peek().text == "_" and self._peek() is not END:
                 self._at += 1
                 base += "_" + self._subscript()
             elif self._peek().text == "'":
@@ -762,7 +762,7 @@ class _Parser:
         if token.upright or not text.isascii() or len(text) > 4:
             raise NotRead
         after = self._peek()
-        alone = self._at == 1 and (after is _END or after.kind == "word" or after.text in (",", ";"))
+        alone = self._at == 1 and (after is END or after.kind == "word" or after.text in (",", ";"))
         if len(text) > 2 and (alone or token.spaced or (after.kind == "word" and after.spaced)):
             raise NotRead
         if (
@@ -974,161 +974,32 @@ class _Parser:
     def _unit_at(self, at: int, *, glued: bool) -> tuple[int, Unit] | None:
         """Return where a unit ends that begins at a token, and the unit; None if none does, or more follows it."""
         tokens = self._tokens
-        here = tokens[at] if at < len(tokens) else _END
+        here = tokens[at] if at < len(tokens) else END
         if here.text == "%":
             unit: Unit | None = units.PERCENT
             at += 1
             if at + 1 < len(tokens) and tokens[at].text in ("per", "a", "each", "every"):
-                divisor, at = _read_unit(tokens, at + 1, glued=False, unsure_allowed=False)
+                divisor, at = read_unit(tokens, at + 1, glued=False, unsure_allowed=False)
                 unit = None if divisor is None else units.PERCENT.times(divisor, -1)
         elif here.text == "\\frac":
-            unit, at = _read_unit_fraction(tokens, at)
+            unit, at = read_unit_fraction(tokens, at)
         elif here.text == "‰" or here.text == "‱":
             unit, at = (units.PER_MILLE if here.text == "‰" else units.BASIS_POINT), at + 1
         else:
-            unit, at = _read_unit(tokens, at, glued=glued, unsure_allowed=self._glued_units)
+            unit, at = read_unit(tokens, at, glued=glued, unsure_allowed=self._glued_units)
         if unit is None or at - self._at > 16:
             return None
-        after = tokens[at] if at < len(tokens) else _END
+        after = tokens[at] if at < len(tokens) else END
         if after.kind == "number" and after.spaced | after.upright | (tokens[at - 1].upright) and unit.dimensions:
             return at, unit
         if after.text == "." and at + 1 == len(tokens):
-            at, after = at + 1, _END
+            at, after = at + 1, END
         is_end = (
-            after is _END
+            after is END
             or after.text in (",", ";", ")", "]", "\\}", "}", "|", "\\cup", "&", "\\\\", "-", "+")
             or after.text in RELATIONS
         )
         return (at, unit) if is_end or (after.kind == "word" and after.text in ("and", "or")) else None
-
-
-def _read_unit_fraction(tokens: Sequence[Token], at: int) -> tuple[Unit | None, int]:
-    r"""Read `\frac{km}{h}`."""
-    found: list[Unit] = []
-    at += 1
-    for _ in range(2):
-        if at >= len(tokens) or tokens[at].text != "{":
-            return None, at
-        unit, at = _read_unit(tokens, at + 1, glued=False, unsure_allowed=False)
-        if unit is None or at >= len(tokens) or tokens[at].text != "}":
-            return None, at
-        found.append(unit)
-        at += 1
-    return found[0].times(found[1], -1), at
-
-
-def _read_unit(tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed: bool) -> tuple[Unit | None, int]:
-    """Read a product and quotient of units, as in `km/h`, `square feet` or `eggs per day`."""
-    unit: Unit | None = None
-    power = 1
-    for _ in range(6):
-        factor, after = _read_unit_factor(tokens, at, glued=glued and unit is None, unsure_allowed=unsure_allowed)
-        if factor is None:
-            return (unit, at) if power == 1 and unit is not None and not _joins(tokens, at - 1) else (None, at)
-        unit = Unit().times(factor, power) if unit is None else unit.times(factor, power)
-        if power < 0 and factor.things:
-            unit = replace(
-                unit, things=(*unit.things[: -len(factor.things)], *("per " + thing for thing in factor.things))
-            )
-        at = after
-        token = tokens[at] if at < len(tokens) else _END
-        following = tokens[at + 1] if at + 1 < len(tokens) else _END
-        power = 1
-        if token.text in ("/", "per", "a", "an", "each", "every") and (
-            token.text == "/" or token.spaced | token.upright
-        ):
-            power, at = -1, at + 1
-        elif (token.text in ("\\cdot", "*", "\\times") and following.kind == "word") or (
-            token.text == "of" and following.kind == "word"
-        ):
-            at += 1
-        elif token.kind != "word" or not units.may_follow(tokens[at - 1].text, token.text):
-            return unit, at
-    return unit, at
-
-
-def _joins(tokens: Sequence[Token], at: int) -> bool:
-    return tokens[at].text in ("/", "per", "a", "an", "each", "every", "\\cdot", "*", "\\times", "of")
-
-
-def _read_unit_factor(
-    tokens: Sequence[Token], at: int, *, glued: bool, unsure_allowed: bool
-) -> tuple[Unit | None, int]:
-    def word(index: int) -> str:
-        return tokens[index].text if index < len(tokens) and tokens[index].kind == "word" else ""
-
-    if at < len(tokens) and tokens[at].text == "°":
-        if word(at + 1) in ("C", "F") and not tokens[at + 1].spaced:
-            return Unit((("°" + word(at + 1), 1),)), at + 2
-        return units.DEGREE, at + 1
-    if at < len(tokens) and tokens[at].text in units.CURRENCIES:
-        return units.CURRENCIES[tokens[at].text], at + 1
-    phrase = (word(at).casefold(), word(at + 1).casefold())
-    if phrase in (("basis", "points"), ("basis", "point")):
-        return units.BASIS_POINT, at + 2
-    if phrase == ("per", "cent"):
-        return units.PERCENT, at + 2
-    if phrase in (("per", "mille"), ("per", "mil")):
-        return units.PER_MILLE, at + 2
-    if phrase == ("degrees", "celsius") or phrase == ("degrees", "fahrenheit"):
-        return Unit((("°" + phrase[1][0].upper(), 1),)), at + 2
-    if phrase[0] in ("percent", "pct", "percentage"):
-        if singular_point(phrase[1]):
-            return Unit((("percentage point", 1),)), at + 2
-        return units.PERCENT, at + 1
-    if phrase[0] in ("celsius", "fahrenheit"):
-        return Unit((("°" + phrase[0][0].upper(), 1),)), at + 1
-    ohm = (["k", "\\Omega"], 2, 1000) if word(at) == "k" else (["\\Omega"], 1, 1)
-    if [token.text for token in tokens[at : at + ohm[1]]] == ohm[0]:
-        unit = units.unit("ohm", glued=False) or Unit()
-        return replace(unit, size=unit.size * ohm[2]), at + ohm[1]
-    if (
-        at < len(tokens)
-        and tokens[at].text == "\\mu"
-        and word(at + 1)
-        and (not tokens[at + 1].spaced or at + 2 == len(tokens))
-    ):
-        micro = units.unit("u" + word(at + 1), glued=False)
-        return (None, at) if micro is None else _with_exponent(micro, tokens, at + 2)
-    exponent = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}.get(phrase[0], 0)
-    if exponent:
-        skip = 2 if phrase[0] in ("sq", "cu") and at + 1 < len(tokens) and tokens[at + 1].text == "." else 1
-        measured = units.unit(word(at + skip), glued=False)
-        if measured is not None and measured.dimensions:
-            return Unit().times(measured, exponent), at + skip + 1
-        if phrase[0] != "square":
-            return None, at
-    if phrase in (("nautical", "miles"), ("light", "years"), ("light", "year"), ("nautical", "mile")):
-        return Unit(((phrase[0], 1),)), at + 2
-    found = units.unit(word(at), glued=glued) if word(at) else None
-    if found is None or (found.needed and glued and not unsure_allowed and found not in (units.BASIS_POINT,)):
-        return None, at
-    return _with_exponent(found, tokens, at + 1)
-
-
-def singular_point(word: str) -> bool:
-    """Whether a word is `point` or `points`."""
-    return word in ("point", "points")
-
-
-def _with_exponent(found: Unit, tokens: Sequence[Token], at: int) -> tuple[Unit | None, int]:
-    """Apply an exponent that is written after a unit."""
-    rest = [token.text for token in tokens[at : at + 5]]
-    if rest[:1] in (["squared"], ["cubed"]):
-        return Unit().times(found, 2 if rest[0] == "squared" else 3), at + 1
-    if rest[:1] != ["^"]:
-        return found, at
-    digits = rest[1:2]
-    length = 2
-    if digits == ["{"]:
-        digits, length = (
-            ([rest[2]], 4) if rest[3:4] == ["}"] else (["-" + rest[3]], 5) if rest[2:3] == ["-"] else ([""], 0)
-        )
-    elif digits == ["-"]:
-        digits, length = ["-" + "".join(rest[2:3])], 3
-    if digits and re.fullmatch(r"-?[1-4]", digits[0], re.ASCII):
-        return Unit(needed=found.needed).times(found, int(digits[0])), at + length
-    return None, at
 
 
 def _sequence(tokens: Sequence[Token]) -> Term | None:
