@@ -7,12 +7,9 @@ import pytest
 from tests.trainer_client.fake_service import COMPARISONS, VERDICTS, ScriptedReply, rewarded
 from trainer_client import (
     AdjudgeError,
-    AsyncClient,
-    AsyncRewardStream,
     Client,
     LengthPenalty,
     OverlongPenalty,
-    RewardStream,
 )
 from trainer_client.client.calls import TOP_LEVEL_OPTIONS, ComparisonKeywords, RewardKeywords, VerdictKeywords
 from trainer_client.wire import (
@@ -155,21 +152,3 @@ def test_a_priority_is_sent_at_the_top_level_and_only_where_it_is_given(connect,
 @pytest.mark.parametrize("option", get_type_hints(RewardKeywords))
 def test_every_option_is_documented_in_the_docstring(option):
     assert f"\n    {option}: " in inspect.getdoc(Client.rewards)
-
-
-@pytest.mark.parametrize(
-    ("client", "async_client"), [(Client, AsyncClient), (RewardStream, AsyncRewardStream)], ids=["client", "stream"]
-)
-def test_the_two_clients_take_the_same_arguments(client, async_client):
-    assert set(_methods(async_client)) == {{"close": "aclose"}.get(name, name) for name in _methods(client)}
-    for name, method in _methods(client).items():
-        twin = _methods(async_client)[{"close": "aclose"}.get(name, name)]
-        assert _parameters(method) == _parameters(twin), name
-
-
-def _methods(of):
-    return {name: value for name, value in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
-
-
-def _parameters(method):
-    return list(inspect.signature(method).parameters.values())

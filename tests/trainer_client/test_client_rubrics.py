@@ -1,12 +1,11 @@
 """The client's rubric methods: what they send, return and raise."""
 
-import inspect
 from typing import Any
 
 import pytest
 
 from tests.trainer_client.fake_service import CRITERION, DIGEST, VERSION, ScriptedReply, problem, summary
-from trainer_client import AliasMoved, AsyncClient, Client, InvalidRequest, RubricRetired
+from trainer_client import AliasMoved, InvalidRequest, RubricRetired
 from trainer_client.wire import Lineage
 
 AT = "2025-01-01T00:00:00Z"
@@ -85,14 +84,6 @@ def test_each_method_sends_its_request_and_returns_its_answer(service, connect, 
     assert (asked.method, asked.target) == target
     assert (asked.json if asked.body else None) == body
     assert given.name == NAME
-
-
-def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
-    public = [name for name, value in vars(Client).items() if callable(value)]
-    inherited = [name for name in dir(Client) if "rubric" in name or "alias" in name]
-    for name in {*public, *inherited}:
-        theirs, ours = (inspect.signature(getattr(kind, name)).parameters for kind in (Client, AsyncClient))
-        assert list(theirs) == list(ours), name
 
 
 def test_omitted_fields_of_a_publication_are_not_sent(service, connect):
