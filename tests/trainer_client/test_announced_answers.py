@@ -399,6 +399,6 @@ def test_lower_case_keeps_every_place(text):
     st.sampled_from(["{}", *DRESSES]),
 )
 def test_a_number_is_found_in_any_announcement_and_dress(number, announcement, dress):
-    assume("!" not in dress or "<" not in announcement)  # within a tag, it is a factorial
+    assume("!" not in dress or not {"<", "["} & {*announcement})  # within a tag, it is a factorial
     said = announcement.format(dress.format(number)).replace("..", ".")
     assert found("Let me see.\n\n" + said) == number

@@ -30,6 +30,9 @@ _EMOJI = (
 _EMOJI_FIRST = re.compile(rf"{_EMOJI}++{SPACES}*+")
 _EMOJI_LAST = re.compile(_EMOJI)
 _NEGATIVE_EMOJI = frozenset("👎🚫❌✗✘✖⛔❎🙅")
+_NESTED_BOLD = re.compile(r"(?<=[^\s*])\*{2,3}(?:</s>\.?|\.)\*{1,2}\Z")
+"""The end of a bold answer and its full stop within a bold announcement, as in `**Answer: **7**.**`."""
+
 _WRAPPERS = (
     ("****", "****"),
     ("**", "**"),
@@ -200,6 +203,10 @@ def _without_marks(text: str, closers: list[str], keeps_mark: bool) -> str:
     if (ended := without_end_tokens(unmarked)) != unmarked.rstrip():  # an end token before the closing marks
         text = ended + text[len(unmarked) :]
     text = _without_emoji(text)
+    if nested := _NESTED_BOLD.search(text):
+        text = text[: nested.start()].lstrip("*")
+    if text.startswith("****") and not text.endswith("****"):  # bold within bold, whose outer end was an end token
+        text = text.strip("*")
     for opening, closing in _WRAPPERS:
         inside = text[len(opening) : len(text) - len(closing)]
         if (
