@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainer_client.wire import Criterion
+from trainer_client.wire import Criterion, Verdict
 
 __all__ = ["REQUIRED_TAG", "CriteriaSample", "can_be_left_out", "draw_sample", "read_sample"]
 
@@ -64,14 +64,19 @@ def can_be_left_out(criterion: Criterion, *, by_program: bool) -> bool:
     return not (by_program or guards or REQUIRED_TAG in criterion.tags)
 
 
-def read_sample(
-    criteria: Sequence[Criterion], *, by_program: Sequence[bool], left_out: Sequence[bool]
-) -> CriteriaSample | None:
-    """Return the sample behind M verdicts; None if none of them was left out."""
+def read_sample(criteria: Sequence[Criterion], verdicts: Sequence[Verdict | None]) -> CriteriaSample | None:
+    """Return the sample behind the M verdicts on M criteria; None if none of them was left out.
+
+    A verdict of None is not known, and counts as one of the judge.
+    """
+    left_out = tuple([verdict is not None and verdict.status == "left_out" for verdict in verdicts])
     if not any(left_out):
         return None
-    droppable = [can_be_left_out(c, by_program=program) for c, program in zip(criteria, by_program, strict=True)]
-    return CriteriaSample(tuple(droppable), tuple(left_out))
+    droppable = [
+        can_be_left_out(criterion, by_program=verdict is not None and verdict.method != "judge")
+        for criterion, verdict in zip(criteria, verdicts, strict=True)
+    ]
+    return CriteriaSample(tuple(droppable), left_out)
 
 
 def draw_sample(

@@ -413,7 +413,7 @@ class Ranking(Mode):
         raise ValueError("mode 'ranking' rewards a group and not one response; use trainer_client.ranking.rank")
 
     def explain(self, scored: ScoredTerms, given: Given) -> Explained:
-        raise ValueError(f"{scored!r}, {given!r}: mode 'ranking' explains a group, not one response")
+        raise ValueError("mode 'ranking' explains a group, not one response")
 
 
 MODES: dict[RewardMode, Mode] = {

@@ -270,8 +270,7 @@ def reward_verdicts(
         for each in rewarded
         if (options.kinds is None or each.term.kind in options.kinds) and mode.counts(each.term)
     ]
-    only_mistakes = not any(each.term.weight > 0 for each in counted)
-    given = Given(facts.format_ok, options.format_weight, options.gate_fraction, only_mistakes)
+    given = _given(options, facts.format_ok, [each.term for each in counted])
     status: Literal["scored", "partial"] = "partial" if any(each.score is None for each in rewarded) else "scored"
     worst, best = _bounds(mode, counted, given, None if sample is None else sample.inclusion)
     if worst == best:
@@ -309,12 +308,17 @@ def explain_reward(
     """
     mode = MODES[options.mode]
     terms = [_WHOLE_RESPONSE] if options.mode in NEEDS_NO_RUBRIC else read_criteria(criteria)
-    only_mistakes = not any(term.weight > 0 for term in terms)
-    given = Given(format_ok, options.format_weight, options.gate_fraction, only_mistakes)
+    given = _given(options, format_ok, terms)
     counted = [(term, score) for term, score in zip(terms, scores, strict=True) if mode.counts(term)]
     return mode.explain(
         [(term, score or 0.0) for term, score in counted if score is not None or not drop_failed], given
     )
+
+
+def _given(options: RewardOptions, format_ok: bool | None, terms: Sequence[Term]) -> Given:
+    """What the formula needs beside the scores of the terms that count."""
+    only_mistakes = not any(term.weight > 0 for term in terms)
+    return Given(format_ok, options.format_weight, options.gate_fraction, only_mistakes)
 
 
 class _Counted(NamedTuple):

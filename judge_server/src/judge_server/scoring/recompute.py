@@ -312,11 +312,7 @@ def _response(
     criteria, judged_by = rubrics[response.rubric]
     slots = groupby(response.votes, key=lambda vote: vote.slot)
     verdicts = [_verdict(list(votes), rules.uncertain_band) for _, votes in slots]
-    sample = read_sample(
-        judged_by,
-        by_program=[verdict.method != "judge" for verdict in verdicts],
-        left_out=[verdict.status == "left_out" for verdict in verdicts],
-    )
+    sample = read_sample(judged_by, verdicts)
     use = rules.reward.use
     try:
         _require_probabilities(verdicts, use)

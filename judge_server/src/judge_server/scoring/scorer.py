@@ -135,9 +135,7 @@ class Scorer:
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
         job = await self._plan_job(request, request_id, project_id, record_id)
-        async with aclosing(self._judged(job)) as judged:
-            async for _ in judged:
-                pass
+        await self._judge(job)
         groups: tuple[wire.GroupRewards, ...] = ()
         try:
             slicer = TimeSlicer()
@@ -157,9 +155,7 @@ class Scorer:
             NotReady: no judge is available.
         """
         job = await self._plan_job(request, request_id, project_id, record_id)
-        async with aclosing(self._judged(job)) as judged:
-            async for _ in judged:
-                pass
+        await self._judge(job)
         usage, slicer = self._record(job), TimeSlicer()
         return wire.VerdictAnswer(
             request_id=request_id,
@@ -212,6 +208,12 @@ class Scorer:
                     yield rewarded[place]
         usage = self._record(job, [rewarded[place] for place in range(len(job.groups))])
         yield wire.RewardSummary(**_answer_fields(self.judge, job, usage))
+
+    async def _judge(self, job: ScoringJob) -> None:
+        """Judge all groups of a job."""
+        async with aclosing(self._judged(job)) as judged:
+            async for _ in judged:
+                pass
 
     async def _judged(self, job: ScoringJob, tick_s: float | None = None) -> AsyncGenerator[int | None, None]:
         """Judge a job, and yield the place of each group when all of its verdicts are known.

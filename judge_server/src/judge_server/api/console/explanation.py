@@ -74,7 +74,7 @@ def explain(recorded: RecordedReward, criteria: Sequence[Criterion] | None, verd
         criteria = ()
     if criteria is None or (criteria and len(criteria) != len(verdicts)):
         return Explanation("The rubric of this response is not in the ledger, so its reward cannot be explained.")
-    sample = _sample(criteria, verdicts)
+    sample = read_sample(criteria, verdicts) if criteria else None
     found = _reproduced(recorded, criteria, verdicts, sample)
     rules = RewardRules(reward=RewardOptions(mode=mode)) if recorded.rules is None else recorded.rules
     counted = [verdict for i, verdict in enumerate(verdicts) if not criteria or _counts(criteria[i], rules)]
@@ -181,17 +181,6 @@ def _guesses(mode: RewardMode | None) -> Iterator[RewardRules]:
 
 def _equal(one: float | None, other: float | None) -> bool:
     return one is other if one is None or other is None else math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
-
-
-def _sample(criteria: Sequence[Criterion], verdicts: Sequence[Verdict]) -> CriteriaSample | None:
-    """The sample of criteria that were judged; None if all were."""
-    if len(criteria) != len(verdicts):
-        return None
-    return read_sample(
-        criteria,
-        by_program=[verdict.method != "judge" for verdict in verdicts],
-        left_out=[verdict.status == "left_out" for verdict in verdicts],
-    )
 
 
 def _missing_sentence(verdicts: Sequence[Verdict], rules: RewardRules) -> str:

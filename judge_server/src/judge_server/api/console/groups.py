@@ -349,11 +349,7 @@ def _deltas(column: Column, spans: Sequence[tuple[int, int, int]]) -> dict[int, 
     criteria, verdicts = one.criteria or (), one.verdicts
     if len(criteria) != len(verdicts):
         return {}
-    sample = read_sample(
-        criteria,
-        by_program=[verdict.method != "judge" for verdict in verdicts],
-        left_out=[verdict.status == "left_out" for verdict in verdicts],
-    )
+    sample = read_sample(criteria, verdicts)
     rules = RewardRules.read(one.record.request.reward_rules) or RewardRules()
     try:
         rewarded = step_rewards(criteria, verdicts, rules.reward.use, [(WHOLE_RESPONSE, 0, 0), *spans], sample=sample)

@@ -66,11 +66,7 @@ class Srar(Method):
         """Sum the verdicts' deltas of each step, with those of no step under -1, leaving out unscored ones (eq. 3)."""
         verdict_by_criterion = {verdict.criterion: verdict for verdict in scored.answer.verdicts}
         judged = [verdict_by_criterion.get(criterion.id) for criterion in scored.criteria]
-        sample = read_sample(
-            scored.criteria,
-            by_program=[verdict is not None and verdict.method != "judge" for verdict in judged],
-            left_out=[verdict is not None and verdict.status == "left_out" for verdict in judged],
-        )
+        sample = read_sample(scored.criteria, judged)
         inclusions = (
             {} if sample is None else dict(zip((c.id for c in scored.criteria), sample.inclusions(), strict=True))
         )
