@@ -56,8 +56,8 @@ class CriterionSeparation:
     difference: float | None
     verdicts: int
     failed: int
-    interval: tuple[float, float] | None
-    description: str
+    interval: Sequence[float] | None = None
+    description: str = ""
 
     @property
     def reading(self) -> str:

@@ -8,7 +8,7 @@ from typing import get_args
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from judge_server.monitoring.monitors import monitor_run
+from judge_server.monitoring.monitors import monitor_runs
 from judge_server.ports import RunReader
 from trainer_client.wire.monitors import MonitorThresholds, Severity
 from trainer_client.wire.rewards import CONTROL_SUFFIX, GOLD_SUFFIX
@@ -59,13 +59,10 @@ class MonitorMetrics:
                 log.warning("runs cannot be monitored now: %s", error or "the ledger does not answer")
 
     async def _apply(self, since: datetime) -> None:
-        for summary in (await self._ledger.runs(self._project_id, limit=MAX_RUNS)).runs:
-            run = summary.run
-            if run is None or summary.last_at < since or run.endswith((GOLD_SUFFIX, CONTROL_SUFFIX)):
-                continue
-            report = await monitor_run(self._ledger, self._project_id, run, self._thresholds)
-            if report is None:
-                continue
+        latest = (await self._ledger.runs(self._project_id, limit=MAX_RUNS)).runs
+        active = [one.run for one in latest if one.run is not None and one.last_at >= since]
+        runs = [run for run in active if not run.endswith((GOLD_SUFFIX, CONTROL_SUFFIX))]
+        async for run, report in monitor_runs(self._ledger, self._project_id, runs, self._thresholds):
             self._runs.append(run)
             for monitor in report.monitors:
                 for severity in get_args(Severity):

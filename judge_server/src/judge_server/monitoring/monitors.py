@@ -9,7 +9,7 @@ Trends over steps, their onset, and intervals of shares and correlations are com
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -470,6 +470,16 @@ async def monitor_run(
     query = MonitorQuery(project_id, run, FIRST_STEPS, max(HISTORY_STEPS, thresholds.window_steps), until_step)
     found = await ledger.monitored_run(query)
     return await asyncio.to_thread(report, run, found, thresholds) if found.steps else None
+
+
+async def monitor_runs(
+    ledger: RunReader, project_id: str, runs: Iterable[str], thresholds: MonitorThresholds
+) -> AsyncIterator[tuple[str, MonitorReport]]:
+    """Apply all monitors to several runs, one after the other, and yield those that have steps; see `monitor_run`."""
+    for run in runs:
+        found = await monitor_run(ledger, project_id, run, thresholds)
+        if found is not None:
+            yield run, found
 
 
 def report(run: str, monitored: MonitoredRun, thresholds: MonitorThresholds) -> MonitorReport:

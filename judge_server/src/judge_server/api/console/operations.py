@@ -1,6 +1,7 @@
 """The pages of operations: the list, one operation, and what evaluations and separations found."""
 
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import Request
@@ -12,7 +13,7 @@ from judge_server.api.console.forms import Form, text_parameter
 from judge_server.api.console.rendering import Console, Row, Table, address, csv_response
 from judge_server.api.console.routing import NotFound, PageRouter
 from judge_server.errors import InvalidRequest, NotReady
-from judge_server.measuring.separation import read_difference
+from judge_server.measuring.separation import CriterionSeparation
 from judge_server.operations.service import Operations
 from judge_server.ports import UnknownOperation
 from trainer_client.wire import DEFAULT_JUDGE, parse_reference
@@ -114,31 +115,12 @@ def _table(bins: Sequence[Mapping[str, Any]]) -> Table:
     return Table(("probability", "verdicts", "mean probability", "share met", "from", "to"), tuple(rows))
 
 
-class CriterionRow(NamedTuple):
-    """A criterion: the mean scores of good and bad responses, and the advantage of the good ones; None without one."""
-
-    rubric: str
-    criterion: str
-    good: float | None
-    bad: float | None
-    difference: float | None
-    verdicts: int
-    failed: int
-    interval: Sequence[float] | None = None
-    description: str = ""
-
-    @property
-    def reading(self) -> str:
-        """What the difference says."""
-        return read_difference(self.difference, self.interval)
-
-
 class SeparationView(NamedTuple):
     """A comparison that is done; `summary` has the figures of `measuring.separation.Separation`."""
 
     operation: Operation
     summary: Mapping[str, Any]
-    criteria: tuple[CriterionRow, ...]
+    criteria: tuple[CriterionSeparation, ...]
 
     @property
     def rubric(self) -> str:
@@ -167,7 +149,7 @@ class SeparationView(NamedTuple):
     def table(self) -> Table:
         """The numbers."""
         headings = ("rubric", "criterion", "good", "bad", "difference", "verdicts", "failed", "from", "to", "text")
-        rows = [Row((*one[:7], *(one.interval or (None, None)), one.description)) for one in self.criteria]
+        rows = [Row((*astuple(one)[:7], *(one.interval or (None, None)), one.description)) for one in self.criteria]
         return Table(headings, tuple(rows))
 
 
@@ -189,7 +171,7 @@ def separation_of(operation: Operation) -> SeparationView | None:
     if operation.kind != "discriminate_rubrics" or not summary:
         return None
     found: Any = summary["criteria"]
-    return SeparationView(operation, summary, tuple([CriterionRow(**one) for one in found]))
+    return SeparationView(operation, summary, tuple([CriterionSeparation(**one) for one in found]))
 
 
 router = PageRouter()

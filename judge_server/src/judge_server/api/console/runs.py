@@ -17,7 +17,7 @@ from judge_server.api.console.run_view import OtherRun, RunView
 from judge_server.errors import InvalidRequest
 from judge_server.ledger.rows import storable_text
 from judge_server.monitoring.metrics import FINDINGS_TIMEOUT_S
-from judge_server.monitoring.monitors import monitor_run
+from judge_server.monitoring.monitors import monitor_run, monitor_runs
 from trainer_client.wire.ledger import RunReport
 from trainer_client.wire.ledger_rows import CriterionBucket, RunChartQuery, RunCharts, RunReportQuery, StepBucket
 from trainer_client.wire.monitors import MonitorFinding
@@ -205,11 +205,9 @@ async def _worst_findings(console: Console, project: str, names: Sequence[str]) 
     found: dict[str, MonitorFinding] = {}
     with suppress(ConnectionError, TimeoutError):
         async with asyncio.timeout(FINDINGS_TIMEOUT_S):
-            for name in names:
-                report = await monitor_run(ledger, project, storable_text(name), thresholds)
-                worst = next((one for one in report.findings if one.severity != "info"), None) if report else None
-                if worst is not None:
-                    found[name] = worst
+            async for name, report in monitor_runs(ledger, project, names, thresholds):
+                if report.findings and report.findings[0].severity != "info":
+                    found[name] = report.findings[0]
     return found
 
 

@@ -95,7 +95,7 @@ def calibrate(
     A service applies it once ADJUDGE_CALIBRATIONS names it. A calibration that makes the Brier score of the other half
     worse is not stored.
     """
-    from judge_server.evaluation.labelled import DatasetError, LabelledResponse, half_of
+    from judge_server.evaluation.labelled import DatasetError, half_of
     from judge_server.evaluation.report import measured_verdicts
     from judge_server.fitting.calibrations import MissingExtraError, before_and_after, calibrated_error, fit_calibration
     from judge_server.judging.questions import JudgingConfig
@@ -104,10 +104,7 @@ def calibrate(
     options = judging_options(protocol=protocol, rationale=rationale or None, template=template)
     try:
         judge, dataset = judge_and_dataset(judge, data)
-        _, examples = load_examples(dataset, "all", limit, longest, None, column, fitting=True)
-        responses = [one for one in examples if isinstance(one, LabelledResponse)]
-        if not responses:
-            raise DatasetError(f"{dataset} has pairs only; a calibration needs verdicts on criteria")
+        _, responses = _responses(dataset, limit, longest, column, fitting=True)
         judgements = judge_dataset(
             judge, responses, options, url=url, fresh=fresh, concurrency=concurrency, deadline_s=deadline_s
         )

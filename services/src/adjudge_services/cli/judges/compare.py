@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from adjudge_services.cli.judge_choice import judge_label
 from adjudge_services.cli.judges.evaluate import (
@@ -328,9 +327,7 @@ def _show_comparison(found: "JudgeComparison", title: str, most_flipped: float) 
     out.print(f"[bold]{escape(title)}[/]", highlight=False)
     counts = f"{found.groups} groups, {found.responses} responses, {found.verdicts} verdicts"
     out.print(f"{counts}; without a reward: {found.unscored_a} → {found.unscored_b}", highlight=False)
-    table = Table("", header_style="bold")
-    table.add_column("value [95% interval]", no_wrap=True)
-    for name, value in (
+    figures = (
         ("advantages that change sign, vanish or appear", found.advantage_flipped),
         ("groups whose rewards are all equal only after", found.spread_lost),
         ("groups whose rewards were all equal only before", found.spread_gained),
@@ -341,8 +338,9 @@ def _show_comparison(found: "JudgeComparison", title: str, most_flipped: float) 
         ("shift of the reward", found.reward_shift),
         ("rank correlation of rewards", found.reward_correlation),
         ("distance of advantages", found.advantage_distance),
-    ):
-        table.add_row(name, format_estimate(value, 3))
-    for name, (turned, n) in list(found.by_criterion.items())[:10]:
-        table.add_row(f"criterion {escape(name)}, n={n}: verdicts that turn", format_estimate(turned, 3))
-    out.print(table)
+        *(
+            (f"criterion {escape(name)}, n={n}: verdicts that turn", turned)
+            for name, (turned, n) in list(found.by_criterion.items())[:10]
+        ),
+    )
+    print_metrics({"value [95% interval]": {name: format_estimate(value, 3) for name, value in figures}})
